@@ -1,0 +1,206 @@
+"""From option dataclasses to click: flags, `--help` under headings, `--config FILE`, exit codes.
+
+    @command("nmt-average")
+    @options(average=AverageConfig)
+    def main(average: AverageConfig) -> None: ...
+
+Every field of `AverageConfig` becomes a flag, and the command gets the finished, range-checked object.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import signal
+import sys
+import traceback
+import types
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+from click.core import ParameterSource
+
+import nmtkit
+from nmtkit.config import Config, flag
+from nmtkit.errors import NmtkitError, UserError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+F = TypeVar("F", bound=Callable[..., Any])
+COMMON = "Common options"
+
+
+class ConfigOption(click.Option):
+    """A flag made from a dataclass field; remembers the heading that `--help` shows it under."""
+
+    def __init__(self, *args: Any, heading: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heading = heading
+
+
+def options(**groups: type[Config]) -> Callable[[F], F]:
+    """Give a command the flags of each config class, and hand it one object per class, by keyword."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapper(**values: Any) -> Any:
+            made = {name: _build(config, values) for name, config in groups.items()}
+            return function(**made, **values)
+
+        for config in reversed(groups.values()):
+            for field in reversed(dataclasses.fields(config)):
+                if "bounds" in field.metadata:
+                    _flag_for(field, config)(wrapper)
+        return typing.cast(F, wrapper)
+
+    return decorate
+
+
+def given(name: str) -> bool:
+    """Whether the user set option `name`, on the command line or in the `--config` file."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+
+
+def _build(config: type[Config], values: dict[str, Any]) -> Config:
+    names = [field.name for field in dataclasses.fields(config) if "bounds" in field.metadata]
+    return config(**{name: values.pop(name) for name in names})
+
+
+def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable[[F], F]:
+    """The click option of one dataclass field. Ranges are checked by the config itself, in one place."""
+    kind, optional, multiple = _kind(typing.get_type_hints(config)[field.name])
+    choices = field.metadata["choices"]
+    spelling = flag(field.name)
+    if kind is bool:
+        spelling = f"{spelling}/--no-{spelling[2:]}"
+    return click.option(
+        spelling,
+        field.name,
+        cls=ConfigOption,
+        heading=config.heading,
+        type=click.Choice(choices) if choices else kind,
+        default=None if multiple else field.default,
+        multiple=multiple,
+        show_default=not optional and field.default not in ("", ()),
+        metavar=field.metadata["metavar"],
+        help=field.metadata["help"],
+    )
+
+
+def _kind(annotation: Any) -> tuple[Any, bool, bool]:
+    """(type of one value, may be None, may be given several times) of a field's annotation."""
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        return arguments[0], False, True
+    if isinstance(annotation, types.UnionType):
+        (kind,) = [argument for argument in arguments if argument is not type(None)]
+        return kind, True, False
+    return annotation, False, False
+
+
+def _read_config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """Make the values of `--config FILE` the command's defaults, so that the command line wins."""
+    if path is None:
+        return
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--config {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"--config {path}: a table of options is expected")
+    known = {parameter.name for parameter in context.command.params}
+    defaults = {key.replace("-", "_"): value for key, value in values.items()}
+    for key in defaults:
+        if key not in known:
+            raise UserError(f"--config {path}: {context.command.name} has no option {flag(key)}")
+    context.default_map = defaults
+
+
+class Command(click.Command):
+    """A click command with grouped help and the exit codes that every nmtkit command keeps."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(
+                ["--config"],
+                type=click.Path(path_type=Path),
+                is_eager=True,
+                expose_value=False,
+                callback=_read_config_file,
+                metavar="FILE",
+                help="Read options from a TOML or JSON file; the command line wins.",
+            ),
+            click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."),
+        ]
+        click.version_option(nmtkit.__version__, prog_name=self.name)(self)
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(context):
+            record = parameter.get_help_record(context)
+            if record is not None:
+                groups.setdefault(getattr(parameter, "heading", COMMON), []).append(record)
+        groups[COMMON] = groups.pop(COMMON, [])
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
+        """Run the command and exit: 0 done, 2 the user's mistake, 1 a failure, 128 + n after signal n."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        sys.exit(self._exit_code(arguments))
+
+    def _exit_code(self, arguments: list[str]) -> int:
+        signal.signal(signal.SIGTERM, _raise_on_sigterm)
+        try:
+            super().main(arguments, prog_name=self.name, standalone_mode=False)
+            sys.stdout.flush()
+        except click.exceptions.Exit as exit:
+            return exit.exit_code
+        except click.UsageError as error:
+            return self._report(f"{error.format_message()} (see {self.name} --help)", UserError.exit_code)
+        except (KeyboardInterrupt, click.Abort):
+            return self._report("interrupted", 128 + signal.SIGINT)
+        except Terminated:
+            return self._report("terminated", 128 + signal.SIGTERM)
+        except BrokenPipeError:
+            # The reader has gone (`… | head`): end as quietly as a Unix tool, and keep Python from complaining.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 128 + signal.SIGPIPE
+        except (NmtkitError, OSError, MemoryError) as error:
+            if "--debug" in arguments:
+                traceback.print_exc()
+            return self._report(_one_line(error), getattr(error, "exit_code", 1))
+        return 0
+
+    def _report(self, message: str, code: int) -> int:
+        click.echo(f"{self.name}: {message}", err=True)
+        return code
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Not an Exception, so that nothing on the way mistakes it for a failure it can handle."""
+
+
+def _raise_on_sigterm(number: int, frame: types.FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
+    """Like `click.command`, with nmtkit's help layout, common options and exit codes."""
+    settings.setdefault("context_settings", {"help_option_names": ["-h", "--help"], "max_content_width": 110})
+    return click.command(name, cls=Command, **settings)

@@ -1,0 +1,87 @@
+"""Options as data: one dataclass field holds an option's name, type, default, range and help.
+
+A command turns the fields into flags (`nmtkit.cli.options`), the engine reads them as attributes, and a
+checkpoint keeps them as a plain dict. Nothing else in the code base repeats a default.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from nmtkit.errors import UserError
+
+C = TypeVar("C", bound="Config")
+
+
+def option(
+    default: Any,
+    *,
+    help: str,
+    min: float | None = None,
+    above: float | None = None,
+    max: float | None = None,
+    below: float | None = None,
+    choices: Sequence[str] = (),
+    metavar: str | None = None,
+) -> Any:
+    """A dataclass field that is also a command-line option.
+
+    `min` and `max` are inclusive bounds, `above` and `below` exclusive ones; `choices` lists the allowed
+    words. The range is checked whenever a config is made, from flags, from a file or from Python.
+    """
+    metadata = {
+        "help": help,
+        "bounds": (min, above, max, below),
+        "choices": tuple(choices),
+        "metavar": metavar,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def flag(name: str) -> str:
+    """The command-line spelling of a field: `max_tokens` is `--max-tokens`."""
+    return "--" + name.replace("_", "-")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Base of all option groups. `heading` is the title under which `--help` shows the group."""
+
+    heading: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if "bounds" in field.metadata:
+                _check(field, getattr(self, field.name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as plain values that JSON can hold."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
+        """The inverse of `to_dict`. An option left out takes its default; an unknown one is refused."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(values) - names)
+        if unknown:
+            raise UserError(f"unknown option {unknown[0]!r} for {cls.__name__}: written by a newer version of nmtkit?")
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+
+
+def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
+    """Raise UserError, naming the flag, when `value` is outside the range that `option` declared."""
+    if value is None:
+        return
+    low, above, high, below = field.metadata["bounds"]
+    choices = field.metadata["choices"]
+    if choices and value not in choices:
+        raise UserError(f"{flag(field.name)}: {value!r} is not one of {', '.join(choices)}")
+    if low is not None and not value >= low:
+        raise UserError(f"{flag(field.name)}: {value} is too small, the least is {low}")
+    if above is not None and not value > above:
+        raise UserError(f"{flag(field.name)}: {value} is too small, it must be above {above}")
+    if high is not None and not value <= high:
+        raise UserError(f"{flag(field.name)}: {value} is too large, the most is {high}")
+    if below is not None and not value < below:
+        raise UserError(f"{flag(field.name)}: {value} is too large, it must be below {below}")

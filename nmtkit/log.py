@@ -1,0 +1,119 @@
+"""What the commands say while they work. Everything goes to stderr: stdout carries results only."""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from nmtkit.config import Config, option
+
+logger = logging.getLogger("nmtkit")
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True)
+class LogConfig(Config):
+    heading: ClassVar[str] = "Messages (on stderr)"
+
+    log_format: str = option(
+        "auto",
+        choices=("auto", "bar", "plain", "json"),
+        help="How progress is shown; auto: a bar on a terminal, plain lines elsewhere.",
+    )
+    quiet: bool = option(False, help="Show warnings and errors only.")
+
+
+class _Handler(logging.Handler):
+    """Writes messages to stderr, above a progress bar where there is one."""
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__()
+        self.as_json = as_json
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event = getattr(record, "event", None)
+        if self.as_json:
+            values = event or {"event": record.levelname.lower(), "message": record.getMessage()}
+            line = json.dumps({"time": round(record.created, 3), **values}, ensure_ascii=False)
+        else:
+            clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+            prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
+            line = f"{clock} {prefix}{record.getMessage()}"
+        if "tqdm" in sys.modules:  # only then can a bar be on the screen
+            sys.modules["tqdm"].tqdm.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def configure(config: LogConfig, is_main: bool = True) -> None:
+    """Set up the messages of a command; every process but the main one shows only errors."""
+    global _style
+    _style = config.log_format
+    if _style == "auto":
+        _style = "bar" if sys.stderr.isatty() else "plain"
+    logger.handlers = [_Handler(as_json=_style == "json")]
+    logger.propagate = False
+    if not is_main:
+        logger.setLevel(logging.ERROR)
+        _style = "off"
+    else:
+        logger.setLevel(logging.WARNING if config.quiet else logging.INFO)
+        _style = "off" if config.quiet and _style != "json" else _style
+
+
+_style = "off"  # a library that nobody configured keeps quiet
+
+
+def report(event: str, values: Mapping[str, Any]) -> None:
+    """Log one set of numbers: `update 100 | loss 4.32 | …`, or one JSON object with `--log-format json`."""
+    text = " | ".join([event, *(f"{key} {_short(value)}" for key, value in values.items() if value is not None)])
+    logger.info(text, extra={"event": {"event": event, **values}})
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) and value >= 100_000 else str(value)
+    if value == 0 or 0.001 <= abs(value) < 10_000:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3g}"
+
+
+class Progress:
+    """How far long work has come: a bar on a terminal, a line every few seconds elsewhere.
+
+    with Progress("encoding", total=lines, unit="lines") as progress:
+        progress.advance(1000)
+    """
+
+    def __init__(self, title: str, total: int | None = None, unit: str = "lines", done: int = 0) -> None:
+        self.title, self.total, self.unit, self.done = title, total, unit, done
+        self.start = self.last_line = time.monotonic()
+        self.at_start = done
+        self._bar: Any = None
+        if _style == "bar":
+            from tqdm import tqdm  # only where a bar is drawn: start-up stays light
+
+            self._bar = tqdm(desc=title, total=total, unit=f" {unit}", initial=done, file=sys.stderr, unit_scale=True)
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Count `count` more units as done; `note` is shown beside the bar."""
+        self.done += count
+        if self._bar is not None:
+            self._bar.update(count)
+            if note:
+                self._bar.set_postfix_str(note, refresh=False)
+        elif _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
+            self.last_line = time.monotonic()
+            rate = (self.done - self.at_start) / (self.last_line - self.start)
+            report(self.title, {self.unit: self.done, "of": self.total, "per_second": round(rate)})

@@ -1,0 +1,127 @@
+"""From text to pieces and back: SentencePiece, or text that is segmented already."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from nmtkit.errors import UserError
+from nmtkit.vocab import SPECIALS, UNK, Vocabulary
+
+SENTENCEPIECE, SPACE = "sentencepiece", "space"
+
+
+class Tokenizer(Protocol):
+    """One language's road from text to ids and back. Ids never include BOS or EOS."""
+
+    kind: str
+    vocab: Vocabulary
+    model: bytes  #: what must be saved beside the vocabulary: SentencePiece's own file, or nothing
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """The ids of each line."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of one sequence of ids, on one line."""
+
+
+class SentencePieceTokenizer:
+    """Raw text through a SentencePiece model, whose own ids are mapped to the vocabulary's."""
+
+    kind = SENTENCEPIECE
+
+    def __init__(self, model: bytes) -> None:
+        from sentencepiece import SentencePieceProcessor  # half of the start-up of `--help`, not needed for it
+
+        self.model = model
+        self._processor: Any = SentencePieceProcessor()
+        try:
+            self._processor.load_from_serialized_proto(model)
+        except RuntimeError as error:
+            raise UserError(f"not a SentencePiece model: {error}") from error
+        size = self._processor.get_piece_size()
+        ordinary = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
+        self.vocab = Vocabulary([*SPECIALS, *(self._processor.id_to_piece(i) for i in ordinary)])
+        self._to_model = [self._processor.unk_id()] * len(SPECIALS) + ordinary
+        self._to_vocab = [UNK] * size
+        for number, i in enumerate(ordinary, len(SPECIALS)):
+            self._to_vocab[i] = number
+        self._same_ids = self._to_vocab[len(SPECIALS) :] == list(range(len(SPECIALS), size))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        encoded: list[list[int]] = self._processor.encode(list(lines), out_type=int)
+        if self._same_ids:
+            return encoded
+        return [[self._to_vocab[i] for i in sentence] for sentence in encoded]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self._processor.decode([self._to_model[i] for i in ids])
+        return text.replace("\n", " ")  # byte pieces can spell a line feed
+
+
+class SpaceTokenizer:
+    """Text that is segmented already: pieces stand between spaces, `@@ ` joins what subword-nmt has split."""
+
+    kind = SPACE
+    model = b""
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        self.vocab = vocab
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return [self.vocab.ids(line.split()) for line in lines]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return f"{' '.join(self.vocab.text(ids))} ".replace("@@ ", "").rstrip(" ")
+
+
+def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
+    """The tokenizer that was saved as these three parts, in a dataset or in a checkpoint."""
+    if kind == SPACE:
+        return SpaceTokenizer(vocab)
+    tokenizer = SentencePieceTokenizer(model)
+    if tokenizer.vocab != vocab:
+        raise UserError("the SentencePiece model and the vocabulary beside it do not belong together")
+    return tokenizer
+
+
+def train_sentencepiece(
+    sentences: Iterable[str],
+    *,
+    vocab_size: int,
+    model_type: str,
+    character_coverage: float,
+    byte_fallback: bool,
+    threads: int,
+) -> bytes:
+    """Train a SentencePiece model on `sentences` and return the content of its file.
+
+    Its ids are the vocabulary's: PAD, UNK, BOS and EOS first. Raises UserError where SentencePiece
+    refuses, most often because the text is too small for `vocab_size`.
+    """
+    import io
+
+    from sentencepiece import SentencePieceTrainer
+
+    pad, unk, bos, eos = SPECIALS
+    content = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter(sentences),
+            model_writer=content,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            character_coverage=character_coverage,
+            byte_fallback=byte_fallback,
+            num_threads=threads,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece=pad,
+            unk_piece=unk,
+            bos_piece=bos,
+            eos_piece=eos,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise UserError(f"--vocab-size {vocab_size}: SentencePiece refused: {' '.join(str(error).split())}") from error
+    return content.getvalue()

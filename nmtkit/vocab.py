@@ -1,0 +1,46 @@
+"""The vocabulary: pieces to ids and back. The four special ids are the same in every dataset."""
+
+from collections.abc import Iterable, Sequence
+
+from nmtkit.errors import UserError
+
+PAD, UNK, BOS, EOS = range(4)
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+
+
+class Vocabulary:
+    """An ordered list of pieces; the id of a piece is its place. The first four are PAD, UNK, BOS and EOS."""
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self.pieces = list(pieces)
+        self._ids = {piece: number for number, piece in enumerate(self.pieces)}
+        if tuple(self.pieces[: len(SPECIALS)]) != SPECIALS:
+            raise UserError(f"a vocabulary must begin with {' '.join(SPECIALS)}")
+        if len(self._ids) != len(self.pieces):
+            twice = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
+            raise UserError(f"the vocabulary lists {twice!r} twice")
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.pieces == other.pieces
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def ids(self, pieces: Iterable[str]) -> list[int]:
+        """The id of each piece; UNK for one that the vocabulary does not hold."""
+        return [self._ids.get(piece, UNK) for piece in pieces]
+
+    def text(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id."""
+        return [self.pieces[number] for number in ids]
+
+    def to_bytes(self) -> bytes:
+        """As a file: one piece a line in UTF-8, so that the line number counted from 0 is the id."""
+        return "".join(f"{piece}\n" for piece in self.pieces).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Vocabulary":
+        """The inverse of `to_bytes`."""
+        return cls(content.decode().split("\n")[:-1])

@@ -1,0 +1,41 @@
+"""Packaging: what users install. Exact versions for development and CI stand in constraints.txt."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nmtkit/__init__.py").read_text(encoding="utf-8"))
+assert VERSION
+
+setup(
+    name="nmtkit",
+    version=VERSION.group(1),
+    description="Neural machine translation with the Transformer: preprocess, train, average, generate",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=["nmtkit", "nmtkit.*"]),
+    package_data={"nmtkit": ["py.typed"]},
+    install_requires=[
+        "click>=8.1",
+        "numpy>=1.26",
+        "sacrebleu>=2.4",
+        "sentencepiece>=0.2.0",
+        "tensorboard>=2.16",
+        "tomli>=2.0; python_version < '3.11'",
+        "torch>=2.9",
+        "tqdm>=4.66",
+    ],
+    extras_require={"dev": ["mypy", "pytest", "pytest-timeout", "ruff"]},
+    entry_points={
+        "console_scripts": [
+            "nmt-preprocess = nmtkit.cli.preprocess:main",
+            "nmt-train = nmtkit.cli.train:main",
+            "nmt-average = nmtkit.cli.average:main",
+            "nmt-generate = nmtkit.cli.generate:main",
+        ]
+    },
+)
