@@ -1,0 +1,150 @@
+"""Scaled dot-product and multi-head attention (§3.2), with the paper's d_k and d_v free of d_model / h.
+
+Letters: B batch, T queries, S keys, D d_model, H heads, K d_k, V d_v, R window. Masks are boolean, True = may be
+attended, and broadcast to (B, H, T, S).
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.dropout import dropout
+
+# On a CPU two batched products and a softmax beat the fused kernel up to about this many keys, by much in the
+# backward pass (benchmarks/README.md); beyond it the fused kernel saves the memory of the weights.
+FUSED_FROM_KEYS_ON_CPU = 256
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    dropout_rate: float = 0.0,
+    record: list[Tensor] | None = None,
+) -> Tensor:
+    """softmax(Q·Kᵀ / √d_k)·V for q (B, H, T, K), k (B, H, S, K), v (B, H, S, V): (B, H, T, V) (§3.2.1).
+
+    With a `record` list the weights (B, H, T, S), before dropout, are appended to it, which takes the explicit path.
+    """
+    if record is None and (q.is_cuda or k.size(2) >= FUSED_FROM_KEYS_ON_CPU):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_rate)
+    scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    weights = torch.softmax(scores, dim=-1)
+    if record is not None:
+        record.append(weights.detach())
+    return dropout(weights, dropout_rate) @ v
+
+
+def causal_mask(length: int, device: torch.device, window: int | None = None) -> Tensor:
+    """(T, T): each position may attend to itself and to those before it, `window` of them if restricted."""
+    mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    return mask if window is None else mask.triu(-window)
+
+
+def window_mask(length: int, device: torch.device, window: int) -> Tensor:
+    """(T, T): each position may attend to itself and to `window` positions to each side (§4)."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril(window).triu(-window)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence to itself. The rows of `qkv` are all heads' W_Q, then W_K, then W_V."""
+
+    def __init__(self, config: ModelConfig, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal, self.window = config.heads, causal, config.attention_window
+        self.dropout_rate = config.attention_dropout
+        key_width, value_width = config.heads * config.key_size, config.heads * config.value_size
+        self.widths = (key_width, key_width, value_width)
+        self.qkv = nn.Linear(config.d_model, sum(self.widths))
+        self.out = nn.Linear(value_width, config.d_model)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys (B, H, T, K) and values (B, H, T, V) of x (B, T, D)."""
+        q, k, v = self.qkv(x).split(self.widths, dim=-1)
+        return split_heads(q, self.heads), split_heads(k, self.heads), split_heads(v, self.heads)
+
+    def forward(self, x: Tensor, mask: Tensor | None, record: list[Tensor] | None = None) -> Tensor:
+        """x (B, T, D) to (B, T, D). `mask` (B, 1, 1, T) hides padding; None where there is none to hide."""
+        rate = self.dropout_rate if self.training else 0.0
+        q, k, v = self.project(x)
+        if self.window is not None and record is None and x.size(1) > 2 * self.window:
+            heads = _attend_blockwise(q, k, v, mask, self.window, self.causal, rate)
+        else:
+            heads = attend(q, k, v, self._within(x.size(1), x.device, mask), rate, record)
+        return self.out(join_heads(heads))
+
+    def _within(self, length: int, device: torch.device, mask: Tensor | None) -> Tensor | None:
+        """The padding mask joined with what `causal` and the window allow."""
+        if self.causal:
+            allowed = causal_mask(length, device, self.window)
+        elif self.window is not None:
+            allowed = window_mask(length, device, self.window)
+        else:
+            return mask
+        # a query on padding keeps itself, so that no row of the softmax is empty
+        return allowed if mask is None else allowed & (mask | torch.eye(length, dtype=torch.bool, device=device))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of the decoder to the encoder's output. The rows of `kv` are W_K, then W_V."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads, self.dropout_rate = config.heads, config.attention_dropout
+        key_width, value_width = config.heads * config.key_size, config.heads * config.value_size
+        self.widths = (key_width, value_width)
+        self.q = nn.Linear(config.d_model, key_width)
+        self.kv = nn.Linear(config.d_model, sum(self.widths))
+        self.out = nn.Linear(value_width, config.d_model)
+
+    def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys (B, H, S, K) and values (B, H, S, V) of the encoder's output (B, S, D): once a sentence."""
+        k, v = self.kv(memory).split(self.widths, dim=-1)
+        return split_heads(k, self.heads), split_heads(v, self.heads)
+
+    def forward(self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
+        """x (B, T, D), keys and values of the source, mask (B, 1, 1, S): (B, T, D)."""
+        rate = self.dropout_rate if self.training else 0.0
+        return self.out(join_heads(attend(split_heads(self.q(x), self.heads), k, v, mask, rate, record)))
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, T, H·K) to (B, H, T, K)."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """(B, H, T, V) to (B, T, H·V): the concatenation of the heads."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def _attend_blockwise(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int, causal: bool, dropout_rate: float
+) -> Tensor:
+    """Self-attention restricted to `window` neighbours, in O(r·n·d) (§4): each block of R queries sees 3 blocks of
+    keys (2 if causal), never the whole sequence. Shapes as in `attend`, mask (B, 1, 1, T)."""
+    B, H, T, _ = q.shape
+    R, device = window, q.device
+    blocks = -(-T // R)
+    after = 0 if causal else R  # how far keys reach beyond the block
+    width = 2 * R + after  # keys that a block of queries can see
+    keys = F.pad(k, (0, 0, R, blocks * R - T + after)).unfold(2, width, R)  # (B, H, blocks, K, width)
+    values = F.pad(v, (0, 0, R, blocks * R - T + after)).unfold(2, width, R)  # (B, H, blocks, V, width)
+    queries = F.pad(q, (0, 0, 0, blocks * R - T)).unflatten(2, (blocks, R))  # (B, H, blocks, R, K)
+
+    real = torch.ones(B, 1, 1, T, dtype=torch.bool, device=device) if mask is None else mask
+    real = (
+        F.pad(real, (R, blocks * R - T + after)).unfold(3, width, R).squeeze(2).unsqueeze(3)
+    )  # (B, 1, blocks, 1, width)
+    offset = torch.arange(width, device=device) - R - torch.arange(R, device=device).unsqueeze(1)  # (R, width)
+    near = (offset >= -R) & (offset <= (0 if causal else R))
+    allowed = (near & real) | (offset == 0)  # a query on padding keeps itself
+
+    scores = (queries * q.size(-1) ** -0.5) @ keys  # (B, H, blocks, R, width)
+    weights = torch.softmax(scores.masked_fill(~allowed, float("-inf")), dim=-1)
+    heads = dropout(weights, dropout_rate) @ values.transpose(-2, -1)  # (B, H, blocks, R, V)
+    return heads.flatten(2, 3)[:, :, :T]

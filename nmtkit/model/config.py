@@ -1,0 +1,59 @@
+"""What defines a model. A checkpoint carries these options, so that generation needs no model flags."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nmtkit.config import Config, option
+from nmtkit.errors import UserError
+
+
+@dataclass(frozen=True)
+class ModelConfig(Config):
+    """The sizes and choices of a Transformer; the defaults are the paper's base model (Table 3)."""
+
+    heading: ClassVar[str] = "Model (each number overrides the one of --arch)"
+
+    encoder_layers: int = option(6, min=1, help="Layers of the encoder, N in the paper.")
+    decoder_layers: int = option(6, min=1, help="Layers of the decoder.")
+    d_model: int = option(512, min=1, help="Width of embeddings and of every layer's output.")
+    d_ff: int = option(2048, min=1, help="Inner width of the feed-forward networks.")
+    heads: int = option(8, min=1, help="Attention heads, h in the paper.")
+    d_k: int | None = option(None, min=1, help="Width of a head's queries and keys.  [default: d_model / heads]")
+    d_v: int | None = option(None, min=1, help="Width of a head's values.  [default: d_model / heads]")
+    dropout: float = option(0.1, min=0.0, below=1.0, help="On each sub-layer's output and on the embeddings (§5.4).")
+    attention_dropout: float = option(0.0, min=0.0, below=1.0, help="On attention weights (not in the paper).")
+    activation_dropout: float = option(
+        0.0, min=0.0, below=1.0, help="On the inner layer of the feed-forward networks (not in the paper)."
+    )
+    positions: str = option("sinusoidal", choices=("sinusoidal", "learned"), help="Positional encoding (§3.5).")
+    max_positions: int = option(512, min=1, help="Longest sequence that learned positions can take, in tokens.")
+    norm: str = option("post", choices=("post", "pre"), help="Layer norm after each residual (the paper), or before.")
+    share_embeddings: str = option(
+        "all",
+        choices=("all", "decoder", "none"),
+        help="One matrix for source, target and output (the paper); only for target and output; or three. "
+        "Separate vocabularies cannot share all and take 'decoder' by default.",
+    )
+    attention_window: int | None = option(
+        None, min=1, metavar="R", help="Restrict self-attention to R positions to each side (§4, r in Table 1)."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.positions == "sinusoidal" and self.d_model % 2:
+            raise UserError(f"--d-model {self.d_model}: sinusoidal positions need an even number")
+        if self.d_model % self.heads and (self.d_k is None or self.d_v is None):
+            raise UserError(
+                f"--d-model {self.d_model} is not a multiple of --heads {self.heads}: "
+                "change one of them, or give --d-k and --d-v"
+            )
+
+    @property
+    def key_size(self) -> int:
+        """d_k, the width of one head's queries and keys."""
+        return self.d_k or self.d_model // self.heads
+
+    @property
+    def value_size(self) -> int:
+        """d_v, the width of one head's values."""
+        return self.d_v or self.d_model // self.heads

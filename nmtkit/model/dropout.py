@@ -1,0 +1,48 @@
+"""Dropout (§5.4). On a CPU, where torch draws one Bernoulli number at a time, masks come from random bits instead."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+_LEVELS = 1 << 16  # a rate is rounded to 1/65536, far below what training can tell
+
+
+class _BitDropout(torch.autograd.Function):
+    """Dropout whose mask is 16 random bits an element, four elements from each 64-bit draw of torch's generator."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, rate: float) -> Tensor:
+        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
+        keep = bits >= round(rate * _LEVELS) - _LEVELS // 2
+        context.save_for_backward(keep)
+        context.scale = 1.0 / (1.0 - rate)
+        return (x * keep).mul_(context.scale)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        (keep,) = context.saved_tensors
+        return (gradients[0] * keep).mul_(context.scale), None
+
+
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """Zero each element of x with probability `rate`, and scale the others by 1 / (1 - rate)."""
+    if rate == 0.0:
+        return x
+    if x.is_cuda:
+        return F.dropout(x, rate)
+    dropped: Tensor = _BitDropout.apply(x, rate)  # type: ignore[no-untyped-call]
+    return dropped
+
+
+class Dropout(nn.Module):
+    """`dropout` while training, nothing in evaluation."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.rate) if self.training else x

@@ -1,0 +1,111 @@
+"""Encoder and decoder layers (§3.1): attention and feed-forward sub-layers, each in a residual with layer norm."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmtkit.model.attention import CrossAttention, SelfAttention, attend, join_heads
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.dropout import Dropout, dropout
+from nmtkit.model.state import DecoderState
+
+
+class FeedForward(nn.Module):
+    """max(0, x·W1 + b1)·W2 + b2, at each position alike (§3.3)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = nn.Linear(config.d_model, config.d_ff)
+        self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.dropout_rate = config.activation_dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) to (…, D)."""
+        return self.outer(dropout(F.relu(self.inner(x)), self.dropout_rate if self.training else 0.0))
+
+
+class Residual(nn.Module):
+    """LayerNorm(x + Dropout(Sublayer(x))) as in the paper, or x + Dropout(Sublayer(LayerNorm(x))) with pre-norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model)
+        self.dropout = Dropout(config.dropout)
+        self.pre_norm = config.norm == "pre"
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Pass x (…, D) around and through a sub-layer."""
+        if self.pre_norm:
+            return x + self.dropout(sublayer(self.norm(x)))
+        normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
+        return normed
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config, causal=False)
+        self.feed_forward = FeedForward(config)
+        self.around_self_attention = Residual(config)
+        self.around_feed_forward = Residual(config)
+
+    def forward(self, x: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
+        """x (B, S, D), mask (B, 1, 1, S): (B, S, D)."""
+        x = self.around_self_attention(x, lambda y: self.self_attention(y, mask, record))
+        x = self.around_feed_forward(x, self.feed_forward)
+        return x
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention to the encoder's output, then feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config, causal=True)
+        self.cross_attention = CrossAttention(config)
+        self.feed_forward = FeedForward(config)
+        self.around_self_attention = Residual(config)
+        self.around_cross_attention = Residual(config)
+        self.around_feed_forward = Residual(config)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        memory_mask: Tensor,
+        record_self: list[Tensor] | None = None,
+        record_cross: list[Tensor] | None = None,
+    ) -> Tensor:
+        """x (B, T, D), memory (B, S, D), memory_mask (B, 1, 1, S): (B, T, D).
+
+        Padding stands at the end of a target, where the causal mask already hides it from every real position.
+        """
+        k, v = self.cross_attention.keys_and_values(memory)
+        x = self.around_self_attention(x, lambda y: self.self_attention(y, None, record_self))
+        x = self.around_cross_attention(x, lambda y: self.cross_attention(y, k, v, memory_mask, record_cross))
+        x = self.around_feed_forward(x, self.feed_forward)
+        return x
+
+    def step(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
+        """One position of every row: x (B, beam, D) to (B, beam, D). The beam of a sentence queries its source
+        together, as if it were a sequence of that length, so that source keys and values are never repeated."""
+        cache = state.layers[layer]
+        x = self.around_self_attention(x, lambda y: self._step_self_attention(y, state, layer))
+        x = self.around_cross_attention(
+            x, lambda y: self.cross_attention(y, cache.memory_keys, cache.memory_values, state.memory_mask)
+        )
+        x = self.around_feed_forward(x, self.feed_forward)
+        return x
+
+    def _step_self_attention(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
+        """x (B, beam, D): each hypothesis attends to its own positions so far."""
+        attention = self.self_attention
+        q, k, v = attention.project(x.flatten(0, 1).unsqueeze(1))  # (rows, H, 1, ·)
+        k, v = state.append(layer, k, v)  # (rows, H, length + 1, ·)
+        if attention.window is not None:
+            k, v = k[:, :, -attention.window - 1 :], v[:, :, -attention.window - 1 :]
+        heads = join_heads(attend(q, k, v, mask=None))  # (rows, 1, H·V)
+        return attention.out(heads).view_as(x)

@@ -1,0 +1,53 @@
+"""Positional encodings (§3.5), added to the embeddings at the bottom of both stacks."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.errors import UserError
+
+
+def sinusoids(length: int, d_model: int) -> Tensor:
+    """The paper's table (length, D): PE[pos, 2i] = sin(pos / 10000^(2i/D)), PE[pos, 2i+1] the cosine of the same."""
+    position = torch.arange(length, dtype=torch.float64).unsqueeze(1)
+    rate = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
+    table = torch.empty(length, d_model, dtype=torch.float64)
+    table[:, 0::2] = torch.sin(position * rate)
+    table[:, 1::2] = torch.cos(position * rate)
+    return table.float()
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed sines and cosines, for sequences of any length: the table grows when a longer one comes."""
+
+    table: Tensor
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.register_buffer("table", sinusoids(256, d_model), persistent=False)
+
+    def forward(self, start: int, length: int) -> Tensor:
+        """The encodings (length, D) of positions start, start + 1, …"""
+        end = start + length
+        if end > self.table.size(0):
+            longer = sinusoids(2 * end, self.table.size(1))
+            self.table = longer.to(device=self.table.device, dtype=self.table.dtype)
+        return self.table[start:end]
+
+
+class LearnedPositions(nn.Module):
+    """One learned vector per position (Table 3, row E), up to a fixed number of positions."""
+
+    def __init__(self, max_positions: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(max_positions, d_model))
+
+    def forward(self, start: int, length: int) -> Tensor:
+        """The encodings (length, D) of positions start, start + 1, …; UserError beyond the last learned one."""
+        if start + length > self.table.size(0):
+            raise UserError(
+                f"a sequence of {start + length} tokens exceeds the {self.table.size(0)} learned positions "
+                "of this model (--max-positions at training)"
+            )
+        return self.table[start : start + length]

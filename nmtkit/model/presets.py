@@ -1,0 +1,32 @@
+"""Named settings for `--arch`, as plain data: what each changes against the defaults, which are the paper's base.
+
+A preset sets options of `nmt-train` by name; an option given by the user wins. `table3_…` are the rows of the
+paper's Table 3, named after the row's letter and its change.
+"""
+
+from typing import Any
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "transformer_base": {},
+    "transformer_big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3, "max_updates": 300_000},
+    "transformer_small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
+    "transformer_tiny": {"encoder_layers": 4, "decoder_layers": 4, "d_model": 128, "d_ff": 256, "heads": 4},
+    "table3_a_h1": {"heads": 1, "d_k": 512, "d_v": 512},
+    "table3_a_h4": {"heads": 4, "d_k": 128, "d_v": 128},
+    "table3_a_h16": {"heads": 16, "d_k": 32, "d_v": 32},
+    "table3_a_h32": {"heads": 32, "d_k": 16, "d_v": 16},
+    "table3_b_dk16": {"d_k": 16},
+    "table3_b_dk32": {"d_k": 32},
+    "table3_c_n2": {"encoder_layers": 2, "decoder_layers": 2},
+    "table3_c_n4": {"encoder_layers": 4, "decoder_layers": 4},
+    "table3_c_n8": {"encoder_layers": 8, "decoder_layers": 8},
+    "table3_c_d256": {"d_model": 256, "d_k": 32, "d_v": 32},
+    "table3_c_d1024": {"d_model": 1024, "d_k": 128, "d_v": 128},
+    "table3_c_ff1024": {"d_ff": 1024},
+    "table3_c_ff4096": {"d_ff": 4096},
+    "table3_d_dropout0": {"dropout": 0.0},
+    "table3_d_dropout2": {"dropout": 0.2},
+    "table3_d_smoothing0": {"label_smoothing": 0.0},
+    "table3_d_smoothing2": {"label_smoothing": 0.2},
+    "table3_e_learned": {"positions": "learned"},
+}

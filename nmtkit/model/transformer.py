@@ -1,0 +1,155 @@
+"""The Transformer (§3): embeddings, encoder, decoder, and the projection to the vocabulary.
+
+Letters: B batch, S source length, T target length, D d_model, W vocabulary. Batch first; PAD fills the ends of rows.
+`encode`, `decode` and `step` are the three ways through the model; `forward` joins the first two for training.
+"""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmtkit.errors import UserError
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.dropout import Dropout
+from nmtkit.model.layers import DecoderLayer, EncoderLayer
+from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
+from nmtkit.model.state import DecoderState, LayerState
+from nmtkit.vocab import PAD
+
+
+@dataclass
+class Memory:
+    """The encoder's output: values (B, S, D), and mask (B, S), True where a real token stands."""
+
+    values: Tensor
+    mask: Tensor
+
+
+@dataclass
+class AttentionWeights:
+    """The attention weights of one pass, a tensor for each layer: what each position attends to, summing to 1."""
+
+    encoder: list[Tensor] = field(default_factory=list)  # (B, H, S, S)
+    decoder: list[Tensor] = field(default_factory=list)  # (B, H, T, T)
+    cross: list[Tensor] = field(default_factory=list)  # (B, H, T, S)
+
+
+class Transformer(nn.Module):
+    """The paper's model for given vocabulary sizes. With all embeddings shared, both sizes must be the same."""
+
+    def __init__(self, config: ModelConfig, source_size: int, target_size: int) -> None:
+        super().__init__()
+        if config.share_embeddings == "all" and source_size != target_size:
+            raise UserError(
+                f"--share-embeddings all needs one vocabulary, but the sides have {source_size} and {target_size} "
+                "pieces: preprocess with --joined-vocab, or take --share-embeddings decoder"
+            )
+        self.config = config
+        self.target_embedding = nn.Embedding(target_size, config.d_model)
+        self.source_embedding = self.target_embedding
+        if config.share_embeddings != "all":
+            self.source_embedding = nn.Embedding(source_size, config.d_model)
+        self.projection = nn.Linear(config.d_model, target_size, bias=False)
+        if config.share_embeddings != "none":
+            self.projection.weight = self.target_embedding.weight
+        self.source_positions = _positions(config)
+        self.target_positions = _positions(config)
+        self.dropout = Dropout(config.dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        pre_norm = config.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(config.d_model) if pre_norm else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(config.d_model) if pre_norm else nn.Identity()
+        self.initialize()
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Draw all parameters from torch's generator.
+
+        | parameter                       | drawn from                                                        |
+        |---------------------------------|-------------------------------------------------------------------|
+        | embeddings, learned positions   | normal, standard deviation D^-0.5                                 |
+        | W_Q, W_K, W_V of all heads      | uniform ±√(6 / (D + H·width)), each block on its own (Glorot)     |
+        | other weight matrices           | uniform ±√(6 / (inputs + outputs)) (Glorot)                       |
+        | biases                          | 0                                                                 |
+        | layer norm                      | gain 1, bias 0                                                    |
+
+        The scale √D on the embeddings (§3.4) then gives them unit variance, like the positions.
+        """
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear) and name != "projection":
+                owner = self.get_submodule(name.rpartition(".")[0])
+                fused = name.endswith((".qkv", ".kv"))
+                for block in module.weight.split(cast(tuple[int, ...], owner.widths) if fused else module.out_features):
+                    nn.init.xavier_uniform_(block)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.LayerNorm):
+                module.reset_parameters()
+        matrices = [self.source_embedding.weight, self.target_embedding.weight, self.projection.weight]
+        matrices += [p.table for p in (self.source_positions, self.target_positions) if isinstance(p, LearnedPositions)]
+        for matrix in dict.fromkeys(matrices):
+            nn.init.normal_(matrix, std=self.config.d_model**-0.5)
+
+    def encode(self, src: Tensor, record: list[Tensor] | None = None) -> Memory:
+        """src (B, S) with PAD at the ends of rows."""
+        mask = src != PAD
+        x = self._embed(src, self.source_embedding, self.source_positions)
+        for layer in self.encoder:
+            x = layer(x, mask[:, None, None, :], record)
+        return Memory(self.encoder_norm(x), mask)
+
+    def decode(self, tgt_in: Tensor, memory: Memory, record: AttentionWeights | None = None) -> Tensor:
+        """tgt_in (B, T), the target shifted right by one; returns the decoder's output (B, T, D)."""
+        x = self._embed(tgt_in, self.target_embedding, self.target_positions)
+        record_self, record_cross = (record.decoder, record.cross) if record else (None, None)
+        for layer in self.decoder:
+            x = layer(x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
+        return cast(Tensor, self.decoder_norm(x))
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Decoder output (…, D) to logits (…, W), the pre-softmax projection of §3.4."""
+        return F.linear(hidden, self.projection.weight)
+
+    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        """Logits (B, T, W) for src (B, S) and tgt_in (B, T)."""
+        return self.project(self.decode(tgt_in, self.encode(src)))
+
+    def start(self, memory: Memory, beam: int) -> DecoderState:
+        """The state before the first step: the source's keys and values, and no target positions yet."""
+        layers = []
+        rows = memory.values.size(0) * beam
+        for layer in cast(list[DecoderLayer], self.decoder):
+            k, v = layer.cross_attention.keys_and_values(memory.values)
+            keys = k.new_empty(rows, k.size(1), 0, k.size(3))
+            values = v.new_empty(rows, v.size(1), 0, v.size(3))
+            layers.append(LayerState(k.contiguous(), v.contiguous(), keys, values))
+        return DecoderState(layers, memory.mask[:, None, None, :], beam)
+
+    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
+        """Feed one token to each row: tokens (B·beam,) to logits (B·beam, W) for the next; advances `state`."""
+        x = self._embed(tokens.view(-1, 1), self.target_embedding, self.target_positions, start=state.length)
+        x = x.view(-1, state.beam, x.size(-1))  # (B, beam, D)
+        for number, layer in enumerate(cast(list[DecoderLayer], self.decoder)):
+            x = layer.step(x, state, number)
+        state.advance()
+        return self.project(self.decoder_norm(x)).flatten(0, 1)
+
+    def attention_weights(self, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
+        """The weights of every layer and head for src (B, S) and tgt_in (B, T), by the explicit path."""
+        weights = AttentionWeights()
+        self.decode(tgt_in, self.encode(src, weights.encoder), weights)
+        return weights
+
+    def _embed(self, ids: Tensor, embedding: nn.Embedding, positions: nn.Module, start: int = 0) -> Tensor:
+        """ids (B, T) to √D · embedding + position, dropped out (§3.4, §3.5, §5.4): (B, T, D)."""
+        scaled = embedding(ids) * self.config.d_model**0.5
+        return cast(Tensor, self.dropout(scaled + positions(start, ids.size(1))))
+
+
+def _positions(config: ModelConfig) -> nn.Module:
+    if config.positions == "learned":
+        return LearnedPositions(config.max_positions, config.d_model)
+    return SinusoidalPositions(config.d_model)
