@@ -75,7 +75,8 @@ class SelfAttention(nn.Module):
             heads = _attend_blockwise(q, k, v, mask, self.window, self.causal, rate)
         else:
             heads = attend(q, k, v, self._within(x.size(1), x.device, mask), rate, record)
-        return self.out(join_heads(heads))
+        attended: Tensor = self.out(join_heads(heads))
+        return attended
 
     def _within(self, length: int, device: torch.device, mask: Tensor | None) -> Tensor | None:
         """The padding mask joined with what `causal` and the window allow."""
@@ -109,12 +110,14 @@ class CrossAttention(nn.Module):
     def forward(self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
         """x (B, T, D), keys and values of the source, mask (B, 1, 1, S): (B, T, D)."""
         rate = self.dropout_rate if self.training else 0.0
-        return self.out(join_heads(attend(split_heads(self.q(x), self.heads), k, v, mask, rate, record)))
+        heads = attend(split_heads(self.q(x), self.heads), k, v, mask, rate, record)
+        attended: Tensor = self.out(join_heads(heads))
+        return attended
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, T, H·K) to (B, H, T, K)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
@@ -127,19 +130,17 @@ def _attend_blockwise(
 ) -> Tensor:
     """Self-attention restricted to `window` neighbours, in O(r·n·d) (§4): each block of R queries sees 3 blocks of
     keys (2 if causal), never the whole sequence. Shapes as in `attend`, mask (B, 1, 1, T)."""
-    B, H, T, _ = q.shape
+    B, H, T, K = q.shape
     R, device = window, q.device
     blocks = -(-T // R)
     after = 0 if causal else R  # how far keys reach beyond the block
     width = 2 * R + after  # keys that a block of queries can see
     keys = F.pad(k, (0, 0, R, blocks * R - T + after)).unfold(2, width, R)  # (B, H, blocks, K, width)
     values = F.pad(v, (0, 0, R, blocks * R - T + after)).unfold(2, width, R)  # (B, H, blocks, V, width)
-    queries = F.pad(q, (0, 0, 0, blocks * R - T)).unflatten(2, (blocks, R))  # (B, H, blocks, R, K)
+    queries = F.pad(q, (0, 0, 0, blocks * R - T)).view(B, H, blocks, R, K)
 
     real = torch.ones(B, 1, 1, T, dtype=torch.bool, device=device) if mask is None else mask
-    real = (
-        F.pad(real, (R, blocks * R - T + after)).unfold(3, width, R).squeeze(2).unsqueeze(3)
-    )  # (B, 1, blocks, 1, width)
+    real = F.pad(real, (R, blocks * R - T + after)).unfold(3, width, R).transpose(2, 3)  # (B, 1, blocks, 1, width)
     offset = torch.arange(width, device=device) - R - torch.arange(R, device=device).unsqueeze(1)  # (R, width)
     near = (offset >= -R) & (offset <= (0 if causal else R))
     allowed = (near & real) | (offset == 0)  # a query on padding keeps itself

@@ -22,7 +22,9 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) to (…, D)."""
-        return self.outer(dropout(F.relu(self.inner(x)), self.dropout_rate if self.training else 0.0))
+        hidden = dropout(F.relu(self.inner(x)), self.dropout_rate if self.training else 0.0)
+        y: Tensor = self.outer(hidden)
+        return y
 
 
 class Residual(nn.Module):
@@ -36,10 +38,12 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Pass x (…, D) around and through a sub-layer."""
+        y: Tensor
         if self.pre_norm:
-            return x + self.dropout(sublayer(self.norm(x)))
-        normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
-        return normed
+            y = x + self.dropout(sublayer(self.norm(x)))
+        else:
+            y = self.norm(x + self.dropout(sublayer(x)))
+        return y
 
 
 class EncoderLayer(nn.Module):
@@ -55,8 +59,7 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
         """x (B, S, D), mask (B, 1, 1, S): (B, S, D)."""
         x = self.around_self_attention(x, lambda y: self.self_attention(y, mask, record))
-        x = self.around_feed_forward(x, self.feed_forward)
-        return x
+        return self.around_feed_forward(x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
@@ -86,8 +89,7 @@ class DecoderLayer(nn.Module):
         k, v = self.cross_attention.keys_and_values(memory)
         x = self.around_self_attention(x, lambda y: self.self_attention(y, None, record_self))
         x = self.around_cross_attention(x, lambda y: self.cross_attention(y, k, v, memory_mask, record_cross))
-        x = self.around_feed_forward(x, self.feed_forward)
-        return x
+        return self.around_feed_forward(x, self.feed_forward)
 
     def step(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
         """One position of every row: x (B, beam, D) to (B, beam, D). The beam of a sentence queries its source
@@ -97,8 +99,7 @@ class DecoderLayer(nn.Module):
         x = self.around_cross_attention(
             x, lambda y: self.cross_attention(y, cache.memory_keys, cache.memory_values, state.memory_mask)
         )
-        x = self.around_feed_forward(x, self.feed_forward)
-        return x
+        return self.around_feed_forward(x, self.feed_forward)
 
     def _step_self_attention(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
         """x (B, beam, D): each hypothesis attends to its own positions so far."""
@@ -108,4 +109,5 @@ class DecoderLayer(nn.Module):
         if attention.window is not None:
             k, v = k[:, :, -attention.window - 1 :], v[:, :, -attention.window - 1 :]
         heads = join_heads(attend(q, k, v, mask=None))  # (rows, 1, H·V)
-        return attention.out(heads).view_as(x)
+        attended: Tensor = attention.out(heads)
+        return attended.view_as(x)

@@ -81,9 +81,9 @@ class Transformer(nn.Module):
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear) and name != "projection":
-                owner = self.get_submodule(name.rpartition(".")[0])
                 fused = name.endswith((".qkv", ".kv"))
-                for block in module.weight.split(cast(tuple[int, ...], owner.widths) if fused else module.out_features):
+                widths = self.get_submodule(name.rpartition(".")[0]).widths if fused else module.out_features
+                for block in torch.split(module.weight, cast(list[int], widths)):
                     nn.init.xavier_uniform_(block)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):
