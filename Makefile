@@ -1,0 +1,48 @@
+# Every target makes the environment it needs (.venv) by itself; `make` alone lists the targets.
+# PYTHON=python3.12 make test   takes another Python for it.
+
+PYTHON ?= python3
+VENV := .venv
+INSTALLED := $(VENV)/installed
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja
+
+.DEFAULT_GOAL := help
+.PHONY: help install lint test clean $(RECIPES)
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
+
+install: $(INSTALLED)  ## Make .venv with nmtkit and its development tools in it
+
+# torch comes first and by its exact version: a range would let pip take a newer build, gigabytes larger.
+$(INSTALLED): setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet -c constraints.txt torch==2.13.0
+	$(VENV)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+lint: $(INSTALLED)  ## Check style (ruff) and types (mypy)
+	ruff check
+	ruff format --check
+	mypy
+
+test: lint  ## Check style and types, and run the whole test suite
+	pytest
+
+demo: $(INSTALLED)  ## Train on a built-in language pair and translate its unseen test set: about 3 minutes
+	@$(MAKE) --no-print-directory -C examples/demo
+
+multi30k-en-de: $(INSTALLED)  ## English to German on Multi30k, from raw text to the BLEU of test 2016
+	@$(MAKE) --no-print-directory -C examples/multi30k
+
+multi30k-bpe: $(INSTALLED)  ## The published Multi30k experiment on segmented text (MULTI30K_BPE_DIR)
+	@$(MAKE) --no-print-directory -C examples/multi30k-bpe
+
+tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_DIR)
+	@$(MAKE) --no-print-directory -C examples/tanaka
+
+clean:  ## Remove the environment and everything that the recipes have made
+	rm -rf $(VENV) examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
