@@ -57,3 +57,18 @@ class ModelConfig(Config):
     def value_size(self) -> int:
         """d_v, the width of one head's values."""
         return self.d_v or self.d_model // self.heads
+
+
+@dataclass(frozen=True)
+class DeviceConfig(Config):
+    """Where a command computes, and in which number format."""
+
+    heading: ClassVar[str] = "Device"
+
+    device: str = option("auto", metavar="NAME", help="cpu, cuda, cuda:1, …; auto: the first GPU, else the CPU.")
+    precision: str = option(
+        "auto",
+        choices=("auto", "fp32", "bf16", "fp16"),
+        help="Of matrix products; auto: bf16 where the hardware multiplies it fast, else fp32.",
+    )
+    threads: int | None = option(None, min=1, help="CPU threads.  [default: all cores]")

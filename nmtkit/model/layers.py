@@ -59,7 +59,8 @@ class EncoderLayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
         """x (B, S, D), mask (B, 1, 1, S): (B, S, D)."""
         x = self.around_self_attention(x, lambda y: self.self_attention(y, mask, record))
-        return self.around_feed_forward(x, self.feed_forward)
+        x = self.around_feed_forward(x, self.feed_forward)
+        return x
 
 
 class DecoderLayer(nn.Module):
@@ -89,7 +90,8 @@ class DecoderLayer(nn.Module):
         k, v = self.cross_attention.keys_and_values(memory)
         x = self.around_self_attention(x, lambda y: self.self_attention(y, None, record_self))
         x = self.around_cross_attention(x, lambda y: self.cross_attention(y, k, v, memory_mask, record_cross))
-        return self.around_feed_forward(x, self.feed_forward)
+        x = self.around_feed_forward(x, self.feed_forward)
+        return x
 
     def step(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
         """One position of every row: x (B, beam, D) to (B, beam, D). The beam of a sentence queries its source
@@ -99,7 +101,8 @@ class DecoderLayer(nn.Module):
         x = self.around_cross_attention(
             x, lambda y: self.cross_attention(y, cache.memory_keys, cache.memory_values, state.memory_mask)
         )
-        return self.around_feed_forward(x, self.feed_forward)
+        x = self.around_feed_forward(x, self.feed_forward)
+        return x
 
     def _step_self_attention(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
         """x (B, beam, D): each hypothesis attends to its own positions so far."""
