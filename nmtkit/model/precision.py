@@ -30,7 +30,7 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
 
 def _multiplies_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # torch < 2.12 cannot tell
         return any(torch.cpu.get_capabilities().get(name) for name in _NATIVE_BF16_ON_CPU)
     return False

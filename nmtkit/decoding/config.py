@@ -1,0 +1,64 @@
+"""The options of generation: how to search, how to batch the stream, and where to compute."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nmtkit.config import Config, option
+from nmtkit.errors import UserError
+
+
+@dataclass(frozen=True)
+class SearchConfig(Config):
+    """Beam search; the defaults are the paper's (§6.1)."""
+
+    heading: ClassVar[str] = "Search"
+
+    beam: int = option(4, min=1, help="Hypotheses kept for each sentence; 1 is greedy search.")
+    length_penalty: float = option(
+        0.6,
+        min=0.0,
+        metavar="ALPHA",
+        help="α of the score log P(Y|X) / ((5 + |Y|) / 6)^α, where |Y| counts the end of sentence. "
+        "Higher values favour longer output, 0 compares plain log-probabilities.",
+    )
+    max_len_a: float = option(1.0, min=0.0, metavar="A", help="Output has at most A·S + B tokens for S source tokens.")
+    max_len_b: int = option(50, min=0, metavar="B", help="See --max-len-a.")
+    nbest: int = option(1, min=1, help="Hypotheses shown for each sentence, best first; at most --beam.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nbest > self.beam:
+            raise UserError(f"--nbest {self.nbest} is more than --beam {self.beam}: widen the beam or ask for fewer")
+
+
+@dataclass(frozen=True)
+class StreamConfig(Config):
+    """How a stream of lines becomes batches."""
+
+    heading: ClassVar[str] = "Batches"
+
+    batch_tokens: int = option(
+        4096, min=1, help="Size of a batch in source tokens, padding counted; a longer sentence is a batch by itself."
+    )
+    buffer: int = option(
+        4096, min=1, metavar="LINES", help="Lines read ahead and sorted by length; memory is bounded by this."
+    )
+    max_source_tokens: int = option(
+        1024, min=1, help="Longer lines are cut to this many tokens; a warning tells how many there were."
+    )
+
+
+@dataclass(frozen=True)
+class EngineConfig(Config):
+    """Where the model runs, and in which number format."""
+
+    heading: ClassVar[str] = "Computation"
+
+    device: str = option("auto", help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")
+    precision: str = option(
+        "auto",
+        choices=("auto", "fp32", "bf16", "fp16"),
+        help="Number format of the model; auto: bf16 where the hardware multiplies it natively, otherwise fp32. "
+        "Log-probabilities are always fp32.",
+    )
+    threads: int | None = option(None, min=1, help="CPU threads of one operator.  [default: all cores]")

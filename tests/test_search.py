@@ -1,0 +1,314 @@
+"""Beam search against trees worked by hand, enumeration of all outputs, and the model's own probabilities."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.errors import UserError
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.vocab import BOS, EOS, PAD, UNK
+
+A, B, C = 4, 5, 6  # three words after the special tokens
+Prefix = tuple[int, ...]
+
+
+class PrefixState:
+    """The state of a model that looks at the whole prefix: one prefix a row."""
+
+    def __init__(self, sentences: list[int], beam: int) -> None:
+        self.beam = beam
+        self.rows: list[tuple[int, Prefix]] = [(sentence, ()) for sentence in sentences for _ in range(beam)]
+
+    def reorder(self, rows: Tensor) -> None:
+        before = self.rows
+        self.rows = [before[row] for row in rows.tolist()]
+        assert [sentence for sentence, _ in self.rows] == [sentence for sentence, _ in before]
+
+    def select(self, sentences: Tensor) -> None:
+        self.rows = [self.rows[s * self.beam + k] for s in sentences.tolist() for k in range(self.beam)]
+
+
+class PrefixModel:
+    """Gives each prefix the log-probabilities that `log_probs(sentence, prefix)` says."""
+
+    size = 7
+    steps = 0
+
+    def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+        raise NotImplementedError
+
+    def encode(self, src: Tensor) -> list[int]:
+        return list(range(src.size(0)))
+
+    def start(self, memory: list[int], beam: int) -> PrefixState:
+        return PrefixState(memory, beam)
+
+    def step(self, tokens: Tensor, state: PrefixState) -> Tensor:
+        self.steps += 1
+        state.rows = [
+            (sentence, (*prefix, token)) for (sentence, prefix), token in zip(state.rows, tokens.tolist(), strict=True)
+        ]
+        assert all(prefix[0] == BOS for _, prefix in state.rows)
+        return torch.tensor([self.log_probs(sentence, prefix[1:]) for sentence, prefix in state.rows])
+
+
+class ScriptedModel(PrefixModel):
+    """Probabilities from a table: prefix -> {token: probability}; a prefix that is not in it ends at once."""
+
+    def __init__(self, *scripts: Mapping[Prefix, Mapping[int, float]]) -> None:
+        self.scripts = scripts
+
+    def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+        table = self.scripts[sentence].get(prefix, {EOS: 1.0})
+        assert sum(table.values()) == pytest.approx(1.0)
+        return [math.log(table[token]) if token in table else -math.inf for token in range(self.size)]
+
+
+class RandomModel(PrefixModel):
+    """Probabilities that depend on the whole prefix in an arbitrary but fixed way; `eos` shifts the end's logit."""
+
+    def __init__(self, seed: int, eos: float = 0.0) -> None:
+        self.seed, self.eos = seed, eos
+        self.known: dict[tuple[int, Prefix], list[float]] = {}
+
+    def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+        key = (sentence, prefix)
+        if key not in self.known:
+            number = int("1" + "".join(map(str, prefix))) * 31 + sentence * 1_000_003 + self.seed
+            logits = 2 * torch.randn(self.size, generator=torch.Generator().manual_seed(number % 2**31))
+            logits[EOS] += self.eos
+            self.known[key] = logits.log_softmax(0).tolist()
+        return self.known[key]
+
+
+def source(*lengths: int) -> Tensor:
+    """Sentences of the given numbers of tokens, EOS not counted."""
+    rows = [[A] * length + [EOS] + [PAD] * (max(lengths) - length) for length in lengths]
+    return torch.tensor(rows)
+
+
+def all_outputs(model: PrefixModel, sentence: int, limit: int, alpha: float) -> list[tuple[float, Prefix]]:
+    """Every output of at most `limit` tokens before EOS with its score, best first."""
+    return sorted(_outputs(model, sentence, limit, alpha), reverse=True)
+
+
+def _outputs(model: PrefixModel, sentence: int, limit: int, alpha: float) -> Iterator[tuple[float, Prefix]]:
+    for length in range(limit + 1):
+        for ids in itertools.product((UNK, A, B, C), repeat=length):
+            yield score(model, sentence, ids, alpha), ids
+
+
+def score(model: PrefixModel, sentence: int, ids: Prefix, alpha: float) -> float:
+    log_prob = sum(model.log_probs(sentence, ids[:t])[token] for t, token in enumerate((*ids, EOS)))
+    return float(log_prob / ((5 + len(ids) + 1) / 6) ** alpha)
+
+
+def plain_beam_search(
+    model: PrefixModel, sentence: int, limit: int, beam: int, alpha: float
+) -> list[tuple[float, Prefix]]:
+    """The search as its definition says, prefix by prefix, running on until no place is open."""
+    open_prefixes: list[tuple[float, Prefix]] = [(0.0, ())]
+    finished: list[Prefix] = []
+    for length in range(limit + 1):
+        candidates = [
+            (log_prob + step, (*prefix, token))
+            for log_prob, prefix in open_prefixes
+            for token, step in enumerate(model.log_probs(sentence, prefix))
+            if token not in (PAD, BOS) and (token == EOS or length < limit)
+        ]
+        best = sorted(candidates, reverse=True)[: beam - len(finished)]
+        finished += [prefix[:-1] for _, prefix in best if prefix[-1] == EOS]
+        open_prefixes = [(log_prob, prefix) for log_prob, prefix in best if prefix[-1] != EOS]
+    return sorted(((score(model, sentence, ids, alpha), ids) for ids in finished), reverse=True)
+
+
+def ids_of(hypotheses: list[Hypothesis]) -> list[Prefix]:
+    return [tuple(hypothesis.ids) for hypothesis in hypotheses]
+
+
+TREE: dict[Prefix, dict[int, float]] = {
+    (): {A: 0.6, B: 0.4},
+    (A,): {A: 0.4, B: 0.3, EOS: 0.3},
+    (A, A): {EOS: 0.5, C: 0.5},
+    (A, A, C): {EOS: 1.0},
+    (A, B): {EOS: 1.0},
+    (B,): {EOS: 0.9, C: 0.1},
+}
+# outputs by probability: B .36; AB, A .18; AA, AAC .12; BC .04
+
+
+def test_greedy_follows_the_likeliest_token() -> None:
+    tree = {**TREE, (A, A): {EOS: 0.6, C: 0.4}}
+    (found,) = search(ScriptedModel(tree), source(3), SearchConfig(beam=1))
+    assert ids_of(found) == [(A, A)]
+    assert found[0].token_log_probs == pytest.approx([math.log(0.6), math.log(0.4), math.log(0.6)])
+
+
+def test_a_beam_of_two_finds_what_greedy_misses() -> None:
+    config = SearchConfig(beam=2, nbest=2, length_penalty=0.0)
+    (found,) = search(ScriptedModel(TREE), source(3), config)
+    # after one step A .6 and B .4 are open; then B·EOS .36 and AA .24; then AA·EOS or AAC, .12 each
+    assert ids_of(found)[0] == (B,)
+    assert found[0].score == pytest.approx(math.log(0.36))
+    assert ids_of(found)[1] in [(A, A), (A, A, C)]
+    assert found[1].score == pytest.approx(math.log(0.12))
+
+
+def test_the_length_penalty_decides_between_short_and_long() -> None:
+    tree = {(): {A: 0.52, B: 0.48}, (A,): {EOS: 1.0}, (B,): {C: 1.0}, (B, C): {C: 1.0}}
+    short = search(ScriptedModel(tree), source(3), SearchConfig(beam=2, length_penalty=0.0))
+    long = search(ScriptedModel(tree), source(3), SearchConfig(beam=2, length_penalty=1.0))
+    assert ids_of(short[0]) == [(A,)]
+    assert short[0][0].score == pytest.approx(math.log(0.52))
+    assert ids_of(long[0]) == [(B, C, C)]
+    assert long[0][0].score == pytest.approx(math.log(0.48) / (9 / 6))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.5])
+def test_a_beam_as_wide_as_the_space_is_exhaustive(alpha: float) -> None:
+    model = RandomModel(seed=1, eos=-1.0)
+    limits = (3, 2, 1, 0)
+    config = SearchConfig(beam=85, nbest=85, length_penalty=alpha, max_len_a=1.0, max_len_b=0)
+    found = search(model, source(*limits), config)
+    for sentence, limit in enumerate(limits):
+        expected = all_outputs(model, sentence, limit, alpha)
+        assert len(expected) == sum(4**length for length in range(limit + 1))
+        assert ids_of(found[sentence]) == [ids for _, ids in expected]
+        assert [hypothesis.score for hypothesis in found[sentence]] == pytest.approx([s for s, _ in expected], rel=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 5])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+def test_stopping_early_never_changes_the_result(beam: int, alpha: float) -> None:
+    for seed in range(6):
+        model = RandomModel(seed, eos=1.0)
+        nbest = 1 + seed % beam
+        lengths = (7, 4, 6, 1)
+        config = SearchConfig(beam=beam, nbest=nbest, length_penalty=alpha, max_len_b=1)
+        found = search(model, source(*lengths), config)
+        for sentence, length in enumerate(lengths):
+            expected = plain_beam_search(model, sentence, length + 1, beam, alpha)[:nbest]
+            assert ids_of(found[sentence]) == [ids for _, ids in expected]
+            assert [h.score for h in found[sentence]] == pytest.approx([s for s, _ in expected], rel=1e-5)
+
+
+def test_the_search_stops_when_nothing_better_can_come() -> None:
+    tree = {(): {A: 0.99, B: 0.01}, **{(B, *[C] * n): {C: 1.0} for n in range(30)}}
+    model = ScriptedModel(tree)
+    (found,) = search(model, source(20), SearchConfig(beam=2, max_len_b=0))
+    assert ids_of(found) == [(A,)]
+    assert model.steps == 2
+
+
+def test_n_best_outputs_differ_and_are_sorted() -> None:
+    (found,) = search(RandomModel(seed=3), source(6), SearchConfig(beam=8, nbest=8))
+    scores = [hypothesis.score for hypothesis in found]
+    assert len(found) == len(set(ids_of(found))) == 8
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_output_never_exceeds_the_limit_and_has_no_pad_or_bos() -> None:
+    model = RandomModel(seed=4, eos=-50.0)  # never ends by itself
+    found = search(model, source(2, 5), SearchConfig(beam=3, nbest=3, max_len_a=1.5, max_len_b=1))
+    assert [{len(h.ids) for h in hypotheses} for hypotheses in found] == [{4}, {8}]
+    assert not {PAD, BOS, EOS} & {token for hypotheses in found for h in hypotheses for token in h.ids}
+
+
+def test_longest_bounds_every_sentence() -> None:
+    found = search(RandomModel(seed=4, eos=-50.0), source(2, 9), SearchConfig(beam=2, max_len_b=3), longest=6)
+    assert [len(hypotheses[0].ids) for hypotheses in found] == [5, 6]
+
+
+def test_a_model_without_finite_probabilities_gives_nothing() -> None:
+    class Broken(PrefixModel):
+        def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+            return [math.nan] * self.size
+
+    assert search(Broken(), source(3, 2), SearchConfig()) == [[], []]
+
+
+def test_more_outputs_than_beam_are_refused() -> None:
+    with pytest.raises(UserError, match=r"--nbest 5 .* --beam 4"):
+        SearchConfig(nbest=5)
+
+
+# With the real model -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["post", "pre", "window"])
+def model(request: pytest.FixtureRequest) -> Transformer:
+    torch.manual_seed(5)
+    changes: dict[str, Any] = {"attention_window": 2} if request.param == "window" else {"norm": request.param}
+    config = ModelConfig(encoder_layers=2, decoder_layers=2, d_model=16, d_ff=32, heads=2, **changes)
+    transformer = Transformer(config, 23, 23).eval()
+    with torch.no_grad():
+        for parameter in transformer.parameters():
+            parameter.mul_(2.0)  # peaked enough for hypotheses to differ clearly
+    return transformer
+
+
+def sentences(count: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(7)
+    lengths = torch.randint(1, 9, (count,), generator=generator).tolist()
+    return [[*torch.randint(4, 23, (n,), generator=generator).tolist(), EOS] for n in lengths]
+
+
+def padded(rows: list[list[int]]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
+
+
+CONFIG = SearchConfig(beam=4, nbest=3, max_len_b=5)
+
+
+@torch.inference_mode()
+def test_scores_are_the_models_own_log_probabilities(model: Transformer) -> None:
+    """Also: the cached step gives what decoding the whole prefix at once gives."""
+    rows = sentences(12)
+    for row, hypotheses in zip(rows, search(model, padded(rows), CONFIG), strict=True):
+        for hypothesis in hypotheses:
+            output = [*hypothesis.ids, EOS]
+            memory = model.encode(torch.tensor([row]))
+            logits = model.project(model.decode(torch.tensor([[BOS, *hypothesis.ids]]), memory))
+            own = logits[0].log_softmax(-1)[range(len(output)), output]
+            assert hypothesis.token_log_probs == pytest.approx(own.tolist(), abs=1e-4)
+            penalty = ((5 + len(output)) / 6) ** 0.6
+            assert hypothesis.score == pytest.approx(own.sum().item() / penalty, abs=1e-4)
+
+
+def test_a_batch_gives_what_each_sentence_gives_alone(model: Transformer) -> None:
+    rows = sentences(12)
+    together = search(model, padded(rows), CONFIG)
+    alone = [search(model, torch.tensor([row]), CONFIG)[0] for row in rows]
+    for batched, single in zip(together, alone, strict=True):
+        assert ids_of(batched) == ids_of(single)
+        assert [h.score for h in batched] == pytest.approx([h.score for h in single], abs=1e-4)
+
+
+@torch.inference_mode()
+def test_a_beam_of_one_is_the_greedy_argmax(model: Transformer) -> None:
+    rows = sentences(8)
+    found = search(model, padded(rows), SearchConfig(beam=1, max_len_b=5))
+    for row, (hypothesis,) in zip(rows, found, strict=True):
+        memory, ids = model.encode(torch.tensor([row])), [BOS]
+        while ids[-1] != EOS:
+            logits = model.project(model.decode(torch.tensor([ids]), memory))[0, -1]
+            logits[[PAD, BOS]] = -math.inf
+            ids.append(EOS if len(ids) == len(row) + 5 else int(logits.argmax()))
+        assert hypothesis.ids == ids[1:-1]
+
+
+def test_half_precision_models_give_full_precision_log_probabilities(model: Transformer) -> None:
+    rows = padded(sentences(3))
+    half = Transformer(model.config, 23, 23).eval()
+    half.load_state_dict(model.state_dict())
+    found = search(half.to(torch.bfloat16), rows, SearchConfig(max_len_b=5))
+    log_probs = [value for hypotheses in found for value in hypotheses[0].token_log_probs]
+    assert any(torch.tensor(value).bfloat16().item() != value for value in log_probs)
