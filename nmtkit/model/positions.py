@@ -25,13 +25,14 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.register_buffer("table", sinusoids(256, d_model), persistent=False)
+        self.d_model = d_model
+        self.register_buffer("table", torch.empty(0, d_model), persistent=False)
 
     def forward(self, start: int, length: int) -> Tensor:
         """The encodings (length, D) of positions start, start + 1, …"""
         end = start + length
         if end > self.table.size(0):
-            longer = sinusoids(2 * end, self.table.size(1))
+            longer = sinusoids(2 * end, self.d_model)
             self.table = longer.to(device=self.table.device, dtype=self.table.dtype)
         return self.table[start:end]
 

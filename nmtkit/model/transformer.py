@@ -52,9 +52,9 @@ class Transformer(nn.Module):
         self.source_embedding = self.target_embedding
         if config.share_embeddings != "all":
             self.source_embedding = nn.Embedding(source_size, config.d_model)
-        self.projection = nn.Linear(config.d_model, target_size, bias=False)
-        if config.share_embeddings != "none":
-            self.projection.weight = self.target_embedding.weight
+        self.projection = None
+        if config.share_embeddings == "none":
+            self.projection = nn.Embedding(target_size, config.d_model)
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
         self.dropout = Dropout(config.dropout)
@@ -71,7 +71,7 @@ class Transformer(nn.Module):
 
         | parameter                       | drawn from                                                        |
         |---------------------------------|-------------------------------------------------------------------|
-        | embeddings, learned positions   | normal, standard deviation D^-0.5                                 |
+        | embeddings, output, positions   | normal, standard deviation D^-0.5                                 |
         | W_Q, W_K, W_V of all heads      | uniform ±√(6 / (D + H·width)), each block on its own (Glorot)     |
         | other weight matrices           | uniform ±√(6 / (inputs + outputs)) (Glorot)                       |
         | biases                          | 0                                                                 |
@@ -80,7 +80,7 @@ class Transformer(nn.Module):
         The scale √D on the embeddings (§3.4) then gives them unit variance, like the positions.
         """
         for name, module in self.named_modules():
-            if isinstance(module, nn.Linear) and name != "projection":
+            if isinstance(module, nn.Linear):
                 fused = name.endswith((".qkv", ".kv"))
                 widths = self.get_submodule(name.rpartition(".")[0]).widths if fused else module.out_features
                 for block in torch.split(module.weight, cast(list[int], widths)):
@@ -88,10 +88,10 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
-        matrices = [self.source_embedding.weight, self.target_embedding.weight, self.projection.weight]
-        matrices += [p.table for p in (self.source_positions, self.target_positions) if isinstance(p, LearnedPositions)]
-        for matrix in dict.fromkeys(matrices):
-            nn.init.normal_(matrix, std=self.config.d_model**-0.5)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
+            elif isinstance(module, LearnedPositions):
+                nn.init.normal_(module.table, std=self.config.d_model**-0.5)
 
     def encode(self, src: Tensor, record: list[Tensor] | None = None) -> Memory:
         """src (B, S) with PAD at the ends of rows."""
@@ -111,7 +111,12 @@ class Transformer(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Decoder output (…, D) to logits (…, W), the pre-softmax projection of §3.4."""
-        return F.linear(hidden, self.projection.weight)
+        return F.linear(hidden, self.output_matrix)
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """The pre-softmax projection (W, D): the target embedding itself, unless nothing is shared."""
+        return (self.projection or self.target_embedding).weight
 
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Logits (B, T, W) for src (B, S) and tgt_in (B, T)."""

@@ -1,0 +1,231 @@
+"""The checkpoint file: everything that generation or a resumed training needs, safe to load, checksummed.
+
+The file is a torch archive of plain tensors by name, which `torch.load(weights_only=True)` reads like any other.
+The tensor `header` is JSON in UTF-8; `source.vocabulary` and the like are the bytes of the dataset's files. A
+SHA-256 of all bytes before it stands in the archive's comment. docs/formats.md describes the file byte by byte.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.errors import RunError, UserError
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.tokenizer import Tokenizer, make_tokenizer
+from nmtkit.vocab import Vocabulary
+
+FORMAT, VERSION = "nmtkit checkpoint", 1
+LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
+
+_COMMENT = b"sha256:"
+_COMMENT_SIZE = len(_COMMENT) + 64
+_WEIGHTS, _OPTIMIZER = "weights.", "optimizer."
+_NAME = re.compile(r"checkpoint_(\d+)\.pt")
+
+
+@dataclass
+class Checkpoint:
+    """A model with its vocabularies and, while it is being trained, the state of its training.
+
+    `weights` are named as in the bare module, in float32 on the CPU; tied matrices stand once. `progress` holds plain
+    JSON values: the update, the epoch, validation results, the options of the run. `optimizer` is None in a
+    checkpoint that is not meant to be trained on.
+    """
+
+    model_config: ModelConfig
+    weights: dict[str, Tensor]
+    source_language: str
+    target_language: str
+    source: Tokenizer
+    target: Tokenizer
+    progress: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Tensor] | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether both sides have one vocabulary."""
+        return self.source is self.target
+
+    def build_model(self) -> Transformer:
+        """The model with these weights, in evaluation mode; UserError where they do not fit."""
+        with torch.device("meta"):
+            model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
+        load_weights(model.to_empty(device="cpu"), self.weights)
+        return model.eval()
+
+
+def collect_weights(model: Transformer) -> dict[str, Tensor]:
+    """The parameters by name; a shared matrix stands once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+@torch.no_grad()
+def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
+    """Copy weights into a model; UserError naming the first that is missing, left over, or of another shape."""
+    parameters = dict(model.named_parameters())
+    for name in sorted(parameters.keys() ^ weights.keys()):
+        raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in parameters else 'unknown'}")
+    for name, parameter in parameters.items():
+        if parameter.shape != weights[name].shape:
+            raise UserError(
+                f"the weights do not fit the model: {name} has {list(weights[name].shape)} "
+                f"where {list(parameter.shape)} is expected"
+            )
+        parameter.copy_(weights[name])
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint whole or not at all: beside its final name, synced, then renamed. RunError if it fails."""
+    with replacing(path) as aside:
+        with aside.open("wb") as file:  # an open file, lest torch writes the name of `aside` into the archive
+            torch.save(_to_tensors(checkpoint), file)
+        _append_checksum(aside)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint. UserError if it is missing, damaged, cut short, of a newer version, or not one of ours."""
+    _verify_checksum(path)
+    try:
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        header = json.loads(_to_bytes(tensors.pop("header")))
+    except (RuntimeError, pickle.UnpicklingError, KeyError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}: not a checkpoint of nmtkit ({type(error).__name__})") from error
+    if header.get("format") != FORMAT:
+        raise UserError(f"{path}: not a checkpoint of nmtkit")
+    if header["version"] != VERSION:
+        raise UserError(f"{path}: format version {header['version']}, this nmtkit reads {VERSION}: use a newer nmtkit")
+    source = _tokenizer("source", header, tensors)
+    target = source if header["joined_vocabulary"] else _tokenizer("target", header, tensors)
+    return Checkpoint(
+        model_config=ModelConfig.from_dict(header["model"]),
+        weights=_with_prefix(_WEIGHTS, tensors),
+        source_language=header["source_language"],
+        target_language=header["target_language"],
+        source=source,
+        target=target,
+        progress=header["progress"],
+        optimizer=_with_prefix(_OPTIMIZER, tensors) or None,
+    )
+
+
+def list_checkpoints(save_dir: Path) -> list[tuple[int, Path]]:
+    """The numbered checkpoints of a folder as (update, path), oldest first."""
+    matches = ((_NAME.fullmatch(path.name), path) for path in save_dir.glob("checkpoint_*.pt"))
+    return sorted((int(match[1]), path) for match, path in matches if match)
+
+
+def checkpoint_path(save_dir: Path, update: int) -> Path:
+    """Where the checkpoint after `update` updates stands."""
+    return save_dir / f"checkpoint_{update}.pt"
+
+
+def link_checkpoint(path: Path, name: str) -> None:
+    """Give a checkpoint a second name in its folder (`checkpoint_last.pt`), replacing the old bearer in one step."""
+    with replacing(path.parent / name) as aside:
+        try:
+            os.link(path, aside)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(path, aside)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to; renamed to `path` when the block ends well, removed when it does not."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield aside
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except (OSError, RuntimeError) as error:
+        raise RunError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": checkpoint.model_config.to_dict(),
+        "source_language": checkpoint.source_language,
+        "target_language": checkpoint.target_language,
+        "joined_vocabulary": checkpoint.joined,
+        "tokenizer": {"source": checkpoint.source.kind, "target": checkpoint.target.kind},
+        "progress": checkpoint.progress,
+    }
+    sides = {"source": checkpoint.source} | ({} if checkpoint.joined else {"target": checkpoint.target})
+    tensors: dict[str, Tensor] = {}
+    for side, tokenizer in sides.items():
+        tensors[f"{side}.vocabulary"] = _from_bytes(tokenizer.vocab.to_bytes())
+        tensors[f"{side}.tokenizer"] = _from_bytes(tokenizer.model)
+    tensors |= {_WEIGHTS + name: tensor.contiguous() for name, tensor in checkpoint.weights.items()}
+    tensors |= {_OPTIMIZER + name: tensor.contiguous() for name, tensor in (checkpoint.optimizer or {}).items()}
+    # Named in the order of the archive's records, so that a reader in another language needs no pickle.
+    header["tensors"] = [[name, str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()]
+    return {"header": _from_bytes(json.dumps(header, ensure_ascii=False).encode()), **tensors}
+
+
+def _tokenizer(side: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> Tokenizer:
+    vocabulary = Vocabulary.from_bytes(_to_bytes(tensors[f"{side}.vocabulary"]))
+    return make_tokenizer(header["tokenizer"][side], vocabulary, _to_bytes(tensors[f"{side}.tokenizer"]))
+
+
+def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _from_bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+def _to_bytes(tensor: Tensor) -> bytes:
+    return tensor.numpy().tobytes()
+
+
+def _append_checksum(path: Path) -> None:
+    """Write the SHA-256 of the archive into its comment, the one place that zip keeps at the very end of a file."""
+    with path.open("r+b") as file:
+        file.seek(-2, os.SEEK_END)
+        file.write(_COMMENT_SIZE.to_bytes(2, "little"))  # the length of the comment ends the zip directory
+    digest = _sha256(path, path.stat().st_size)
+    with path.open("ab") as file:
+        file.write(_COMMENT + digest.encode())
+
+
+def _verify_checksum(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(4)
+            file.seek(max(0, size - _COMMENT_SIZE))
+            comment = file.read()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    if not comment.startswith(_COMMENT):
+        foreign = "" if start == b"PK\x03\x04" else ", or not a checkpoint of nmtkit"
+        raise UserError(f"{path}: cut short or without its checksum{foreign}")
+    if comment.removeprefix(_COMMENT).decode("ascii", "replace") != _sha256(path, size - _COMMENT_SIZE):
+        raise UserError(f"{path}: damaged, its checksum does not match: copy it again or take another checkpoint")
+
+
+def _sha256(path: Path, size: int) -> str:
+    """The digest of the first `size` bytes of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while size > 0 and (block := file.read(min(size, 1 << 22))):
+            digest.update(block)
+            size -= len(block)
+    return digest.hexdigest()
