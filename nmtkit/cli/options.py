@@ -162,7 +162,9 @@ class Command(click.Command):
     def _exit_code(self, arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, _raise_on_sigterm)
         try:
-            super().main(arguments, prog_name=self.name, standalone_mode=False)
+            # Not click's own main: it turns a closed pipe into exit code 1.
+            with self.make_context(self.name, list(arguments)) as context:
+                self.invoke(context)
             sys.stdout.flush()
         except click.exceptions.Exit as exit:
             return exit.exit_code

@@ -1,0 +1,268 @@
+"""The command line's machinery, on a small command of its own: flags, ranges, --config, exit codes."""
+
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import nmtkit
+from nmtkit.cli.options import command, given, options
+from nmtkit.config import Config, option
+from nmtkit.errors import RunError, UserError
+
+
+@dataclass(frozen=True)
+class SoupConfig(Config):
+    heading: ClassVar[str] = "The soup"
+
+    spoons: int = option(4, min=1, max=12, help="How many spoons.")
+    salt: float = option(0.5, above=0.0, below=1.0, help="How much salt.")
+    kind: str = option("pea", choices=("pea", "leek"), help="Which soup.")
+    bread: bool = option(True, help="Whether with bread.")
+    guest: tuple[str, ...] = option((), help="Who comes; several times for several guests.")
+    chair_count: int | None = option(None, min=1, help="Chairs, if not one a spoon.")
+
+
+@dataclass(frozen=True)
+class TableConfig(Config):
+    heading: ClassVar[str] = "The table"
+
+    legs: int = option(4, min=3, help="Legs of the table.")
+
+
+@command("soup")
+@options(soup=SoupConfig, table=TableConfig)
+def soup_command(soup: SoupConfig, table: TableConfig) -> None:
+    """Cook a soup."""
+    print(soup.to_dict() | table.to_dict() | {"given": [name for name in ("spoons", "kind") if given(name)]})
+
+
+def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the options that arrived in the command, and what went to stderr."""
+    with pytest.raises(SystemExit) as exit:
+        soup_command.main(list(arguments))
+    out, err = capsys.readouterr()
+    assert isinstance(exit.value.code, int)
+    return exit.value.code, eval(out) if out.startswith("{") else {"text": out}, err
+
+
+@pytest.fixture(autouse=True)
+def keep_signal_handlers() -> Any:
+    """A command takes SIGTERM over for its process, which here is pytest's."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_without_flags_the_dataclass_defaults_arrive(capsys: pytest.CaptureFixture[str]) -> None:
+    code, values, _ = run(capsys=capsys)
+    assert code == 0
+    assert values == SoupConfig().to_dict() | TableConfig().to_dict() | {"given": []}
+
+
+def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--spoons", "7", "--salt", "0.1", "--kind", "leek", "--no-bread", "--guest", "Ann", "--guest", "Bo"]
+    _, values, _ = run(*flags, "--chair-count", "2", "--legs", "3", capsys=capsys)
+    expected = {"spoons": 7, "salt": 0.1, "kind": "leek", "bread": False, "guest": ("Ann", "Bo"), "chair_count": 2}
+    assert values == expected | {"legs": 3, "given": ["spoons", "kind"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--spoons", "0"], "--spoons: 0 is too small, the least is 1"),
+        (["--spoons", "13"], "--spoons: 13 is too large, the most is 12"),
+        (["--salt", "0"], "--salt: 0.0 is too small, it must be above 0.0"),
+        (["--salt", "1"], "--salt: 1.0 is too large, it must be below 1.0"),
+        (["--chair-count", "0"], "--chair-count: 0 is too small, the least is 1"),
+        (["--kind", "fish"], "'fish' is not one of"),
+        (["--spoons", "many"], "'many' is not a valid int"),
+        (["--fork"], "--fork"),
+        (["extra"], "extra"),
+    ],
+)
+def test_a_bad_option_is_one_line_and_exit_code_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, values, err = run(*arguments, capsys=capsys)
+    assert code == 2
+    assert values == {"text": ""}
+    assert err.startswith("soup: ")
+    assert err.count("\n") == 1
+    assert complaint in err
+
+
+def test_ranges_hold_from_python_as_well() -> None:
+    with pytest.raises(UserError, match="--spoons: 0 is too small"):
+        SoupConfig(spoons=0)
+    with pytest.raises(UserError, match="--kind: 'fish' is not one of pea, leek"):
+        SoupConfig(kind="fish")
+
+
+def test_a_config_survives_the_way_through_a_dict() -> None:
+    config = SoupConfig(spoons=2, guest=("Ann",), chair_count=5)
+    assert SoupConfig.from_dict(config.to_dict()) == config
+    assert SoupConfig.from_dict(config.to_dict() | {"guest": ["Ann"]}) == config  # as JSON gives it back
+    assert SoupConfig.from_dict({}) == SoupConfig()
+
+
+def test_an_unknown_key_in_a_dict_is_refused() -> None:
+    with pytest.raises(UserError, match="unknown option 'pepper' for SoupConfig"):
+        SoupConfig.from_dict({"pepper": 1})
+
+
+FILES = {"options.toml": 'spoons = 3\nchair-count = 2\nguest = ["Ann", "Bo"]\nbread = false\n'} | {
+    "options.json": '{"spoons": 3, "chair_count": 2, "guest": ["Ann", "Bo"], "bread": false}'
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_options_come_from_a_file_and_the_command_line_wins(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(FILES[name])
+    code, values, _ = run("--config", str(path), "--chair-count", "9", capsys=capsys)
+    assert code == 0
+    assert [values[key] for key in ("spoons", "chair_count", "guest", "bread")] == [3, 9, ("Ann", "Bo"), False]
+    assert values["given"] == ["spoons"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("a.toml", "pepper = 1", "soup has no option --pepper"),
+        ("a.toml", "spoons = ", "a.toml"),
+        ("a.json", "{", "a.json"),
+        ("a.json", "[1]", "a table of options is expected"),
+        ("a.toml", "spoons = 99", "--spoons: 99 is too large"),
+        ("a.toml", 'spoons = "many"', "'many' is not a valid int"),
+        ("a.toml", None, "No such file"),
+    ],
+)
+def test_a_bad_config_file_is_one_line_and_exit_code_2(
+    name: str, text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    code, _, err = run("--config", str(tmp_path / name), capsys=capsys)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert complaint in err
+
+
+def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown, _ = run("--help", capsys=capsys)
+    text = shown["text"]
+    assert code == 0
+    headings = ["The soup:", "The table:", "Common options:"]
+    assert [line for line in text.splitlines() if line in headings] == headings
+    for config in (SoupConfig, TableConfig):
+        for field in dataclasses.fields(config):
+            assert "--" + field.name.replace("_", "-") in text
+    assert re.search(r"--spoons INTEGER +How many spoons\.  \[default: 4\]", text)
+    assert "[default: None]" not in text
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown, _ = run("--version", capsys=capsys)
+    assert code == 0
+    assert shown["text"] == f"soup, version {nmtkit.__version__}\n"
+
+
+def failing(error: BaseException) -> Any:
+    @command("soup")
+    def main() -> None:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UserError("train.en: no such line"), 2, "soup: train.en: no such line\n"),
+        (RunError("the disk\nis full"), 1, "soup: the disk is full\n"),
+        (OSError(28, "No space left on device", "a.pt"), 1, "soup: [Errno 28] No space left on device: 'a.pt'\n"),
+        (MemoryError(), 1, "soup: MemoryError\n"),
+        (KeyboardInterrupt(), 130, "soup: interrupted\n"),
+    ],
+)
+def test_each_way_to_fail_has_its_exit_code_and_one_line(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        failing(error).main([])
+    assert exit.value.code == code
+    assert capsys.readouterr().err.lstrip("\n") == line
+
+
+def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        failing(UserError("no")).main(["--debug"])
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("soup: no\n")
+
+
+def test_an_error_of_ours_keeps_its_traceback() -> None:
+    """A bug is not dressed up as a failure of the run."""
+    with pytest.raises(ZeroDivisionError):
+        failing(ZeroDivisionError()).main([])
+
+
+SCRIPT = """
+import sys, time
+from nmtkit.cli.options import command
+
+@command("soup")
+def main():
+    print("ready", flush=True)
+    if "sleep" in sys.argv[0]:
+        time.sleep(60)
+    for number in range(100_000):
+        print(number)
+
+main()
+"""
+
+
+def start(tmp_path: Path, name: str) -> "subprocess.Popen[str]":
+    script = tmp_path / name
+    script.write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(Path(nmtkit.__file__).parent.parent)}
+    return subprocess.Popen(
+        [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_with_one_line_and_128_more_than_its_number(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    with start(tmp_path, "sleep.py") as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert err.strip() in ("soup: interrupted", "soup: terminated")
+
+
+def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
+    with start(tmp_path, "count.py") as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == "ready\n"
+        process.stdout.close()
+        err = process.stderr.read()
+        process.wait(timeout=30)
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert err == ""
