@@ -7,6 +7,7 @@ checkpoint keeps them as a plain dict. Nothing else in the code base repeats a d
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from nmtkit.errors import UserError
@@ -24,17 +25,22 @@ def option(
     below: float | None = None,
     choices: Sequence[str] = (),
     metavar: str | None = None,
+    short: str | None = None,
+    off: str | None = None,
 ) -> Any:
     """A dataclass field that is also a command-line option.
 
     `min` and `max` are inclusive bounds, `above` and `below` exclusive ones; `choices` lists the allowed
     words. The range is checked whenever a config is made, from flags, from a file or from Python.
+    `short` is a one-letter spelling; `off` names the flag that turns a yes-or-no option off, if not `--no-…`.
     """
     metadata = {
         "help": help,
         "bounds": (min, above, max, below),
         "choices": tuple(choices),
         "metavar": metavar,
+        "short": short,
+        "off": off,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -57,7 +63,8 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The options as plain values that JSON can hold."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
     @classmethod
     def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:

@@ -1,15 +1,21 @@
 """Text files, plain or compressed, line by line. A line ends at a line feed and nowhere else."""
 
 import bz2
+import contextlib
 import gzip
+import io
+import itertools
 import lzma
+import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from nmtkit.errors import UserError
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+BLOCK_BYTES = 1 << 18  # a worker's portion: small beside its memory, large beside the cost of passing it on
 
 
 def find_side(prefix: str, language: str) -> Path:
@@ -25,19 +31,26 @@ def find_side(prefix: str, language: str) -> Path:
 def open_binary(path: Path) -> BinaryIO:
     """Open a file for reading, decompressing it by its suffix."""
     try:
-        return cast(BinaryIO, _OPENERS.get(path.suffix, open)(path, "rb"))
+        file = _OPENERS.get(path.suffix, open)(path, "rb")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    return cast(BinaryIO, io.BufferedReader(file, 1 << 16))
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while `path` is read or decompressed into an error that names it."""
+    try:
+        yield
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        raise UserError(f"{path}: damaged or cut short ({error})") from error
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file as bytes, without their line feeds; the last one counts also without one."""
-    with open_binary(path) as file:
-        try:
-            for line in file:
-                yield line[:-1] if line.endswith(b"\n") else line
-        except (EOFError, OSError, lzma.LZMAError) as error:
-            raise UserError(f"{path}: damaged or cut short ({error})") from error
+    with open_binary(path) as file, _naming(path):
+        for line in file:
+            yield line[:-1] if line.endswith(b"\n") else line
 
 
 def decode_line(line: bytes, path: Path, number: int) -> str:
@@ -55,6 +68,60 @@ def read_lines(path: Path) -> Iterator[str]:
     """The lines of a UTF-8 file, without their line feeds."""
     for number, line in enumerate(read_raw_lines(path), 1):
         yield decode_line(line, path, number)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Successive lines of a file, still as bytes: what one process hands another to work on."""
+
+    path: Path
+    first: int  #: the number of the first line, counted from 1
+    count: int  #: how many lines it holds
+    content: bytes
+
+    def raw_lines(self) -> list[bytes]:
+        """The lines without their line feeds."""
+        return self.content.removesuffix(b"\n").split(b"\n")
+
+    def lines(self) -> list[str]:
+        """The lines without their line feeds, decoded. Raises UserError that names the line that is not UTF-8."""
+        try:
+            return self.content.decode("utf-8").removesuffix("\n").split("\n")
+        except UnicodeDecodeError:
+            return [decode_line(line, self.path, number) for number, line in enumerate(self.raw_lines(), self.first)]
+
+
+def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
+    """Two files side by side, in blocks that hold the same lines of both.
+
+    Raises UserError that names both files when one has more lines than the other.
+    """
+    first = 1
+    with open_binary(source) as source_file, open_binary(target) as target_file:
+        while True:
+            with _naming(source):
+                source_lines = source_file.readlines(BLOCK_BYTES)
+            with _naming(target):
+                # one line is asked for at the end of the source, to see that the target ends there too
+                target_lines = list(itertools.islice(target_file, len(source_lines) or 1))
+            if len(source_lines) != len(target_lines):
+                seen = first - 1
+                with _naming(source):
+                    source_count = seen + len(source_lines) + sum(1 for _ in source_file)
+                with _naming(target):
+                    target_count = seen + len(target_lines) + sum(1 for _ in target_file)
+                raise UserError(
+                    f"{source} has {source_count} lines and {target} has {target_count}: "
+                    "the two sides must correspond line by line"
+                )
+            if not source_lines:
+                return
+            count = len(source_lines)
+            yield (
+                Block(source, first, count, b"".join(source_lines)),
+                Block(target, first, count, b"".join(target_lines)),
+            )
+            first += count
 
 
 def decode_leniently(lines: Iterable[bytes]) -> Iterator[tuple[str, bool]]:

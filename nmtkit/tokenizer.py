@@ -47,7 +47,7 @@ class SentencePieceTokenizer:
         self._same_ids = self._to_vocab[len(SPECIALS) :] == list(range(len(SPECIALS), size))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        encoded: list[list[int]] = self._processor.encode(list(lines), out_type=int)
+        encoded: list[list[int]] = self._processor.encode(list(lines), out_type=int, num_threads=1)
         if self._same_ids:
             return encoded
         return [[self._to_vocab[i] for i in sentence] for sentence in encoded]
@@ -123,5 +123,6 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise UserError(f"--vocab-size {vocab_size}: SentencePiece refused: {' '.join(str(error).split())}") from error
+        reason = str(error).rpartition("] ")[2]  # what stands before is the place in SentencePiece's source
+        raise UserError(f"--vocab-size {vocab_size}: SentencePiece refused: {reason}") from error
     return content.getvalue()

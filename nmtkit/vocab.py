@@ -19,6 +19,8 @@ class Vocabulary:
         if len(self._ids) != len(self.pieces):
             twice = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
             raise UserError(f"the vocabulary lists {twice!r} twice")
+        for special in SPECIALS:  # a text that spells one out must not end a sentence or pad it
+            del self._ids[special]
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -29,7 +31,7 @@ class Vocabulary:
     __hash__ = None  # type: ignore[assignment]
 
     def ids(self, pieces: Iterable[str]) -> list[int]:
-        """The id of each piece; UNK for one that the vocabulary does not hold."""
+        """The id of each piece; UNK for one that the vocabulary does not hold, and for the name of a special id."""
         return [self._ids.get(piece, UNK) for piece in pieces]
 
     def text(self, ids: Sequence[int]) -> list[str]:
@@ -43,4 +45,7 @@ class Vocabulary:
     @classmethod
     def from_bytes(cls, content: bytes) -> "Vocabulary":
         """The inverse of `to_bytes`."""
-        return cls(content.decode().split("\n")[:-1])
+        try:
+            return cls(content.decode().split("\n")[:-1])
+        except UnicodeDecodeError as error:
+            raise UserError("not a vocabulary: not UTF-8") from error

@@ -44,12 +44,17 @@ class ConfigOption(click.Option):
         self.heading = heading
 
 
-def options(**groups: type[Config]) -> Callable[[F], F]:
-    """Give a command the flags of each config class, and hand it one object per class, by keyword."""
+def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -> Callable[[F], F]:
+    """Give a command the flags of each config class, and hand it one object per class, by keyword.
+
+    Before the objects are made, each function of `adjust` may change the dict of all option values.
+    """
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def wrapper(**values: Any) -> Any:
+            for change in adjust:
+                change(values)
             made = {name: _build(config, values) for name, config in groups.items()}
             return function(**made, **values)
 
@@ -79,8 +84,10 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
     choices = field.metadata["choices"]
     spelling = flag(field.name)
     if kind is bool:
-        spelling = f"{spelling}/--no-{spelling[2:]}"
+        spelling += "/" + flag(field.metadata["off"] or f"no_{field.name}")
+    short = [f"-{field.metadata['short']}"] if field.metadata["short"] else []
     return click.option(
+        *short,
         spelling,
         field.name,
         cls=ConfigOption,
@@ -147,7 +154,7 @@ class Command(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(context):
             record = parameter.get_help_record(context)
-            if record is not None:
+            if record is not None and isinstance(parameter, click.Option):
                 groups.setdefault(getattr(parameter, "heading", COMMON), []).append(record)
         groups[COMMON] = groups.pop(COMMON, [])
         for heading, records in groups.items():

@@ -1,0 +1,117 @@
+"""The options of nmt-preprocess."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from nmtkit.config import Config, option
+from nmtkit.errors import UserError
+from nmtkit.tokenizer import SENTENCEPIECE, SPACE
+
+PIECES = 32_000
+
+
+@dataclass(frozen=True)
+class FilesConfig(Config):
+    heading: ClassVar[str] = "Files"
+
+    source_lang: str = option("", short="s", metavar="LANG", help="Source language: the ending of its files.")
+    target_lang: str = option("", short="t", metavar="LANG", help="Target language: the ending of its files.")
+    trainpref: tuple[str, ...] = option(
+        (),
+        metavar="PREFIX",
+        help="Training text: the files PREFIX.SOURCE and PREFIX.TARGET, plain or .gz, .xz, .bz2. "
+        "May be given several times: the corpora are joined in order.",
+    )
+    validpref: tuple[str, ...] = option(
+        (), metavar="PREFIX", help="Validation text; given again it makes the splits valid1, valid2, …"
+    )
+    testpref: tuple[str, ...] = option(
+        (), metavar="PREFIX", help="Test text; given again it makes the splits test1, test2, …"
+    )
+    destdir: Path = option(
+        Path("data-bin"), metavar="DIR", help="The dataset to make. A finished dataset there is replaced."
+    )
+    workers: int = option(1, min=1, help="Processes that share the work. The result is the same for any number.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, language in (("--source-lang", self.source_lang), ("--target-lang", self.target_lang)):
+            if not language:
+                raise UserError(f"{name} is missing")
+            if "/" in language or not language.isprintable():
+                raise UserError(f"{name} {language!r}: a language is the ending of a file's name")
+        if self.source_lang == self.target_lang:
+            raise UserError(f"--source-lang and --target-lang are both {self.source_lang}")
+        if not (self.trainpref or self.validpref or self.testpref):
+            raise UserError("no text: give --trainpref, --validpref or --testpref")
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.source_lang, self.target_lang
+
+    @property
+    def splits(self) -> dict[str, tuple[str, ...]]:
+        """The prefixes of each split, by its name: train, valid, valid1, …, test, test1, …"""
+        splits = {"train": self.trainpref} if self.trainpref else {}
+        for name, prefixes in (("valid", self.validpref), ("test", self.testpref)):
+            for number, prefix in enumerate(prefixes):
+                splits[f"{name}{number or ''}"] = (prefix,)
+        return splits
+
+
+@dataclass(frozen=True)
+class VocabularyConfig(Config):
+    heading: ClassVar[str] = "Vocabulary (learned from the training text, or taken over)"
+
+    tokenizer: str = option(
+        SENTENCEPIECE,
+        choices=(SENTENCEPIECE, SPACE),
+        help="sentencepiece: raw text is split into subwords; space: the text is segmented already.",
+    )
+    vocab_size: int | None = option(
+        None,
+        above=4,
+        help="Entries of the vocabulary, four special ones among them; "
+        f"left out: {PIECES} subwords, or every word with --tokenizer space.",
+    )
+    joined_vocab: bool = option(
+        True, off="separate_vocab", help="One vocabulary (and model) for both languages, or one for each."
+    )
+    model_type: str = option("bpe", choices=("bpe", "unigram"), help="Kind of the SentencePiece model.")
+    character_coverage: float = option(
+        0.9995, above=0, max=1, help="Share of the text's characters that the subwords must be able to spell."
+    )
+    byte_fallback: bool = option(False, help="Spell unknown characters byte by byte, so that nothing is unknown.")
+    spm_sample: int = option(
+        1_000_000, min=1, help="Sentences sampled to train a SentencePiece model; its memory grows with them."
+    )
+    seed: int = option(1, help="Seed of that sample.")
+    min_count: int = option(1, min=1, help="With --tokenizer space: leave out words seen less often.")
+    spm_model: Path | None = option(None, metavar="FILE", help="Use this SentencePiece model for both languages.")
+    vocab_from: Path | None = option(None, metavar="DIR", help="Use the vocabulary (and model) of this dataset.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.spm_model and self.vocab_from:
+            raise UserError("--spm-model and --vocab-from exclude each other")
+        if self.spm_model and self.tokenizer == SPACE:
+            raise UserError("--spm-model does not go with --tokenizer space")
+        if self.spm_model and not self.joined_vocab:
+            raise UserError("--spm-model is for both languages: it does not go with --separate-vocab")
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether the vocabulary comes from the training text."""
+        return self.spm_model is None and self.vocab_from is None
+
+
+@dataclass(frozen=True)
+class CleaningConfig(Config):
+    heading: ClassVar[str] = "Cleaning (training text only; pairs with an empty side are always left out)"
+
+    max_length: int = option(250, min=1, help="Leave out pairs with a side of more tokens than this.")
+    max_ratio: float | None = option(
+        None, min=1, help="Leave out pairs with a side of more than this many times the other's tokens."
+    )
+    dedup: bool = option(False, help="Leave out pairs that have stood earlier in the training text.")

@@ -1,0 +1,123 @@
+"""The second pass: text to ids, with what is left out of the training text."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.data.binary import TokenFileWriter, Tokens, token_type
+from nmtkit.data.corpus import SplitRow, split_stem
+from nmtkit.log import Progress
+from nmtkit.preprocessing.config import CleaningConfig
+from nmtkit.preprocessing.scan import Paths, read_blocks
+from nmtkit.text import Block
+from nmtkit.tokenizer import Tokenizer
+from nmtkit.vocab import EOS, UNK
+from nmtkit.workers import WorkerPool
+
+Task = tuple[Block, Block, bytes]  # source, target, a byte a pair: whether it is a repeat
+
+
+@dataclass(frozen=True)
+class EncodedSide:
+    """One side of a block: its tokens in a row, and the length of each sentence, EOS counted."""
+
+    tokens: Tokens
+    lengths: npt.NDArray[np.int32]
+    unknown: int
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    read: int  #: sentence pairs in the text
+    sides: tuple[EncodedSide, EncodedSide]
+    dropped: Counter[str]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """What a worker does with a block of text. Without `cleaning` every pair is kept."""
+
+    source: Tokenizer
+    target: Tokenizer
+    cleaning: CleaningConfig | None
+
+    def __call__(self, task: Task) -> EncodedBlock:
+        source_block, target_block, repeats = task
+        sources = self.source.encode(source_block.lines())
+        targets = self.target.encode(target_block.lines())
+        read, dropped = len(sources), Counter[str]()
+        if self.cleaning is not None:
+            reasons = [
+                _reason(len(source), len(target), repeat, self.cleaning)
+                for source, target, repeat in zip(sources, targets, repeats, strict=True)
+            ]
+            dropped.update(reason for reason in reasons if reason)
+            sources = [source for source, reason in zip(sources, reasons, strict=True) if not reason]
+            targets = [target for target, reason in zip(targets, reasons, strict=True) if not reason]
+        return EncodedBlock(read, (_pack(sources, self.source), _pack(targets, self.target)), dropped)
+
+
+def _reason(source: int, target: int, repeat: int, cleaning: CleaningConfig) -> str | None:
+    """Why a pair of so many tokens is left out, or None; the first reason that holds is the one that counts."""
+    if not (source and target):
+        return "empty"
+    if repeat:
+        return "duplicate"
+    shorter, longer = (source, target) if source < target else (target, source)
+    if longer > cleaning.max_length:
+        return "too long"
+    if cleaning.max_ratio is not None and longer > cleaning.max_ratio * shorter:
+        return "ratio"
+    return None
+
+
+def _pack(sentences: list[list[int]], tokenizer: Tokenizer) -> EncodedSide:
+    for ids in sentences:
+        ids.append(EOS)
+    lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
+    dtype: np.dtype[Any] = token_type(len(tokenizer.vocab))
+    tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
+    return EncodedSide(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
+
+
+def encode_split(
+    name: str,
+    corpora: Sequence[Paths],
+    pairs: int,
+    encoder: Encoder,
+    repeats: npt.NDArray[np.bool_] | None,
+    languages: tuple[str, str],
+    folder: Path,
+    pool: WorkerPool,
+) -> SplitRow:
+    """Encode a split of `pairs` sentence pairs, write its files into `folder`, and say what became of it."""
+    dropped, unknown = Counter[str](), [0, 0]
+    source_type, target_type = (token_type(len(side.vocab)) for side in (encoder.source, encoder.target))
+    with (
+        TokenFileWriter(split_stem(folder, name, languages[0]), source_type) as source_file,
+        TokenFileWriter(split_stem(folder, name, languages[1]), target_type) as target_file,
+        Progress(f"encoding {name}", total=pairs, unit="pairs") as progress,
+    ):
+        writers = source_file, target_file
+        for block in pool.map(encoder, _tasks(corpora, repeats)):
+            for number, (writer, side) in enumerate(zip(writers, block.sides, strict=True)):
+                writer.write(side.tokens, side.lengths)
+                unknown[number] += side.unknown
+            dropped.update(block.dropped)
+            progress.advance(block.read)
+    tokens = dict(zip(languages, (writer.tokens for writer in writers), strict=True))
+    return SplitRow(name, source_file.sentences, tokens, dict(zip(languages, unknown, strict=True)), dict(dropped))
+
+
+def _tasks(corpora: Sequence[Paths], repeats: npt.NDArray[np.bool_] | None) -> Iterator[Task]:
+    place = 0
+    for source, target in read_blocks(corpora):
+        end = place + source.count
+        yield source, target, bytes(source.count) if repeats is None else repeats[place:end].tobytes()
+        place = end

@@ -1,0 +1,86 @@
+"""Raw text to a dataset folder."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from nmtkit.data.corpus import Dataset, SplitRow, may_replace, write_description, write_tokenizer
+from nmtkit.errors import UserError
+from nmtkit.log import report
+from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
+from nmtkit.preprocessing.dedup import mark_repeats
+from nmtkit.preprocessing.encoding import Encoder, encode_split
+from nmtkit.preprocessing.learning import Tokenizers, learn, take_over
+from nmtkit.preprocessing.scan import Paths, Scan, scan
+from nmtkit.staging import staged_folder
+from nmtkit.text import find_side
+from nmtkit.tokenizer import SPACE
+from nmtkit.workers import WorkerPool
+
+TRAIN = "train"
+
+
+def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig) -> Dataset:
+    """Make the dataset `files.destdir` from raw text, and open it.
+
+    The text is read through once to check and count it, once for a SentencePiece model to be trained on a sample of
+    it, and once to encode it. Raises UserError for text that is not sound, RunError when writing fails.
+    """
+    corpora = {name: [_find_pair(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
+    if vocabulary.is_learned and TRAIN not in corpora:
+        raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
+    taken = None if vocabulary.is_learned else take_over(vocabulary, files.languages)
+    with staged_folder(files.destdir, may_replace) as folder, WorkerPool(files.workers) as pool:
+        found, repeats = {}, None
+        if TRAIN in corpora:
+            count_words = vocabulary.is_learned and vocabulary.tokenizer == SPACE
+            found[TRAIN], repeats = _scan_train(corpora[TRAIN], pool, count_words, cleaning.dedup, folder)
+        for name in [name for name in corpora if name != TRAIN]:
+            found[name] = scan(name, corpora[name], pool)
+        tokenizers = taken or learn(vocabulary, corpora[TRAIN], found[TRAIN], pool)
+        _write_tokenizers(folder, files.languages, tokenizers)
+        rows = []
+        for name, paths in corpora.items():
+            encoder = Encoder(*tokenizers, cleaning if name == TRAIN else None)
+            marks = repeats if name == TRAIN else None
+            rows.append(encode_split(name, paths, found[name].pairs, encoder, marks, files.languages, folder, pool))
+            _report(rows[-1])
+        write_description(folder, files.languages, *tokenizers, rows)
+    return Dataset.open(files.destdir)
+
+
+def _find_pair(prefix: str, files: FilesConfig) -> Paths:
+    return find_side(prefix, files.source_lang), find_side(prefix, files.target_lang)
+
+
+def _scan_train(
+    corpora: Sequence[Paths], pool: WorkerPool, count_words: bool, dedup: bool, folder: Path
+) -> tuple[Scan, npt.NDArray[np.bool_] | None]:
+    """The first pass over the training text, and which of its pairs are repeats if they are to be left out."""
+    if not dedup:
+        return scan(TRAIN, corpora, pool, count_words), None
+    hashes = folder / "hashes"
+    with hashes.open("wb") as file:
+        found = scan(TRAIN, corpora, pool, count_words, file)
+    return found, mark_repeats(hashes)
+
+
+def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Tokenizers) -> None:
+    source, target = tokenizers
+    if source is target:
+        write_tokenizer(folder, source, None)
+    else:
+        for language, tokenizer in zip(languages, tokenizers, strict=True):
+            write_tokenizer(folder, tokenizer, language)
+
+
+def _report(row: SplitRow) -> None:
+    """Say what became of a split, sentences, tokens and unknown ones a side, what was dropped."""
+    values: dict[str, object] = {"split": row.name, "sentences": row.sentences}
+    for language, tokens in row.tokens.items():
+        values[f"{language} tokens"] = tokens
+        values[f"{language} unknown %"] = round(100 * row.unknown[language] / max(tokens, 1), 3)
+    values |= {f"dropped, {reason}": count for reason, count in row.dropped.items()}
+    report("encoded", values)

@@ -1,0 +1,110 @@
+"""Results that appear whole or not at all: made beside its final name and renamed."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from nmtkit.errors import RunError, UserError
+
+
+@contextlib.contextmanager
+def staged_folder(destination: Path, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
+    """A folder to write into, which becomes `destination` at the end, and vanishes if an error ends the block.
+
+    What stands at `destination` is replaced if it is an empty folder or one that `may_replace` accepts. A process
+    that is killed leaves at most a hidden folder beside it, which the next one clears away.
+
+    Raises UserError when the destination is taken, cannot be made, or is being written by another process;
+    RunError when writing fails.
+    """
+    destination = destination.resolve()
+    staging = destination.with_name(f".{destination.name}.partial")
+    replaced = destination.with_name(f".{destination.name}.replaced")
+    with _locked(staging, destination):
+        try:
+            if replaced.exists() and not destination.exists():  # killed between the two renames below
+                replaced.rename(destination)
+            if destination.exists() and not _is_replaceable(destination, may_replace):
+                raise UserError(f"{destination} exists and is not a dataset: choose another destination, or remove it")
+            yield staging
+            _sync(staging)
+            if destination.exists():
+                destination.rename(replaced)
+            staging.rename(destination)
+        except BaseException as error:
+            shutil.rmtree(staging, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
+            raise
+        _sync_entry(destination.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _is_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> bool:
+    return folder.is_dir() and (not any(folder.iterdir()) or may_replace(folder))
+
+
+@contextlib.contextmanager
+def staged_file(destination: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which becomes `destination` at the end, and vanishes if an error ends the block.
+
+    What is no ordinary file (a pipe, /dev/null) is written directly. Raises UserError when the destination cannot be
+    made, RunError when writing fails.
+    """
+    destination = destination.resolve()
+    direct = destination.exists() and not destination.is_file()
+    staging = destination if direct else destination.with_name(f".{destination.name}.{os.getpid()}.partial")
+    try:
+        file = staging.open("wb")
+    except OSError as error:
+        raise UserError(f"cannot write {destination}: {error.strerror}") from error
+    try:
+        with file:
+            yield file
+            if not direct:
+                file.flush()
+                os.fsync(file.fileno())
+        if not direct:
+            staging.replace(destination)
+    except OSError as error:
+        raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
+    finally:
+        if not direct:
+            staging.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(staging: Path, destination: Path) -> Iterator[None]:
+    """Make the staging folder, empty, and keep other processes out of it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            staging.mkdir(parents=True, exist_ok=True)
+            handle = os.open(staging, os.O_RDONLY)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for leftover in staging.iterdir():
+                leftover.unlink()
+        except BlockingIOError as error:
+            raise UserError(f"{destination} is being written by another process") from error
+        except OSError as error:
+            raise UserError(f"cannot write {destination}: {error.strerror}") from error
+        yield
+
+
+def _sync(folder: Path) -> None:
+    """Bring every file of the folder, and their names, to the disk."""
+    for path in folder.iterdir():
+        _sync_entry(path)
+    _sync_entry(folder)
+
+
+def _sync_entry(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
