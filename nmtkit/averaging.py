@@ -1,0 +1,121 @@
+"""The mean of checkpoints of one model (§6.1: the last 5 of the base model, the last 20 of the big one)."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
+from nmtkit.errors import UserError
+from nmtkit.log import Progress
+from nmtkit.tokenizer import Tokenizer
+
+
+def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
+    """The newest `count` checkpoints of a training run, oldest first; with `until`, none after that update.
+
+    Raises UserError if there are fewer.
+    """
+    paths = [path for _, path in _up_to(folder, until)]
+    if len(paths) < count:
+        raise UserError(f"--last {count}: {_shortage(folder, len(paths), until)}")
+    return paths[-count:]
+
+
+def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
+    """The `count` best checkpoints of a training run, oldest first; with `until`, none after that update.
+
+    Best by the value that each checkpoint recorded and the run judged by: the lowest validation loss, or the highest
+    validation BLEU; of equal ones the newer. Raises UserError if there are fewer.
+    """
+    judged: list[tuple[float, int, Path]] = []
+    metrics = set()
+    for update, path in _up_to(folder, until):
+        progress = load_checkpoint(path).progress
+        metric = progress.get("best_metric")
+        if metric is not None and progress.get(metric) is not None:
+            metrics.add(metric)
+            judged.append((progress[metric], update, path))
+    if len(metrics) > 1:
+        raise UserError(
+            f"--best: the checkpoints in {folder} were judged by {' and '.join(sorted(metrics))}: list them"
+        )
+    if len(judged) < count:
+        raise UserError(f"--best {count}: {_shortage(folder, len(judged), until)} with a validation value")
+    sign = -1 if metrics == {"valid_bleu"} else 1
+    best = sorted(judged, key=lambda row: (sign * row[0], -row[1]))[:count]
+    return [path for _, _, path in sorted(best, key=lambda row: row[1])]
+
+
+def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:
+    return [(update, path) for update, path in list_checkpoints(folder) if until is None or update <= until]
+
+
+def _shortage(folder: Path, count: int, until: int | None) -> str:
+    return f"{folder} has only {count} checkpoints" + ("" if until is None else f" up to update {until}")
+
+
+@torch.no_grad()
+def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
+    """A checkpoint with the mean of the weights, summed in float64 with one checkpoint in memory at a time.
+
+    It has no optimizer state; matrices that are tied stay tied. Raises UserError if a file is given twice, or naming
+    the first difference if models, languages or vocabularies are not the same.
+    """
+    _refuse_twice(paths)
+    mean = load_checkpoint(paths[0])
+    sums = {name: tensor.double() for name, tensor in mean.weights.items()}
+    with Progress("averaging", total=len(paths), unit="checkpoints") as progress:
+        progress.advance()
+        for path in paths[1:]:
+            checkpoint = load_checkpoint(path)
+            for difference in _differences(mean, checkpoint):
+                raise UserError(f"{path} cannot be averaged with {paths[0]}: {difference}")
+            for name, tensor in checkpoint.weights.items():
+                sums[name] += tensor
+            progress.advance()
+    return dataclasses.replace(
+        mean,
+        weights={name: (total / len(paths)).float() for name, total in sums.items()},
+        progress={"averaged": [path.name for path in paths]},
+        optimizer=None,
+    )
+
+
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    seen: dict[tuple[int, int], Path] = {}
+    for path in paths:
+        try:
+            facts = path.stat()
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
+        before = seen.setdefault((facts.st_dev, facts.st_ino), path)
+        if before is not path:
+            raise UserError(f"{before} and {path} are the same file: give each checkpoint once")
+
+
+def _differences(a: Checkpoint, b: Checkpoint) -> Iterator[str]:
+    """What keeps b from being averaged with a, in words: the options of the model first, then the data's."""
+    options = b.model_config.to_dict()
+    for name, value in a.model_config.to_dict().items():
+        if options[name] != value:
+            yield f"{name} is {options[name]}, not {value}"
+    if (a.source_language, a.target_language) != (b.source_language, b.target_language):
+        yield (f"it translates {b.source_language}-{b.target_language}, not {a.source_language}-{a.target_language}")
+    yield from _vocabulary_differences("source", a.source, b.source)
+    yield from _vocabulary_differences("target", a.target, b.target)
+    for name in sorted(a.weights.keys() | b.weights.keys()):
+        shapes = [list(c.weights[name].shape) if name in c.weights else "missing" for c in (a, b)]
+        if shapes[0] != shapes[1]:
+            yield f"{name} is {shapes[1]}, not {shapes[0]}"
+
+
+def _vocabulary_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:
+    if len(a.vocab) != len(b.vocab):
+        yield f"its {side} vocabulary has {len(b.vocab)} pieces, not {len(a.vocab)}"
+    for number, (ours, theirs) in enumerate(zip(a.vocab.pieces, b.vocab.pieces, strict=False)):
+        if ours != theirs:
+            yield f"piece {number} of its {side} vocabulary is {theirs!r}, not {ours!r}"
+    if (a.kind, a.model) != (b.kind, b.model):
+        yield f"its {side} text is split into pieces by another tokenizer"

@@ -1,0 +1,82 @@
+"""nmt-average: checkpoints to one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import click
+
+from nmtkit.cli.options import ConfigOption, command, options
+from nmtkit.config import Config, option
+from nmtkit.errors import UserError
+from nmtkit.log import LogConfig, configure, logger
+
+
+@dataclass(frozen=True)
+class AverageConfig(Config):
+    heading: ClassVar[str] = "Which checkpoints"
+
+    last: int | None = option(None, min=1, metavar="N", help="The newest N checkpoints of a folder.")
+    best: int | None = option(
+        None,
+        min=1,
+        metavar="N",
+        help="The best N checkpoints of a folder, by the validation value that the training judged by: "
+        "loss, or BLEU with --valid-bleu.",
+    )
+    until: int | None = option(None, min=0, metavar="UPDATE", help="Of a folder, only checkpoints up to this update.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.last is not None and self.best is not None:
+            raise UserError("--last and --best exclude each other")
+
+
+@command("nmt-average")
+@click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    cls=ConfigOption,
+    heading="Result",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The checkpoint to write.",
+)
+@options(config=AverageConfig, log=LogConfig)
+def main(checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, log: LogConfig) -> None:
+    """Average the weights of CHECKPOINTS: files, or one training folder with --last or --best.
+
+    \b
+    nmt-average checkpoints/en-de --last 5 --output averaged.pt
+    nmt-average checkpoints/en-de --best 5 --until 100000 --output averaged.pt
+    nmt-average a.pt b.pt c.pt --output averaged.pt
+
+    The sums are kept in float64. The result holds everything that nmt-generate needs, and no optimizer state.
+    """
+    from nmtkit.averaging import average_checkpoints
+    from nmtkit.checkpoint import save_checkpoint
+
+    configure(log)
+    paths = _paths(checkpoints, config)
+    save_checkpoint(output, average_checkpoints(paths))
+    logger.info("%s: the mean of %s", output, ", ".join(path.name for path in paths))
+
+
+def _paths(checkpoints: tuple[Path, ...], config: AverageConfig) -> list[Path]:
+    """The files to average: those given, or those chosen from the folder that is given."""
+    from nmtkit.averaging import best_checkpoints, last_checkpoints
+
+    folders = [path for path in checkpoints if path.is_dir()]
+    chosen = config.last is not None or config.best is not None
+    if not folders:
+        if chosen or config.until is not None:
+            raise UserError("--last, --best and --until choose from a folder, but files are given")
+        return list(checkpoints)
+    if len(checkpoints) > 1:
+        raise UserError(f"{folders[0]} is a folder: give one folder, or files")
+    if config.last is not None:
+        return last_checkpoints(folders[0], config.last, config.until)
+    if config.best is not None:
+        return best_checkpoints(folders[0], config.best, config.until)
+    raise UserError(f"{folders[0]} is a folder: choose from it with --last N or --best N")

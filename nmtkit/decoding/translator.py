@@ -1,0 +1,201 @@
+"""From lines of text to translations: a stream, sorted into batches, searched, and given back in order."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.errors import RunError
+from nmtkit.log import logger
+from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.model.transformer import Transformer
+from nmtkit.tokenizer import Tokenizer
+from nmtkit.vocab import EOS, PAD, SPECIALS
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation of a line.
+
+    `tokens` are the pieces with `</s>` at their end, `token_log_probs` the log-probability of each, and `score` is
+    their sum over the length penalty. A blank line's translation has no tokens and the score 0.
+    """
+
+    text: str
+    score: float = 0.0
+    tokens: tuple[str, ...] = ()
+    token_log_probs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What one line became: up to `nbest` candidates, at least one, best first."""
+
+    source: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def text(self) -> str:
+        """The best translation, without line breaks."""
+        return self.candidates[0].text
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """A line with its pieces, of which there are none if it is blank."""
+
+    text: str
+    ids: list[int]
+
+
+class Translator:
+    """A trained model with its tokenizers: raw text in, raw text out.
+
+    >>> translator = Translator.from_checkpoint("averaged.pt")
+    >>> translator.translate(["A dog runs.", "", "Two men talk."], beam=4)
+    ['Ein Hund rennt.', '', 'Zwei Männer reden.']
+    """
+
+    def __init__(self, model: Transformer, source: Tokenizer, target: Tokenizer) -> None:
+        """`model` in evaluation mode, on the device and in the number format that it is to run in."""
+        self.model, self.source, self.target = model, source, target
+        learned = model.config.positions == "learned"
+        self._longest = model.config.max_positions - 1 if learned else None  # tokens beside EOS or BOS
+
+    @classmethod
+    def from_checkpoint(cls, path: str | Path, **engine: Any) -> "Translator":
+        """Load a checkpoint. `engine` are the fields of `EngineConfig`: device, precision, threads.
+
+        Raises UserError if the file is missing or damaged, or the device cannot be used.
+        """
+        return cls.of(load_checkpoint(Path(path)), EngineConfig(**engine))
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, engine: EngineConfig) -> "Translator":
+        """A translator for a checkpoint that is in memory already."""
+        if engine.threads is not None:
+            torch.set_num_threads(engine.threads)
+        device = resolve_device(engine.device)
+        model = checkpoint.build_model().to(device, resolve_precision(engine.precision, device))
+        return cls(model, checkpoint.source, checkpoint.target)
+
+    def translate(self, lines: Iterable[str], **options: Any) -> list[str]:
+        """The best translation of each line. `options` are the fields of `SearchConfig`, such as beam=4."""
+        return [translation.text for translation in self.stream(lines, SearchConfig(**options))]
+
+    def stream(
+        self, lines: Iterable[str], config: SearchConfig | None = None, batches: StreamConfig | None = None
+    ) -> Iterator[Translation]:
+        """One translation for each line, in order, while the lines are read: at most `batches.buffer` ahead.
+
+        Blank lines, and those that leave the tokenizer without a piece, become empty without reaching the model.
+        Lines beyond `batches.max_source_tokens` are cut, and a warning at the end counts them. Raises RunError where
+        the model gives no finite probabilities.
+        """
+        return self._stream(lines, self._encode, config or SearchConfig(), batches or StreamConfig())
+
+    def stream_encoded(
+        self,
+        sentences: Iterable[Sequence[int]],
+        config: SearchConfig | None = None,
+        batches: StreamConfig | None = None,
+    ) -> Iterator[Translation]:
+        """Like `stream`, for sentences that are ids of the source vocabulary already, without EOS."""
+        return self._stream(sentences, self._decode_source, config or SearchConfig(), batches or StreamConfig())
+
+    def _encode(self, lines: list[str]) -> list[_Sentence]:
+        encoded = zip(lines, self.source.encode(lines), strict=True)
+        return [_Sentence(line, ids if line.strip() else []) for line, ids in encoded]
+
+    def _decode_source(self, sentences: list[Sequence[int]]) -> list[_Sentence]:
+        return [_Sentence(self.source.decode(ids), list(ids)) for ids in sentences]
+
+    def _stream(
+        self,
+        items: Iterable[T],
+        prepare: Callable[[list[T]], list[_Sentence]],
+        config: SearchConfig,
+        batches: StreamConfig,
+    ) -> Iterator[Translation]:
+        longest = min(batches.max_source_tokens, self._longest or batches.max_source_tokens)
+        overlong = 0
+        for chunk in _chunks(items, batches.buffer):
+            sentences = prepare(chunk)
+            overlong += sum(len(sentence.ids) > longest for sentence in sentences)
+            lengths = [min(len(sentence.ids), longest) for sentence in sentences]
+            for number, hypotheses in _in_order(self._search(sentences, lengths, config, batches.batch_tokens)):
+                yield self._translation(sentences[number], hypotheses)
+        if overlong:
+            logger.warning("%d lines were cut to their first %d tokens (--max-source-tokens)", overlong, longest)
+
+    def _search(
+        self, sentences: list[_Sentence], lengths: list[int], config: SearchConfig, batch_tokens: int
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """The hypotheses of each sentence, in the order of their batches; none for a sentence without pieces."""
+        yield from ((number, []) for number, length in enumerate(lengths) if length == 0)
+        for batch in batches_by_length(lengths, batch_tokens):
+            rows = [sentences[number].ids[: lengths[number]] for number in batch]
+            found = search(self.model, self._pad(rows), config, self._longest)
+            if not all(found):
+                raise RunError(
+                    "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
+                    "for them (try fp32)"
+                )
+            yield from zip(batch, found, strict=True)
+
+    def _pad(self, rows: list[list[int]]) -> torch.Tensor:
+        """The sentences with EOS, then PAD, on the model's device: (B, S)."""
+        width = max(map(len, rows))
+        padded = [[*row, EOS, *[PAD] * (width - len(row))] for row in rows]
+        return torch.tensor(padded, device=self.model.target_embedding.weight.device)
+
+    def _translation(self, sentence: _Sentence, hypotheses: list[Hypothesis]) -> Translation:
+        candidates = tuple(
+            Candidate(
+                self.target.decode(hypothesis.ids),
+                hypothesis.score,
+                (*self.target.vocab.text(hypothesis.ids), SPECIALS[EOS]),
+                tuple(hypothesis.token_log_probs),
+            )
+            for hypothesis in hypotheses
+        )
+        return Translation(sentence.text, candidates or (Candidate(""),))
+
+
+def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """The numbers of the sentences that have tokens, cut into batches of similar lengths, longest first.
+
+    A batch's longest sentence with its EOS, times its sentences, is at most `batch_tokens`, or it is one sentence.
+    """
+    numbers = sorted((n for n, length in enumerate(lengths) if length), key=lambda n: lengths[n], reverse=True)
+    start = 0
+    while start < len(numbers):
+        size = max(1, batch_tokens // (lengths[numbers[start]] + 1))
+        yield numbers[start : start + size]
+        start += size
+
+
+def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Successive lists of at most `size` items; nothing is read before the last list has been worked off."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _in_order(numbered: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
+    """Pairs numbered 0, 1, 2, … that come in any order, each as soon as all before it have been given."""
+    waiting: dict[int, T] = {}
+    due = 0
+    for number, item in numbered:
+        waiting[number] = item
+        while due in waiting:
+            yield due, waiting.pop(due)
+            due += 1
