@@ -1,6 +1,6 @@
 """What defines a model. A checkpoint carries these options, so that generation needs no model flags."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from nmtkit.config import Config, option
@@ -28,11 +28,11 @@ class ModelConfig(Config):
     positions: str = option("sinusoidal", choices=("sinusoidal", "learned"), help="Positional encoding (§3.5).")
     max_positions: int = option(512, min=1, help="Longest sequence that learned positions can take, in tokens.")
     norm: str = option("post", choices=("post", "pre"), help="Layer norm after each residual (the paper), or before.")
-    share_embeddings: str = option(
-        "all",
+    share_embeddings: str | None = option(
+        None,
         choices=("all", "decoder", "none"),
-        help="One matrix for source, target and output (the paper); only for target and output; or three. "
-        "Separate vocabularies cannot share all and take 'decoder' by default.",
+        help="One matrix for source, target and output (the paper); one for target and output; or three.  "
+        "[default: all, or decoder where the vocabularies are separate]",
     )
     attention_window: int | None = option(
         None, min=1, metavar="R", help="Restrict self-attention to R positions to each side (§4, r in Table 1)."
@@ -47,6 +47,10 @@ class ModelConfig(Config):
                 f"--d-model {self.d_model} is not a multiple of --heads {self.heads}: "
                 "change one of them, or give --d-k and --d-v"
             )
+
+    def for_vocabularies(self, joined: bool) -> "ModelConfig":
+        """The same with `share_embeddings` decided, for a dataset whose vocabularies are joined or not."""
+        return replace(self, share_embeddings=self.share_embeddings or ("all" if joined else "decoder"))
 
     @property
     def key_size(self) -> int:

@@ -42,6 +42,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, source_size: int, target_size: int) -> None:
         super().__init__()
+        config = config.for_vocabularies(joined=source_size == target_size)
         if config.share_embeddings == "all" and source_size != target_size:
             raise UserError(
                 f"--share-embeddings all needs one vocabulary, but the sides have {source_size} and {target_size} "

@@ -1,0 +1,51 @@
+"""nmt-train: dataset to checkpoints."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nmtkit.cli.options import command, given, options
+from nmtkit.log import LogConfig, configure
+from nmtkit.model.config import DeviceConfig, ModelConfig
+from nmtkit.model.presets import PRESETS
+from nmtkit.training.config import BatchConfig, CheckpointConfig, OptimizerConfig, StopConfig, ValidationConfig
+
+
+def apply_preset(values: dict[str, Any]) -> None:
+    """Set what --arch says, where the user has not said otherwise."""
+    preset = PRESETS[values.pop("arch")]
+    values |= {name: value for name, value in preset.items() if not given(name)}
+
+
+@command("nmt-train")
+@click.argument("dataset", type=click.Path(path_type=Path), metavar="DATASET")
+@click.option(
+    "--arch",
+    type=click.Choice(list(PRESETS)),
+    default="transformer_base",
+    show_default=True,
+    metavar="NAME",
+    help="Named settings: transformer_base, _big, _small, _tiny, or a row of the paper's Table 3 (table3_…).",
+)
+@options(
+    apply_preset,
+    model=ModelConfig,
+    batches=BatchConfig,
+    optimizer=OptimizerConfig,
+    stop=StopConfig,
+    validation=ValidationConfig,
+    checkpoints=CheckpointConfig,
+    device=DeviceConfig,
+    log=LogConfig,
+)
+def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
+    """Train a Transformer on DATASET, a folder made by nmt-preprocess.
+
+    Started again with the same --save-dir, a run goes on from its newest checkpoint and ends with the weights that it
+    would have had without the stop.
+    """
+    configure(log)
+    from nmtkit.training.trainer import TrainingOptions, train  # torch: not for --help
+
+    train(dataset, TrainingOptions(**groups))

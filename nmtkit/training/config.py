@@ -1,0 +1,78 @@
+"""The options of training; the defaults are the paper's (§5)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from nmtkit.config import Config, option
+
+
+@dataclass(frozen=True)
+class BatchConfig(Config):
+    heading: ClassVar[str] = "Batches"
+
+    batch_tokens: int = option(25000, min=1, help="Target tokens of one update, over all devices (§5.1).")
+    max_tokens: int = option(
+        4096, min=1, help="Bound of one micro-batch on one device: padded tokens of source and of target."
+    )
+    seed: int = option(1, min=0, help="Of initial weights, data order and dropout.")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig(Config):
+    heading: ClassVar[str] = "Optimization"
+
+    lr_schedule: str = option(
+        "paper",
+        choices=("paper", "inverse-sqrt", "linear", "cosine", "constant"),
+        help="How the learning rate goes on after a linear warm-up. paper: d_model^-0.5 · min(update^-0.5, "
+        "update · warmup^-1.5) (§5.3); the others rise to --lr, then fall or stay.",
+    )
+    lr: float = option(5e-4, above=0.0, help="Highest learning rate of every schedule but the paper's.")
+    lr_scale: float = option(1.0, above=0.0, help="Multiplies the paper's schedule.")
+    warmup_updates: int = option(4000, min=1, help="Updates of linear warm-up.")
+    adam_beta1: float = option(0.9, min=0.0, below=1.0, help="Adam's β1.")
+    adam_beta2: float = option(0.98, min=0.0, below=1.0, help="Adam's β2.")
+    adam_eps: float = option(1e-9, above=0.0, help="Adam's ε.")
+    weight_decay: float = option(0.0, min=0.0, help="Decoupled weight decay (not in the paper).")
+    label_smoothing: float = option(0.1, min=0.0, below=1.0, help="ε_ls (§5.4).")
+    clip_norm: float = option(0.0, min=0.0, help="Scale larger gradients down to this norm; 0: never.")
+    max_skips: int = option(10, min=1, help="Stop after this many updates in a row with a gradient that is not finite.")
+
+
+@dataclass(frozen=True)
+class StopConfig(Config):
+    heading: ClassVar[str] = "When to stop"
+
+    max_updates: int = option(100_000, min=1, help="Stop after this many updates.")
+    max_epochs: int | None = option(None, min=1, help="Stop after this many epochs.")
+    max_minutes: float | None = option(
+        None, above=0.0, help="Stop after this much training time, earlier runs counted."
+    )
+    patience: int | None = option(None, min=1, help="Stop after this many validations in a row without a new best.")
+
+
+@dataclass(frozen=True)
+class ValidationConfig(Config):
+    heading: ClassVar[str] = "Validation"
+
+    validate_every: int = option(1000, min=1, metavar="N", help="Updates between validations on split 'valid'.")
+    valid_bleu: bool = option(False, help="Also translate it, for sacreBLEU, which then decides what is best.")
+    valid_beam: int = option(1, min=1, help="Beam for --valid-bleu; 1 is greedy.")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig(Config):
+    heading: ClassVar[str] = "Checkpoints and logs"
+
+    save_dir: Path = option(
+        Path("checkpoints"), metavar="DIR", help="Folder of checkpoints; holding some: go on from there."
+    )
+    save_every: int | None = option(
+        None, min=1, metavar="N", help="Updates between checkpoints; there is also one at each validation."
+    )
+    save_minutes: float = option(10.0, above=0.0, help="Minutes between checkpoints (§6.1 averages such).")
+    keep_last: int = option(10, min=1, metavar="N", help="Checkpoints kept: the newest N …")
+    keep_best: int = option(1, min=0, metavar="N", help="… and the best N.")
+    log_every: int = option(100, min=1, metavar="N", help="Updates between log lines.")
+    tensorboard: Path | None = option(None, metavar="DIR", help="Also write the numbers for TensorBoard.")

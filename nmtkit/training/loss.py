@@ -1,0 +1,64 @@
+"""Label-smoothed cross-entropy (§5.4), fused with the projection to the vocabulary."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+# Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
+_ROWS_CPU, _ROWS_GPU = 512, 8192
+
+
+class _ProjectedCrossEntropy(torch.autograd.Function):
+    """Projects, compares and derives a few rows at a time, so that the logits of a whole batch never exist at once.
+
+    The gradients are computed with the loss, in place of the logits; backward only scales them.
+    """
+
+    @staticmethod
+    def forward(
+        context: Any, hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float
+    ) -> tuple[Tensor, Tensor]:
+        W = matrix.size(0)
+        learning = context.needs_input_grad[0] or context.needs_input_grad[1]
+        grad_hidden = torch.empty_like(hidden) if learning else None
+        grad_matrix = torch.zeros_like(matrix) if learning else None
+        loss, nll = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros((), dtype=torch.float32)
+        rows = _ROWS_GPU if hidden.is_cuda else _ROWS_CPU
+        for begin in range(0, hidden.size(0), rows):
+            part = slice(begin, begin + rows)
+            logits = F.linear(hidden[part], matrix).float()  # (rows, W)
+            log_total = torch.logsumexp(logits, dim=-1, keepdim=True)
+            part_nll = log_total.sum() - logits.gather(1, target[part, None]).sum()
+            uniform = log_total.sum() - logits.mean(dim=-1).sum()
+            nll += part_nll
+            loss += (1.0 - smoothing) * part_nll + smoothing * uniform
+            if grad_hidden is not None and grad_matrix is not None:
+                # d loss / d logits = softmax − ((1 − ε)·one-hot + ε / W)
+                gradient = logits.sub_(log_total).exp_()
+                gradient.sub_(smoothing / W)
+                ones = gradient.new_full((gradient.size(0), 1), -(1.0 - smoothing))
+                gradient.scatter_add_(1, target[part, None], ones)
+                grad_hidden[part] = gradient.type_as(matrix) @ matrix
+                grad_matrix.addmm_(gradient.type_as(hidden).t(), hidden[part])
+        context.save_for_backward(grad_hidden, grad_matrix)
+        context.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        grad_hidden, grad_matrix = context.saved_tensors
+        return grad_hidden * gradients[0], grad_matrix * gradients[0], None, None
+
+
+def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Sums over all rows of the smoothed loss and of the plain negative log-likelihood, in nats.
+
+    hidden (N, D) is the decoder's output, matrix (W, D) the projection, target (N,) the right ids. The smoothed target
+    distribution is (1 − ε)·one-hot + ε/W (Szegedy et al., as §5.4 cites it). Only the first sum has a gradient.
+    """
+    return cast(
+        tuple[Tensor, Tensor],
+        _ProjectedCrossEntropy.apply(hidden, matrix, target, smoothing),  # type: ignore[no-untyped-call]
+    )
