@@ -41,12 +41,15 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
             found[name] = scan(name, corpora[name], pool)
         tokenizers = taken or learn(vocabulary, corpora[TRAIN], found[TRAIN], pool)
         _write_tokenizers(folder, files.languages, tokenizers)
-        rows = []
+        rows: list[SplitRow] = []
         for name, paths in corpora.items():
             encoder = Encoder(*tokenizers, cleaning if name == TRAIN else None)
             marks = repeats if name == TRAIN else None
-            rows.append(encode_split(name, paths, found[name].pairs, encoder, marks, files.languages, folder, pool))
-            _report(rows[-1])
+            row = encode_split(name, paths, found[name].pairs, encoder, marks, files.languages, folder, pool)
+            _report(row)
+            if not row.sentences:
+                raise UserError(f"nothing of the text for {name} is left; dropped: {_drops(row)}")
+            rows.append(row)
         write_description(folder, files.languages, *tokenizers, rows)
     return Dataset.open(files.destdir)
 
@@ -74,13 +77,18 @@ def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Toke
     else:
         for language, tokenizer in zip(languages, tokenizers, strict=True):
             write_tokenizer(folder, tokenizer, language)
+    sizes = {language: len(side.vocab) for language, side in zip(languages, tokenizers, strict=True)}
+    report("vocabulary", {**sizes, "joined": source is target})
 
 
 def _report(row: SplitRow) -> None:
-    """Say what became of a split, sentences, tokens and unknown ones a side, what was dropped."""
+    """Say what became of a split: sentences, tokens and unknown ones a side, what was dropped."""
     values: dict[str, object] = {"split": row.name, "sentences": row.sentences}
     for language, tokens in row.tokens.items():
         values[f"{language} tokens"] = tokens
         values[f"{language} unknown %"] = round(100 * row.unknown[language] / max(tokens, 1), 3)
-    values |= {f"dropped, {reason}": count for reason, count in row.dropped.items()}
-    report("encoded", values)
+    report("encoded", {**values, "dropped": _drops(row)})
+
+
+def _drops(row: SplitRow) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(row.dropped.items())) or "nothing"

@@ -1,0 +1,112 @@
+"""Reading text: what a line is, which files are found, and which file and line an error names."""
+
+import bz2
+import gzip
+import itertools
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmtkit import text
+from nmtkit.errors import UserError
+from nmtkit.text import Block, decode_leniently, find_side, read_lines, read_parallel
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_text_reads_like_plain_text(tmp_path: Path, suffix: str) -> None:
+    content = "ein Haus\n\nzwei Häuser\u2028noch dieselbe Zeile\r\nohne Zeilenende"
+    (tmp_path / f"a.de{suffix}").write_bytes(COMPRESS[suffix](content.encode()))
+    path = find_side(str(tmp_path / "a"), "de")
+    assert list(read_lines(path)) == content.split("\n")
+
+
+def test_a_plain_file_is_taken_before_a_compressed_one(tmp_path: Path) -> None:
+    for name in ("a.de.gz", "a.de"):
+        (tmp_path / name).touch()
+    assert find_side(str(tmp_path / "a"), "de") == tmp_path / "a.de"
+
+
+def test_a_missing_side_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no file .*a\.de \(nor a\.de\.gz, a\.de\.xz, a\.de\.bz2\)"):
+        find_side(str(tmp_path / "a"), "de")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_a_damaged_file_is_named(tmp_path: Path, suffix: str, damage: str) -> None:
+    content = COMPRESS[suffix]("\n".join(map(str, range(5000))).encode())
+    middle = len(content) // 2
+    bad = content[:middle] if damage == "cut" else content[:middle] + bytes(8) + content[middle + 8 :]
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(bad)
+    with pytest.raises(UserError, match=rf"a{suffix}: damaged or cut short"):
+        list(read_lines(path))
+
+
+def test_text_that_is_not_utf8_is_named_by_file_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "a.de"
+    path.write_bytes(b"gut\nStra\xdfe\n")
+    with pytest.raises(UserError, match=r"a\.de, line 2: not UTF-8 \(byte 0xdf at column 5\)"):
+        list(read_lines(path))
+
+
+def write_pair(folder: Path, source: str, target: str) -> tuple[Path, Path]:
+    paths = folder / "a.en", folder / "a.de"
+    for path, content in zip(paths, (source, target), strict=True):
+        path.write_text(content, encoding="utf-8", newline="")
+    return paths
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7, 1 << 18])
+def test_blocks_hold_the_same_lines_of_both_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(text, "BLOCK_BYTES", block_bytes)
+    sources = ["", "a", "b" * 20, "", "", "ç", ""]
+    targets = ["x", "", "yy", "", "z" * 30, "", "end"]
+    paths = write_pair(tmp_path, "".join(f"{line}\n" for line in sources), "\n".join(targets))
+    blocks = list(read_parallel(*paths))
+    assert [line for source, _ in blocks for line in source.lines()] == sources
+    assert [line for _, target in blocks for line in target.lines()] == targets
+    assert [line for _, target in blocks for line in target.raw_lines()] == [line.encode() for line in targets]
+    counts = [source.count for source, _ in blocks]
+    assert counts == [target.count for _, target in blocks] == [len(target.lines()) for _, target in blocks]
+    assert [source.first for source, _ in blocks] == list(itertools.accumulate(counts, initial=1))[:-1]
+
+
+def test_a_bad_line_in_a_later_block_has_its_number_in_the_file(tmp_path: Path) -> None:
+    block = Block(tmp_path / "a.de", first=101, count=3, content=b"\nok\n\xff\n")
+    with pytest.raises(UserError, match=r"a\.de, line 103: not UTF-8 \(byte 0xff at column 1\)"):
+        block.lines()
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0), (5, 4), (4, 5), (1, 900), (900, 1)])
+def test_different_line_counts_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: int, target: int
+) -> None:
+    monkeypatch.setattr(text, "BLOCK_BYTES", 64)
+    paths = write_pair(tmp_path, "a line\n" * source, "eine Zeile\n" * target)
+    with pytest.raises(UserError, match=rf"a\.en has {source} lines and .*a\.de has {target}:"):
+        list(read_parallel(*paths))
+
+
+def test_an_empty_pair_has_no_blocks(tmp_path: Path) -> None:
+    assert list(read_parallel(*write_pair(tmp_path, "", ""))) == []
+
+
+def test_lenient_reading_replaces_and_tells() -> None:
+    assert list(decode_leniently([b"gut\n", b"Stra\xdfe\n", b"\n", b"Ende"])) == [
+        ("gut", False),
+        ("Stra\ufffde", True),
+        ("", False),
+        ("Ende", False),
+    ]

@@ -1,0 +1,120 @@
+"""Text to ids and back."""
+
+import pickle
+import random
+from typing import Any
+
+import pytest
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+
+from nmtkit.errors import UserError
+from nmtkit.tokenizer import (
+    SENTENCEPIECE,
+    SPACE,
+    SentencePieceTokenizer,
+    SpaceTokenizer,
+    Tokenizer,
+    make_tokenizer,
+    train_sentencepiece,
+)
+from nmtkit.vocab import SPECIALS, UNK, Vocabulary
+
+WORDS = "der die das hund katze läuft rennt über straße ein eine kleiner großer schnell und".split()
+TEXT = [" ".join(random.Random(seed).choices(WORDS, k=7)) for seed in range(150)]
+
+
+def train(**changed: Any) -> bytes:
+    settings: dict[str, Any] = {"model_type": "bpe", "character_coverage": 1.0, "byte_fallback": False, "threads": 2}
+    return train_sentencepiece(TEXT, **({"vocab_size": 40} | settings | changed))
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_sentencepiece_decodes_what_it_encoded(model_type: str) -> None:
+    tokenizer = SentencePieceTokenizer(train(model_type=model_type))
+    encoded = tokenizer.encode(TEXT)
+    assert [tokenizer.decode(ids) for ids in encoded] == TEXT
+    assert min(min(ids) for ids in encoded) >= len(SPECIALS)
+    assert max(max(ids) for ids in encoded) < len(tokenizer.vocab) == 40
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_training_twice_gives_the_same_bytes(model_type: str) -> None:
+    assert train(model_type=model_type) == train(model_type=model_type)
+
+
+def test_blank_lines_have_no_tokens(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode(["", "   ", "\t"]) == [[], [], []]
+    assert tokenizer.decode([]) == ""
+
+
+def test_byte_fallback_knows_every_character(tokenizer: Tokenizer) -> None:
+    (ids,) = tokenizer.encode(["日本 \U0001f600"])
+    assert UNK not in ids
+    assert tokenizer.decode(ids) == "日本 \U0001f600"
+
+
+def test_without_byte_fallback_a_strange_character_is_unknown() -> None:
+    (ids,) = SentencePieceTokenizer(train()).encode(["hund 日"])
+    assert ids[-1] == UNK
+
+
+def test_the_names_of_special_ids_are_ordinary_text(tokenizer: Tokenizer) -> None:
+    (ids,) = tokenizer.encode(["<pad> </s> <s>"])
+    assert tokenizer.decode(ids) == "<pad> </s> <s>"
+    assert min(ids) >= len(SPECIALS)
+
+
+def test_a_model_with_other_special_ids_is_mapped_to_ours(tmp_path: Any) -> None:
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT), model_prefix=str(tmp_path / "other"), vocab_size=40, minloglevel=2
+    )  # SentencePiece's own defaults: <unk> 0, <s> 1, </s> 2, no padding
+    model = (tmp_path / "other.model").read_bytes()
+    tokenizer, reference = SentencePieceTokenizer(model), SentencePieceProcessor(model_proto=model)
+    encoded = tokenizer.encode([*TEXT, "日"])
+    assert [tokenizer.vocab.text(ids) for ids in encoded[:-1]] == [
+        reference.encode(line, out_type=str) for line in TEXT
+    ]
+    assert [tokenizer.decode(ids) for ids in encoded[:-1]] == TEXT
+    assert encoded[-1][-1] == UNK
+    assert len(tokenizer.vocab) == 40 + 1
+
+
+def test_a_tokenizer_can_be_sent_to_another_process(tokenizer: Tokenizer) -> None:
+    assert pickle.loads(pickle.dumps(tokenizer)).encode(TEXT) == tokenizer.encode(TEXT)
+
+
+@pytest.mark.parametrize("content", [b"", b"no model at all", b"\x00" * 100])
+def test_a_file_that_is_no_model_is_refused(content: bytes) -> None:
+    with pytest.raises(UserError, match="not a SentencePiece model"):
+        SentencePieceTokenizer(content)
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_a_text_too_small_for_the_vocabulary_is_refused_with_the_largest_size(model_type: str) -> None:
+    with pytest.raises(UserError, match=r"^--vocab-size 30000: SentencePiece refused: .*Please set it to a value <= \d+"):
+        train(model_type=model_type, vocab_size=30_000)
+
+
+def test_a_vocabulary_too_small_for_the_characters_is_refused() -> None:
+    with pytest.raises(UserError, match="--vocab-size 10: SentencePiece refused: Vocabulary size is smaller"):
+        train(vocab_size=10)
+
+
+def test_segmented_text_comes_back_joined() -> None:
+    tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "Stra@@", "ße", "ein"]))
+    encoded = tokenizer.encode(["ein Stra@@ ße", " ein  haus ", "", "</s>"])
+    assert encoded == [[6, 4, 5], [6, UNK], [], [UNK]]
+    assert tokenizer.decode(encoded[0]) == "ein Straße"
+    assert tokenizer.decode([6, 4]) == "ein Stra"
+
+
+def test_a_tokenizer_is_remade_from_its_parts(tokenizer: Tokenizer) -> None:
+    again = make_tokenizer(SENTENCEPIECE, tokenizer.vocab, tokenizer.model)
+    assert again.encode(TEXT) == tokenizer.encode(TEXT)
+    space = make_tokenizer(SPACE, tokenizer.vocab, b"")
+    assert (space.kind, space.vocab) == (SPACE, tokenizer.vocab)
+
+
+def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match="do not belong together"):
+        make_tokenizer(SENTENCEPIECE, Vocabulary(tokenizer.vocab.pieces[:-1]), tokenizer.model)

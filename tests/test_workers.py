@@ -1,0 +1,72 @@
+"""The worker pool: order, bounded reading ahead, errors, deaths."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from nmtkit.errors import RunError, UserError
+from nmtkit.workers import AHEAD, WorkerPool
+
+
+def late_when_even(number: int) -> int:
+    time.sleep(0.02 if number % 2 == 0 else 0)
+    return number * number
+
+
+def refuse_three(number: int) -> int:
+    if number == 3:
+        raise UserError("three is too much")
+    return number
+
+
+def die_at_three(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_results_come_in_the_order_of_the_tasks_and_a_pool_is_used_again() -> None:
+    with WorkerPool(3) as pool:
+        assert list(pool.map(late_when_even, range(20))) == [number * number for number in range(20)]
+        assert list(pool.map(abs, [-1, -2])) == [1, 2]
+        assert list(pool.map(abs, [])) == []
+
+
+def test_tasks_are_not_taken_far_ahead_of_the_results() -> None:
+    taken: list[int] = []
+
+    def tasks() -> Iterator[int]:
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    with WorkerPool(2) as pool:
+        for number, _ in enumerate(pool.map(late_when_even, tasks())):
+            assert len(taken) <= number + 2 * AHEAD + 2
+    assert len(taken) == 100
+
+
+def test_an_error_in_a_worker_is_raised_here() -> None:
+    with WorkerPool(2) as pool, pytest.raises(UserError, match="^three is too much$"):
+        list(pool.map(refuse_three, range(10)))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_killed_worker_is_an_error_and_no_hang(count: int) -> None:
+    with WorkerPool(count) as pool, pytest.raises(RunError, match="worker process died.*exit code -9"):
+        list(pool.map(die_at_three, range(10)))
+
+
+def test_a_worker_killed_between_tasks_is_noticed() -> None:
+    with WorkerPool(1) as pool:
+        (pid,) = pool.map(current_process, [0])
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(RunError, match="worker process died"):
+            list(pool.map(abs, range(1000)))
+
+
+def current_process(_: int) -> int:
+    return os.getpid()
