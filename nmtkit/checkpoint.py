@@ -11,11 +11,9 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -23,6 +21,7 @@ from torch import Tensor
 from nmtkit.errors import RunError, UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.staging import staged_file
 from nmtkit.tokenizer import Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 
@@ -60,9 +59,8 @@ class Checkpoint:
 
     def build_model(self) -> Transformer:
         """The model with these weights, in evaluation mode; UserError where they do not fit."""
-        with torch.device("meta"):
-            model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
-        load_weights(model.to_empty(device="cpu"), self.weights)
+        model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
+        load_weights(model, self.weights)
         return model.eval()
 
 
@@ -88,10 +86,13 @@ def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint whole or not at all: beside its final name, synced, then renamed. RunError if it fails."""
-    with replacing(path) as aside:
-        with aside.open("wb") as file:  # an open file, lest torch writes the name of `aside` into the archive
-            torch.save(_to_tensors(checkpoint), file)
-        _append_checksum(aside)
+    tensors = _to_tensors(checkpoint)
+    with staged_file(path) as file:
+        try:
+            torch.save(tensors, file)
+            _append_checksum(file)
+        except RuntimeError as error:  # what torch makes of a full disk
+            raise OSError(str(error).splitlines()[0]) from error
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -133,24 +134,15 @@ def checkpoint_path(save_dir: Path, update: int) -> Path:
 
 def link_checkpoint(path: Path, name: str) -> None:
     """Give a checkpoint a second name in its folder (`checkpoint_last.pt`), replacing the old bearer in one step."""
-    with replacing(path.parent / name) as aside:
+    aside = path.with_name(f".{name}.{os.getpid()}.partial")
+    try:
         try:
             os.link(path, aside)
         except OSError:  # a file system without hard links
             shutil.copyfile(path, aside)
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; renamed to `path` when the block ends well, removed when it does not."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield aside
-        with aside.open("rb") as file:
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except (OSError, RuntimeError) as error:
-        raise RunError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+        aside.replace(path.with_name(name))
+    except OSError as error:
+        raise RunError(f"cannot write {path.with_name(name)}: {error.strerror or error}") from error
     finally:
         aside.unlink(missing_ok=True)
 
@@ -195,14 +187,13 @@ def _to_bytes(tensor: Tensor) -> bytes:
     return tensor.numpy().tobytes()
 
 
-def _append_checksum(path: Path) -> None:
+def _append_checksum(file: BinaryIO) -> None:
     """Write the SHA-256 of the archive into its comment, the one place that zip keeps at the very end of a file."""
-    with path.open("r+b") as file:
-        file.seek(-2, os.SEEK_END)
-        file.write(_COMMENT_SIZE.to_bytes(2, "little"))  # the length of the comment ends the zip directory
-    digest = _sha256(path, path.stat().st_size)
-    with path.open("ab") as file:
-        file.write(_COMMENT + digest.encode())
+    file.seek(-2, os.SEEK_END)
+    file.write(_COMMENT_SIZE.to_bytes(2, "little"))  # the length of the comment ends the zip directory
+    file.flush()
+    path = Path(file.name)
+    file.write(_COMMENT + _sha256(path, path.stat().st_size).encode())
 
 
 def _verify_checksum(path: Path) -> None:

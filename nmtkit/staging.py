@@ -70,6 +70,7 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
         if not direct:
             staging.replace(destination)
+            _sync_entry(destination.parent)
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:

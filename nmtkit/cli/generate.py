@@ -13,9 +13,10 @@ import click
 
 from nmtkit.cli.options import ConfigOption, command, given, options
 from nmtkit.config import Config, option
-from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger, report
+from nmtkit.model.config import DeviceConfig
 from nmtkit.staging import staged_file
 from nmtkit.text import decode_leniently, read_lines, read_raw_lines
 
@@ -89,7 +90,7 @@ class EvaluationConfig(Config):
     search=SearchConfig,
     batches=StreamConfig,
     evaluation=EvaluationConfig,
-    engine=EngineConfig,
+    engine=DeviceConfig,
     log=LogConfig,
 )
 def main(
@@ -100,7 +101,7 @@ def main(
     search: SearchConfig,
     batches: StreamConfig,
     evaluation: EvaluationConfig,
-    engine: EngineConfig,
+    engine: DeviceConfig,
     log: LogConfig,
 ) -> None:
     """Translate raw text: stdin, a file, or a split of DATASET.

@@ -46,19 +46,3 @@ class StreamConfig(Config):
     max_source_tokens: int = option(
         1024, min=1, help="Longer lines are cut to this many tokens; a warning tells how many there were."
     )
-
-
-@dataclass(frozen=True)
-class EngineConfig(Config):
-    """Where the model runs, and in which number format."""
-
-    heading: ClassVar[str] = "Computation"
-
-    device: str = option("auto", help="cpu, cuda, cuda:1, …; auto: a GPU if there is one.")
-    precision: str = option(
-        "auto",
-        choices=("auto", "fp32", "bf16", "fp16"),
-        help="Number format of the model; auto: bf16 where the hardware multiplies it natively, otherwise fp32. "
-        "Log-probabilities are always fp32.",
-    )
-    threads: int | None = option(None, min=1, help="CPU threads of one operator.  [default: all cores]")

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import torch
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
-from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError
 from nmtkit.log import logger
+from nmtkit.model.config import DeviceConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import Tokenizer
@@ -72,14 +73,14 @@ class Translator:
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, **engine: Any) -> "Translator":
-        """Load a checkpoint. `engine` are the fields of `EngineConfig`: device, precision, threads.
+        """Load a checkpoint. `engine` are the fields of `DeviceConfig`: device, precision, threads.
 
         Raises UserError if the file is missing or damaged, or the device cannot be used.
         """
-        return cls.of(load_checkpoint(Path(path)), EngineConfig(**engine))
+        return cls.of(load_checkpoint(Path(path)), DeviceConfig(**engine))
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, engine: EngineConfig) -> "Translator":
+    def of(cls, checkpoint: Checkpoint, engine: DeviceConfig) -> "Translator":
         """A translator for a checkpoint that is in memory already."""
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)

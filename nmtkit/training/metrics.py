@@ -5,8 +5,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nmtkit.checkpoint import replacing
 from nmtkit.log import report
+from nmtkit.staging import staged_file
 
 METRICS = "metrics.jsonl"
 
@@ -57,5 +57,5 @@ def _drop_after(path: Path, update: int) -> None:
                 kept.append(line + "\n")
         except ValueError:
             continue
-    with replacing(path) as aside:
-        aside.write_text("".join(kept), encoding="utf-8")
+    with staged_file(path) as file:
+        file.write("".join(kept).encode())

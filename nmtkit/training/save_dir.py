@@ -13,11 +13,11 @@ from nmtkit.checkpoint import (
     link_checkpoint,
     list_checkpoints,
     load_checkpoint,
-    replacing,
     save_checkpoint,
 )
 from nmtkit.errors import UserError
 from nmtkit.log import logger
+from nmtkit.staging import staged_file
 from nmtkit.training.config import CheckpointConfig
 
 OPTIONS = "options.json"
@@ -34,17 +34,15 @@ class SaveDir:
         self._last_save = time.monotonic()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / f".{OPTIONS}.tmp").touch()
-            (self.folder / f".{OPTIONS}.tmp").unlink()
         except OSError as error:
-            raise UserError(f"--save-dir {self.folder}: cannot write there ({error.strerror})") from error
+            raise UserError(f"--save-dir {self.folder}: cannot be made ({error.strerror})") from error
 
     def prepare(self, options: dict[str, Any]) -> None:
         """Note the options of the run, and clear away what a killed one left half-written."""
-        for leftover in self.folder.glob(".checkpoint_*.tmp"):
+        for leftover in self.folder.glob(".*.partial"):
             leftover.unlink()
-        with replacing(self.folder / OPTIONS) as aside:
-            aside.write_text(json.dumps(options, indent=2) + "\n", encoding="utf-8")
+        with staged_file(self.folder / OPTIONS) as file:
+            file.write(json.dumps(options, indent=2).encode() + b"\n")
 
     def load_newest(self) -> Checkpoint | None:
         """The newest checkpoint that can be trained on. A damaged one is named in a warning and passed over."""

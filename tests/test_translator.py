@@ -1,0 +1,148 @@
+"""The translator: a line out for each line in, in order, in bounded memory."""
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit import Translator
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.decoding.config import SearchConfig, StreamConfig
+from nmtkit.decoding.translator import batches_by_length
+from nmtkit.errors import RunError, UserError
+from nmtkit.model.config import DeviceConfig
+from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
+from nmtkit.vocab import EOS, SPECIALS, Vocabulary
+
+SEARCH = SearchConfig(beam=2, max_len_b=3)
+LINES = ["the dog runs", "", "a cat", " \t ", "die katze läuft über die straße", "\u3000", "dog\rcat", "ein hund"]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_checkpoint: Path) -> Translator:
+    return Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+
+
+def texts(translator: Translator, lines: list[str], **batches: int) -> list[str]:
+    return [translation.text for translation in translator.stream(lines, SEARCH, StreamConfig(**batches))]
+
+
+def test_blank_lines_give_blank_lines_in_their_places(translator: Translator) -> None:
+    translated = translator.translate(LINES, beam=2)
+    assert len(translated) == len(LINES)
+    assert [not line.strip() for line in LINES] == [text == "" for text in translated]
+
+
+def test_blank_lines_never_reach_the_model(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translator.model, "encode", lambda src: pytest.fail("the model was called"))
+    assert translator.translate(["", "  ", "\t", "\u2028"]) == [""] * 4
+    assert translator.translate([]) == []
+
+
+@pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"batch_tokens": 1}, {"batch_tokens": 12}])
+def test_buffer_and_batches_do_not_change_the_result(translator: Translator, batches: dict[str, int]) -> None:
+    assert texts(translator, LINES * 2, **batches) == texts(translator, LINES * 2)
+
+
+def test_the_order_of_lines_is_kept(translator: Translator) -> None:
+    together = texts(translator, LINES, batch_tokens=16)
+    assert together == [text for line in LINES for text in texts(translator, [line])]
+
+
+def test_no_more_than_the_buffer_is_read_ahead(translator: Translator) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        for read in itertools.count(1):
+            yield "dog " * (read % 3)
+
+    stream = translator.stream(endless(), SEARCH, StreamConfig(buffer=5))
+    for given in range(1, 12):
+        next(stream)
+        assert given <= read <= given + 5
+
+
+def test_a_buffer_of_one_answers_each_line_before_the_next_is_read(translator: Translator) -> None:
+    asked: list[str] = []
+
+    def dialogue() -> Iterator[str]:
+        for line in ["a dog", "a cat", "ein hund"]:
+            asked.append(line)
+            yield line
+
+    answers = translator.stream(dialogue(), SEARCH, StreamConfig(buffer=1))
+    for count, _ in enumerate(answers, 1):
+        assert len(asked) == count
+
+
+def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        long = texts(translator, ["dog " * 50, "cat", "dog " * 70], max_source_tokens=4)
+    assert long == texts(translator, ["dog dog dog dog", "cat", "dog dog dog dog"], max_source_tokens=4)
+    assert caplog.messages == ["2 lines were cut to their first 4 tokens (--max-source-tokens)"]
+
+
+def test_learned_positions_bound_source_and_output(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    checkpoint = make_checkpoint(positions="learned", max_positions=9)
+    translator = Translator.of(checkpoint, DeviceConfig(device="cpu", precision="fp32"))
+    (translation,) = translator.stream(["dog " * 40], SearchConfig(beam=1, max_len_a=5.0))
+    assert len(translation.candidates[0].tokens) <= 9
+
+
+def test_candidates_carry_pieces_and_their_log_probabilities(translator: Translator) -> None:
+    config = SearchConfig(beam=3, nbest=3, max_len_b=3)
+    (translation,) = translator.stream(["the dog"], config)
+    assert len(translation.candidates) == 3
+    for candidate in translation.candidates:
+        assert candidate.tokens[-1] == SPECIALS[EOS]
+        assert len(candidate.tokens) == len(candidate.token_log_probs)
+        penalty = ((5 + len(candidate.tokens)) / 6) ** config.length_penalty
+        assert candidate.score == pytest.approx(sum(candidate.token_log_probs) / penalty, rel=1e-5)
+
+
+def test_encoded_sentences_are_translated_like_their_text(translator: Translator) -> None:
+    encoded = translator.source.encode(LINES)
+    from_ids = [translation.text for translation in translator.stream_encoded(encoded, SEARCH)]
+    assert from_ids == texts(translator, LINES)
+
+
+def test_text_segmented_into_pieces_goes_the_same_way(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    checkpoint = make_checkpoint()
+    pieces = [*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 5)), "hun@@"]
+    checkpoint.source = checkpoint.target = SpaceTokenizer(Vocabulary(pieces))
+    translator = Translator.of(checkpoint, DeviceConfig(device="cpu", precision="fp32"))
+    translated = translator.translate(["w1 hun@@ w2 never-seen", "", "w3"], max_len_b=3)
+    assert [bool(text) for text in translated] == [True, False, True]
+    assert not any("@@ " in text for text in translated)
+
+
+def test_line_breaks_that_a_model_spells_do_not_come_out(tokenizer: Tokenizer) -> None:
+    pieces = ["▁dog", "<0x0A>", "<0x0D>", "<0x0D>", "<0x0A>", "▁cat"]
+    text = tokenizer.decode(tokenizer.vocab.ids(pieces))
+    assert text.split() == ["dog", "cat"]
+    assert not {"\n", "\r"} & set(text)
+
+
+def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    checkpoint = make_checkpoint()
+    checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
+    translator = Translator.of(checkpoint, DeviceConfig(device="cpu"))
+    with pytest.raises(RunError, match="no finite probabilities"):
+        translator.translate(["a dog"])
+
+
+def test_a_device_that_is_not_there_is_refused(tiny_checkpoint: Path) -> None:
+    for device in ("cuda:99", "abacus"):
+        with pytest.raises(UserError, match=rf"--device {device}"):
+            Translator.from_checkpoint(tiny_checkpoint, device=device)
+
+
+def test_batches_hold_similar_lengths_and_keep_their_budget() -> None:
+    lengths = [3, 0, 9, 4, 4, 30, 0, 1, 9]
+    batches = list(batches_by_length(lengths, batch_tokens=20))
+    assert batches == [[5], [2, 8], [3, 4, 0, 7]]
+    assert all(len(batch) == 1 or len(batch) * (lengths[batch[0]] + 1) <= 20 for batch in batches)
