@@ -89,7 +89,11 @@ class Progress:
         progress.advance(1000)
     """
 
-    def __init__(self, title: str, total: int | None = None, unit: str = "lines", done: int = 0) -> None:
+    def __init__(
+        self, title: str, total: int | None = None, unit: str = "lines", done: int = 0, lines: bool = True
+    ) -> None:
+        """`done` units have been done before; without `lines` only a bar is shown, as the work logs lines itself."""
+        self.lines = lines
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self.start = self.last_line = time.monotonic()
         self.at_start = done
@@ -113,7 +117,7 @@ class Progress:
             self._bar.update(count)
             if note:
                 self._bar.set_postfix_str(note, refresh=False)
-        elif _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
+        elif self.lines and _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             rate = (self.done - self.at_start) / (self.last_line - self.start)
             report(self.title, {self.unit: self.done, "of": self.total, "per_second": round(rate)})

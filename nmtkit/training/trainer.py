@@ -118,7 +118,7 @@ class Trainer:
         checkpoints = self.options.checkpoints
         with (
             MetricsWriter(checkpoints.save_dir, self.state.update, checkpoints.tensorboard) as self.metrics,
-            Progress("training", self.options.stop.max_updates, "updates", self.state.update) as progress,
+            Progress("training", self.options.stop.max_updates, "updates", self.state.update, lines=False) as progress,
         ):
             updates = self.batcher.updates(self.state.epoch, self.state.updates_in_epoch)
             while stop is None:
