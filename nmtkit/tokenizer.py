@@ -54,7 +54,7 @@ class SentencePieceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._processor.decode([self._to_model[i] for i in ids])
-        return text.replace("\n", " ")  # byte pieces can spell a line feed
+        return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell a line break
 
 
 class SpaceTokenizer:

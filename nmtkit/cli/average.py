@@ -54,29 +54,31 @@ def main(checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, log
 
     The sums are kept in float64. The result holds everything that nmt-generate needs, and no optimizer state.
     """
-    from nmtkit.averaging import average_checkpoints
+    configure(log)
+    folder = _folder(checkpoints, config)
+
+    from nmtkit.averaging import average_checkpoints, best_checkpoints, last_checkpoints
     from nmtkit.checkpoint import save_checkpoint
 
-    configure(log)
-    paths = _paths(checkpoints, config)
+    paths = list(checkpoints)
+    if folder is not None and config.last is not None:
+        paths = last_checkpoints(folder, config.last, config.until)
+    elif folder is not None and config.best is not None:
+        paths = best_checkpoints(folder, config.best, config.until)
     save_checkpoint(output, average_checkpoints(paths))
     logger.info("%s: the mean of %s", output, ", ".join(path.name for path in paths))
 
 
-def _paths(checkpoints: tuple[Path, ...], config: AverageConfig) -> list[Path]:
-    """The files to average: those given, or those chosen from the folder that is given."""
-    from nmtkit.averaging import best_checkpoints, last_checkpoints
-
+def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None:
+    """The folder to choose from, or None where the files themselves are given."""
     folders = [path for path in checkpoints if path.is_dir()]
     chosen = config.last is not None or config.best is not None
     if not folders:
         if chosen or config.until is not None:
             raise UserError("--last, --best and --until choose from a folder, but files are given")
-        return list(checkpoints)
+        return None
     if len(checkpoints) > 1:
         raise UserError(f"{folders[0]} is a folder: give one folder, or files")
-    if config.last is not None:
-        return last_checkpoints(folders[0], config.last, config.until)
-    if config.best is not None:
-        return best_checkpoints(folders[0], config.best, config.until)
-    raise UserError(f"{folders[0]} is a folder: choose from it with --last N or --best N")
+    if not chosen:
+        raise UserError(f"{folders[0]} is a folder: choose from it with --last N or --best N")
+    return folders[0]

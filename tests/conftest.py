@@ -1,0 +1,93 @@
+"""What several tests share: the real commands, and a tiny model with random weights."""
+
+import importlib
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
+from nmtkit.log import logger
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
+
+BIN = Path(__file__).parent.parent / "bin"
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture(scope="session")
+def run_command() -> Run:
+    """Run a command of the checkout: run_command("nmt-generate", "--beam", 1, input=b"…")."""
+
+    def run(name: str, *arguments: object, input: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+        command = [sys.executable, str(BIN / name), *map(str, arguments)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.run(command, input=input, capture_output=True, env=environment, timeout=120, check=False)
+
+    return run
+
+
+@pytest.fixture
+def run_here(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """Like run_command, within this process: spares the import of torch where a process of its own proves no more."""
+    handlers, propagate, level = logger.handlers, logger.propagate, logger.level
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+
+    def run(name: str, *arguments: object, input: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+        main = importlib.import_module(f"nmtkit.cli.{name.removeprefix('nmt-')}").main
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input)))
+        capfdbinary.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            main([str(argument) for argument in arguments])
+        out, err = capfdbinary.readouterr()
+        assert isinstance(exit.value.code, int)
+        return subprocess.CompletedProcess([name], exit.value.code, out, err)
+
+    yield run
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)
+    signal.signal(signal.SIGTERM, on_sigterm)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """A small SentencePiece tokenizer with byte pieces."""
+    words = ["der", "hund", "die", "katze", "the", "dog", "a", "cat", "läuft", "runs", "über", "on", "straße", "street"]
+    generator = random.Random(1)
+    text = [" ".join(generator.choices(words, k=6)) for _ in range(200)]
+    model = train_sentencepiece(
+        text, vocab_size=330, model_type="bpe", character_coverage=1.0, byte_fallback=True, threads=1
+    )
+    return SentencePieceTokenizer(model)
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint(tokenizer: Tokenizer) -> Callable[..., Checkpoint]:
+    """A checkpoint of a tiny model with weights drawn from `seed`; keywords change its ModelConfig."""
+
+    def make(seed: int = 1, **model_options: Any) -> Checkpoint:
+        sizes = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "heads": 2}
+        config = ModelConfig(**(sizes | model_options))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = Transformer(config, len(tokenizer.vocab), len(tokenizer.vocab))
+        return Checkpoint(config, collect_weights(model), "en", "de", tokenizer, tokenizer, {"update": seed})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(make_checkpoint: Callable[..., Checkpoint], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of such a checkpoint."""
+    path = tmp_path_factory.mktemp("checkpoint") / "tiny.pt"
+    save_checkpoint(path, make_checkpoint())
+    return path

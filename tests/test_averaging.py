@@ -1,0 +1,170 @@
+"""Averages: right to the last bit of float32, of the right checkpoints, and only of those that fit together."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Run
+
+from nmtkit import Translator
+from nmtkit.averaging import average_checkpoints, best_checkpoints, last_checkpoints
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nmtkit.errors import UserError
+from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.vocab import SPECIALS, Vocabulary
+
+Make = Callable[..., Checkpoint]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_checkpoint: Make) -> Path:
+    """A training run: its validation loss is lowest at 30, its BLEU highest at 20; 40 was never validated."""
+    values = {10: (3.0, 11.0), 20: (2.5, 30.0), 30: (2.0, 25.0), 40: (None, None), 100: (2.2, 20.0)}
+    for update, (loss, bleu) in values.items():
+        checkpoint = make_checkpoint(seed=update)
+        checkpoint.progress = {"update": update, "best_metric": "valid_loss", "valid_loss": loss, "valid_bleu": bleu}
+        checkpoint.optimizer = {"step": torch.zeros(3)}
+        save_checkpoint(tmp_path / f"checkpoint_{update}.pt", checkpoint)
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+        (tmp_path / name).hardlink_to(tmp_path / "checkpoint_100.pt")
+    return tmp_path
+
+
+def updates(paths: list[Path]) -> list[int]:
+    return [int(path.stem.removeprefix("checkpoint_")) for path in paths]
+
+
+def judge_by_bleu(folder: Path) -> None:
+    for path in folder.glob("checkpoint_*0.pt"):
+        checkpoint = load_checkpoint(path)
+        checkpoint.progress["best_metric"] = "valid_bleu"
+        save_checkpoint(path, checkpoint)
+
+
+def test_the_mean_is_that_of_float64(folder: Path) -> None:
+    paths = last_checkpoints(folder, 3)
+    average = average_checkpoints(paths)
+    loaded = [load_checkpoint(path).weights for path in paths]
+    assert average.weights.keys() == loaded[0].keys()
+    for name, tensor in average.weights.items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, torch.stack([weights[name].double() for weights in loaded]).mean(0).float())
+
+
+def test_small_differences_between_large_weights_survive(tmp_path: Path, make_checkpoint: Make) -> None:
+    paths = [tmp_path / f"{number}.pt" for number in range(8)]
+    for number, path in enumerate(paths):
+        checkpoint = make_checkpoint()
+        checkpoint.weights = {n: torch.full_like(t, 2.0**24 + 2 * number) for n, t in checkpoint.weights.items()}
+        save_checkpoint(path, checkpoint)
+    for tensor in average_checkpoints(paths).weights.values():
+        assert (tensor.double() == torch.tensor(2.0**24 + 7, dtype=torch.float64).float().double()).all()
+
+
+def test_one_checkpoint_is_its_own_mean_without_the_optimizer(folder: Path) -> None:
+    average = average_checkpoints([folder / "checkpoint_10.pt"])
+    original = load_checkpoint(folder / "checkpoint_10.pt")
+    assert all(torch.equal(average.weights[name], tensor) for name, tensor in original.weights.items())
+    assert average.optimizer is None
+
+
+@pytest.mark.parametrize("share", ["all", "decoder", "none"])
+def test_tied_weights_stay_tied(share: str, tmp_path: Path, make_checkpoint: Make) -> None:
+    paths = [tmp_path / f"{seed}.pt" for seed in (1, 2)]
+    for seed, path in enumerate(paths):
+        save_checkpoint(path, make_checkpoint(seed=seed, share_embeddings=share))
+    save_checkpoint(tmp_path / "average.pt", average_checkpoints(paths))
+    model = load_checkpoint(tmp_path / "average.pt").build_model()
+    assert (model.source_embedding.weight is model.target_embedding.weight) == (share == "all")
+    assert len(list(model.parameters())) == len(load_checkpoint(paths[0]).weights)
+    assert Translator.from_checkpoint(tmp_path / "average.pt").translate([""]) == [""]
+
+
+def test_last_means_the_newest_by_update(folder: Path) -> None:
+    assert updates(last_checkpoints(folder, 3)) == [30, 40, 100]
+    assert updates(last_checkpoints(folder, 2, until=39)) == [20, 30]
+
+
+def test_best_means_the_lowest_loss_or_the_highest_bleu(folder: Path) -> None:
+    assert updates(best_checkpoints(folder, 1)) == [30]
+    assert updates(best_checkpoints(folder, 3)) == [20, 30, 100]
+    assert updates(best_checkpoints(folder, 2, until=20)) == [10, 20]
+    judge_by_bleu(folder)
+    assert updates(best_checkpoints(folder, 1)) == [20]
+    assert updates(best_checkpoints(folder, 3)) == [20, 30, 100]
+    assert updates(best_checkpoints(folder, 4)) == [10, 20, 30, 100]
+
+
+def test_fewer_checkpoints_than_asked_for_are_an_error(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"--last 4: .* has only 3 checkpoints up to update 30"):
+        last_checkpoints(folder, 4, until=30)
+    with pytest.raises(UserError, match=r"--best 5: .* has only 4 checkpoints with a validation value"):
+        best_checkpoints(folder, 5)
+
+
+def test_a_file_given_twice_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="are the same file"):
+        average_checkpoints([folder / "checkpoint_100.pt", folder / "checkpoint_last.pt"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_options": {"d_ff": 48}}, "d_ff is 48, not 32"),
+        ({"model_options": {"norm": "pre"}}, "norm is pre, not post"),
+        ({"target_language": "fr"}, "it translates en-fr, not en-de"),
+        ({"vocabulary": True}, "piece 4 of its source vocabulary is 'w0', not '<0x00>'"),
+    ],
+)
+def test_the_first_difference_is_named(
+    change: dict[str, Any], message: str, tmp_path: Path, make_checkpoint: Make
+) -> None:
+    save_checkpoint(tmp_path / "a.pt", make_checkpoint())
+    other = make_checkpoint(**change.pop("model_options", {}))
+    if change.pop("vocabulary", False):
+        words = [f"w{n}" for n in range(len(other.source.vocab) - len(SPECIALS))]
+        change["source"] = change["target"] = SpaceTokenizer(Vocabulary([*SPECIALS, *words]))
+    save_checkpoint(tmp_path / "b.pt", dataclasses.replace(other, **change))
+    with pytest.raises(UserError, match=message) as error:
+        average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"])
+    assert str(error.value).startswith(f"{tmp_path / 'b.pt'} cannot be averaged with {tmp_path / 'a.pt'}: ")
+
+
+# Through the command -------------------------------------------------------------------------------------------
+
+
+def test_the_command_averages_a_folder_and_a_list_alike(folder: Path, run_command: Run, run_here: Run) -> None:
+    one, two = folder / "one.pt", folder / "two.pt"
+    done = run_command("nmt-average", folder, "--last", 2, "--output", one)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    files = [folder / "checkpoint_40.pt", folder / "checkpoint_100.pt"]
+    assert run_here("nmt-average", *files, "--output", two).returncode == 0
+    assert one.read_bytes() == two.read_bytes()
+    assert load_checkpoint(one).progress["averaged"] == ["checkpoint_40.pt", "checkpoint_100.pt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["."], "choose from it with --last N or --best N"),
+        ([".", "checkpoint_10.pt", "--last", 1], "is a folder"),
+        (["checkpoint_10.pt", "--last", 1], "files are given"),
+        ([".", "--last", 1, "--best", 1], "--last and --best exclude each other"),
+        (["missing.pt"], "missing.pt: No such file"),
+        (["checkpoint_10.pt", "cut.pt"], "cut.pt"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_no_file(
+    arguments: list[Any], message: str, folder: Path, run_here: Run
+) -> None:
+    (folder / "cut.pt").write_bytes((folder / "checkpoint_20.pt").read_bytes()[:-500])
+    paths = [folder / argument if str(argument)[:1] not in "-1" else argument for argument in arguments]
+    done = run_here("nmt-average", *paths, "--output", folder / "out.pt")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"nmt-average: ")
+    assert message in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+    assert not list(folder.glob("*out.pt*"))
