@@ -74,9 +74,7 @@ def test_writing_that_fails_leaves_no_readable_file(tmp_path: Path) -> None:
         ("a.idx", HEADER.size + 32, struct.pack("<Q", 9), r"a\.idx: the offsets are damaged"),
     ],
 )
-def test_a_file_of_another_kind_is_refused(
-    tmp_path: Path, name: str, start: int, content: bytes, message: str
-) -> None:
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, start: int, content: bytes, message: str) -> None:
     write(tmp_path / "a", [SENTENCES])
     with (tmp_path / name).open("r+b") as file:
         file.seek(start)

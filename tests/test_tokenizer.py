@@ -19,8 +19,8 @@ from nmtkit.tokenizer import (
 )
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary
 
-WORDS = "der die das hund katze läuft rennt über straße ein eine kleiner großer schnell und".split()
-TEXT = [" ".join(random.Random(seed).choices(WORDS, k=7)) for seed in range(150)]
+WORDS = "der die das hund katze läuft rennt über straße ein eine kleiner großer schnell und"
+TEXT = [" ".join(random.Random(seed).choices(WORDS.split(), k=7)) for seed in range(150)]
 
 
 def train(**changed: Any) -> bytes:
@@ -91,7 +91,9 @@ def test_a_file_that_is_no_model_is_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 def test_a_text_too_small_for_the_vocabulary_is_refused_with_the_largest_size(model_type: str) -> None:
-    with pytest.raises(UserError, match=r"^--vocab-size 30000: SentencePiece refused: .*Please set it to a value <= \d+"):
+    with pytest.raises(
+        UserError, match=r"^--vocab-size 30000: SentencePiece refused: .*Please set it to a value <= \d+"
+    ):
         train(model_type=model_type, vocab_size=30_000)
 
 

@@ -50,13 +50,13 @@ def test_tasks_are_not_taken_far_ahead_of_the_results() -> None:
 
 
 def test_an_error_in_a_worker_is_raised_here() -> None:
-    with WorkerPool(2) as pool, pytest.raises(UserError, match="^three is too much$"):
+    with WorkerPool(2) as pool, pytest.raises(UserError, match=r"^three is too much$"):
         list(pool.map(refuse_three, range(10)))
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_killed_worker_is_an_error_and_no_hang(count: int) -> None:
-    with WorkerPool(count) as pool, pytest.raises(RunError, match="worker process died.*exit code -9"):
+    with WorkerPool(count) as pool, pytest.raises(RunError, match=r"worker process died.*exit code -9"):
         list(pool.map(die_at_three, range(10)))
 
 

@@ -1,0 +1,158 @@
+"""The dataset folder: what a reader finds in it, and what it refuses."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.data import corpus
+from nmtkit.data.corpus import Dataset
+from nmtkit.errors import UserError
+from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
+from nmtkit.preprocessing.pipeline import preprocess
+from nmtkit.vocab import EOS
+
+PAIRS = [("a b", "x y z"), ("", "x"), ("b", "z")]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of segmented text with separate vocabularies."""
+    folder = tmp_path_factory.mktemp("finished")
+    for language, side in (("en", 0), ("de", 1)):
+        (folder / f"text.{language}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
+    text = str(folder / "text")
+    files = FilesConfig("en", "de", trainpref=(text,), testpref=(text,), destdir=folder / "dataset")
+    return preprocess(files, VocabularyConfig(tokenizer="space", joined_vocab=False), CleaningConfig()).folder
+
+
+@pytest.fixture
+def dataset(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(finished, tmp_path / "dataset"))
+
+
+def test_a_dataset_gives_back_its_sentences(finished: Path) -> None:
+    dataset = Dataset.open(finished)
+    assert (dataset.source_language, dataset.target_language, dataset.joined) == ("en", "de", False)
+    assert dataset.split_names == ["train", "test"]
+    train, test = dataset.split("train"), dataset.split("test")
+    assert (len(train), len(test)) == (2, 3)
+    for number, (source, target) in enumerate(PAIRS):
+        assert test.source[number].tolist() == [*dataset.source.vocab.ids(source.split()), EOS]
+        assert dataset.target.decode(test.target[number][:-1].tolist()) == target
+    assert train.source.lengths.tolist() == [3, 2]
+    assert train.target.lengths.tolist() == [4, 2]
+
+
+def test_a_split_that_is_not_there_is_refused_with_those_that_are(finished: Path) -> None:
+    with pytest.raises(UserError, match="has no split 'valid', only train, test"):
+        Dataset.open(finished).split("valid")
+
+
+def file_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_files_are_those_of_the_documentation(finished: Path) -> None:
+    sides = [f"{split}.{language}" for split in ("train", "test") for language in ("en", "de")]
+    expected = [f"{side}.{kind}" for side in sides for kind in ("bin", "idx")]
+    assert file_names(finished) == sorted(["dataset.json", "vocab.en.txt", "vocab.de.txt", *expected])
+
+
+def test_one_changed_byte_anywhere_is_found(dataset: Path) -> None:
+    for name in file_names(dataset):
+        path = dataset / name
+        content = path.read_bytes()
+        for place in (0, len(content) // 2, len(content) - 3):
+            damaged = bytearray(content)
+            damaged[place] ^= 1
+            path.write_bytes(damaged)
+            with pytest.raises(UserError, match=rf"{name}: .*; run nmt-preprocess again"):
+                Dataset.open(dataset)
+        path.write_bytes(content)
+    Dataset.open(dataset)
+
+
+def test_a_file_cut_short_or_grown_is_found(dataset: Path) -> None:
+    for name in file_names(dataset):
+        path = dataset / name
+        content = path.read_bytes()
+        for wrong in (content[:-2], content + b"\0", b""):
+            path.write_bytes(wrong)
+            with pytest.raises(UserError, match=rf"{name}: .*; run nmt-preprocess again"):
+                Dataset.open(dataset)
+        path.write_bytes(content)
+
+
+def test_a_missing_file_is_named(dataset: Path) -> None:
+    for name in file_names(dataset):
+        (dataset / name).rename(dataset / "aside")
+        with pytest.raises(UserError, match=rf"{name}.*nmt-preprocess"):
+            Dataset.open(dataset)
+        (dataset / "aside").rename(dataset / name)
+
+
+def test_a_large_dataset_is_verified_on_request_only(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "ALWAYS_VERIFIED", 0)
+    path = dataset / "train.en.bin"
+    path.write_bytes(bytes(path.stat().st_size))
+    Dataset.open(dataset)
+    with pytest.raises(UserError, match=r"train\.en\.bin: damaged, the checksum is wrong"):
+        Dataset.open(dataset, verify=True)
+    path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"train\.en\.bin: 0 bytes instead of 10"):
+        Dataset.open(dataset)
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change dataset.json and give it the checksum that docs/formats.md prescribes."""
+    path = folder / "dataset.json"
+    description = json.loads(path.read_text())
+    change(description)
+    del description["sha256"]
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    description["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    path.write_text(json.dumps(description))
+
+
+def test_a_newer_version_is_refused(dataset: Path) -> None:
+    rewrite(dataset, lambda description: description.update(version=2))
+    with pytest.raises(UserError, match=r"dataset\.json: version 2 .* reads version 1; run nmt-preprocess again"):
+        Dataset.open(dataset)
+
+
+@pytest.mark.parametrize("key", ["source_language", "tokenizer", "joined", "splits", "files"])
+def test_an_incomplete_description_is_refused(dataset: Path, key: str) -> None:
+    rewrite(dataset, lambda description: description.pop(key))
+    with pytest.raises(UserError, match=rf"dataset\.json: damaged \(KeyError: '{key}'\)"):
+        Dataset.open(dataset)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "something else"}', "{", "\x00"])
+def test_a_file_that_is_no_description_is_refused(dataset: Path, content: str) -> None:
+    (dataset / "dataset.json").write_text(content)
+    with pytest.raises(UserError, match=r"dataset\.json: .*run nmt-preprocess again"):
+        Dataset.open(dataset)
+
+
+def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"dataset\.json: No such file or directory: not a dataset"):
+        Dataset.open(tmp_path)
+
+
+def test_rows_that_do_not_fit_the_files_are_refused(dataset: Path) -> None:
+    rewrite(dataset, lambda description: description["splits"][0].update(sentences=3))
+    with pytest.raises(UserError, match="the sentences of split train differ"):
+        Dataset.open(dataset).split("train")
+
+
+def test_only_a_dataset_may_be_replaced(dataset: Path, tmp_path: Path) -> None:
+    assert corpus.may_replace(dataset)
+    (dataset / "checkpoint_last.pt").touch()
+    assert not corpus.may_replace(dataset)
+    assert not corpus.may_replace(tmp_path)
