@@ -11,10 +11,6 @@ from torch.nn import functional as F
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import dropout
 
-# On a CPU two batched products and a softmax beat the fused kernel up to about this many keys, by much in the
-# backward pass (benchmarks/README.md); beyond it the fused kernel saves the memory of the weights.
-FUSED_FROM_KEYS_ON_CPU = 256
-
 
 def attend(
     q: Tensor,
@@ -28,7 +24,7 @@ def attend(
 
     With a `record` list the weights (B, H, T, S), before dropout, are appended to it, which takes the explicit path.
     """
-    if record is None and (q.is_cuda or k.size(2) >= FUSED_FROM_KEYS_ON_CPU):
+    if record is None and _fused_pays(q, k):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_rate)
     scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)
     if mask is not None:
@@ -37,6 +33,14 @@ def attend(
     if record is not None:
         record.append(weights.detach())
     return dropout(weights, dropout_rate) @ v
+
+
+def _fused_pays(q: Tensor, k: Tensor) -> bool:
+    """Whether torch's fused kernel is the faster one (measured with benchmarks/operators.py). On CPUs it is slow for
+    a few queries, as in a decoding step, and its bf16 backward pass is slow for short sequences."""
+    if q.is_cuda:
+        return True
+    return q.size(2) >= 8 and (q.dtype == torch.float32 or k.size(2) >= 256)
 
 
 def causal_mask(length: int, device: torch.device, window: int | None = None) -> Tensor:

@@ -28,16 +28,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         rows = _ROWS_GPU if hidden.is_cuda else _ROWS_CPU
         for begin in range(0, hidden.size(0), rows):
             part = slice(begin, begin + rows)
-            logits = F.linear(hidden[part], matrix).float()  # (rows, W)
-            log_total = torch.logsumexp(logits, dim=-1, keepdim=True)
-            part_nll = log_total.sum() - logits.gather(1, target[part, None]).sum()
-            uniform = log_total.sum() - logits.mean(dim=-1).sum()
+            log_probs = F.log_softmax(F.linear(hidden[part], matrix).float(), dim=-1)  # (rows, W)
+            part_nll = -log_probs.gather(1, target[part, None]).sum()
             nll += part_nll
-            loss += (1.0 - smoothing) * part_nll + smoothing * uniform
+            loss += (1.0 - smoothing) * part_nll - smoothing / W * log_probs.sum()
             if grad_hidden is not None and grad_matrix is not None:
                 # d loss / d logits = softmax − ((1 − ε)·one-hot + ε / W)
-                gradient = logits.sub_(log_total).exp_()
-                gradient.sub_(smoothing / W)
+                gradient = log_probs.exp_().sub_(smoothing / W)
                 ones = gradient.new_full((gradient.size(0), 1), -(1.0 - smoothing))
                 gradient.scatter_add_(1, target[part, None], ones)
                 grad_hidden[part] = gradient.type_as(matrix) @ matrix

@@ -1,0 +1,72 @@
+"""Times the operators that nmtkit does in its own way on CPUs against torch's: dropout, attention, the loss.
+
+    python benchmarks/operators.py [--threads 1]
+
+Each row is the median CPU time of forward and backward, ours and torch's, in milliseconds; CPU time, not wall time, so
+that a busy machine disturbs it little.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import click
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmtkit.model.attention import attend
+from nmtkit.model.dropout import dropout
+from nmtkit.training.loss import projected_cross_entropy
+
+
+def milliseconds(work: Callable[[], Tensor], inputs: list[Tensor], runs: int = 9) -> float:
+    """The median CPU time of `work` and of its backward pass."""
+    times = []
+    for _ in range(runs + 1):
+        for tensor in inputs:
+            tensor.grad = None
+        start = time.process_time()
+        work().backward()  # type: ignore[no-untyped-call]
+        times.append(time.process_time() - start)
+    return statistics.median(times[1:]) * 1000
+
+
+def compare(name: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor], inputs: list[Tensor]) -> None:
+    """Print one row."""
+    mine, other = milliseconds(ours, inputs), milliseconds(theirs, inputs)
+    click.echo(f"{name:44s} {mine:9.2f} {other:9.2f} {other / mine:8.2f}x")
+
+
+@click.command()
+@click.option("--threads", default=1, show_default=True)
+def main(threads: int) -> None:
+    """Compare operators with torch's own."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    click.echo(f"{'forward + backward, ms of CPU time':44s} {'nmtkit':>9s} {'torch':>9s} {'ratio':>9s}")
+    x = torch.randn(1024, 512, requires_grad=True)
+    compare("dropout (1024, 512)", lambda: dropout(x, 0.1).sum(), lambda: F.dropout(x, 0.1).sum(), [x])
+    for length in (15, 64, 96):
+        batch = max(1, 1024 // length)
+        q, k, v = (torch.randn(batch, 8, length, 64, requires_grad=True) for _ in range(3))
+        mask = torch.ones(batch, 1, 1, length, dtype=torch.bool)
+        compare(
+            f"attention, {batch} sentences of {length}",
+            lambda q=q, k=k, v=v, mask=mask: attend(q, k, v, mask).sum(),  # type: ignore[misc]
+            lambda q=q, k=k, v=v, mask=mask: F.scaled_dot_product_attention(q, k, v, attn_mask=mask).sum(),  # type: ignore[misc]
+            [q, k, v],
+        )
+    hidden = torch.randn(1024, 256, requires_grad=True)
+    matrix = torch.randn(8000, 256, requires_grad=True)
+    target = torch.randint(8000, (1024,))
+    compare(
+        "projection and loss, 1024 tokens x 8000",
+        lambda: projected_cross_entropy(hidden, matrix, target, 0.1)[0],
+        lambda: F.cross_entropy(F.linear(hidden, matrix), target, label_smoothing=0.1, reduction="sum"),
+        [hidden, matrix],
+    )
+
+
+if __name__ == "__main__":
+    main()
