@@ -34,14 +34,14 @@ test: lint  ## Check style and types, and run the whole test suite
 demo: $(INSTALLED)  ## Train on a built-in language pair and translate its unseen test set: about 3 minutes
 	@$(MAKE) --no-print-directory -C examples/demo
 
-multi30k-en-de: $(INSTALLED)  ## English to German on Multi30k, from raw text to the BLEU of test 2016
-	@$(MAKE) --no-print-directory -C examples/multi30k
+multi30k-en-de: $(INSTALLED)  ## English to German on Multi30k (MULTI30K_DIR, or downloaded), from raw text to BLEU
+	@$(MAKE) --no-print-directory -C examples/multi30k MULTI30K_DIR=$(abspath $(MULTI30K_DIR))
 
 multi30k-bpe: $(INSTALLED)  ## The published Multi30k experiment on segmented text (MULTI30K_BPE_DIR)
-	@$(MAKE) --no-print-directory -C examples/multi30k-bpe
+	@$(MAKE) --no-print-directory -C examples/multi30k-bpe MULTI30K_BPE_DIR=$(abspath $(MULTI30K_BPE_DIR))
 
 tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_DIR)
-	@$(MAKE) --no-print-directory -C examples/tanaka
+	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(abspath $(TANAKA_DIR))
 
 clean:  ## Remove the environment and everything that the recipes have made
 	rm -rf $(VENV) examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache
