@@ -49,7 +49,15 @@ class ModelConfig(Config):
             )
 
     def for_vocabularies(self, joined: bool) -> "ModelConfig":
-        """The same with `share_embeddings` decided, for a dataset whose vocabularies are joined or not."""
+        """The same with `share_embeddings` decided, for a dataset whose vocabularies are joined or not.
+
+        UserError where one matrix is asked for and the sides have a vocabulary each.
+        """
+        if self.share_embeddings == "all" and not joined:
+            raise UserError(
+                "--share-embeddings all needs one vocabulary, but the sides have one each: "
+                "preprocess with --joined-vocab, or take --share-embeddings decoder"
+            )
         return replace(self, share_embeddings=self.share_embeddings or ("all" if joined else "decoder"))
 
     @property

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
@@ -43,11 +42,6 @@ class Transformer(nn.Module):
     def __init__(self, config: ModelConfig, source_size: int, target_size: int) -> None:
         super().__init__()
         config = config.for_vocabularies(joined=source_size == target_size)
-        if config.share_embeddings == "all" and source_size != target_size:
-            raise UserError(
-                f"--share-embeddings all needs one vocabulary, but the sides have {source_size} and {target_size} "
-                "pieces: preprocess with --joined-vocab, or take --share-embeddings decoder"
-            )
         self.config = config
         self.target_embedding = nn.Embedding(target_size, config.d_model)
         self.source_embedding = self.target_embedding
