@@ -220,11 +220,13 @@ def test_a_vocabulary_is_taken_over(tmp_path: Path) -> None:
     by_model = make(
         tmp_path, test=[test], name="second", tokenizer="sentencepiece", spm_model=first.folder / "spm.model"
     )
-    by_dataset = make(tmp_path, test=[test], name="third", vocab_from=first.folder)
+    by_dataset = make(tmp_path, test=[test], name="third", tokenizer="sentencepiece", vocab_from=first.folder)
     for again in (by_model, by_dataset):
         assert again.split_names == ["test"]
         assert again.source.vocab == first.source.vocab
         assert contents(again.folder)["test.de.bin"] == contents(first.folder)["test.de.bin"]
+    with pytest.raises(UserError, match="it splits raw text"):
+        make(tmp_path, test=[test], tokenizer="space", vocab_from=first.folder)
 
 
 def test_separate_vocabularies_are_taken_over_for_the_same_languages_only(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ def take_over(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizer
         dataset = Dataset.open(config.vocab_from)
         if not dataset.joined and (dataset.source_language, dataset.target_language) != languages:
             raise UserError(f"--vocab-from {config.vocab_from}: its separate vocabularies are for other languages")
+        if config.tokenizer == SPACE != dataset.source.kind:
+            raise UserError(f"--vocab-from {config.vocab_from}: it splits raw text, not for --tokenizer {SPACE}")
         return dataset.source, dataset.target
     assert config.spm_model is not None
     try:

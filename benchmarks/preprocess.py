@@ -1,0 +1,145 @@
+"""nmt-preprocess beside bare SentencePiece: sentence pairs per second on the same cores, and resident memory.
+
+    python benchmarks/preprocess.py data/multi30k/train -s en -t de --pairs 1000000 --pairs 4000000
+
+A corpus is repeated to each number of pairs. A first run, which trains the model too, shows the memory. Then the two
+take turns: nmt-preprocess as a whole, from raw text to the finished dataset, and as many processes that do nothing but
+call SentencePiece's encoder (their reading is not counted). CPU time is shown beside wall time, because a machine that
+does other things as well disturbs it less. Linux only: memory is read from /proc.
+"""
+
+import itertools
+import multiprocessing
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from sentencepiece import SentencePieceProcessor
+
+from nmtkit.text import find_side, read_raw_lines
+
+COMMAND = Path(__file__).parent.parent / "bin" / "nmt-preprocess"
+BATCH = 4096  # lines in a call of the encoder
+
+
+@click.command()
+@click.argument("prefix")
+@click.option("-s", "--source-lang", required=True)
+@click.option("-t", "--target-lang", required=True)
+@click.option("--pairs", multiple=True, default=(1_000_000,), help="Sizes to which the corpus is repeated.")
+@click.option("--vocab-size", default=8000)
+@click.option("--workers", default=2)
+@click.option("--repeats", default=3, help="Turns of each of the two; medians are shown. 0: memory only.")
+def main(
+    prefix: str, source_lang: str, target_lang: str, pairs: tuple[int, ...], vocab_size: int, workers: int, repeats: int
+) -> None:
+    """Compare nmt-preprocess with bare SentencePiece on the text PREFIX.SOURCE, PREFIX.TARGET."""
+    sides = find_side(prefix, source_lang), find_side(prefix, target_lang)
+    for count in pairs:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            texts = folder / f"text.{source_lang}", folder / f"text.{target_lang}"
+            for side, text in zip(sides, texts, strict=True):
+                repeat_text(side, count, text)
+            model = folder / "trained" / "spm.model"
+            common = ["-s", source_lang, "-t", target_lang, "--trainpref", folder / "text", "--workers", workers]
+            trained = preprocess(common, "--destdir", folder / "trained", "--vocab-size", vocab_size)
+            peaks = " ".join(f"{peak:.0f}" for peak in trained.worker_peaks)
+            print(f"{count:,} pairs: resident memory {trained.peak:.0f} MB, of the workers {peaks} MB", flush=True)
+            shares = []
+            for _ in range(repeats):
+                bare = encode(texts, model, workers)
+                whole = preprocess(common, "--destdir", folder / "again", "--spm-model", model)
+                shares.append((bare.wall / whole.wall, bare.cpu / whole.cpu))
+                print(
+                    f"{count:,} pairs: SentencePiece {count / bare.wall:,.0f} pairs/s ({bare.cpu:.1f} s of CPU), "
+                    f"nmt-preprocess {count / whole.wall:,.0f} pairs/s ({whole.cpu:.1f} s of CPU)",
+                    flush=True,
+                )
+            if shares:
+                wall, cpu = (statistics.median(column) for column in zip(*shares, strict=True))
+                print(f"{count:,} pairs: median share of the bare rate {wall:.0%}, by CPU time {cpu:.0%}", flush=True)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of the clock and of all processors; the resident memory of the command and of its workers in MB."""
+
+    wall: float
+    cpu: float
+    peak: float = 0
+    worker_peaks: tuple[float, ...] = ()
+
+
+def repeat_text(side: Path, count: int, result: Path) -> None:
+    """Write the lines of a text over and over until there are `count`."""
+    lines = [line + b"\n" for line in read_raw_lines(side)]
+    with result.open("wb") as file:
+        file.writelines(itertools.islice(itertools.cycle(lines), count))
+
+
+def preprocess(*options: object) -> Cost:
+    """Run the command to its end."""
+    common, *more = options
+    assert isinstance(common, list)
+    wall, cpu = time.perf_counter(), children_cpu()
+    process = subprocess.Popen([sys.executable, COMMAND, "--quiet", *map(str, [*common, *more])])
+    peaks: dict[int, float] = {}
+    while process.poll() is None:
+        peaks.update(peak_memory(process.pid))
+        time.sleep(0.1)
+    if process.returncode:
+        sys.exit(process.returncode)
+    peak = peaks.pop(process.pid)
+    return Cost(time.perf_counter() - wall, children_cpu() - cpu, peak, tuple(sorted(peaks.values(), reverse=True)))
+
+
+def children_cpu() -> float:
+    """Processor seconds of all processes that this one has waited for, and of those that they have."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def peak_memory(parent: int) -> Iterator[tuple[int, float]]:
+    """(process, highest resident MB so far) of a process and of its workers."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
+            is_worker = int(status["PPid"]) == parent and b"spawn_main" in (folder / "cmdline").read_bytes()
+        except (OSError, ValueError):  # gone in the meantime
+            continue
+        if "VmHWM" in status and (is_worker or int(folder.name) == parent):
+            yield int(folder.name), int(status["VmHWM"].split()[0]) / 1024
+
+
+def encode(texts: tuple[Path, Path], model: Path, processes: int) -> Cost:
+    """What so many processes need to encode both texts, each its share of the lines."""
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        costs = pool.starmap(encode_share, [(texts, model, number, processes) for number in range(processes)])
+    return Cost(max(cost.wall for cost in costs), sum(cost.cpu for cost in costs))
+
+
+def encode_share(texts: tuple[Path, Path], model: Path, number: int, of: int) -> Cost:
+    """Encode every `of`-th batch of the lines, beginning with `number`; what the encoder took."""
+    processor = SentencePieceProcessor(model_file=str(model))
+    wall = cpu = 0.0
+    for text in texts:
+        with text.open(encoding="utf-8", newline="\n") as file:
+            batches = iter(lambda: list(itertools.islice(file, BATCH)), [])
+            for lines in itertools.islice(batches, number, None, of):
+                wall_start, cpu_start = time.perf_counter(), time.process_time()
+                processor.encode(lines, num_threads=1)
+                wall += time.perf_counter() - wall_start
+                cpu += time.process_time() - cpu_start
+    return Cost(wall, cpu)
+
+
+if __name__ == "__main__":
+    main()
