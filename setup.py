@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nmtkit/__init__.py").read_text(encoding="utf-8"))
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nmtkit/version.py").read_text(encoding="utf-8"))
 assert VERSION
 
 setup(

@@ -23,9 +23,9 @@ from typing import Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-import nmtkit
 from nmtkit.config import Config, flag
 from nmtkit.errors import NmtkitError, UserError
+from nmtkit.version import __version__
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -148,7 +148,7 @@ class Command(click.Command):
             ),
             click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."),
         ]
-        click.version_option(nmtkit.__version__, prog_name=self.name)(self)
+        click.version_option(__version__, prog_name=self.name)(self)
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

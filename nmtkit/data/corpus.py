@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import nmtkit
 from nmtkit.data.binary import REMEDY, TokenFile
 from nmtkit.errors import UserError
 from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
+from nmtkit.version import __version__
 from nmtkit.vocab import Vocabulary
 
 DESCRIPTION = "dataset.json"
@@ -136,7 +136,7 @@ def write_description(
     description = {
         "format": FORMAT,
         "version": VERSION,
-        "writer": f"nmtkit {nmtkit.__version__}",
+        "writer": f"nmtkit {__version__}",
         "source_language": languages[0],
         "target_language": languages[1],
         "tokenizer": source.kind,

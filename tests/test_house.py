@@ -1,0 +1,201 @@
+"""The house itself: imports keep to their floors, documents name flags that exist, torch stays where it belongs."""
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+ROOT = Path(__file__).parent.parent
+COMMANDS = ("preprocess", "train", "average", "generate")
+
+# From the ground up. A module imports what stands on lower floors, and what stands in its own entry of its own floor;
+# neighbours on one floor do not know each other. The picture of it is in docs/architecture.md.
+FLOORS: list[list[str]] = [
+    ["errors", "version"],
+    ["config", "text", "vocab", "staging", "workers"],
+    ["log", "tokenizer"],
+    ["data", "model"],
+    ["checkpoint"],
+    ["decoding"],
+    ["averaging", "preprocessing", "training"],
+    ["cli.options"],
+    ["cli.average", "cli.generate", "cli.preprocess", "cli.train", "__init__"],
+]
+
+
+def module_name(path: Path) -> str:
+    """nmtkit/data/corpus.py is data.corpus; a package goes by the name of its folder, the whole by __init__."""
+    parts = path.relative_to(ROOT / "nmtkit").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules of nmtkit that a file imports anywhere in it: at its top, inside functions, or for types only."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are written in full"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            if name.split(".")[0] == "nmtkit":
+                yield existing(name)
+
+
+def existing(name: str) -> str:
+    """`nmtkit.data.corpus.Dataset` is in data.corpus; what is taken from the package itself is in __init__."""
+    parts = name.split(".")[1:]
+    while parts and not any((ROOT / "nmtkit" / "/".join(parts)).with_suffix(end).exists() for end in (".py", "")):
+        parts.pop()
+    return ".".join(parts) or "__init__"
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    return {module_name(path): set(imported(path)) for path in sorted((ROOT / "nmtkit").rglob("*.py"))}
+
+
+def place(module: str) -> tuple[int, str]:
+    """The floor of a module, and its entry there."""
+    for floor, entries in enumerate(FLOORS):
+        for entry in entries:
+            if module == entry or module.startswith(f"{entry}."):
+                return floor, entry
+    raise AssertionError(f"nmtkit.{module} has no floor: give it one in FLOORS and in docs/architecture.md")
+
+
+def test_imports_keep_to_their_floors() -> None:
+    upward = [
+        f"{module} (floor {place(module)[0]}) imports {other} (floor {place(other)[0]})"
+        for module, others in imports().items()
+        if module != "cli"
+        for other in sorted(others)
+        if place(other)[0] > place(module)[0] or (place(other)[0] == place(module)[0] and place(other) != place(module))
+    ]
+    assert upward == []
+
+
+def test_no_module_imports_itself_on_any_way_deferred_imports_counted() -> None:
+    tuple(TopologicalSorter(imports()).static_order())  # raises CycleError, which names the circle
+
+
+def test_each_entry_of_the_floors_exists() -> None:
+    entries = {entry for floor in FLOORS for entry in floor}
+    assert entries == {place(module)[1] for module in imports() if module != "cli"}
+
+
+def test_only_commands_and_single_calls_defer_an_import_of_ours() -> None:
+    """A command imports its engine inside its body, so that --help is quick; no other module hides an import."""
+    hidden = {
+        module_name(path)
+        for path in (ROOT / "nmtkit").rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "nmtkit"
+    }
+    assert hidden <= {"__init__", *(f"cli.{name}" for name in COMMANDS)}
+
+
+# --- torch
+
+
+def torch_after(code: str, *arguments: str, cwd: Path = ROOT) -> tuple[bool, "subprocess.CompletedProcess[str]"]:
+    """Whether torch is in memory when Python has run `code` and left it in any way."""
+    tell = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr));"
+    command = [sys.executable, "-c", f"{tell} sys.path.insert(0, {str(ROOT)!r}); {code}", *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    return done.stderr.splitlines()[-1] == "True", done
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--no-such-flag"], 2)])
+def test_help_and_a_bad_option_are_answered_without_torch(command: str, arguments: list[str], code: int) -> None:
+    has_torch, done = torch_after(f"from nmtkit.cli.{command} import main; main()", *arguments)
+    assert done.returncode == code
+    assert not has_torch
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    assert not torch_after("import nmtkit; nmtkit.__version__")[0]
+
+
+def test_preprocessing_a_corpus_does_not_import_torch(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        for language in ("en", "de"):
+            (tmp_path / f"{split}.{language}").write_text(f"a small text\nin {language}\nand a third line\n" * 20)
+    arguments = shlex.split("-s en -t de --trainpref train --validpref valid --destdir data --vocab-size 40")
+    has_torch, done = torch_after("from nmtkit.cli.preprocess import main; main()", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data/dataset.json").exists()
+    assert not has_torch
+
+
+# --- options and documents
+
+
+@cache
+def flags(command: str) -> set[str]:
+    main = import_module(f"nmtkit.cli.{command}").main
+    assert isinstance(main, click.Command)
+    parameters = main.get_params(click.Context(main))
+    return {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_two_options_of_a_command_share_a_name(command: str) -> None:
+    main = import_module(f"nmtkit.cli.{command}").main
+    parameters = main.get_params(click.Context(main))
+    spellings = [flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)]
+    names = [parameter.name for parameter in parameters]
+    assert len(set(names)) == len(names)
+    assert len(set(spellings)) == len(spellings)
+
+
+def documents() -> list[Path]:
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*/README.md")]
+    return sorted([*found, *(ROOT / "examples").glob("*/Makefile"), *(ROOT / "examples").glob("*.mk")])
+
+
+FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+)\b")
+OTHERS = {"--nproc-per-node", "--retry"}  # of torchrun and curl
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_name_flags_that_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    known = set().union(*(flags(command) for command in COMMANDS)) | OTHERS
+    assert set(FLAG.findall(text)) - known == set()
+    for command, arguments in re.findall(r"\bnmt-(preprocess|train|average|generate)\b([^\n|;`&]*)", text):
+        assert set(FLAG.findall(arguments)) - flags(command) == set(), f"nmt-{command}{arguments}"
+
+
+def test_every_command_is_installed_and_has_its_script() -> None:
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f'"nmt-{command} = nmtkit.cli.{command}:main"' in setup
+        assert (ROOT / f"bin/nmt-{command}").stat().st_mode & 0o111
+
+
+def test_the_tree_names_no_path_of_one_machine() -> None:
+    ours = ("nmtkit", "bin", "tests", "benchmarks", "docs", "examples", ".ci")
+    files = [path for folder in ours for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files += [path for path in ROOT.iterdir() if path.is_file()]
+    machine = re.compile(rf"(?<![\w.])(/work/|/root/|/home/\w|/Users/\w|{re.escape(str(Path.home()))}/)")
+    named = {
+        str(path.relative_to(ROOT))
+        for path in files
+        if "__pycache__" not in path.parts and "work" not in path.parts[len(ROOT.parts) :] and path != Path(__file__)
+        if machine.search(path.read_text(encoding="utf-8", errors="ignore"))
+    }
+    assert named == set()
