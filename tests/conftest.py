@@ -23,6 +23,8 @@ from nmtkit.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepi
 BIN = Path(__file__).parent.parent / "bin"
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
+torch.set_num_threads(1)  # on tensors as small as these, threads only wait for each other
+
 
 @pytest.fixture(scope="session")
 def run_command() -> Run:

@@ -31,7 +31,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """Zero each element of x with probability `rate`, and scale the others by 1 / (1 - rate)."""
     if rate == 0.0:
         return x
-    if x.is_cuda:
+    if x.device.type != "cpu":
         return F.dropout(x, rate)
     dropped: Tensor = _BitDropout.apply(x, rate)  # type: ignore[no-untyped-call]
     return dropped

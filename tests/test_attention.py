@@ -1,0 +1,183 @@
+"""Attention: against torch's own, explicit against fused, restricted against masked."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from nmtkit.model import attention
+from nmtkit.model.attention import CrossAttention, SelfAttention, attend, causal_mask, window_mask
+from nmtkit.model.config import ModelConfig
+
+D, H = 12, 3
+SIZES: dict[str, Any] = {"d_model": D, "d_ff": 8, "heads": H, "dropout": 0.0}
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def lengths_mask(lengths: Iterable[int], longest: int) -> Tensor:
+    """(B, 1, 1, longest), True where a sentence has a token."""
+    return (torch.arange(longest) < torch.tensor(list(lengths)).unsqueeze(1))[:, None, None, :]
+
+
+def randomized(module: nn.Module) -> Any:
+    """The module in float64 with every parameter drawn, biases too."""
+    torch.manual_seed(1)
+    for parameter in module.double().parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return module
+
+
+def torch_attention(q: nn.Linear | None, kv: nn.Linear, out: nn.Linear) -> nn.MultiheadAttention:
+    """torch's attention with the same weights; `q` is None where `kv` holds the queries' rows too."""
+    reference = nn.MultiheadAttention(D, H, batch_first=True, dtype=torch.float64)
+    parts = [kv] if q is None else [q, kv]
+    reference.in_proj_weight.data = torch.cat([part.weight.data for part in parts])
+    reference.in_proj_bias.data = torch.cat([part.bias.data for part in parts])
+    reference.out_proj.load_state_dict(out.state_dict())
+    return reference
+
+
+@pytest.fixture(params=["explicit", "fused"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Run a test on both ways through `attend`."""
+    monkeypatch.setattr(attention, "_fused_pays", lambda q, k: request.param == "fused")
+    return str(request.param)
+
+
+def test_attend_is_the_papers_formula(path: str) -> None:
+    q, k, v = draw(2, H, 5, 4, seed=1), draw(2, H, 7, 4, seed=2), draw(2, H, 7, 6, seed=3)
+    mask = lengths_mask((7, 4), 7)
+    heads = attend(q, k, v, mask)
+    for b in range(2):
+        for h in range(H):
+            for t in range(5):
+                real = int(mask[b].sum())
+                scores = torch.stack([q[b, h, t] @ k[b, h, s] / 4**0.5 for s in range(real)]).exp()
+                expected = sum(scores[s] / scores.sum() * v[b, h, s] for s in range(real))
+                assert_close(heads[b, h, t], expected)
+
+
+def test_self_attention_equals_torch(path: str) -> None:
+    ours = randomized(SelfAttention(ModelConfig(**SIZES), causal=False))
+    reference = torch_attention(None, ours.qkv, ours.out)
+    x, mask = draw(2, 6, D), lengths_mask((6, 3), 6)
+    expected, _ = reference(x, x, x, key_padding_mask=~mask[:, 0, 0], need_weights=False)
+    assert_close(ours(x, mask), expected)
+
+
+def test_causal_self_attention_equals_torch(path: str) -> None:
+    ours = randomized(SelfAttention(ModelConfig(**SIZES), causal=True))
+    reference = torch_attention(None, ours.qkv, ours.out)
+    x = draw(2, 6, D)
+    future = torch.ones(6, 6, dtype=torch.bool).triu(1)
+    assert_close(ours(x, None), reference(x, x, x, attn_mask=future, need_weights=False)[0])
+
+
+def test_cross_attention_equals_torch_with_its_weights(path: str) -> None:
+    ours = randomized(CrossAttention(ModelConfig(**SIZES)))
+    reference = torch_attention(ours.q, ours.kv, ours.out)
+    x, memory, mask = draw(2, 4, D, seed=1), draw(2, 6, D, seed=2), lengths_mask((2, 6), 6)
+    expected, weights = reference(
+        x, memory, memory, key_padding_mask=~mask[:, 0, 0], need_weights=True, average_attn_weights=False
+    )
+    k, v = ours.keys_and_values(memory)
+    assert_close(ours(x, k, v, mask), expected)
+    record: list[Tensor] = []
+    assert_close(ours(x, k, v, mask, record), expected)
+    assert_close(record[0], weights)
+
+
+def test_recorded_weights_are_distributions_over_the_real_keys() -> None:
+    record: list[Tensor] = []
+    mask = lengths_mask((5, 2), 5)
+    attend(draw(2, H, 3, 4), draw(2, H, 5, 4), draw(2, H, 5, 4), mask, record=record)
+    (weights,) = record
+    assert_close(weights.sum(-1), torch.ones(2, H, 3, dtype=torch.float64))
+    assert (weights.masked_select(~mask.expand_as(weights)) == 0).all()
+
+
+def test_widths_of_keys_and_values_are_free(path: str) -> None:
+    config = ModelConfig(**SIZES, d_k=5, d_v=7)
+    ours = randomized(SelfAttention(config, causal=False))
+    assert ours.qkv.weight.shape == (H * (5 + 5 + 7), D)
+    assert ours.out.weight.shape == (D, H * 7)
+    x, mask = draw(2, 4, D), lengths_mask((4, 4), 4)
+    q, k, v = ours.qkv(x).split((H * 5, H * 5, H * 7), dim=-1)
+    heads = []
+    for h in range(H):  # head by head, as the paper has it
+        scores = q[..., 5 * h : 5 * h + 5] @ k[..., 5 * h : 5 * h + 5].transpose(1, 2) / 5**0.5
+        heads.append(scores.softmax(-1) @ v[..., 7 * h : 7 * h + 7])
+    assert_close(ours(x, mask), ours.out(torch.cat(heads, dim=-1)))
+
+
+def test_the_masks_of_a_window_by_their_definition() -> None:
+    device = torch.device("cpu")
+    for length in (1, 2, 5, 9):
+        for window in (1, 2, 4, 20):
+            i, j = torch.arange(length).unsqueeze(1), torch.arange(length).unsqueeze(0)
+            assert_close(window_mask(length, device, window), (i - j).abs() <= window)
+            assert_close(causal_mask(length, device, window), (j <= i) & (i - j <= window))
+        assert_close(causal_mask(length, device), j <= i)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 50])
+@pytest.mark.parametrize("length", [1, 2, 7, 11, 24])
+def test_blockwise_attention_equals_masked_full_attention(causal: bool, window: int, length: int) -> None:
+    ours = randomized(SelfAttention(ModelConfig(**SIZES, d_v=5, attention_window=window), causal))
+    x = draw(3, length, D).requires_grad_()
+    # An encoder's padding is hidden; a decoder has its padding behind every real position, and no mask.
+    mask = None if causal else lengths_mask((length, max(1, length // 2), 1), length)
+    real = torch.ones(3, length, dtype=torch.bool) if mask is None else mask[:, 0, 0]
+    record: list[Tensor] = []
+    explicit = ours(x, mask, record)[real]  # asking for the weights takes the path with a mask
+    blockwise = ours(x, mask)[real]
+    assert_close(blockwise, explicit)
+    downstream = draw(*explicit.shape, seed=9)
+    (expected,) = torch.autograd.grad(explicit, x, downstream)
+    (gradient,) = torch.autograd.grad(blockwise, x, downstream)
+    assert_close(gradient, expected)
+    near = causal_mask(length, x.device, window) if causal else window_mask(length, x.device, window)
+    assert (record[0].transpose(0, 1)[:, real].masked_select(~near.expand(3, -1, -1)[real]) == 0).all()
+
+
+class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the shape of every tensor that an operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[torch.Size] = []
+
+    def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        self.seen += [t.shape for t in (result if isinstance(result, tuple | list) else [result]) if torch.is_tensor(t)]
+        return result
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_blockwise_attention_never_compares_all_positions_with_all(causal: bool) -> None:
+    length, window = 301, 4
+    ours = randomized(SelfAttention(ModelConfig(**SIZES, attention_window=window), causal))
+    mask = None if causal else lengths_mask((length, 200), length)
+    with Shapes() as blockwise:
+        torch.autograd.backward(ours(draw(2, length, D).requires_grad_(), mask).sum())
+    assert blockwise.seen
+    for shape in blockwise.seen:
+        assert sum(size >= length for size in shape) <= 1, shape
+        assert shape.numel() <= 2 * H * (length + 2 * window) * 3 * window * 2, shape  # O(r·n), not O(n²)
+
+
+def test_dropout_takes_attention_weights_only_while_training() -> None:
+    ours = SelfAttention(ModelConfig(**SIZES, attention_dropout=0.5), causal=False)
+    x = torch.randn(2, 6, D)
+    torch.manual_seed(3)
+    assert not torch.equal(ours(x, None), ours(x, None))
+    ours.eval()
+    assert torch.equal(ours(x, None), ours(x, None))

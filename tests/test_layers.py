@@ -1,0 +1,111 @@
+"""Layers against torch's own with the same weights, before and after the norm is moved."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from nmtkit.model.attention import SelfAttention
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+
+D, H, FF = 12, 3, 20
+REAL = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])  # (B, S)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def make(kind: type[nn.Module], norm: str) -> Any:
+    """A layer in float64 with every parameter drawn; LayerNorm's gains around 1."""
+    torch.manual_seed(2)
+    layer = kind(ModelConfig(d_model=D, d_ff=FF, heads=H, dropout=0.0, norm=norm)).double()
+    for name, parameter in layer.named_parameters():
+        nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.4)
+    return layer
+
+
+def copy_self_attention(reference: nn.MultiheadAttention, ours: SelfAttention) -> None:
+    reference.in_proj_weight.data.copy_(ours.qkv.weight)
+    reference.in_proj_bias.data.copy_(ours.qkv.bias)
+    reference.out_proj.load_state_dict(ours.out.state_dict())
+
+
+def copy_feed_forward(reference: Any, ours: FeedForward) -> None:
+    reference.linear1.load_state_dict(ours.inner.state_dict())
+    reference.linear2.load_state_dict(ours.outer.state_dict())
+
+
+def copy_encoder_layer(reference: Any, ours: Any) -> None:
+    """Give torch's encoder layer the weights of ours."""
+    copy_self_attention(reference.self_attn, ours.self_attention)
+    copy_feed_forward(reference, ours.feed_forward)
+    reference.norm1.load_state_dict(ours.around_self_attention.norm.state_dict())
+    reference.norm2.load_state_dict(ours.around_feed_forward.norm.state_dict())
+
+
+def copy_decoder_layer(reference: Any, ours: Any) -> None:
+    """Give torch's decoder layer the weights of ours."""
+    copy_self_attention(reference.self_attn, ours.self_attention)
+    cross = ours.cross_attention
+    reference.multihead_attn.in_proj_weight.data.copy_(torch.cat((cross.q.weight, cross.kv.weight)))
+    reference.multihead_attn.in_proj_bias.data.copy_(torch.cat((cross.q.bias, cross.kv.bias)))
+    reference.multihead_attn.out_proj.load_state_dict(cross.out.state_dict())
+    copy_feed_forward(reference, ours.feed_forward)
+    reference.norm1.load_state_dict(ours.around_self_attention.norm.state_dict())
+    reference.norm2.load_state_dict(ours.around_cross_attention.norm.state_dict())
+    reference.norm3.load_state_dict(ours.around_feed_forward.norm.state_dict())
+
+
+def torch_layer(kind: Any, norm: str) -> Any:
+    return kind(D, H, FF, dropout=0.0, batch_first=True, norm_first=norm == "pre", dtype=torch.float64)
+
+
+def future(length: int) -> Tensor:
+    """torch's sense of a mask: True where attention is forbidden."""
+    return torch.ones(length, length, dtype=torch.bool).triu(1)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_an_encoder_layer_equals_torch(norm: str) -> None:
+    ours = make(EncoderLayer, norm)
+    reference = torch_layer(nn.TransformerEncoderLayer, norm)
+    copy_encoder_layer(reference, ours)
+    x = draw(2, 6, D).requires_grad_()
+    actual, expected = ours(x, REAL[:, None, None, :]), reference(x, src_key_padding_mask=~REAL)
+    assert_close(actual[REAL], expected[REAL])
+    assert_close(*(torch.autograd.grad((y[REAL] ** 2).sum(), x) for y in (actual, expected)))
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_decoder_layer_equals_torch(norm: str) -> None:
+    ours = make(DecoderLayer, norm)
+    reference = torch_layer(nn.TransformerDecoderLayer, norm)
+    copy_decoder_layer(reference, ours)
+    x, memory = draw(2, 5, D, seed=1).requires_grad_(), draw(2, 6, D, seed=2).requires_grad_()
+    actual = ours(x, memory, REAL[:, None, None, :])
+    expected = reference(x, memory, tgt_mask=future(5), memory_key_padding_mask=~REAL)
+    assert_close(actual, expected)
+    assert_close(*(torch.autograd.grad((y**2).sum(), (x, memory)) for y in (actual, expected)))
+
+
+def test_dropout_stands_before_the_residual_sum() -> None:
+    residual = Residual(ModelConfig(d_model=D, heads=H, dropout=0.5, norm="pre"))
+    x = torch.zeros(4, 100, D)
+    torch.manual_seed(1)
+    y = residual(x, lambda _: torch.ones_like(x))
+    assert set(y.unique().tolist()) == {0.0, 2.0}
+    y = residual(x + 1, lambda _: torch.zeros_like(x))  # what goes around the sub-layer is never dropped
+    assert (y == 1).all()
+
+
+def test_activation_dropout_acts_inside_the_feed_forward_network() -> None:
+    feed_forward = FeedForward(ModelConfig(d_model=D, d_ff=FF, heads=H, activation_dropout=0.5))
+    x = torch.randn(2, 3, D)
+    torch.manual_seed(1)
+    assert not torch.equal(feed_forward(x), feed_forward(x))
+    feed_forward.eval()
+    assert_close(feed_forward(x), feed_forward.outer(feed_forward.inner(x).clamp(min=0)))

@@ -1,0 +1,51 @@
+"""Positional encodings against the paper's formula."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from nmtkit.errors import UserError
+from nmtkit.model.positions import LearnedPositions, SinusoidalPositions, sinusoids
+
+
+@pytest.mark.parametrize("d_model", [2, 6, 64])
+def test_sinusoids_are_those_of_the_paper(d_model: int) -> None:
+    table = sinusoids(300, d_model).tolist()
+    for pos in (0, 1, 2, 17, 299):
+        for i in range(d_model // 2):
+            angle = pos / 10000 ** (2 * i / d_model)
+            assert table[pos][2 * i] == pytest.approx(math.sin(angle), abs=1e-6)
+            assert table[pos][2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-6)
+
+
+def test_sinusoids_are_exact_far_from_the_start() -> None:
+    assert_close(sinusoids(100_001, 8)[100_000, :2].tolist(), [math.sin(1e5), math.cos(1e5)], atol=1e-6, rtol=0)
+
+
+def test_the_table_grows_with_the_sequences() -> None:
+    positions = SinusoidalPositions(6)
+    whole = sinusoids(500, 6)
+    for start, length in ((0, 3), (2, 1), (100, 400), (5, 5)):
+        assert torch.equal(positions(start, length), whole[start : start + length])
+
+
+def test_a_table_grown_in_inference_serves_training() -> None:
+    positions = SinusoidalPositions(6)
+    with torch.inference_mode():
+        positions(0, 40)
+    x = torch.randn(3, 6, requires_grad=True)
+    ((x + positions(0, 3)) ** 2).sum().backward()
+    assert x.grad is not None
+
+
+def test_the_table_is_no_part_of_the_weights() -> None:
+    assert not SinusoidalPositions(6).state_dict()
+
+
+def test_learned_positions_are_parameters_and_end() -> None:
+    positions = LearnedPositions(5, 6)
+    assert torch.equal(positions(1, 4), positions.table[1:5])
+    with pytest.raises(UserError, match=r"6 tokens exceeds the 5 learned positions .*--max-positions"):
+        positions(5, 1)

@@ -1,0 +1,98 @@
+"""Presets: the paper's sizes, and its parameter counts (Table 3)."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.presets import PRESETS
+from nmtkit.model.transformer import Transformer
+from nmtkit.training.config import OptimizerConfig, StopConfig
+
+PIECES = 40_700  # what the paper's own counts imply
+
+# Millions of parameters, as Table 3 prints them; a row without a figure is "as base".
+PAPER = {
+    "transformer_base": 65,
+    "transformer_big": 213,
+    "table3_b_dk16": 58,
+    "table3_b_dk32": 60,
+    "table3_c_n2": 36,
+    "table3_c_n4": 50,
+    "table3_c_n8": 80,
+    "table3_c_d256": 28,
+    "table3_c_d1024": 168,
+    "table3_c_ff1024": 53,
+    "table3_c_ff4096": 90,
+}
+ROWS = ["transformer_base", "transformer_big", *(name for name in PRESETS if name.startswith("table3_"))]
+
+
+def model_config(preset: str) -> ModelConfig:
+    names = {field.name for field in dataclasses.fields(ModelConfig)}
+    return ModelConfig(**{name: value for name, value in PRESETS[preset].items() if name in names})
+
+
+@pytest.mark.parametrize("preset", ROWS)
+def test_parameters_are_as_many_as_the_paper_counts(preset: str) -> None:
+    with torch.device("meta"):  # shapes without memory
+        model = Transformer(model_config(preset), PIECES, PIECES)
+    millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
+    # learned positions come on top of the table's "as base"
+    millions -= sum(p.numel() for name, p in model.named_parameters() if "positions" in name) / 1e6
+    assert abs(millions - PAPER.get(preset, 65)) <= (6 if preset == "transformer_big" else 1)
+
+
+def test_every_row_of_table_3_is_there() -> None:
+    rows = {letter: sum(name.startswith(f"table3_{letter}_") for name in PRESETS) for letter in "abcde"}
+    assert rows == {"a": 4, "b": 2, "c": 7, "d": 4, "e": 1}
+
+
+def test_the_defaults_are_the_papers_base() -> None:
+    config, optimizer = ModelConfig(), OptimizerConfig()
+    assert (config.encoder_layers, config.decoder_layers, config.d_model, config.d_ff, config.heads) == (
+        6,
+        6,
+        512,
+        2048,
+        8,
+    )
+    assert (config.key_size, config.value_size, config.dropout) == (64, 64, 0.1)
+    assert (config.attention_dropout, config.activation_dropout, config.attention_window) == (0, 0, None)
+    assert (config.positions, config.norm, config.for_vocabularies(joined=True).share_embeddings) == (
+        "sinusoidal",
+        "post",
+        "all",
+    )
+    assert (optimizer.adam_beta1, optimizer.adam_beta2, optimizer.adam_eps) == (0.9, 0.98, 1e-9)
+    assert (optimizer.lr_schedule, optimizer.warmup_updates, optimizer.label_smoothing) == ("paper", 4000, 0.1)
+    assert (optimizer.weight_decay, optimizer.clip_norm, StopConfig().max_updates) == (0, 0, 100_000)
+
+
+def test_big_is_the_papers() -> None:
+    big = model_config("transformer_big")
+    assert (big.d_model, big.d_ff, big.heads, big.key_size, big.value_size, big.dropout) == (
+        1024,
+        4096,
+        16,
+        64,
+        64,
+        0.3,
+    )
+    assert PRESETS["transformer_big"]["max_updates"] == 300_000
+
+
+def test_heads_of_row_a_keep_the_amount_of_computation() -> None:
+    for name in PRESETS:
+        if name.startswith("table3_a_"):
+            config = model_config(name)
+            assert config.heads * config.key_size == config.heads * config.value_size == 512
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_names_options_that_exist(preset: str) -> None:
+    known = {
+        field.name for config in (ModelConfig, OptimizerConfig, StopConfig) for field in dataclasses.fields(config)
+    }
+    assert set(PRESETS[preset]) <= known
