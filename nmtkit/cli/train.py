@@ -9,7 +9,14 @@ from nmtkit.cli.options import command, given, options
 from nmtkit.log import LogConfig, configure
 from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.model.presets import PRESETS
-from nmtkit.training.config import BatchConfig, CheckpointConfig, OptimizerConfig, StopConfig, ValidationConfig
+from nmtkit.training.config import (
+    BatchConfig,
+    CheckpointConfig,
+    LoadingConfig,
+    OptimizerConfig,
+    StopConfig,
+    ValidationConfig,
+)
 
 
 def apply_preset(values: dict[str, Any]) -> None:
@@ -32,6 +39,7 @@ def apply_preset(values: dict[str, Any]) -> None:
     apply_preset,
     model=ModelConfig,
     batches=BatchConfig,
+    loading=LoadingConfig,
     optimizer=OptimizerConfig,
     stop=StopConfig,
     validation=ValidationConfig,

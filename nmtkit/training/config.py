@@ -19,6 +19,13 @@ class BatchConfig(Config):
 
 
 @dataclass(frozen=True)
+class LoadingConfig(Config):
+    heading: ClassVar[str] = BatchConfig.heading
+
+    num_workers: int = option(1, min=0, help="Threads that prepare micro-batches ahead; 0: none. Changes no result.")
+
+
+@dataclass(frozen=True)
 class OptimizerConfig(Config):
     heading: ClassVar[str] = "Optimization"
 

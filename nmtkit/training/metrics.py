@@ -1,6 +1,7 @@
 """Where the numbers of a run go: to the log, to `metrics.jsonl` in the save folder, and to TensorBoard."""
 
 import json
+import math
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,9 +40,13 @@ class MetricsWriter:
             self._board.close()
 
     def write(self, event: str, update: int, values: dict[str, Any]) -> None:
-        """Record the numbers of an event, and log them."""
+        """Record the numbers of an event, and log them. One that is not finite stands as null, as JSON wants it."""
         report(event, {"update": update, **values})
-        print(json.dumps({"event": event, "update": update, **values}), file=self._file, flush=True)
+        finite = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+        print(json.dumps({"event": event, "update": update, **finite}), file=self._file, flush=True)
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):

@@ -7,8 +7,10 @@ and started again ends with the weights that it would have had.
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,14 @@ from nmtkit.log import Progress, logger
 from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
-from nmtkit.training.config import BatchConfig, CheckpointConfig, OptimizerConfig, StopConfig, ValidationConfig
+from nmtkit.training.config import (
+    BatchConfig,
+    CheckpointConfig,
+    LoadingConfig,
+    OptimizerConfig,
+    StopConfig,
+    ValidationConfig,
+)
 from nmtkit.training.loss import projected_cross_entropy
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
@@ -40,6 +49,7 @@ class TrainingOptions:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
+    loading: LoadingConfig = field(default_factory=LoadingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
@@ -108,6 +118,8 @@ class Trainer:
         self.state = RunState()
         self.window = Window()
         self.save_dir = SaveDir(options.checkpoints)
+        workers = options.loading.num_workers
+        self._collate = ThreadPoolExecutor(workers).map if workers else map
 
     def fit(self) -> None:
         """Train until an option says to stop; validates and saves on the way and at the end."""
@@ -145,8 +157,7 @@ class Trainer:
         sums = torch.zeros(2, device=self.device)  # loss and negative log-likelihood of all target tokens
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        for number, indices in enumerate(update.micro_batches):
-            batch = collate(self.split, indices)
+        for number, batch in enumerate(self._collate(partial(collate, self.split), update.micro_batches)):
             self._seed(state.update, number)
             sums += self._micro_batch(batch.to(self.device), tokens)
             window.tokens += batch.source_tokens + batch.target_tokens
