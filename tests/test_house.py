@@ -191,7 +191,7 @@ def test_the_tree_names_no_path_of_one_machine() -> None:
     ours = ("nmtkit", "bin", "tests", "benchmarks", "docs", "examples", ".ci")
     files = [path for folder in ours for path in (ROOT / folder).rglob("*") if path.is_file()]
     files += [path for path in ROOT.iterdir() if path.is_file()]
-    machine = re.compile(rf"(?<![\w.])(/work/|/root/|/home/\w|/Users/\w|{re.escape(str(Path.home()))}/)")
+    machine = re.compile(rf"(?<![\w.*])(/work/|/root/|/home/\w|/Users/\w|{re.escape(str(Path.home()))}/)")
     named = {
         str(path.relative_to(ROOT))
         for path in files
