@@ -1,0 +1,47 @@
+"""Collating: rows of ids become the tensors of a batch."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nmtkit.data.batch import Batch, collate, pad
+from nmtkit.data.binary import TokenFile, TokenFileWriter, token_type
+from nmtkit.data.corpus import Split
+from nmtkit.vocab import BOS, EOS, PAD
+
+
+def make_split(folder: Path, source: list[list[int]], target: list[list[int]]) -> Split:
+    for name, side in (("s", source), ("t", target)):
+        with TokenFileWriter(folder / name, token_type(100)) as file:
+            file.write(np.concatenate(side).astype(np.uint16), np.array([len(ids) for ids in side], np.int32))
+    return Split("train", TokenFile(folder / "s"), TokenFile(folder / "t"))
+
+
+def test_a_batch_holds_its_pairs_padded_and_the_target_shifted(tmp_path: Path) -> None:
+    split = make_split(tmp_path, [[5, 6, EOS], [EOS], [7, EOS]], [[8, EOS], [9, 10, 11, EOS], [EOS]])
+    batch = collate(split, np.array([2, 0, 1]))
+    assert batch.src.tolist() == [[7, EOS, PAD], [5, 6, EOS], [EOS, PAD, PAD]]
+    assert batch.tgt_out.tolist() == [[EOS, PAD, PAD, PAD], [8, EOS, PAD, PAD], [9, 10, 11, EOS]]
+    assert batch.tgt_in.tolist() == [[BOS, PAD, PAD, PAD], [BOS, 8, PAD, PAD], [BOS, 9, 10, 11]]
+    assert (batch.source_tokens, batch.target_tokens, batch.padded_tokens) == (6, 7, 9 + 12)
+    assert {t.dtype for t in (batch.src, batch.tgt_in, batch.tgt_out)} == {torch.int64}
+
+
+def test_real_tokens_are_those_that_are_not_padding(tmp_path: Path) -> None:
+    split = make_split(tmp_path, [[5, EOS]] * 2, [[8, 9, EOS], [8, EOS]])
+    batch = collate(split, np.array([0, 1]))
+    assert int((batch.tgt_out != PAD).sum()) == int((batch.tgt_in != PAD).sum()) == batch.target_tokens
+
+
+def test_moving_a_batch_keeps_all_of_it(tmp_path: Path) -> None:
+    split = make_split(tmp_path, [[5, EOS]], [[8, EOS]])
+    batch = collate(split, np.array([0]))
+    moved = batch.to(torch.device("cpu"))
+    assert isinstance(moved, Batch)
+    assert moved.src.tolist() == batch.src.tolist()
+    assert (moved.source_tokens, moved.target_tokens) == (2, 2)
+
+
+def test_padding_of_rows_that_are_alike_adds_nothing() -> None:
+    assert pad([np.array([4, 5]), np.array([6, 7])]).tolist() == [[4, 5], [6, 7]]

@@ -1,0 +1,114 @@
+"""Batches: every sentence once an epoch, within bounds, with little padding, and the same whenever asked again."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from nmtkit.data.batching import Batcher, Update, cut
+from nmtkit.errors import UserError
+
+Lengths = NDArray[np.int32]
+
+
+def captions(pairs: int, seed: int = 0) -> tuple[Lengths, Lengths]:
+    """Lengths like those of Multi30k: about 15 pieces a side, a long tail, the sides alike."""
+    random = np.random.default_rng(seed)
+    source = np.clip(random.gamma(9, 1.7, pairs), 4, 60).round()
+    target = np.clip(source * random.normal(1.05, 0.15, pairs), 4, 70).round()
+    return source.astype(np.int32), target.astype(np.int32)
+
+
+SOURCE, TARGET = captions(10_000)
+
+
+def batcher(batch_tokens: int = 4000, max_tokens: int = 1000, seed: int = 1) -> Batcher:
+    return Batcher(SOURCE, TARGET, batch_tokens, max_tokens, seed)
+
+
+def flat(updates: list[Update]) -> list[list[int]]:
+    return [micro.tolist() for update in updates for micro in update.micro_batches]
+
+
+def padded(lengths: Lengths, micro: NDArray[np.int64]) -> int:
+    return int(lengths[micro].max()) * len(micro)
+
+
+@pytest.mark.parametrize(("batch_tokens", "max_tokens"), [(4000, 1000), (1000, 4000), (25_000, 4096), (200, 80)])
+def test_an_epoch_holds_every_sentence_once_within_the_bounds(batch_tokens: int, max_tokens: int) -> None:
+    updates = batcher(batch_tokens, max_tokens).epoch(3)
+    assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
+    assert [update.number for update in updates] == list(range(1, len(updates) + 1))
+    assert {(update.epoch, update.of) for update in updates} == {(3, len(updates))}
+    for update in updates:
+        for micro in update.micro_batches:
+            assert padded(SOURCE, micro) <= max_tokens
+            assert padded(TARGET, micro) <= max_tokens
+            assert padded(TARGET, micro) <= batch_tokens or len(micro) == 1
+
+
+@pytest.mark.parametrize(("batch_tokens", "max_tokens"), [(4000, 1000), (4000, 4000), (25_000, 4096), (8000, 1500)])
+def test_updates_are_near_the_size_asked_for(batch_tokens: int, max_tokens: int) -> None:
+    updates = batcher(batch_tokens, max_tokens).epoch(1)
+    tokens = [sum(int(TARGET[micro].sum()) for micro in update.micro_batches) for update in updates]
+    for size in tokens[:-1]:  # the last takes what is left
+        assert abs(size - batch_tokens) <= min(batch_tokens, max_tokens) / 2
+    assert np.mean(tokens[:-1]) == pytest.approx(batch_tokens, rel=0.05 if max_tokens < batch_tokens else 0.1)
+
+
+@pytest.mark.parametrize(("pairs", "max_tokens"), [(29_000, 4096), (29_000, 2048), (10_000, 1500)])
+def test_padding_stays_below_5_percent_on_lengths_like_those_of_captions(pairs: int, max_tokens: int) -> None:
+    source, target = captions(pairs, seed=5)
+    updates = Batcher(source, target, 8000, max_tokens, seed=1).epoch(1)
+    whole = sum(padded(side, micro) for u in updates for micro in u.micro_batches for side in (source, target))
+    assert 1 - (source.sum() + target.sum()) / whole < 0.05
+
+
+def test_batches_are_a_pure_function_of_seed_and_epoch() -> None:
+    made = batcher()
+    made.epoch(1)
+    assert flat(made.epoch(2)) == flat(batcher().epoch(2))
+    assert flat(made.epoch(2)) != flat(made.epoch(3))
+    assert flat(made.epoch(2)) != flat(batcher(seed=2).epoch(2))
+
+
+def test_sentences_meet_others_in_every_epoch_and_lengths_come_in_no_order() -> None:
+    first, second = (flat(batcher().epoch(epoch)) for epoch in (1, 2))
+    again = {tuple(sorted(micro)) for micro in first} & {tuple(sorted(micro)) for micro in second}
+    assert len(again) < len(first) / 10  # the few longest sentences have no choice
+    longest = [max(TARGET[micro]) for micro in first]
+    assert longest != sorted(longest)
+    assert longest != sorted(longest, reverse=True)
+
+
+def test_updates_go_on_after_any_number_of_them() -> None:
+    made = batcher()
+    size = len(made.epoch(1))
+    straight = flat(list(itertools.islice(made.updates(), size + 5)))
+    for done in (0, 1, size - 1):
+        resumed = itertools.islice(made.updates(1, done), size + 5 - done)
+        assert flat(list(resumed)) == flat(made.epoch(1)[done:]) + flat(made.epoch(2)[:5])
+    assert straight == flat(made.epoch(1)) + flat(made.epoch(2)[:5])
+
+
+def test_a_pair_that_is_too_long_is_named() -> None:
+    source, target = np.array([3, 4, 90, 5], np.int32), np.array([3, 120, 5, 5], np.int32)
+    message = r"--max-tokens 80: 2 of 4 training pairs are longer, the first is pair 2: give at least 120"
+    with pytest.raises(UserError, match=message):
+        Batcher(source, target, 1000, 80, seed=1)
+    Batcher(source, target, 1000, 120, seed=1)
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 3])
+def test_a_tiny_corpus_is_no_special_case(pairs: int) -> None:
+    made = Batcher(SOURCE[:pairs], TARGET[:pairs], 25_000, 4096, seed=1)
+    (update,) = made.epoch(1)
+    assert sorted(itertools.chain(*flat([update]))) == list(range(pairs))
+
+
+def test_cutting_keeps_the_order_and_gives_overlong_sentences_a_batch_of_their_own() -> None:
+    source = np.array([50, 2, 2, 2, 300, 2], np.int32)
+    target = np.array([2, 2, 2, 3, 4, 500], np.int32)
+    batches = cut(np.arange(6), source, target, max_tokens=100, target_tokens=60)
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4], [5]]

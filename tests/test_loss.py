@@ -1,0 +1,99 @@
+"""The fused loss against torch's own, computed in double precision."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from nmtkit.training import loss as loss_module
+from nmtkit.training.loss import projected_cross_entropy
+
+D, W = 16, 50
+
+
+def draw(rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(rows)
+    hidden = torch.randn(rows, D, generator=random).requires_grad_()
+    matrix = torch.randn(W, D, generator=random).requires_grad_()
+    return hidden, matrix, torch.randint(W, (rows,), generator=random)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("rows", [1, 7, 512, 513, 1300])  # below, at and beyond what is computed at a time
+def test_value_and_gradients_are_those_of_torch(smoothing: float, rows: int) -> None:
+    hidden, matrix, target = draw(rows)
+    loss, nll = projected_cross_entropy(hidden, matrix, target, smoothing)
+    logits = hidden.double() @ matrix.double().T
+    expected = F.cross_entropy(logits, target, label_smoothing=smoothing, reduction="sum")
+    assert_close(loss.double(), expected, rtol=1e-6, atol=1e-4)
+    assert_close(nll.double(), F.cross_entropy(logits, target, reduction="sum"), rtol=1e-6, atol=1e-4)
+    gradients = torch.autograd.grad(loss / rows, (hidden, matrix))
+    expected_gradients = torch.autograd.grad(expected / rows, (hidden, matrix))
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_the_number_of_rows_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, matrix, target = draw(100)
+    whole = projected_cross_entropy(hidden, matrix, target, 0.1)
+    gradients = torch.autograd.grad(whole[0], (hidden, matrix))
+    monkeypatch.setattr(loss_module, "_ROWS_CPU", 13)
+    parts = projected_cross_entropy(hidden, matrix, target, 0.1)
+    assert_close(parts, whole)
+    assert_close(torch.autograd.grad(parts[0], (hidden, matrix)), gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_is_scaled_by_what_comes_after() -> None:
+    hidden, matrix, target = draw(5)
+    (once,) = torch.autograd.grad(projected_cross_entropy(hidden, matrix, target, 0.1)[0], hidden)
+    (thrice,) = torch.autograd.grad(3 * projected_cross_entropy(hidden, matrix, target, 0.1)[0], hidden)
+    assert_close(thrice, 3 * once)
+
+
+def test_without_gradients_the_values_are_the_same() -> None:
+    hidden, matrix, target = draw(600)
+    expected = projected_cross_entropy(hidden, matrix, target, 0.1)
+    for context in (torch.no_grad(), torch.inference_mode()):
+        with context:
+            loss, nll = projected_cross_entropy(hidden, matrix, target, 0.1)
+        assert not loss.requires_grad
+        assert_close((loss, nll), tuple(value.detach() for value in expected))
+
+
+def test_the_negative_log_likelihood_has_no_gradient() -> None:
+    assert not projected_cross_entropy(*draw(3), 0.1)[1].requires_grad
+
+
+def test_only_rows_and_pieces_that_matter_get_a_gradient() -> None:
+    hidden, matrix, target = draw(4)
+    frozen = matrix.detach()
+    (gradient,) = torch.autograd.grad(projected_cross_entropy(hidden, frozen, target, 0.0)[0], hidden)
+    expected = torch.autograd.grad(F.cross_entropy(hidden @ frozen.T, target, reduction="sum"), hidden)[0]
+    assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_extreme_logits_neither_overflow_nor_vanish() -> None:
+    hidden = torch.tensor([[100.0], [-100.0]], requires_grad=True)
+    matrix = torch.tensor([[1.0], [-1.0]], requires_grad=True)
+    loss, nll = projected_cross_entropy(hidden, matrix, torch.tensor([0, 0]), 0.0)
+    assert nll.item() == pytest.approx(200)
+    assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, (hidden, matrix)))
+
+
+def test_nothing_to_predict_costs_nothing() -> None:
+    hidden, matrix, target = draw(0)
+    loss, nll = projected_cross_entropy(hidden, matrix, target, 0.1)
+    assert loss.item() == nll.item() == 0
+
+
+def test_bfloat16_products_give_nearly_the_same() -> None:
+    hidden, matrix, target = draw(300)
+    expected = projected_cross_entropy(hidden, matrix, target, 0.1)[0]
+    expected_gradients = torch.autograd.grad(expected, (hidden, matrix))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = projected_cross_entropy(hidden, matrix, target, 0.1)[0]
+    assert_close(loss, expected, rtol=0.01, atol=0)
+    for gradient, exact in zip(torch.autograd.grad(loss, (hidden, matrix)), expected_gradients, strict=True):
+        assert gradient.dtype == torch.float32
+        assert F.cosine_similarity(gradient.flatten(), exact.flatten(), dim=0) > 0.999

@@ -1,0 +1,112 @@
+"""Schedules by their formulas, Adam against torch's, and its state through a checkpoint."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from nmtkit.training.config import OptimizerConfig
+from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
+
+
+def rate(update: int, d_model: int = 512, max_updates: int = 1000, **options: Any) -> float:
+    return learning_rate(update, OptimizerConfig(**options), d_model, max_updates)
+
+
+def test_the_schedule_is_the_papers() -> None:
+    for update, expected in (
+        (1, 512**-0.5 * 4000**-1.5),
+        (2000, 512**-0.5 * 2000 * 4000**-1.5),
+        (4000, 512**-0.5 * 4000**-0.5),
+        (16_000, 512**-0.5 * 16_000**-0.5),
+        (100_000, 512**-0.5 * 100_000**-0.5),
+    ):
+        assert rate(update) == pytest.approx(expected, rel=1e-12)
+    assert max(range(1, 20_000), key=rate) == 4000
+    assert rate(7, lr_scale=2.0) == 2 * rate(7)
+    assert rate(7, d_model=1024) == pytest.approx(rate(7) / math.sqrt(2))
+    assert rate(10, warmup_updates=10) == pytest.approx(512**-0.5 * 10**-0.5)
+
+
+@pytest.mark.parametrize("schedule", ["inverse-sqrt", "linear", "cosine", "constant"])
+def test_other_schedules_rise_in_a_line_to_their_peak(schedule: str) -> None:
+    options: dict[str, Any] = {"lr_schedule": schedule, "lr": 0.01, "warmup_updates": 100}
+    for update in (1, 50, 99, 100):
+        assert rate(update, **options) == pytest.approx(0.01 * update / 100)
+    rates = [rate(update, **options) for update in range(100, 1001)]
+    assert max(rates) == rates[0]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_other_schedules_fall_as_their_names_say() -> None:
+    options: dict[str, Any] = {"lr": 0.01, "warmup_updates": 100, "max_updates": 1000}
+    assert rate(400, lr_schedule="inverse-sqrt", **options) == pytest.approx(0.005)
+    assert rate(550, lr_schedule="linear", **options) == pytest.approx(0.005)
+    assert rate(1000, lr_schedule="linear", **options) == 0
+    assert rate(550, lr_schedule="cosine", **options) == pytest.approx(0.005)
+    assert rate(325, lr_schedule="cosine", **options) == pytest.approx(0.01 * (0.5 + 0.5 * math.cos(math.pi / 4)))
+    assert rate(1000, lr_schedule="cosine", **options) == pytest.approx(0)
+    assert rate(999, lr_schedule="constant", **options) == 0.01
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 3))
+
+
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, begin: int, end: int) -> None:
+    for number in range(begin, end):
+        x = torch.randn(4, 5, generator=torch.Generator().manual_seed(number))
+        optimizer.zero_grad()
+        torch.autograd.backward((model(x) ** 2).sum())
+        optimizer.step()
+
+
+def test_adam_is_torchs_with_the_papers_numbers() -> None:
+    ours, reference = make_model(), make_model()
+    steps(ours, make_optimizer(ours, OptimizerConfig(lr=0.01)), 0, 20)
+    steps(reference, torch.optim.Adam(reference.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9), 0, 20)
+    for parameter, expected in zip(ours.parameters(), reference.parameters(), strict=True):
+        assert_close(parameter, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_weight_decay_is_decoupled() -> None:
+    model = make_model()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = make_optimizer(model, OptimizerConfig(lr=0.1, weight_decay=0.5))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        assert_close(parameter.detach(), old * (1 - 0.1 * 0.5))
+
+
+def test_an_optimizer_taken_up_from_its_tensors_goes_on_bit_for_bit() -> None:
+    config = OptimizerConfig(lr=0.01)
+    straight, first, second = make_model(), make_model(), make_model()
+    steps(straight, make_optimizer(straight, config), 0, 10)
+    optimizer = make_optimizer(first, config)
+    steps(first, optimizer, 0, 4)
+    tensors = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, first).items()}
+    assert {name.partition(".")[0] for name in tensors} == {"step", "exp_avg", "exp_avg_sq"}
+    second.load_state_dict(first.state_dict())
+    resumed = make_optimizer(second, config)
+    load_optimizer(resumed, second, tensors)
+    steps(second, resumed, 4, 10)
+    for parameter, expected in zip(second.parameters(), straight.parameters(), strict=True):
+        assert torch.equal(parameter, expected)
+
+
+def test_loading_copies_so_that_training_leaves_the_tensors_alone() -> None:
+    model = make_model()
+    optimizer = make_optimizer(model, OptimizerConfig())
+    steps(model, optimizer, 0, 1)
+    tensors = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, model).items()}
+    kept = {name: tensor.clone() for name, tensor in tensors.items()}
+    resumed = make_optimizer(model, OptimizerConfig())
+    load_optimizer(resumed, model, tensors)
+    steps(model, resumed, 1, 3)
+    assert all(torch.equal(tensors[name], kept[name]) for name in kept)
