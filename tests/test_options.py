@@ -135,6 +135,13 @@ def test_options_come_from_a_file_and_the_command_line_wins(
     assert values["given"] == ["spoons"]
 
 
+def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.toml").write_text('guest = "Ann"')
+    assert run("--config", str(tmp_path / "a.toml"), capsys=capsys)[1]["guest"] == ("Ann",)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [

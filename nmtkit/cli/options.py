@@ -123,11 +123,13 @@ def _read_config_file(context: click.Context, parameter: click.Parameter, path: 
         raise UserError(f"--config {path}: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: a table of options is expected")
-    known = {parameter.name for parameter in context.command.params}
+    known = {parameter.name: parameter for parameter in context.command.params}
     defaults = {key.replace("-", "_"): value for key, value in values.items()}
-    for key in defaults:
+    for key, value in defaults.items():
         if key not in known:
             raise UserError(f"--config {path}: {context.command.name} has no option {flag(key)}")
+        if getattr(known[key], "multiple", False) and not isinstance(value, list):
+            defaults[key] = [value]
     context.default_map = defaults
 
 
