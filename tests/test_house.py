@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -178,6 +179,29 @@ def test_documents_name_flags_that_exist(document: Path) -> None:
     assert set(FLAG.findall(text)) - known == set()
     for command, arguments in re.findall(r"\bnmt-(preprocess|train|average|generate)\b([^\n|;`&]*)", text):
         assert set(FLAG.findall(arguments)) - flags(command) == set(), f"nmt-{command}{arguments}"
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The nmt- commands of a text, each as its words in alphabetical order, without what happens to their output."""
+    joined = re.sub(r"\\\n\s*", "", text)
+    return [
+        sorted(shlex.split(line)) for line in re.findall(r"^\s*(nmt-[a-z]+ [^\n>|]*?)(?: 2>.*)?$", joined, re.MULTILINE)
+    ]
+
+
+@pytest.mark.parametrize("recipe", ["multi30k", "multi30k-bpe", "tanaka"])
+def test_the_numbered_commands_of_a_recipe_are_what_make_runs(recipe: str, tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    shown = subprocess.run(
+        ["make", "-n", "-C", str(examples / recipe), "FOLDER=text"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    by_hand = (ROOT / "examples" / recipe / "README.md").read_text(encoding="utf-8")
+    assert commands_in(by_hand) == commands_in(shown.stdout)
+    assert len(commands_in(by_hand)) == len(COMMANDS)
 
 
 def test_every_command_is_installed_and_has_its_script() -> None:
