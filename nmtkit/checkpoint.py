@@ -99,26 +99,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. UserError if it is missing, damaged, cut short, of a newer version, or not one of ours."""
     _verify_checksum(path)
     try:
-        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        header = json.loads(_to_bytes(tensors.pop("header")))
-    except (RuntimeError, pickle.UnpicklingError, KeyError, ValueError, AttributeError) as error:
+        return _from_tensors(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except (RuntimeError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not a checkpoint of nmtkit ({type(error).__name__})") from error
-    if header.get("format") != FORMAT:
-        raise UserError(f"{path}: not a checkpoint of nmtkit")
-    if header["version"] != VERSION:
-        raise UserError(f"{path}: format version {header['version']}, this nmtkit reads {VERSION}: use a newer nmtkit")
-    source = _tokenizer("source", header, tensors)
-    target = source if header["joined_vocabulary"] else _tokenizer("target", header, tensors)
-    return Checkpoint(
-        model_config=ModelConfig.from_dict(header["model"]),
-        weights=_with_prefix(_WEIGHTS, tensors),
-        source_language=header["source_language"],
-        target_language=header["target_language"],
-        source=source,
-        target=target,
-        progress=header["progress"],
-        optimizer=_with_prefix(_OPTIMIZER, tensors) or None,
-    )
 
 
 def list_checkpoints(save_dir: Path) -> list[tuple[int, Path]]:
@@ -163,11 +148,31 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     for side, tokenizer in sides.items():
         tensors[f"{side}.vocabulary"] = _from_bytes(tokenizer.vocab.to_bytes())
         tensors[f"{side}.tokenizer"] = _from_bytes(tokenizer.model)
-    tensors |= {_WEIGHTS + name: tensor.contiguous() for name, tensor in checkpoint.weights.items()}
-    tensors |= {_OPTIMIZER + name: tensor.contiguous() for name, tensor in (checkpoint.optimizer or {}).items()}
+    tensors |= {_WEIGHTS + name: tensor for name, tensor in checkpoint.weights.items()}
+    tensors |= {_OPTIMIZER + name: tensor for name, tensor in (checkpoint.optimizer or {}).items()}
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     # Named in the order of the archive's records, so that a reader in another language needs no pickle.
     header["tensors"] = [[name, str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()]
     return {"header": _from_bytes(json.dumps(header, ensure_ascii=False).encode()), **tensors}
+
+
+def _from_tensors(tensors: dict[str, Tensor]) -> Checkpoint:
+    header = json.loads(_to_bytes(tensors["header"]))
+    if header["format"] != FORMAT:
+        raise UserError("not a checkpoint of nmtkit")
+    if header["version"] != VERSION:
+        raise UserError(f"format version {header['version']}, this nmtkit reads {VERSION}: use a newer nmtkit")
+    source = _tokenizer("source", header, tensors)
+    return Checkpoint(
+        model_config=ModelConfig.from_dict(header["model"]),
+        weights=_with_prefix(_WEIGHTS, tensors),
+        source_language=header["source_language"],
+        target_language=header["target_language"],
+        source=source,
+        target=source if header["joined_vocabulary"] else _tokenizer("target", header, tensors),
+        progress=header["progress"],
+        optimizer=_with_prefix(_OPTIMIZER, tensors) or None,
+    )
 
 
 def _tokenizer(side: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> Tokenizer:

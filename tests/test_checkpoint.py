@@ -1,0 +1,314 @@
+"""The checkpoint file: exact, whole or absent, safe to load, and readable without nmtkit, torch or pickle."""
+
+import json
+import os
+import random
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit import checkpoint as checkpoint_module
+from nmtkit.checkpoint import (
+    Checkpoint,
+    _append_checksum,
+    _to_tensors,
+    link_checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
+from nmtkit.errors import RunError, UserError
+from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.vocab import SPECIALS, Vocabulary
+
+MakeCheckpoint = Callable[..., Checkpoint]
+
+
+@pytest.fixture
+def full(make_checkpoint: MakeCheckpoint) -> Checkpoint:
+    """A checkpoint as training writes it, with an optimizer and two vocabularies of their own."""
+    checkpoint = make_checkpoint()
+    optimizer = {f"exp_avg.{name}": torch.randn_like(tensor) for name, tensor in checkpoint.weights.items()}
+    optimizer |= {f"step.{name}": torch.tensor(7.0) for name in checkpoint.weights}
+    source, target = (SpaceTokenizer(Vocabulary([*SPECIALS, *pieces])) for pieces in ("abc", "äöü日"))
+    progress = {"update": 12, "valid_loss": 1 / 3, "options": {"stop": {"max_minutes": None}}, "note": "größer"}
+    return replace(checkpoint, source=source, target=target, progress=progress, optimizer=optimizer)
+
+
+def assert_same(first: Checkpoint, second: Checkpoint) -> None:
+    for ours, theirs in ((first.weights, second.weights), (first.optimizer or {}, second.optimizer or {})):
+        assert list(ours) == list(theirs)
+        for name, tensor in ours.items():
+            assert tensor.dtype == theirs[name].dtype
+            assert torch.equal(tensor, theirs[name])
+    for name in ("model_config", "source_language", "target_language", "progress", "joined"):
+        assert getattr(first, name) == getattr(second, name)
+    for ours_side, theirs_side in ((first.source, second.source), (first.target, second.target)):
+        assert ours_side.kind == theirs_side.kind
+        assert ours_side.vocab == theirs_side.vocab
+        assert ours_side.model == theirs_side.model
+
+
+def test_what_is_saved_is_loaded_bit_for_bit(full: Checkpoint, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    for checkpoint in (full, make_checkpoint(positions="learned", share_embeddings="none", attention_window=3)):
+        save_checkpoint(tmp_path / "a.pt", checkpoint)
+        loaded = load_checkpoint(tmp_path / "a.pt")
+        assert_same(loaded, checkpoint)
+        save_checkpoint(tmp_path / "b.pt", loaded)
+        assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.pt").read_bytes()
+
+
+def test_the_file_tells_nothing_of_when_and_where_it_was_written(full: Checkpoint, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "a.pt", tmp_path / "folder" / "another name.pt"):
+        save_checkpoint(path, full)
+    assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "folder" / "another name.pt").read_bytes()
+
+
+def test_the_model_that_is_built_is_the_one_that_was_saved(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint()
+    save_checkpoint(tmp_path / "a.pt", checkpoint)
+    model = load_checkpoint(tmp_path / "a.pt").build_model()
+    assert not model.training
+    assert {name for name, _ in model.named_parameters()} == set(checkpoint.weights)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, checkpoint.weights[name])
+    assert model.source_embedding.weight is model.output_matrix  # tied, and saved once
+    assert sum(tensor.size(0) == len(checkpoint.source.vocab) for tensor in checkpoint.weights.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda weights: weights.pop("decoder.1.feed_forward.inner.bias"),
+            r"decoder\.1\.feed_forward\.inner\.bias is miss",
+        ),
+        (lambda weights: weights.update(extra=torch.zeros(1)), r"extra is unknown"),
+        (
+            lambda weights: weights.update({"encoder.0.feed_forward.inner.bias": torch.zeros(3)}),
+            r"\[3\] where \[32\] is",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_by_name(
+    change: Callable[[dict[str, Tensor]], Any], message: str, make_checkpoint: MakeCheckpoint
+) -> None:
+    checkpoint = make_checkpoint()
+    change(checkpoint.weights)
+    with pytest.raises(UserError, match=message):
+        checkpoint.build_model()
+
+
+def test_torch_alone_reads_it_safely(full: Checkpoint, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "a.pt", full)
+    tensors = torch.load(tmp_path / "a.pt", weights_only=True)
+    header = json.loads(tensors["header"].numpy().tobytes())
+    assert header["progress"] == full.progress
+    assert tensors["target.vocabulary"].numpy().tobytes().decode().splitlines()[4:] == list("äöü日")
+    for name, tensor in full.weights.items():
+        assert torch.equal(tensors[f"weights.{name}"], tensor)
+
+
+def read_without_pickle(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(header, arrays) of a checkpoint, as a reader in any language would get them from the archive's records."""
+    with zipfile.ZipFile(path) as archive:
+        names = {name.partition("/")[2]: name for name in archive.namelist()}
+        assert archive.read(names["byteorder"]) == b"little"
+        header = json.loads(archive.read(names["data/0"]))
+        arrays = {}
+        for number, (name, dtype, shape) in enumerate(header["tensors"], 1):
+            arrays[name] = np.frombuffer(archive.read(names[f"data/{number}"]), dtype).reshape(shape)
+    return header, arrays
+
+
+def test_a_zip_reader_and_json_are_enough_to_read_it(
+    full: Checkpoint, make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
+    for checkpoint in (full, make_checkpoint()):
+        save_checkpoint(tmp_path / "a.pt", checkpoint)
+        header, arrays = read_without_pickle(tmp_path / "a.pt")
+        assert header["format"] == "nmtkit checkpoint"
+        assert header["model"] == checkpoint.model_config.to_dict()
+        assert arrays["source.vocabulary"].tobytes() == checkpoint.source.vocab.to_bytes()
+        assert arrays["source.tokenizer"].tobytes() == checkpoint.source.model
+        for prefix, tensors in (("weights", checkpoint.weights), ("optimizer", checkpoint.optimizer or {})):
+            for name, tensor in tensors.items():
+                np.testing.assert_array_equal(arrays[f"{prefix}.{name}"], tensor.numpy())
+        assert sum(name.startswith("weights.") for name in arrays) == len(checkpoint.weights)
+
+
+def test_a_file_cut_short_anywhere_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    content, path = tiny_checkpoint.read_bytes(), tmp_path / "cut.pt"
+    lengths = {0, 1, 3, 70, 71, 100, len(content) // 2, *(len(content) - n for n in (1, 2, 64, 70, 71, 72, 73, 95))}
+    for length in lengths | {random.Random(1).randrange(len(content)) for _ in range(20)}:
+        path.write_bytes(content[:length])
+        with pytest.raises(UserError, match=rf"^{path}: "):
+            load_checkpoint(path)
+
+
+def test_one_changed_byte_anywhere_is_noticed(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    content, path = tiny_checkpoint.read_bytes(), tmp_path / "flipped.pt"
+    places = {
+        0,
+        1,
+        2,
+        3,
+        30,
+        64,
+        200,
+        len(content) // 2,
+        *(len(content) - n for n in (1, 20, 64, 65, 71, 72, 73, 74, 93)),
+    }
+    for place in places | {random.Random(2).randrange(len(content)) for _ in range(40)}:
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match=rf"^{path}: "):
+            load_checkpoint(path)
+
+
+def test_bytes_added_at_the_end_are_noticed(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "longer.pt"
+    path.write_bytes(tiny_checkpoint.read_bytes() + b"\n")
+    with pytest.raises(UserError, match="cut short"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"text\n" * 100, bytes(1000)])
+def test_what_is_no_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "other.pt"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"^{path}: "):
+        load_checkpoint(path)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.pt", tmp_path):
+        with pytest.raises(UserError, match=str(path)):
+            load_checkpoint(path)
+
+
+class Harmful:
+    """Would make a folder when unpickled."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.witness),)
+
+
+def sign(path: Path, content: Any) -> None:
+    """Write an archive of anything with a checksum that is right."""
+    with path.open("wb") as file:
+        torch.save(content, file)
+        _append_checksum(file)
+
+
+def test_pickled_code_is_never_run_even_under_a_right_checksum(tmp_path: Path) -> None:
+    path, witness = tmp_path / "harmful.pt", tmp_path / "witness"
+    sign(path, {"header": Harmful(witness)})
+    with pytest.raises(UserError, match=rf"^{path}: not a checkpoint of nmtkit"):
+        load_checkpoint(path)
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        torch.zeros(3),
+        [torch.zeros(3)],
+        {},
+        {"header": torch.zeros(3)},
+        {"header": 5},
+        {"weights": {"a": torch.zeros(1)}},
+    ],
+)
+def test_archives_of_other_programs_are_refused(content: Any, tmp_path: Path) -> None:
+    path = tmp_path / "foreign.pt"
+    sign(path, content)
+    with pytest.raises(UserError, match=rf"^{path}: not a checkpoint of nmtkit"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, "format version 2, this nmtkit reads 1: use a newer nmtkit"),
+        ({"format": "another"}, "not a checkpoint of nmtkit"),
+        ({"model": {"d_model": 16, "wings": 2}}, "'wings' .*newer version"),
+        ({"model": {"d_model": 15}}, "--d-model 15"),
+        ({"model": None}, "not a checkpoint of nmtkit"),
+        ({"tokenizer": {}}, "not a checkpoint of nmtkit"),
+    ],
+)
+def test_a_header_from_elsewhere_is_refused(
+    change: dict[str, Any], message: str, full: Checkpoint, tmp_path: Path
+) -> None:
+    tensors, path = _to_tensors(full), tmp_path / "a.pt"
+    header = json.loads(tensors["header"].numpy().tobytes()) | change
+    sign(path, {**tensors, "header": torch.tensor(list(json.dumps(header).encode()), dtype=torch.uint8)})
+    with pytest.raises(UserError, match=rf"^{path}: .*{message}"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("failing", ["torch.save", "_append_checksum", "fsync"])
+def test_a_failure_while_writing_leaves_the_old_file(
+    failing: str, make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.pt"
+    save_checkpoint(path, make_checkpoint(seed=1))
+    before = path.read_bytes()
+
+    def save(tensors: Any, file: Any) -> None:
+        file.write(b"half")
+        raise RuntimeError("PytorchStreamWriter failed writing file data/3: file write failed\nmore")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if failing == "torch.save":
+        monkeypatch.setattr(torch, "save", save)
+    elif failing == "fsync":
+        monkeypatch.setattr(os, "fsync", fail)
+    else:
+        monkeypatch.setattr(checkpoint_module, failing, fail)
+    with pytest.raises(RunError, match=rf"cannot write {path}: (No space left|PytorchStreamWriter)"):
+        save_checkpoint(path, make_checkpoint(seed=2))
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["a.pt"]  # noqa: PTH208
+
+
+def test_the_numbered_checkpoints_are_listed_oldest_first(tmp_path: Path) -> None:
+    for name in (
+        "checkpoint_10.pt",
+        "checkpoint_9.pt",
+        "checkpoint_last.pt",
+        "checkpoint_1.pt.bak",
+        ".checkpoint_3.pt",
+    ):
+        (tmp_path / name).touch()
+    assert list_checkpoints(tmp_path) == [(9, tmp_path / "checkpoint_9.pt"), (10, tmp_path / "checkpoint_10.pt")]
+
+
+def test_a_second_name_follows_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(1, "no hard links here")
+
+    for number in (1, 2, 3):
+        path = tmp_path / f"checkpoint_{number}.pt"
+        path.write_bytes(bytes([number]))
+        if number == 3:
+            monkeypatch.setattr(os, "link", refuse)
+        link_checkpoint(path, "checkpoint_last.pt")
+        assert (tmp_path / "checkpoint_last.pt").read_bytes() == bytes([number])
+    assert (tmp_path / "checkpoint_1.pt").read_bytes() == b"\1"
+    assert len(list(tmp_path.iterdir())) == 4
