@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from nmtkit.checkpoint import (
@@ -31,6 +32,7 @@ class SaveDir:
         self.folder = config.save_dir
         self.newest: int | None = None  # the update of the newest checkpoint
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
+        self._is_best = False  # whether the newest checkpoint was the best so far
         self._last_save = time.monotonic()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -38,9 +40,11 @@ class SaveDir:
             raise UserError(f"--save-dir {self.folder}: cannot be made ({error.strerror})") from error
 
     def prepare(self, options: dict[str, Any]) -> None:
-        """Note the options of the run, and clear away what a killed one left half-written."""
+        """Note the options of the run, and put right what a killed one left half-done."""
         for leftover in self.folder.glob(".*.partial"):
             leftover.unlink()
+        if self.newest is not None:
+            self._name(checkpoint_path(self.folder, self.newest))
         with staged_file(self.folder / OPTIONS) as file:
             file.write(json.dumps(options, indent=2).encode() + b"\n")
 
@@ -56,6 +60,7 @@ class SaveDir:
             if checkpoint.optimizer is not None:
                 self.newest = update
                 self._validations = dict(checkpoint.progress["checkpoint_validations"])
+                self._is_best = checkpoint.progress.get("is_best", False)
                 return checkpoint
         if numbered:
             raise UserError(
@@ -68,28 +73,36 @@ class SaveDir:
         """Whether --save-minutes have passed since the last checkpoint."""
         return time.monotonic() - self._last_save >= self.config.save_minutes * 60
 
-    def save(self, update: int, checkpoint: Checkpoint, is_best: bool, better: Callable[[float, float], bool]) -> None:
+    def forget_validations(self) -> None:
+        """Rank no checkpoint by its validation so far: what decides has become another metric."""
+        self._validations, self._is_best = {}, False
+
+    def save(self, update: int, checkpoint: Checkpoint, better: Callable[[float, float], bool]) -> None:
         """Write the checkpoint of an update, point `last` (and `best`) to it, and drop those no longer kept."""
-        metric = checkpoint.progress["best_metric"]
-        if metric in checkpoint.progress:
-            self._validations[update] = checkpoint.progress[metric]
-        checkpoint.progress["checkpoint_validations"] = sorted(self._validations.items())
+        progress = checkpoint.progress
+        if progress["best_metric"] in progress:
+            self._validations[update] = progress[progress["best_metric"]]
+        progress["checkpoint_validations"] = sorted(self._validations.items())
         path = checkpoint_path(self.folder, update)
         save_checkpoint(path, checkpoint)
-        link_checkpoint(path, LAST)
-        if is_best:
-            link_checkpoint(path, BEST)
-        self.newest = update
+        self.newest, self._is_best = update, progress["is_best"]
+        self._name(path)
         self._last_save = time.monotonic()
-        self._prune(better)
+        self._prune(update, better)
 
-    def _prune(self, better: Callable[[float, float], bool]) -> None:
-        """Keep the newest N and the best N."""
-        numbered = list_checkpoints(self.folder)
-        ranked = sorted(self._validations.items(), key=lambda item: item[1], reverse=better(1.0, 0.0))
-        keep = {update for update, _ in numbered[-self.config.keep_last :]}
-        keep |= {update for update, _ in ranked[: self.config.keep_best]}
-        for update, path in numbered:
+    def _name(self, newest: Path) -> None:
+        """Point `last`, and `best` if that is what it is, to the newest checkpoint."""
+        link_checkpoint(newest, LAST)
+        if self._is_best:
+            link_checkpoint(newest, BEST)
+
+    def _prune(self, newest: int, better: Callable[[float, float], bool]) -> None:
+        """Keep the newest N and the best N. One beyond the newest was passed over as damaged: it is no substitute."""
+        numbered = {update: path for update, path in list_checkpoints(self.folder) if update <= newest}
+        validated = [update for update in self._validations if update in numbered]
+        ranked = sorted(validated, key=self._validations.__getitem__, reverse=better(1.0, 0.0))
+        keep = {*list(numbered)[-self.config.keep_last :], *ranked[: self.config.keep_best]}
+        for update, path in numbered.items():
             if update not in keep:
                 path.unlink(missing_ok=True)
                 self._validations.pop(update, None)

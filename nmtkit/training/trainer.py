@@ -250,6 +250,7 @@ class Trainer:
         progress = {
             **asdict(state),
             "best_metric": self.validator.metric,
+            "is_best": bool(state.validation) and state.validations_since_best == 0,
             **state.validation,
             "options": self.options.to_dict(),
         }
@@ -263,8 +264,7 @@ class Trainer:
             progress=progress,
             optimizer=optimizer_tensors(self.optimizer, self.model),
         )
-        is_best = bool(state.validation) and state.validations_since_best == 0
-        self.save_dir.save(state.update, checkpoint, is_best, self.validator.better)
+        self.save_dir.save(state.update, checkpoint, self.validator.better)
 
     def _resume(self) -> None:
         """Take up weights, optimizer and place in the data from the newest good checkpoint, if there is one."""
@@ -284,6 +284,9 @@ class Trainer:
             )
         progress = checkpoint.progress
         self.state = RunState(**{part.name: progress[part.name] for part in fields(RunState)})
+        if progress["best_metric"] != self.validator.metric:
+            self.state.best, self.state.validations_since_best = None, 0
+            self.save_dir.forget_validations()
         load_weights(self.model, checkpoint.weights)
         load_optimizer(self.optimizer, self.model, checkpoint.optimizer or {})
         if self.state.scaler:
@@ -352,4 +355,7 @@ def perplexity(nll: float) -> float:
 
 
 def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    return next(f"{name} was {before.get(name)}, is {now[name]}" for name in now if before.get(name) != now[name])
+    names = {**before, **now}
+    return next(
+        f"{name} was {before.get(name)}, is {now.get(name)}" for name in names if before.get(name) != now.get(name)
+    )
