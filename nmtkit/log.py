@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ class _Handler(logging.Handler):
         event = getattr(record, "event", None)
         if self.as_json:
             values = event or {"event": record.levelname.lower(), "message": record.getMessage()}
-            line = json.dumps({"time": round(record.created, 3), **values}, ensure_ascii=False)
+            line = to_json({"time": round(record.created, 3), **values})
         else:
             clock = time.strftime("%H:%M:%S", time.localtime(record.created))
             prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
@@ -63,6 +64,14 @@ def configure(config: LogConfig, is_main: bool = True) -> None:
     else:
         logger.setLevel(logging.WARNING if config.quiet else logging.INFO)
         _style = "off" if config.quiet and _style != "json" else _style
+
+
+def to_json(values: Mapping[str, Any]) -> str:
+    """One JSON object on one line. A number that is not finite stands as null: JSON has none."""
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }
+    return json.dumps(finite, ensure_ascii=False)
 
 
 _style = "off"  # a library that nobody configured keeps quiet

@@ -1,12 +1,11 @@
 """Where the numbers of a run go: to the log, to `metrics.jsonl` in the save folder, and to TensorBoard."""
 
 import json
-import math
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nmtkit.log import report
+from nmtkit.log import report, to_json
 from nmtkit.staging import staged_file
 
 METRICS = "metrics.jsonl"
@@ -40,13 +39,9 @@ class MetricsWriter:
             self._board.close()
 
     def write(self, event: str, update: int, values: dict[str, Any]) -> None:
-        """Record the numbers of an event, and log them. One that is not finite stands as null, as JSON wants it."""
+        """Record the numbers of an event, and log them."""
         report(event, {"update": update, **values})
-        finite = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
-        print(json.dumps({"event": event, "update": update, **finite}), file=self._file, flush=True)
+        print(to_json({"event": event, "update": update, **values}), file=self._file, flush=True)
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):

@@ -33,8 +33,7 @@ class Validator:
         if self.possible:
             self.dataset, self.split = dataset, dataset.split(SPLIT)
             source, target = self.split.source.lengths, self.split.target.lengths
-            longest = int(max(source.max(), target.max(), max_tokens))  # an overlong pair is a batch by itself
-            self.batches = cut(np.lexsort((source, target)), source, target, longest, max_tokens)
+            self.batches = cut(np.lexsort((source, target)), source, target, max_tokens, max_tokens)
 
     def better(self, value: float, than: float) -> bool:
         """Whether one value of the metric is better than another."""
