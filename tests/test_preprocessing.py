@@ -311,7 +311,7 @@ def arguments(folder: Path, *more: object) -> list[str]:
 def test_the_command_reports_what_it_did(corpus: Path, run_command: Run) -> None:
     done = run_command("nmt-preprocess", *arguments(corpus, "--log-format", "json", "--workers", 2))
     assert (done.returncode, done.stdout) == (0, b"")
-    events = {event.get("split"): event for event in map(json.loads, done.stderr.splitlines())}
+    events = {event.get("split"): event for event in map(json.loads, done.stderr.splitlines())}  # and nothing else
     dataset = Dataset.open(corpus / "dataset")
     assert events["train"]["sentences"] == len(dataset.split("train"))
     assert events["train"]["dropped"] == f"{dataset.rows['train'].dropped['empty']} empty"

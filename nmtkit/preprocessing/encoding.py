@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import EOS, UNK
 from nmtkit.workers import WorkerPool
 
+Lengths = npt.NDArray[np.int32]
 Task = tuple[Block, Block, bytes]  # source, target, a byte a pair: whether it is a repeat
 
 
@@ -28,7 +28,7 @@ class EncodedSide:
     """One side of a block: its tokens in a row, and the length of each sentence, EOS counted."""
 
     tokens: Tokens
-    lengths: npt.NDArray[np.int32]
+    lengths: Lengths
     unknown: int
 
 
@@ -53,35 +53,40 @@ class Encoder:
         targets = self.target.encode(target_block.lines())
         read, dropped = len(sources), Counter[str]()
         if self.cleaning is not None:
-            reasons = [
-                _reason(len(source), len(target), repeat, self.cleaning)
-                for source, target, repeat in zip(sources, targets, repeats, strict=True)
-            ]
-            dropped.update(reason for reason in reasons if reason)
-            sources = [source for source, reason in zip(sources, reasons, strict=True) if not reason]
-            targets = [target for target, reason in zip(targets, reasons, strict=True) if not reason]
+            kept = _clean(_lengths(sources), _lengths(targets), repeats, self.cleaning, dropped).tolist()
+            sources, targets = list(compress(sources, kept)), list(compress(targets, kept))
         return EncodedBlock(read, (_pack(sources, self.source), _pack(targets, self.target)), dropped)
 
 
-def _reason(source: int, target: int, repeat: int, cleaning: CleaningConfig) -> str | None:
-    """Why a pair of so many tokens is left out, or None; the first reason that holds is the one that counts."""
-    if not (source and target):
-        return "empty"
-    if repeat:
-        return "duplicate"
-    shorter, longer = (source, target) if source < target else (target, source)
-    if longer > cleaning.max_length:
-        return "too long"
-    if cleaning.max_ratio is not None and longer > cleaning.max_ratio * shorter:
-        return "ratio"
-    return None
+def _clean(
+    sources: Lengths, targets: Lengths, repeats: bytes, cleaning: CleaningConfig, dropped: Counter[str]
+) -> npt.NDArray[np.bool_]:
+    """Which pairs of so many tokens are kept. The others are counted in `dropped` under the first reason that holds."""
+    shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
+    reasons = {
+        "empty": shorter == 0,
+        "duplicate": np.frombuffer(repeats, np.bool_),
+        "too long": longer > cleaning.max_length,
+    }
+    if cleaning.max_ratio is not None:
+        reasons["ratio"] = longer > cleaning.max_ratio * shorter
+    kept = np.ones(len(sources), np.bool_)
+    for reason, holds in reasons.items():
+        if count := np.count_nonzero(kept & holds):
+            dropped[reason] += int(count)
+        kept &= ~holds
+    return kept
+
+
+def _lengths(sentences: list[list[int]]) -> Lengths:
+    return np.fromiter(map(len, sentences), np.int32, len(sentences))
 
 
 def _pack(sentences: list[list[int]], tokenizer: Tokenizer) -> EncodedSide:
     for ids in sentences:
         ids.append(EOS)
-    lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
-    dtype: np.dtype[Any] = token_type(len(tokenizer.vocab))
+    lengths = _lengths(sentences)
+    dtype = token_type(len(tokenizer.vocab))
     tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
     return EncodedSide(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
 

@@ -58,11 +58,11 @@ def scan(
 
 
 def _scan_block(blocks: tuple[Block, Block], count_words: bool, with_hashes: bool) -> Scan:
-    lines = [block.lines() for block in blocks]
+    source, target = (block.lines() for block in blocks)
     return Scan(
-        pairs=len(lines[0]),
-        has_text=any(source.strip() and target.strip() for source, target in zip(*lines, strict=True)),
-        words=(_count(lines[0]), _count(lines[1])) if count_words else (Words(), Words()),
+        pairs=len(source),
+        has_text=any(one.strip() and other.strip() for one, other in zip(source, target, strict=True)),
+        words=(_count(source), _count(target)) if count_words else (Words(), Words()),
         hashes=hash_pairs(blocks[0].raw_lines(), blocks[1].raw_lines()) if with_hashes else b"",
     )
 
