@@ -39,7 +39,7 @@ from nmtkit.training.loss import projected_cross_entropy
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
 from nmtkit.training.save_dir import SaveDir
-from nmtkit.training.validation import Validator
+from nmtkit.training.validation import VALIDATION, Validator
 from nmtkit.vocab import PAD
 
 
@@ -105,6 +105,7 @@ class Trainer:
         self.precision = resolve_precision(options.device.precision, self.device)
         self.model_config = options.model.for_vocabularies(dataset.joined)
         self.split = dataset.split("train")
+        _check_positions(dataset, self.model_config)
         batches = options.batches
         self.batcher = Batcher(
             self.split.source.lengths, self.split.target.lengths, batches.batch_tokens, batches.max_tokens, batches.seed
@@ -352,6 +353,19 @@ class Trainer:
 def perplexity(nll: float) -> float:
     """exp(nll), per piece; infinite where it overflows."""
     return math.exp(nll) if nll < 700 else math.inf
+
+
+def _check_positions(dataset: Dataset, config: ModelConfig) -> None:
+    """UserError where a sentence to train or to validate on is longer than learned positions reach."""
+    if config.positions != "learned":
+        return
+    for split in (dataset.split(name) for name in dataset.split_names if name in ("train", VALIDATION)):
+        longest = max(int(side.lengths.max(initial=0)) for side in (split.source, split.target))
+        if longest > config.max_positions:
+            raise UserError(
+                f"--max-positions {config.max_positions}: split '{split.name}' has a sentence of {longest} tokens: "
+                f"give at least {longest}, or take --positions sinusoidal"
+            )
 
 
 def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:

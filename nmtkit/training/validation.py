@@ -18,7 +18,7 @@ from nmtkit.training.config import ValidationConfig
 from nmtkit.training.loss import projected_cross_entropy
 from nmtkit.vocab import PAD
 
-SPLIT = "valid"
+VALIDATION = "valid"
 
 
 class Validator:
@@ -27,11 +27,11 @@ class Validator:
     def __init__(self, dataset: Dataset, config: ValidationConfig, max_tokens: int, smoothing: float) -> None:
         self.config, self.smoothing, self.max_tokens = config, smoothing, max_tokens
         self.metric = "valid_bleu" if config.valid_bleu else "valid_loss"
-        self.possible = SPLIT in dataset.split_names and len(dataset.split(SPLIT)) > 0
+        self.possible = VALIDATION in dataset.split_names and len(dataset.split(VALIDATION)) > 0
         if config.valid_bleu and not self.possible:
-            raise UserError(f"--valid-bleu: {dataset.folder} has no split '{SPLIT}': preprocess with --validpref")
+            raise UserError(f"--valid-bleu: {dataset.folder} has no split '{VALIDATION}': preprocess with --validpref")
         if self.possible:
-            self.dataset, self.split = dataset, dataset.split(SPLIT)
+            self.dataset, self.split = dataset, dataset.split(VALIDATION)
             source, target = self.split.source.lengths, self.split.target.lengths
             self.batches = cut(np.lexsort((source, target)), source, target, max_tokens, max_tokens)
 
