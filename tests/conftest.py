@@ -93,3 +93,23 @@ def tiny_checkpoint(make_checkpoint: Callable[..., Checkpoint], tmp_path_factory
     path = tmp_path_factory.mktemp("checkpoint") / "tiny.pt"
     save_checkpoint(path, make_checkpoint())
     return path
+
+
+@pytest.fixture(scope="session")
+def datasets(run_command: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two datasets of the same 240 pairs, the target being the source backwards in capitals: `joined`, made of raw text
+    by SentencePiece, and `separate`, of words. The validation split holds a sentence longer than any of training."""
+    folder, random_words = tmp_path_factory.mktemp("datasets"), random.Random(1)
+    words = [a + b + c for a in "ktpm" for b in "aeo" for c in "lsn"]
+    for split, pairs, longest in (("train", 240, 8), ("valid", 16, 8), ("valid", 1, 40)):
+        with (folder / f"{split}.en").open("a") as source, (folder / f"{split}.de").open("a") as target:
+            for _ in range(pairs):
+                sentence = random_words.choices(words, k=random_words.randint(longest // 4, longest))
+                print(*sentence, file=source)
+                print(*(word.upper() for word in reversed(sentence)), file=target)
+    kinds = {"joined": ("--vocab-size", 70), "separate": ("--tokenizer", "space", "--separate-vocab")}
+    text = ("-s", "en", "-t", "de", "--trainpref", folder / "train", "--validpref", folder / "valid")
+    for kind, arguments in kinds.items():
+        made = run_command("nmt-preprocess", *text, "--destdir", folder / kind, *arguments)
+        assert made.returncode == 0, made.stderr.decode()
+    return {kind: folder / kind for kind in kinds}

@@ -1,0 +1,525 @@
+"""nmt-train through the real command: what it writes, that it goes on as if never stopped, and how it refuses."""
+
+import json
+import math
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import BIN, Run
+from torch import Tensor
+
+from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+from nmtkit.training.trainer import Trainer
+
+Result = subprocess.CompletedProcess[bytes]
+Train = Callable[..., Result]
+
+TINY = (
+    *("--arch", "transformer_tiny", "--encoder-layers", 1, "--decoder-layers", 1, "--d-model", 16, "--d-ff", 24),
+    *("--heads", 2, "--max-tokens", 200, "--batch-tokens", 400, "--warmup-updates", 20, "--threads", 1),
+    *("--log-every", 1, "--precision", "fp32", "--device", "cpu"),
+)
+
+
+@pytest.fixture
+def train(run_here: Run, datasets: dict[str, Path]) -> Train:
+    """Train the tiny model: train(folder, "--max-updates", 3); returns what the command did."""
+
+    def run(save_dir: Path, *arguments: object, dataset: Path = datasets["joined"], code: int = 0) -> Result:
+        result = run_here("nmt-train", dataset, "--save-dir", save_dir, *TINY, *arguments)
+        assert result.returncode == code, result.stderr.decode()
+        assert result.stdout == b""
+        return result
+
+    return run
+
+
+def refused(result: Result, *words: str) -> None:
+    """One line that says what is wrong, and nothing else."""
+    *_, line = lines = [line for line in result.stderr.decode().splitlines() if "warning: " not in line]
+    assert result.returncode == 2
+    assert len(lines) == 1
+    assert line.startswith("nmt-train: ")
+    for word in words:
+        assert word in line
+
+
+def tensors(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
+    """All weights and the optimizer's state."""
+    checkpoint = load_checkpoint(folder / name)
+    return checkpoint.weights | {f"optimizer.{key}": tensor for key, tensor in (checkpoint.optimizer or {}).items()}
+
+
+def assert_same_end(first: Path, second: Path) -> None:
+    """The last checkpoints are equal bit for bit, and so is what has been learned about the run."""
+    ours, theirs = tensors(first), tensors(second)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    progress, other = (load_checkpoint(folder / "checkpoint_last.pt").progress for folder in (first, second))
+    for name in progress.keys() - {"minutes", "options"}:
+        assert progress[name] == other[name], name
+
+
+def metrics(folder: Path, event: str) -> list[dict[str, Any]]:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row for row in (json.loads(line, parse_constant=refuse) for line in lines) if row["event"] == event]
+
+
+def updates(folder: Path) -> list[int]:
+    return [update for update, _ in list_checkpoints(folder)]
+
+
+# What a run leaves
+
+
+def test_training_lowers_the_loss_and_leaves_what_the_contract_names(train: Train, tmp_path: Path) -> None:
+    result = train(tmp_path / "run", "--max-updates", 60, "--validate-every", 20, "--lr-scale", 2)
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    numbered = {f"checkpoint_{update}.pt" for update in (20, 40, 60)}
+    assert names == {*numbered, "checkpoint_last.pt", "checkpoint_best.pt", "metrics.jsonl", "options.json"}
+    rows, valid = metrics(tmp_path / "run", "train"), metrics(tmp_path / "run", "valid")
+    assert [row["update"] for row in rows] == list(range(1, 61))
+    assert rows[-1]["loss"] < 0.85 * rows[0]["loss"]
+    assert valid[-1]["valid_ppl"] == pytest.approx(math.exp(valid[-1]["valid_nll"]))
+    assert [row["update"] for row in valid] == [20, 40, 60]
+    for row in rows:
+        assert row["ppl"] == pytest.approx(math.exp(row["nll"]))
+        assert row["lr"] == pytest.approx(2 * 16**-0.5 * min(row["update"] ** -0.5, row["update"] * 20**-1.5))
+        assert 0 <= row["padding"] < 0.5
+        assert row["gradient_norm"] > 0
+    options = json.loads((tmp_path / "run" / "options.json").read_text())
+    assert options["model"]["d_model"] == 16
+    assert options["stop"]["max_updates"] == 60
+    messages = result.stderr.decode()
+    for word in (
+        "parameters",
+        "240 pairs",
+        "cpu",
+        "60 to go",
+        "loss",
+        "ppl",
+        "lr",
+        "gradient_norm",
+        "tokens_per_second",
+    ):
+        assert word in messages
+    checkpoint = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
+    assert checkpoint.progress["update"] == 60
+    assert (checkpoint.source_language, checkpoint.target_language, checkpoint.joined) == ("en", "de", True)
+
+
+def test_last_and_best_are_the_last_and_the_best(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 40, "--validate-every", 5, "--lr-scale", 9, "--keep-last", 2, "--keep-best", 2)
+    losses = {row["update"]: row["valid_loss"] for row in metrics(tmp_path, "valid")}
+    ranked = sorted(losses, key=losses.__getitem__)
+    assert updates(tmp_path) == sorted({*ranked[:2], 35, 40})
+    assert ranked[0] not in (35, 40)  # at this learning rate the last is not the best
+    assert (tmp_path / "checkpoint_last.pt").read_bytes() == (tmp_path / "checkpoint_40.pt").read_bytes()
+    best = tmp_path / f"checkpoint_{ranked[0]}.pt"
+    assert (tmp_path / "checkpoint_best.pt").read_bytes() == best.read_bytes()
+    assert load_checkpoint(best).progress["best"] == losses[ranked[0]]
+
+
+def test_checkpoints_come_by_updates_and_by_minutes(train: Train, tmp_path: Path) -> None:
+    train(tmp_path / "updates", "--max-updates", 7, "--save-every", 3)
+    assert updates(tmp_path / "updates") == [3, 6, 7]
+    train(tmp_path / "minutes", "--max-updates", 3, "--save-minutes", 1e-9)
+    assert updates(tmp_path / "minutes") == [1, 2, 3]
+
+
+def test_separate_vocabularies_share_the_targets_matrix_by_default(
+    train: Train, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    train(tmp_path, "--max-updates", 2, dataset=datasets["separate"])
+    checkpoint = load_checkpoint(tmp_path / "checkpoint_last.pt")
+    assert checkpoint.model_config.share_embeddings == "decoder"
+    assert not checkpoint.joined
+    assert checkpoint.source.vocab != checkpoint.target.vocab
+    assert "source_embedding.weight" in checkpoint.weights
+    assert checkpoint.build_model().projection is None
+
+
+@pytest.mark.parametrize(("kind", "score"), [("joined", "sacrebleu"), ("separate", "tokenized")])
+def test_bleu_of_the_validation_split_decides_what_is_best(
+    kind: str, score: str, train: Train, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    train(
+        tmp_path, "--max-updates", 4, "--validate-every", 2, "--valid-bleu", "--valid-beam", 2, dataset=datasets[kind]
+    )
+    rows = metrics(tmp_path, "valid")
+    assert [row["update"] for row in rows] == [2, 4]
+    assert all(0 <= row["valid_bleu"] <= 100 for row in rows)
+    progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
+    assert progress["best_metric"] == "valid_bleu"
+    assert progress["best"] == max(row["valid_bleu"] for row in rows)
+
+
+def test_messages_in_json_are_json(train: Train, tmp_path: Path) -> None:
+    result = train(tmp_path, "--max-updates", 2, "--log-format", "json")
+    events = [json.loads(line) for line in result.stderr.decode().splitlines()]
+    assert [event["update"] for event in events if event["event"] == "train"] == [1, 2]
+    assert {event["event"] for event in events} == {"info", "train", "valid"}
+
+
+def test_the_numbers_go_to_tensorboard(train: Train, tmp_path: Path) -> None:
+    train(tmp_path / "run", "--max-updates", 2, "--tensorboard", tmp_path / "board")
+    (events,) = (tmp_path / "board").glob("events.out.tfevents.*")
+    content = events.read_bytes()
+    for name in (b"train/loss", b"train/lr", b"valid/valid_loss"):
+        assert name in content
+
+
+@pytest.mark.parametrize(
+    ("stop", "end"), [(("--max-epochs", 2), None), (("--max-minutes", 1e-9), 1), (("--max-updates", 3), 3)]
+)
+def test_a_run_stops_where_it_is_told(stop: tuple[Any, ...], end: int | None, train: Train, tmp_path: Path) -> None:
+    result = train(tmp_path, *stop)
+    progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
+    assert end is None or progress["update"] == end
+    assert end is not None or (progress["epoch"], progress["updates_in_epoch"]) == (3, 0)
+    assert f"stopped after update {progress['update']}: {stop[0]}" in result.stderr.decode()
+    again = train(tmp_path, *stop)  # nothing is left to do
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress == progress
+    assert f"stopped after update {progress['update']}: {stop[0]}" in again.stderr.decode()
+
+
+def test_bfloat16_trains_and_stays_near_single_precision(train: Train, tmp_path: Path) -> None:
+    for precision in ("fp32", "bf16"):
+        train(tmp_path / precision, "--max-updates", 10, "--precision", precision)
+    ours, exact = (metrics(tmp_path / precision, "train") for precision in ("bf16", "fp32"))
+    for row, expected in zip(ours, exact, strict=True):
+        assert row["loss"] == pytest.approx(expected["loss"], rel=0.01)
+    assert all(tensor.dtype == torch.float32 for tensor in tensors(tmp_path / "bf16").values())
+
+
+def test_the_same_command_gives_the_same_weights_whatever_prepares_the_batches(train: Train, tmp_path: Path) -> None:
+    for workers in (0, 1, 3):
+        train(tmp_path / str(workers), "--max-updates", 4, "--num-workers", workers)
+        assert_same_end(tmp_path / str(workers), tmp_path / "0")
+    train(tmp_path / "seed", "--max-updates", 4, "--seed", 2)
+    assert any(not torch.equal(t, tensors(tmp_path / "0")[name]) for name, t in tensors(tmp_path / "seed").items())
+
+
+# Going on
+
+DROPOUT = ("--dropout", 0.3, "--attention-dropout", 0.1, "--activation-dropout", 0.1)
+
+
+@pytest.fixture
+def straight(train: Train, tmp_path: Path) -> Path:
+    """The folder of a run of 24 updates in four epochs, with every dropout, that was never stopped."""
+    train(tmp_path / "straight", "--max-updates", 24, "--validate-every", 6, *DROPOUT)
+    assert metrics(tmp_path / "straight", "train")[-1]["epoch"] >= 3
+    return tmp_path / "straight"
+
+
+def test_a_run_stopped_again_and_again_ends_as_the_straight_one(train: Train, straight: Path, tmp_path: Path) -> None:
+    for end in (6, 12, 24):
+        train(tmp_path / "run", "--max-updates", end, "--validate-every", 6, *DROPOUT)
+    assert_same_end(tmp_path / "run", straight)
+    for event in ("train", "valid"):
+        rows, expected = metrics(tmp_path / "run", event), metrics(straight, event)
+        assert [row["update"] for row in rows] == [row["update"] for row in expected]
+        for row, other in zip(rows, expected, strict=True):
+            for name in row.keys() - {"minutes", "tokens_per_second"}:
+                assert row[name] == other[name]
+
+
+def test_a_run_gone_back_to_an_older_checkpoint_ends_alike_and_logs_nothing_twice(
+    train: Train, straight: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(run, "--max-updates", 17, "--validate-every", 6, "--save-every", 5, *DROPOUT)
+    for update in (15, 17):
+        (run / f"checkpoint_{update}.pt").unlink()
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "train", "upd')  # as a kill leaves it
+    train(run, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
+    assert_same_end(run, straight)
+    assert [row["update"] for row in metrics(run, "train")] == list(range(1, 25))
+    assert [row["update"] for row in metrics(run, "valid")] == [6, 12, 18, 24]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_a_run_killed_at_any_moment_goes_on_as_if_nothing_had_been(
+    train: Train, straight: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    run, moment = tmp_path / "run", random.Random(4)
+    command = [sys.executable, BIN / "nmt-train", datasets["joined"], "--save-dir", run, *TINY, *DROPOUT]
+    command += ["--max-updates", 100_000, "--validate-every", 6, "--save-every", 1, "--keep-last", 100_000]
+    process = subprocess.Popen([str(word) for word in command], stderr=subprocess.DEVNULL, env=environment())
+    try:
+        while not (updates(run) and updates(run)[-1] >= 2) and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(moment.random() / 10)
+    finally:
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    for update, path in list_checkpoints(run):
+        assert load_checkpoint(path).progress["update"] == update  # whole, all of them
+        if update >= 24:  # more than the straight run has seen
+            path.unlink()
+    train(run, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
+    assert_same_end(run, straight)
+
+
+def test_a_kill_during_the_writing_of_a_checkpoint_costs_only_that_one(
+    train: Train, straight: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    killed = """if True:
+        import os, sys
+        sync, calls = os.fsync, []
+        def fsync(handle):
+            calls.append(handle)
+            if len(calls) == 7:  # options.json and two checkpoints take two each: the file, then its folder
+                os.kill(os.getpid(), 9)
+            sync(handle)
+        os.fsync = fsync
+        from nmtkit.cli.train import main
+        main()
+    """
+    command = [sys.executable, "-c", killed, datasets["joined"], "--save-dir", run, *TINY, *DROPOUT]
+    command += ["--max-updates", 24, "--validate-every", 6, "--save-every", 1]
+    ended = subprocess.run(
+        [str(word) for word in command], capture_output=True, env=environment(), cwd=BIN.parent, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
+    assert updates(run) == [1, 2]
+    (half,) = run.glob(".checkpoint_3.pt.*")
+    assert half.stat().st_size > 0
+    train(run, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
+    assert_same_end(run, straight)
+    assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
+
+
+def test_last_and_best_are_put_right_after_a_kill_before_their_renaming(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 6, "--validate-every", 3)
+    best = (tmp_path / "checkpoint_best.pt").read_bytes()
+    assert best == (tmp_path / "checkpoint_6.pt").read_bytes()
+    for name in ("last", "best"):
+        shutil.copyfile(tmp_path / "checkpoint_3.pt", tmp_path / "other.pt")
+        (tmp_path / "other.pt").replace(tmp_path / f"checkpoint_{name}.pt")
+    train(tmp_path, "--max-updates", 6, "--validate-every", 3)
+    for name in ("last", "best"):
+        assert (tmp_path / f"checkpoint_{name}.pt").read_bytes() == best
+
+
+def test_patience_survives_a_restart(train: Train, tmp_path: Path) -> None:
+    options = ("--validate-every", 2, "--lr-scale", 30, "--patience", 4)
+    result = train(tmp_path / "straight", "--max-updates", 200, *options)
+    assert "--patience 4" in result.stderr.decode()
+    (end, *_) = reversed([row["update"] for row in metrics(tmp_path / "straight", "valid")])
+    for stop in (end - 4, end - 2, 200):  # stops while patience is running out
+        result = train(tmp_path / "run", "--max-updates", stop, *options)
+    assert f"stopped after update {end}: --patience 4" in result.stderr.decode()
+    assert_same_end(tmp_path / "run", tmp_path / "straight")
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()  # its other names keep what they have
+    path.write_bytes(content)
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_passed_over(train: Train, straight: Path) -> None:
+    expected = tensors(straight)
+    damage(straight / "checkpoint_24.pt")
+    result = train(straight, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
+    assert re.search(r"warning: \S*checkpoint_24\.pt: damaged.*the one before", result.stderr.decode())
+    assert "going on after update 18" in result.stderr.decode()
+    again = tensors(straight)
+    assert all(torch.equal(tensor, again[name]) for name, tensor in expected.items())
+
+
+def test_a_damaged_checkpoint_is_not_counted_among_those_kept(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 9, "--save-every", 3)
+    damage(tmp_path / "checkpoint_9.pt")
+    train(tmp_path, "--max-updates", 7, "--save-every", 1, "--keep-last", 1)
+    assert 7 in updates(tmp_path)
+    assert load_checkpoint(tmp_path / "checkpoint_7.pt").progress["update"] == 7
+
+
+def test_a_folder_of_nothing_but_damaged_checkpoints_is_refused(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2, "--save-every", 1)
+    for update in (1, 2):
+        damage(tmp_path / f"checkpoint_{update}.pt")
+    refused(train(tmp_path, code=2), f"--save-dir {tmp_path}", "2 checkpoints", "move them away")
+
+
+def test_another_metric_starts_its_own_ranking(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 4, "--validate-every", 2)
+    train(tmp_path, "--max-updates", 6, "--validate-every", 2, "--valid-bleu")
+    progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
+    assert progress["best"] == progress["valid_bleu"]
+    assert [update for update, _ in progress["checkpoint_validations"]] == [6]
+
+
+def test_changed_options_that_change_the_run_are_named(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2)
+    result = train(tmp_path, "--max-updates", 3, "--batch-tokens", 500)
+    assert "warning: going on with other options than before: batch_tokens was 400, is 500" in result.stderr.decode()
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--max-tokens", 5], ["--max-tokens 5", "the first is pair ", "give at least"]),
+        (["--arch", "transformer_huge"], ["transformer_huge", "transformer_base"]),
+        (["--d-model", 15, "--heads", 1], ["--d-model 15", "even"]),
+        (["--heads", 3], ["--d-model 16 is not a multiple of --heads 3", "--d-k and --d-v"]),
+        (["--dropout", 1], ["--dropout", "1.0 is too large"]),
+        (["--d-model", "wide"], ["--d-model", "wide"]),
+        (["--device", "abacus"], ["--device abacus"]),
+        (["--positions", "learned", "--max-positions", 4], ["--max-positions 4", "give at least"]),
+        (["--max-update", 5], ["--max-update"]),
+    ],
+)
+def test_impossible_options_are_refused_before_anything_is_written(
+    arguments: list[object], words: list[str], train: Train, tmp_path: Path
+) -> None:
+    refused(train(tmp_path / "run", *arguments, code=2), *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_matrix_for_two_vocabularies_is_refused(train: Train, datasets: dict[str, Path], tmp_path: Path) -> None:
+    result = train(tmp_path / "run", "--share-embeddings", "all", dataset=datasets["separate"], code=2)
+    refused(result, "--share-embeddings all", "--joined-vocab")
+
+
+def test_validation_bleu_needs_a_validation_split(
+    train: Train, run_command: Run, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    prefix = datasets["joined"].parent / "train"
+    text = ("-s", "en", "-t", "de", "--trainpref", prefix, "--destdir", tmp_path / "data")
+    run_command("nmt-preprocess", *text, "--vocab-size", 70)
+    refused(train(tmp_path / "run", "--valid-bleu", dataset=tmp_path / "data", code=2), "--valid-bleu", "--validpref")
+    train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "data")  # without it there is just no validation
+    assert updates(tmp_path / "run") == [2]
+    assert not metrics(tmp_path / "run", "valid")
+
+
+@pytest.mark.parametrize("name", ["train.en.bin", "train.de.idx", "spm.model", "dataset.json"])
+def test_a_dataset_with_one_byte_changed_is_refused(
+    name: str, train: Train, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(datasets["joined"], tmp_path / "data")
+    path = tmp_path / "data" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    refused(train(tmp_path / "run", dataset=tmp_path / "data", code=2), str(path))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_dataset_is_named(train: Train, tmp_path: Path) -> None:
+    refused(train(tmp_path / "run", dataset=tmp_path / "none", code=2), str(tmp_path / "none"), "nmt-preprocess")
+
+
+def test_a_save_folder_that_cannot_be_made_is_refused(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("here already")
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        refused(train(folder, code=2), f"--save-dir {folder}")
+    assert (tmp_path / "file").read_text() == "here already"
+
+
+def test_checkpoints_of_another_model_are_refused(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    refused(train(tmp_path, "--d-ff", 32, code=2), str(tmp_path), "d_ff was 24, is 32", "another --save-dir")
+    refused(train(tmp_path, "--norm", "pre", code=2), "norm was post, is pre")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_checkpoints_of_another_vocabulary_are_refused(train: Train, datasets: dict[str, Path], tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2, "--share-embeddings", "decoder")
+    result = train(tmp_path, "--share-embeddings", "decoder", dataset=datasets["separate"], code=2)
+    refused(result, "another vocabulary", str(datasets["separate"]))
+
+
+def test_checkpoints_without_an_optimizer_are_not_trained_over(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 1)
+    checkpoint: Checkpoint = load_checkpoint(tmp_path / "checkpoint_1.pt")
+    checkpoint.optimizer = None  # an averaged one cannot be trained on
+    save_checkpoint(tmp_path / "checkpoint_1.pt", checkpoint)
+    refused(train(tmp_path, code=2), "can be gone on from")
+
+
+def test_a_run_that_diverges_stops_with_its_checkpoints_intact(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Trainer._micro_batch
+
+    def micro_batch(self: Trainer, *arguments: Any) -> Tensor:
+        if self.state.update > 3:
+            with torch.no_grad():
+                next(self.model.parameters()).fill_(float("nan"))
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_micro_batch", micro_batch)
+    result = train(tmp_path, "--max-updates", 50, "--save-every", 1, "--max-skips", 3, code=1)
+    messages = result.stderr.decode().splitlines()
+    assert sum("skipped" in line and "not finite" in line for line in messages) >= 3
+    assert messages[-1].startswith("nmt-train: 3 updates in a row")
+    assert "Traceback" not in result.stderr.decode()
+    assert updates(tmp_path)[:3] == [1, 2, 3]
+    assert all(torch.isfinite(t).all() for t in tensors(tmp_path, "checkpoint_3.pt").values())
+    assert [row["loss"] for row in metrics(tmp_path, "train") if row["update"] > 3] == [None, None]
+
+
+def test_a_learning_rate_beyond_reason_ends_with_exit_1(train: Train, tmp_path: Path) -> None:
+    result = train(tmp_path, "--max-updates", 50, "--lr-scale", 1e38, "--max-skips", 3, code=1)
+    assert result.stderr.decode().splitlines()[-1].startswith("nmt-train: 3 updates in a row")
+
+
+def test_a_full_disk_ends_with_exit_1_and_the_old_checkpoints(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path, "--max-updates", 2)
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:860] . PytorchStreamWriter failed writing file data/0")
+
+    monkeypatch.setattr(torch, "save", fail)
+    result = train(tmp_path, "--max-updates", 4, code=1)
+    assert f"nmt-train: cannot write {tmp_path / 'checkpoint_4.pt'}" in result.stderr.decode()
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress["update"] == 2
+
+
+# As a process of its own
+
+
+@pytest.mark.slow
+def test_it_runs_under_torchrun(datasets: dict[str, Path], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 1, BIN / "nmt-train"]
+    command += [datasets["joined"], "--save-dir", tmp_path, *TINY, "--max-updates", 2]
+    done = subprocess.run([str(word) for word in command], capture_output=True, env=environment(), check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert updates(tmp_path) == [2]
+
+
+def test_errors_have_a_traceback_only_where_it_is_asked_for(train: Train, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"dataset": tmp_path / "none", "code": 2}
+    assert b"Traceback" not in train(tmp_path / "run", **arguments).stderr
+    assert b"Traceback" in train(tmp_path / "run", "--debug", **arguments).stderr

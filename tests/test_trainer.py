@@ -1,0 +1,172 @@
+"""The update: what it divides by, how it is cut, and that nothing but its number decides about it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from nmtkit.data.batch import collate
+from nmtkit.data.batching import Update
+from nmtkit.data.corpus import Dataset
+from nmtkit.model.config import DeviceConfig, ModelConfig
+from nmtkit.training.config import BatchConfig, CheckpointConfig, LoadingConfig, OptimizerConfig, StopConfig
+from nmtkit.training.trainer import Trainer, TrainingOptions
+from nmtkit.vocab import PAD
+
+MODEL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2, dropout=0.0)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> TrainingOptions:
+    return TrainingOptions(
+        model=MODEL,
+        batches=BatchConfig(batch_tokens=10_000, max_tokens=10_000),
+        loading=LoadingConfig(num_workers=0),
+        optimizer=OptimizerConfig(warmup_updates=10),
+        stop=StopConfig(max_updates=3),
+        checkpoints=CheckpointConfig(save_dir=tmp_path / "run"),
+        device=DeviceConfig(device="cpu", precision="fp32"),
+    )
+
+
+def make(dataset: Path, options: TrainingOptions, **batches: Any) -> Trainer:
+    return Trainer(Dataset.open(dataset), replace(options, batches=replace(options.batches, **batches)))
+
+
+def gradients(trainer: Trainer, update: Update) -> dict[str, Tensor]:
+    """The gradients of an update's only step of the optimizer."""
+    seen: dict[str, Tensor] = {}
+
+    def note(*_: object) -> None:
+        seen.update({name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None})
+
+    trainer.optimizer.register_step_pre_hook(note)
+    trainer._update(update)
+    assert len(seen) == len(list(trainer.model.parameters()))
+    return seen
+
+
+def halves(update: Update) -> Update:
+    """The same sentences in micro-batches of a few sentences."""
+    indices = np.concatenate(update.micro_batches)
+    return replace(update, micro_batches=np.array_split(indices, 7))
+
+
+def test_an_update_cut_into_more_micro_batches_has_the_same_gradient(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
+    (update,) = trainer.batcher.epoch(1)
+    whole, parts = gradients(trainer, update), gradients(other, halves(update))
+    for name, gradient in whole.items():
+        assert_close(parts[name], gradient, rtol=1e-3, atol=1e-6)
+    assert other.window.loss == pytest.approx(trainer.window.loss, rel=1e-5)
+
+
+def test_the_loss_is_divided_by_the_real_target_tokens_of_the_update(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
+    (update,) = trainer.batcher.epoch(1)
+    batch = collate(trainer.split, np.concatenate(update.micro_batches))  # sentences of 3 tokens beside some of 30
+    assert batch.padded_tokens > 1.3 * (batch.source_tokens + batch.target_tokens)
+    logits = other.model(batch.src, batch.tgt_in)
+    loss = F.cross_entropy(logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=0.1)
+    torch.autograd.backward(loss)
+    actual = gradients(trainer, halves(update))
+    for name, parameter in other.model.named_parameters():
+        assert parameter.grad is not None
+        assert_close(actual[name], parameter.grad, rtol=1e-3, atol=1e-6)
+    assert trainer.window.loss / trainer.window.target_tokens == pytest.approx(loss.item(), rel=1e-5)
+    assert trainer.window.target_tokens == batch.target_tokens
+
+
+@pytest.mark.parametrize("sizes", [(10_000, 10_000), (300, 200)])
+def test_the_masks_of_dropout_follow_from_seed_update_and_micro_batch(
+    sizes: tuple[int, int], datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    options = replace(options, model=replace(MODEL, dropout=0.3, attention_dropout=0.2, activation_dropout=0.1))
+    batches = {"batch_tokens": sizes[0], "max_tokens": sizes[1]}
+
+    def run(seed: int, number: int, spoil: bool) -> dict[str, Tensor]:
+        trainer = make(datasets["joined"], options, seed=1, **batches)
+        trainer.options = replace(trainer.options, batches=replace(trainer.options.batches, seed=seed))
+        trainer.state.update = number - 1
+        if spoil:
+            torch.rand(number)  # whatever has been drawn before
+        return gradients(trainer, trainer.batcher.epoch(1)[0])
+
+    first = run(1, 5, spoil=False)
+    assert all(torch.equal(gradient, first[name]) for name, gradient in run(1, 5, spoil=True).items())
+    for seed, number in ((2, 5), (1, 6)):
+        assert any(not torch.equal(gradient, first[name]) for name, gradient in run(seed, number, spoil=False).items())
+
+
+def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], options: TrainingOptions) -> None:
+    trainer = make(datasets["joined"], options)
+    clipped = make(datasets["joined"], replace(options, optimizer=replace(options.optimizer, clip_norm=0.01)))
+    (update,) = trainer.batcher.epoch(1)
+    free, bound = gradients(trainer, update), gradients(clipped, update)
+    norms = [torch.cat([g.flatten() for g in each.values()]).norm().item() for each in (free, bound)]
+    assert norms[0] == pytest.approx(trainer.gradient_norm, rel=1e-4)
+    assert norms[1] == pytest.approx(0.01, rel=1e-3)
+    assert clipped.gradient_norm == pytest.approx(trainer.gradient_norm, rel=1e-4)
+
+
+@pytest.fixture
+def spoiled(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Numbers of updates whose loss shall not be finite."""
+    numbers: set[int] = set()
+    original = Trainer._micro_batch
+
+    def micro_batch(self: Trainer, *arguments: Any) -> Tensor:
+        if self.state.update in numbers:
+            with torch.no_grad():  # a weight that overflows, for as long as this micro-batch takes
+                weight = next(self.model.parameters())
+                kept = weight.clone()
+                weight.mul_(float("inf"))
+            sums = original(self, *arguments)
+            with torch.no_grad():
+                weight.copy_(kept)
+            return sums
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_micro_batch", micro_batch)
+    return numbers
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted(
+    spoiled: set[int], datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    spoiled |= {2, 4}
+    trainer = make(datasets["joined"], options)
+    update = trainer.batcher.epoch(1)[0]
+    for number in range(1, 5):
+        before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+        trainer._update(update)
+        moved = any(not torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
+        assert moved == (number not in spoiled)
+        assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+    assert (trainer.state.update, trainer.state.skipped, trainer.state.skipped_in_a_row) == (4, 2, 1)
+
+
+def test_validation_gives_the_loss_of_all_its_tokens(datasets: dict[str, Path], options: TrainingOptions) -> None:
+    trainer = make(datasets["joined"], options)
+    split = trainer.dataset.split("valid")
+    batch = collate(split, np.arange(len(split)))
+    with torch.no_grad():
+        logits = trainer.model.eval()(batch.src, batch.tgt_in).flatten(0, 1)
+    results = trainer.validator.run(trainer.model, trainer.device)
+    for name, smoothing in (("valid_loss", 0.1), ("valid_nll", 0.0)):
+        expected = F.cross_entropy(logits, batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=smoothing)
+        assert results[name] == pytest.approx(expected.item(), rel=1e-5)
+    assert results["valid_ppl"] == pytest.approx(np.exp(results["valid_nll"]))
+    small = make(datasets["joined"], options, max_tokens=100)  # less than the longest sentence
+    assert len(small.validator.batches) > 1
+    assert small.validator.run(trainer.model, trainer.device)["valid_loss"] == pytest.approx(results["valid_loss"])
