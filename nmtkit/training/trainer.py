@@ -136,12 +136,15 @@ class Trainer:
             updates = self.batcher.updates(self.state.epoch, self.state.updates_in_epoch)
             while stop is None:
                 self._update(next(updates))
-                self._log_if_due()
+                if self._is_due(self.options.checkpoints.log_every):
+                    self._log()
                 if self._is_due(self.options.validation.validate_every):
                     self._validate()
                 stop = self._reason_to_stop()
                 self._save_if_due(at_the_end=stop is not None)
                 progress.advance()
+            if self.window.target_tokens:
+                self._log()
         logger.info("stopped after update %d: %s", self.state.update, stop)
 
     def _update(self, update: Update) -> None:
@@ -298,10 +301,9 @@ class Trainer:
                 logger.warning("going on with other options than before: %s", _first_difference(before, now))
         logger.info("going on after update %d (epoch %d)", self.state.update, self.state.epoch)
 
-    def _log_if_due(self) -> None:
+    def _log(self) -> None:
+        """Record the numbers of the updates since the last time."""
         window = self.window
-        if not self._is_due(self.options.checkpoints.log_every):
-            return
         values = {
             "epoch": self.state.epoch,
             "loss": window.loss / window.target_tokens,
