@@ -13,6 +13,7 @@ import click
 
 from nmtkit.cli.options import ConfigOption, command, given, options
 from nmtkit.config import Config, option
+from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger, report
@@ -86,6 +87,7 @@ class EvaluationConfig(Config):
 )
 @options(
     source=InputConfig,
+    reading=DatasetConfig,
     result=OutputConfig,
     search=SearchConfig,
     batches=StreamConfig,
@@ -97,6 +99,7 @@ def main(
     dataset: Path | None,
     checkpoint: Path,
     source: InputConfig,
+    reading: DatasetConfig,
     result: OutputConfig,
     search: SearchConfig,
     batches: StreamConfig,
@@ -123,7 +126,7 @@ def main(
 
     loaded = load_checkpoint(checkpoint)
     translator = Translator.of(loaded, engine)
-    split = None if dataset is None else _open_split(dataset, source.split, checkpoint, translator)
+    split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint, translator)
     references = _references(evaluation, split, translator)
     if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):
         batches = replace(batches, buffer=1)
@@ -156,11 +159,11 @@ def _check_usage(dataset: Path | None, source: InputConfig, evaluation: Evaluati
         raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
 
 
-def _open_split(folder: Path, name: str, checkpoint: Path, translator: "Translator") -> "Split":
+def _open_split(folder: Path, name: str, reading: DatasetConfig, checkpoint: Path, translator: "Translator") -> "Split":
     """A split of a dataset whose vocabularies are those of the checkpoint."""
     from nmtkit.data.corpus import Dataset
 
-    dataset = Dataset.open(folder)
+    dataset = Dataset.open(folder, reading.verify)
     if dataset.source.vocab != translator.source.vocab or dataset.target.vocab != translator.target.vocab:
         raise UserError(
             f"{folder} and {checkpoint} have different vocabularies: take the dataset that the model was trained on, "

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from nmtkit.cli.options import command, given, options
+from nmtkit.data.config import DatasetConfig
 from nmtkit.log import LogConfig, configure
 from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.model.presets import PRESETS
@@ -37,6 +38,7 @@ def apply_preset(values: dict[str, Any]) -> None:
 )
 @options(
     apply_preset,
+    reading=DatasetConfig,
     model=ModelConfig,
     batches=BatchConfig,
     loading=LoadingConfig,
@@ -47,7 +49,7 @@ def apply_preset(values: dict[str, Any]) -> None:
     device=DeviceConfig,
     log=LogConfig,
 )
-def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
+def main(dataset: Path, reading: DatasetConfig, log: LogConfig, **groups: Any) -> None:
     """Train a Transformer on DATASET, a folder made by nmt-preprocess.
 
     Started again with the same --save-dir, a run goes on from its newest checkpoint and ends with the weights that it
@@ -56,4 +58,4 @@ def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
     configure(log)
     from nmtkit.training.trainer import TrainingOptions, train  # torch: not for --help
 
-    train(dataset, TrainingOptions(**groups))
+    train(dataset, TrainingOptions(dataset=reading, **groups))

@@ -21,6 +21,7 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint, collect_weights, load_weights
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batching import Batcher, Update
+from nmtkit.data.config import DatasetConfig
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import Progress, logger
@@ -47,6 +48,7 @@ from nmtkit.vocab import PAD
 class TrainingOptions:
     """All options of a training run."""
 
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
     loading: LoadingConfig = field(default_factory=LoadingConfig)
@@ -93,7 +95,7 @@ def train(folder: Path, options: TrainingOptions) -> None:
     """Train a model on a dataset folder; goes on from the newest checkpoint in the save folder, if there is one."""
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
-    Trainer(Dataset.open(folder), options).fit()
+    Trainer(Dataset.open(folder, options.dataset.verify), options).fit()
 
 
 class Trainer:
