@@ -91,8 +91,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         try:
             torch.save(tensors, file)
             _append_checksum(file)
-        except RuntimeError as error:  # what torch makes of a full disk
-            raise OSError(str(error).splitlines()[0]) from error
+        except RuntimeError as error:  # torch's writer complains of its own file position, over what the disk said
+            raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from error
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -5,6 +5,7 @@ checkpoint keeps them as a plain dict. Nothing else in the code base repeats a d
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,8 @@ def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
     """Raise UserError, naming the flag, when `value` is outside the range that `option` declared."""
     if value is None:
         return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{flag(field.name)}: {value} is not a finite number")
     low, above, high, below = field.metadata["bounds"]
     choices = field.metadata["choices"]
     if choices and value not in choices:

@@ -66,12 +66,16 @@ def configure(config: LogConfig, is_main: bool = True) -> None:
         _style = "off" if config.quiet and _style != "json" else _style
 
 
-def to_json(values: Mapping[str, Any]) -> str:
-    """One JSON object on one line. A number that is not finite stands as null: JSON has none."""
-    finite = {
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values with None for each number that is not finite, of which JSON has none."""
+    return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }
-    return json.dumps(finite, ensure_ascii=False)
+
+
+def to_json(values: Mapping[str, Any]) -> str:
+    """One JSON object on one line; null for a number that is not finite."""
+    return json.dumps(finite(values), ensure_ascii=False)
 
 
 _style = "off"  # a library that nobody configured keeps quiet

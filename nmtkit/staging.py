@@ -28,6 +28,7 @@ def staged_folder(destination: Path, may_replace: Callable[[Path], bool]) -> Ite
         try:
             if replaced.exists() and not destination.exists():  # killed between the two renames below
                 replaced.rename(destination)
+            shutil.rmtree(replaced, ignore_errors=True)  # killed after both
             if destination.exists() and not _is_replaceable(destination, may_replace):
                 raise UserError(f"{destination} exists and is not a dataset: choose another destination, or remove it")
             yield staging

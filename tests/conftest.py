@@ -23,6 +23,9 @@ from nmtkit.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepi
 BIN = Path(__file__).parent.parent / "bin"
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
+# A shell that starts the tests in the background lets them ignore SIGINT, and so the commands that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 torch.set_num_threads(1)  # on tensors as small as these, threads only wait for each other
 
 

@@ -16,8 +16,8 @@ SIZES = {"train": 300, "val": 8, "test_2016_flickr": 5}
 # The numbers that make the tour's training one; all else is run as it stands.
 SMALLER = {
     "--vocab-size 6000": "--vocab-size 200",
-    "--batch-tokens 4096": "--batch-tokens 300",
-    "--max-updates 4000": "--max-updates 4",
+    "--batch-tokens 2048": "--batch-tokens 300",
+    "--max-updates 1900": "--max-updates 4",
     "--validate-every 200": "--validate-every 2",
     "--last 5": "--last 2",
 }

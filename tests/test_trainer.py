@@ -47,7 +47,7 @@ def gradients(trainer: Trainer, update: Update) -> dict[str, Tensor]:
         seen.update({name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None})
 
     trainer.optimizer.register_step_pre_hook(note)
-    trainer._update(update)
+    trainer._update(update, (collate(trainer.split, indices) for indices in update.micro_batches))
     assert len(seen) == len(list(trainer.model.parameters()))
     return seen
 
@@ -149,7 +149,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(
     update = trainer.batcher.epoch(1)[0]
     for number in range(1, 5):
         before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
-        trainer._update(update)
+        trainer._update(update, (collate(trainer.split, indices) for indices in update.micro_batches))
         moved = any(not torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
         assert moved == (number not in spoiled)
         assert all(torch.isfinite(p).all() for p in trainer.model.parameters())

@@ -125,12 +125,26 @@ def _read_config_file(context: click.Context, parameter: click.Parameter, path: 
         raise UserError(f"--config {path}: a table of options is expected")
     known = {parameter.name: parameter for parameter in context.command.params}
     defaults = {key.replace("-", "_"): value for key, value in values.items()}
-    for key, value in defaults.items():
-        if key not in known:
-            raise UserError(f"--config {path}: {context.command.name} has no option {flag(key)}")
-        if getattr(known[key], "multiple", False) and not isinstance(value, list):
-            defaults[key] = [value]
-    context.default_map = defaults
+    for key in defaults:
+        if key not in known or not known[key].expose_value:
+            raise UserError(f"--config {path}: {context.command.name} has no option {flag(key)} that a file can set")
+    context.default_map = {key: _as_on_command_line(known[key], value, path) for key, value in defaults.items()}
+
+
+def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> Any:
+    """A value of a config file in the form that click converts and checks like one on the command line."""
+    if getattr(parameter, "multiple", False):
+        values = value if isinstance(value, list) else [value]
+    else:
+        values = [value]
+    switch = getattr(parameter, "is_flag", False)
+    for one in values:
+        if isinstance(one, bool) != switch or not isinstance(one, bool | int | float | str):
+            wanted = "true or false" if switch else "a number or a text"
+            raise UserError(f"--config {path}: {flag(str(parameter.name))} takes {wanted}, not {json.dumps(one)}")
+    if switch:
+        return value
+    return [str(one) for one in values] if getattr(parameter, "multiple", False) else str(value)
 
 
 class Command(click.Command):
@@ -170,6 +184,10 @@ class Command(click.Command):
 
     def _exit_code(self, arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, _raise_on_sigterm)
+        if sys.stdin is None:  # closed by the caller (<&-): there is nothing to read
+            sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123
+        if sys.stdout is None or sys.stderr is None:
+            return UserError.exit_code if sys.stderr is None else self._report("stdout is closed", UserError.exit_code)
         try:
             # Not click's own main: it turns a closed pipe into exit code 1.
             with self.make_context(self.name, list(arguments)) as context:

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.options import command, given, options
+from nmtkit.cli.options import ConfigOption, command, given, options
 from nmtkit.data.config import DatasetConfig
+from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.model.presets import PRESETS
@@ -20,6 +21,15 @@ from nmtkit.training.config import (
 )
 
 
+def refuse_idle_rates(values: dict[str, Any]) -> None:
+    """A learning rate that the schedule does not read is a mistake that would cost a night."""
+    paper = values["lr_schedule"] == "paper"
+    if given("lr") and paper:
+        raise UserError("--lr is not read by --lr-schedule paper: take --lr-scale, or another schedule")
+    if given("lr_scale") and not paper:
+        raise UserError(f"--lr-scale is not read by --lr-schedule {values['lr_schedule']}: take --lr")
+
+
 def apply_preset(values: dict[str, Any]) -> None:
     """Set what --arch says, where the user has not said otherwise."""
     preset = PRESETS[values.pop("arch")]
@@ -30,6 +40,8 @@ def apply_preset(values: dict[str, Any]) -> None:
 @click.argument("dataset", type=click.Path(path_type=Path), metavar="DATASET")
 @click.option(
     "--arch",
+    cls=ConfigOption,
+    heading=ModelConfig.heading,
     type=click.Choice(list(PRESETS)),
     default="transformer_base",
     show_default=True,
@@ -37,6 +49,7 @@ def apply_preset(values: dict[str, Any]) -> None:
     help="Named settings: transformer_base, _big, _small, _tiny, or a row of the paper's Table 3 (table3_…).",
 )
 @options(
+    refuse_idle_rates,
     apply_preset,
     reading=DatasetConfig,
     model=ModelConfig,

@@ -90,6 +90,8 @@ class Translator:
 
     def translate(self, lines: Iterable[str], **options: Any) -> list[str]:
         """The best translation of each line. `options` are the fields of `SearchConfig`, such as beam=4."""
+        if isinstance(lines, str):
+            raise TypeError("translate takes a list of lines, not one text: write [line]")
         return [translation.text for translation in self.stream(lines, SearchConfig(**options))]
 
     def stream(

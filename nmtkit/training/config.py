@@ -15,7 +15,7 @@ class BatchConfig(Config):
     max_tokens: int = option(
         4096, min=1, help="Bound of one micro-batch on one device: padded tokens of source and of target."
     )
-    seed: int = option(1, min=0, help="Of initial weights, data order and dropout.")
+    seed: int = option(1, min=0, max=2**63 - 1, help="Of initial weights, data order and dropout.")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class CheckpointConfig(Config):
     save_every: int | None = option(
         None, min=1, metavar="N", help="Updates between checkpoints; there is also one at each validation."
     )
-    save_minutes: float = option(10.0, above=0.0, help="Minutes between checkpoints (§6.1 averages such).")
+    save_minutes: float = option(10.0, min=0.0, help="Minutes between checkpoints (§6.1 averages such); 0: none.")
     keep_last: int = option(10, min=1, metavar="N", help="Checkpoints kept: the newest N …")
     keep_best: int = option(1, min=0, metavar="N", help="… and the best N.")
     log_every: int = option(100, min=1, metavar="N", help="Updates between log lines.")

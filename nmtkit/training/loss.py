@@ -1,5 +1,6 @@
 """Label-smoothed cross-entropy (§5.4), fused with the projection to the vocabulary."""
 
+import math
 from typing import Any, cast
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
-_ROWS_CPU, _ROWS_GPU = 512, 8192
+_ROWS_CPU, _ROWS_GPU = 1024, 8192
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -37,8 +38,8 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 gradient = log_probs.exp_().sub_(smoothing / W)
                 ones = gradient.new_full((gradient.size(0), 1), -(1.0 - smoothing))
                 gradient.scatter_add_(1, target[part, None], ones)
-                grad_hidden[part] = gradient.type_as(matrix) @ matrix
-                grad_matrix.addmm_(gradient.type_as(hidden).t(), hidden[part])
+                grad_hidden[part] = gradient @ matrix
+                grad_matrix += gradient.t() @ hidden[part]
         context.save_for_backward(grad_hidden, grad_matrix)
         context.mark_non_differentiable(nll)
         return loss, nll
@@ -59,3 +60,8 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
         tuple[Tensor, Tensor],
         _ProjectedCrossEntropy.apply(hidden, matrix, target, smoothing),  # type: ignore[no-untyped-call]
     )
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll) of the nats per piece; infinite where it overflows."""
+    return math.exp(nll) if nll < 700 else math.inf

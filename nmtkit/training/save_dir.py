@@ -1,8 +1,11 @@
 """The save folder of a run: numbered checkpoints, the names `last` and `best`, and which of them are kept."""
 
+import contextlib
+import fcntl
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +42,21 @@ class SaveDir:
         except OSError as error:
             raise UserError(f"--save-dir {self.folder}: cannot be made ({error.strerror})") from error
 
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training in the folder."""
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise UserError(f"--save-dir {self.folder}: another process is training in it") from error
+        finally:
+            os.close(handle)
+
     def prepare(self, options: dict[str, Any]) -> None:
         """Note the options of the run, and put right what a killed one left half-done."""
-        for leftover in self.folder.glob(".*.partial"):
+        for leftover in self.folder.glob(".checkpoint_*.partial"):
             leftover.unlink()
         if self.newest is not None:
             self._name(checkpoint_path(self.folder, self.newest))
@@ -71,7 +86,8 @@ class SaveDir:
 
     def minutes_passed(self) -> bool:
         """Whether --save-minutes have passed since the last checkpoint."""
-        return time.monotonic() - self._last_save >= self.config.save_minutes * 60
+        minutes = self.config.save_minutes
+        return minutes > 0 and time.monotonic() - self._last_save >= minutes * 60
 
     def forget_validations(self) -> None:
         """Rank no checkpoint by its validation so far: what decides has become another metric."""
@@ -80,7 +96,7 @@ class SaveDir:
     def save(self, update: int, checkpoint: Checkpoint, better: Callable[[float, float], bool]) -> None:
         """Write the checkpoint of an update, point `last` (and `best`) to it, and drop those no longer kept."""
         progress = checkpoint.progress
-        if progress["best_metric"] in progress:
+        if progress.get(progress["best_metric"]) is not None:
             self._validations[update] = progress[progress["best_metric"]]
         progress["checkpoint_validations"] = sorted(self._validations.items())
         path = checkpoint_path(self.folder, update)

@@ -7,10 +7,12 @@ and started again ends with the weights that it would have had.
 
 import math
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from nmtkit.data.batching import Batcher, Update
 from nmtkit.data.config import DatasetConfig
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import RunError, UserError
-from nmtkit.log import Progress, logger
+from nmtkit.log import Progress, finite, logger
 from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
@@ -36,7 +38,7 @@ from nmtkit.training.config import (
     StopConfig,
     ValidationConfig,
 )
-from nmtkit.training.loss import projected_cross_entropy
+from nmtkit.training.loss import perplexity, projected_cross_entropy
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
 from nmtkit.training.save_dir import SaveDir
@@ -75,7 +77,7 @@ class RunState:
     skipped_in_a_row: int = 0
     best: float | None = None  #: best validation so far, and how many there have been since
     validations_since_best: int = 0
-    validation: dict[str, float] = field(default_factory=dict)  #: results of the validation at this very update
+    validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this very update
     scaler: dict[str, Any] = field(default_factory=dict)  #: loss scaling, with fp16 only
 
 
@@ -121,11 +123,13 @@ class Trainer:
         self.state = RunState()
         self.window = Window()
         self.save_dir = SaveDir(options.checkpoints)
-        workers = options.loading.num_workers
-        self._collate = ThreadPoolExecutor(workers).map if workers else map
 
     def fit(self) -> None:
         """Train until an option says to stop; validates and saves on the way and at the end."""
+        with self.save_dir.locked():
+            self._fit()
+
+    def _fit(self) -> None:
         self._resume()
         self._summarize()
         stop = self._reason_to_stop()
@@ -135,9 +139,9 @@ class Trainer:
             MetricsWriter(checkpoints.save_dir, self.state.update, checkpoints.tensorboard) as self.metrics,
             Progress("training", self.options.stop.max_updates, "updates", self.state.update, lines=False) as progress,
         ):
-            updates = self.batcher.updates(self.state.epoch, self.state.updates_in_epoch)
+            updates = self._updates()
             while stop is None:
-                self._update(next(updates))
+                self._update(*next(updates))
                 if self._is_due(self.options.checkpoints.log_every):
                     self._log()
                 if self._is_due(self.options.validation.validate_every):
@@ -145,11 +149,25 @@ class Trainer:
                 stop = self._reason_to_stop()
                 self._save_if_due(at_the_end=stop is not None)
                 progress.advance()
-            if self.window.target_tokens:
+            if self.window.padded_tokens:
                 self._log()
         logger.info("stopped after update %d: %s", self.state.update, stop)
 
-    def _update(self, update: Update) -> None:
+    def _updates(self) -> Iterator[tuple[Update, Iterator[Batch]]]:
+        """The updates to come, each with its micro-batches. Threads prepare those of the next one meanwhile."""
+        updates = self.batcher.updates(self.state.epoch, self.state.updates_in_epoch)
+        make_batch = partial(collate, self.split)
+        workers = self.options.loading.num_workers
+        if workers == 0:
+            yield from ((update, map(make_batch, update.micro_batches)) for update in updates)
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            prepared = ((update, pool.map(make_batch, update.micro_batches)) for update in updates)
+            for now, following in pairwise(prepared):
+                del following  # it only had to be begun
+                yield now
+
+    def _update(self, update: Update, batches: Iterator[Batch]) -> None:
         """One step of the optimizer: the gradient of all its micro-batches, divided once by all its target tokens."""
         start = time.perf_counter()
         state, window = self.state, self.window
@@ -163,16 +181,17 @@ class Trainer:
         sums = torch.zeros(2, device=self.device)  # loss and negative log-likelihood of all target tokens
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        for number, batch in enumerate(self._collate(partial(collate, self.split), update.micro_batches)):
+        for number, batch in enumerate(batches):
             self._seed(state.update, number)
             sums += self._micro_batch(batch.to(self.device), tokens)
             window.tokens += batch.source_tokens + batch.target_tokens
             window.padded_tokens += batch.padded_tokens
         self._step()
 
-        loss, nll = sums.tolist()
-        window.loss, window.nll = window.loss + loss, window.nll + nll
-        window.target_tokens += tokens
+        if not state.skipped_in_a_row:
+            loss, nll = sums.tolist()
+            window.loss, window.nll = window.loss + loss, window.nll + nll
+            window.target_tokens += tokens
         elapsed = time.perf_counter() - start
         window.seconds += elapsed
         state.minutes += elapsed / 60
@@ -203,7 +222,7 @@ class Trainer:
             state.skipped += 1
             state.skipped_in_a_row += 1
             logger.warning("update %d skipped: its gradient is not finite (learning rate %.3g)", state.update, rate)
-            if state.skipped_in_a_row == options.max_skips:
+            if state.skipped_in_a_row >= options.max_skips:
                 raise RunError(
                     f"{options.max_skips} updates in a row had no finite gradient, the last is {state.update} "
                     f"(learning rate {rate:.3g}): the run has diverged; the checkpoints before are intact. "
@@ -217,11 +236,11 @@ class Trainer:
         if not self.validator.possible:
             return
         with self._autocast():
-            results = self.validator.run(self.model, self.device)
+            results = finite(self.validator.run(self.model, self.device))
         state = self.state
         state.validation = results
         value = results[self.validator.metric]
-        if state.best is None or self.validator.better(value, state.best):
+        if value is not None and (state.best is None or self.validator.better(value, state.best)):
             state.best, state.validations_since_best = value, 0
         else:
             state.validations_since_best += 1
@@ -258,6 +277,7 @@ class Trainer:
             "best_metric": self.validator.metric,
             "is_best": bool(state.validation) and state.validations_since_best == 0,
             **state.validation,
+            "data": self.dataset.checksums(self.split.name),
             "options": self.options.to_dict(),
         }
         checkpoint = Checkpoint(
@@ -289,6 +309,12 @@ class Trainer:
                 f"{self.dataset.folder}: take the dataset it was started with, or another --save-dir"
             )
         progress = checkpoint.progress
+        data = self.dataset.checksums(self.split.name)
+        if progress.get("data", data) != data:
+            raise UserError(
+                f"{self.options.checkpoints.save_dir} holds checkpoints of a run on other data than "
+                f"{self.dataset.folder}: take the dataset it was started with, or another --save-dir"
+            )
         self.state = RunState(**{part.name: progress[part.name] for part in fields(RunState)})
         if progress["best_metric"] != self.validator.metric:
             self.state.best, self.state.validations_since_best = None, 0
@@ -306,11 +332,12 @@ class Trainer:
     def _log(self) -> None:
         """Record the numbers of the updates since the last time."""
         window = self.window
+        tokens = window.target_tokens or math.nan  # none where every update was skipped
         values = {
             "epoch": self.state.epoch,
-            "loss": window.loss / window.target_tokens,
-            "nll": window.nll / window.target_tokens,
-            "ppl": perplexity(window.nll / window.target_tokens),
+            "loss": window.loss / tokens,
+            "nll": window.nll / tokens,
+            "ppl": perplexity(window.nll / tokens),
             "lr": self.rate,
             "gradient_norm": self.gradient_norm,
             "tokens_per_second": round(window.target_tokens / window.seconds),
@@ -352,11 +379,6 @@ class Trainer:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
-
-
-def perplexity(nll: float) -> float:
-    """exp(nll), per piece; infinite where it overflows."""
-    return math.exp(nll) if nll < 700 else math.inf
 
 
 def _check_positions(dataset: Dataset, config: ModelConfig) -> None:

@@ -1,7 +1,5 @@
 """Loss, perplexity and, on request, BLEU on the validation split."""
 
-import math
-
 import numpy as np
 import torch
 
@@ -15,7 +13,7 @@ from nmtkit.errors import UserError
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SPACE
 from nmtkit.training.config import ValidationConfig
-from nmtkit.training.loss import projected_cross_entropy
+from nmtkit.training.loss import perplexity, projected_cross_entropy
 from nmtkit.vocab import PAD
 
 VALIDATION = "valid"
@@ -54,7 +52,7 @@ class Validator:
             )
             tokens += batch.target_tokens
         loss, nll = (sums / tokens).tolist()
-        results = {"valid_loss": loss, "valid_nll": nll, "valid_ppl": math.exp(min(nll, 700.0))}
+        results = {"valid_loss": loss, "valid_nll": nll, "valid_ppl": perplexity(nll)}
         if self.config.valid_bleu:
             results["valid_bleu"] = self._bleu(model)
         return results
