@@ -20,6 +20,7 @@ install: $(INSTALLED)  ## Make .venv with nmtkit and its development tools in it
 $(INSTALLED): setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet -c constraints.txt torch==2.13.0
+	$(VENV)/bin/pip install --quiet -c constraints.txt setuptools
 	$(VENV)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
