@@ -273,3 +273,34 @@ def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
         process.wait(timeout=30)
     assert process.returncode == 128 + signal.SIGPIPE
     assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ('{"kind": 5}', "is not one of"),
+        ('{"kind": true}', "takes a number or a text, not true"),
+        ('{"bread": 3}', "takes true or false, not 3"),
+        ('{"spoons": [1, 2]}', "takes a number or a text, not [1, 2]"),
+        ('{"spoons": 1.5}', "not a valid integer"),
+        ('{"debug": true}', "no option --debug that a file can set"),
+    ],
+)
+def test_a_value_of_the_wrong_type_in_a_config_file_is_one_line_and_exit_code_2(
+    content: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "soup.json").write_text(content)
+    code, _, err = run("--config", str(tmp_path / "soup.json"), capsys=capsys)
+    assert code == 2
+    assert complaint in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("closed", "complaint"), [("<&-", b"Missing option"), (">&-", b"stdout is closed")])
+def test_a_closed_stream_is_no_traceback(closed: str, complaint: bytes) -> None:
+    script = Path(__file__).parent.parent / "bin" / "nmt-generate"
+    line = f"{sys.executable} {script} {closed}"
+    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert b"Traceback" not in done.stderr

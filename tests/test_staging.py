@@ -87,6 +87,16 @@ def test_a_process_killed_while_replacing_loses_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "result" / "file").read_text() == "old"
 
 
+def test_a_process_killed_after_replacing_does_not_stand_in_the_next_ones_way(tmp_path: Path) -> None:
+    for folder in (".result.replaced", "result"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text(folder)
+    with staged_folder(tmp_path / "result", always) as staging:
+        (staging / "file").write_text("new")
+    assert (tmp_path / "result" / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
+
+
 def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
     with staged_folder(tmp_path / "result", never) as staging:
         (staging / "file").touch()

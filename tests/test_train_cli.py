@@ -1,5 +1,6 @@
 """nmt-train through the real command: what it writes, that it goes on as if never stopped, and how it refuses."""
 
+import fcntl
 import json
 import math
 import os
@@ -523,3 +524,36 @@ def test_errors_have_a_traceback_only_where_it_is_asked_for(train: Train, tmp_pa
     arguments: dict[str, Any] = {"dataset": tmp_path / "none", "code": 2}
     assert b"Traceback" not in train(tmp_path / "run", **arguments).stderr
     assert b"Traceback" in train(tmp_path / "run", "--debug", **arguments).stderr
+
+
+def test_several_processes_are_refused(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(train(tmp_path, code=2), "trains on one device")
+
+
+def test_a_folder_that_another_run_trains_in_is_refused(train: Train, tmp_path: Path) -> None:
+    handle = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        refused(train(tmp_path, code=2), "another process is training in it")
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.parametrize("idle", [("--lr", "1e-3"), ("--lr-schedule", "constant", "--lr-scale", "2")])
+def test_a_learning_rate_that_the_schedule_does_not_read_is_refused(
+    train: Train, tmp_path: Path, idle: tuple[str, ...]
+) -> None:
+    refused(train(tmp_path, *idle, code=2), "is not read by")
+
+
+def test_a_run_on_other_text_is_not_gone_on_with(
+    train: Train, datasets: dict[str, Path], run_command: Run, tmp_path: Path
+) -> None:
+    train(tmp_path / "run", "--max-updates", 1)
+    for language in ("en", "de"):
+        (tmp_path / f"other.{language}").write_text("a dog\na cat\n" * 5, encoding="utf-8")
+    other = ("--trainpref", tmp_path / "other", "--destdir", tmp_path / "data", "--vocab-from", datasets["joined"])
+    made = run_command("nmt-preprocess", "-s", "en", "-t", "de", *map(str, other))
+    assert made.returncode == 0, made.stderr
+    refused(train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "data", code=2), "a run on other data")

@@ -81,6 +81,7 @@ class DeviceConfig(Config):
     precision: str = option(
         "auto",
         choices=("auto", "fp32", "bf16", "fp16"),
-        help="Of matrix products; auto: bf16 where the hardware multiplies it fast, else fp32.",
+        help="Number format; auto: bf16 where the hardware multiplies it fast, else fp32. Results differ a little "
+        "between the formats, and so with auto between machines.",
     )
     threads: int | None = option(None, min=1, help="CPU threads.  [default: all cores]")

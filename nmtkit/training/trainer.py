@@ -6,6 +6,7 @@ and started again ends with the weights that it would have had.
 """
 
 import math
+import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,8 @@ class Window:
 
 def train(folder: Path, options: TrainingOptions) -> None:
     """Train a model on a dataset folder; goes on from the newest checkpoint in the save folder, if there is one."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("this version trains on one device: start it without torchrun, or with --nproc-per-node 1")
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
     Trainer(Dataset.open(folder, options.dataset.verify), options).fit()
