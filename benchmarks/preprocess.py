@@ -3,20 +3,21 @@
     python benchmarks/preprocess.py data/multi30k/train -s en -t de --pairs 1000000 --pairs 4000000
 
 A corpus is repeated to each number of pairs. A first run, which trains the model too, shows the memory. Then the two
-take turns: nmt-preprocess as a whole, from raw text to the finished dataset, and as many processes that do nothing but
-call SentencePiece's encoder (their reading is not counted). CPU time is shown beside wall time, because a machine that
-does other things as well disturbs it less. Linux only: memory is read from /proc.
+take turns, and the best turn of each is compared, because a machine that does other things as well can only slow them
+down: nmt-preprocess with that model (its encoding, and the whole command with starting, checking the text, checksums),
+and as many processes that do nothing but call SentencePiece's encoder (their reading is not counted). Linux only:
+memory is read from /proc.
 """
 
 import itertools
+import json
 import multiprocessing
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,7 @@ BATCH = 4096  # lines in a call of the encoder
 @click.option("--pairs", multiple=True, default=(1_000_000,), help="Sizes to which the corpus is repeated.")
 @click.option("--vocab-size", default=8000)
 @click.option("--workers", default=2)
-@click.option("--repeats", default=3, help="Turns of each of the two; medians are shown. 0: memory only.")
+@click.option("--repeats", default=3, help="Turns of each of the two; 0: memory only.")
 def main(
     prefix: str, source_lang: str, target_lang: str, pairs: tuple[int, ...], vocab_size: int, workers: int, repeats: int
 ) -> None:
@@ -53,27 +54,30 @@ def main(
             trained = preprocess(common, "--destdir", folder / "trained", "--vocab-size", vocab_size)
             peaks = " ".join(f"{peak:.0f}" for peak in trained.worker_peaks)
             print(f"{count:,} pairs: resident memory {trained.peak:.0f} MB, of the workers {peaks} MB", flush=True)
-            shares = []
+            bare, ours = [], []
             for _ in range(repeats):
-                bare = encode(texts, model, workers)
-                whole = preprocess(common, "--destdir", folder / "again", "--spm-model", model)
-                shares.append((bare.wall / whole.wall, bare.cpu / whole.cpu))
-                print(
-                    f"{count:,} pairs: SentencePiece {count / bare.wall:,.0f} pairs/s ({bare.cpu:.1f} s of CPU), "
-                    f"nmt-preprocess {count / whole.wall:,.0f} pairs/s ({whole.cpu:.1f} s of CPU)",
-                    flush=True,
-                )
-            if shares:
-                wall, cpu = (statistics.median(column) for column in zip(*shares, strict=True))
-                print(f"{count:,} pairs: median share of the bare rate {wall:.0%}, by CPU time {cpu:.0%}", flush=True)
+                bare.append(encode(texts, model, workers))
+                ours.append(preprocess(common, "--destdir", folder / "again", "--spm-model", model, watch=False))
+            if repeats:
+                limit = report("SentencePiece", count, bare, "wall")
+                for name, field in (("nmt-preprocess, encoding", "encoding"), ("nmt-preprocess, whole", "wall")):
+                    print(f"  {report(name, count, ours, field) / limit:.0%} of SentencePiece", flush=True)
+
+
+def report(name: str, count: int, turns: Sequence["Cost"], field: str) -> float:
+    """Print and return the pairs per second of the best turn."""
+    rate = count / min(getattr(turn, field) for turn in turns)
+    print(f"{count:,} pairs: {name}: {rate:,.0f} pairs/s; CPU {min(turn.cpu for turn in turns):.1f} s", flush=True)
+    return float(rate)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of the clock and of all processors; the resident memory of the command and of its workers in MB."""
+    """Seconds of the clock and of all processors; of the command also those of its encoding, and resident MB."""
 
     wall: float
     cpu: float
+    encoding: float = 0
     peak: float = 0
     worker_peaks: tuple[float, ...] = ()
 
@@ -85,20 +89,25 @@ def repeat_text(side: Path, count: int, result: Path) -> None:
         file.writelines(itertools.islice(itertools.cycle(lines), count))
 
 
-def preprocess(*options: object) -> Cost:
-    """Run the command to its end."""
-    common, *more = options
-    assert isinstance(common, list)
+def preprocess(common: list[object], *more: object, watch: bool = True) -> Cost:
+    """Run the command to its end, and `watch` its memory on the way, which takes some time from it."""
     wall, cpu = time.perf_counter(), children_cpu()
-    process = subprocess.Popen([sys.executable, COMMAND, "--quiet", *map(str, [*common, *more])])
-    peaks: dict[int, float] = {}
-    while process.poll() is None:
-        peaks.update(peak_memory(process.pid))
-        time.sleep(0.1)
-    if process.returncode:
-        sys.exit(process.returncode)
+    with tempfile.TemporaryFile("w+") as log:
+        command = [sys.executable, str(COMMAND), "--log-format", "json", *map(str, [*common, *more])]
+        process = subprocess.Popen(command, stderr=log)
+        peaks = {process.pid: 0.0}
+        while watch and process.poll() is None:
+            peaks.update(peak_memory(process.pid))
+            time.sleep(0.2)
+        code = process.wait()
+        seconds = time.perf_counter() - wall
+        log.seek(0)
+        if code:
+            sys.exit(log.read())
+        times = {event["event"]: event["time"] for event in map(json.loads, log)}
     peak = peaks.pop(process.pid)
-    return Cost(time.perf_counter() - wall, children_cpu() - cpu, peak, tuple(sorted(peaks.values(), reverse=True)))
+    encoding = times["encoded"] - times["vocabulary"]
+    return Cost(seconds, children_cpu() - cpu, encoding, peak, tuple(sorted(peaks.values(), reverse=True)))
 
 
 def children_cpu() -> float:
