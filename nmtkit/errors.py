@@ -1,8 +1,8 @@
-"""The two ways in which a command can fail, and the exit code of each."""
+"""The ways in which a command can end before its work is done, and the exit code of each."""
 
 
 class NmtkitError(Exception):
-    """A failure with a one-line message: what was wrong, where, and what to do."""
+    """An end before the work is done, with a one-line message: what was wrong, where, and what to do."""
 
     exit_code = 1
 
@@ -15,3 +15,11 @@ class UserError(NmtkitError):
 
 class RunError(NmtkitError):
     """A failure while running: a full disk, a diverged training, a worker that died."""
+
+
+class Stopped(NmtkitError):
+    """The user asked to stop, by a signal, and it was done in good order."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

@@ -21,7 +21,8 @@ from conftest import BIN, Run
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
-from nmtkit.training.trainer import Trainer
+from nmtkit.data.corpus import Dataset
+from nmtkit.training.gradient import UpdateGradient
 
 Result = subprocess.CompletedProcess[bytes]
 Train = Callable[..., Result]
@@ -68,6 +69,9 @@ def assert_same_end(first: Path, second: Path) -> None:
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
     progress, other = (load_checkpoint(folder / "checkpoint_last.pt").progress for folder in (first, second))
+    for each in (progress, other):
+        for name in ("seconds", "waiting"):
+            del each["window"][name]
     for name in progress.keys() - {"minutes", "options"}:
         assert progress[name] == other[name], name
 
@@ -217,6 +221,7 @@ def test_the_same_command_gives_the_same_weights_whatever_prepares_the_batches(t
 
 # Going on
 
+TIMES = {"minutes", "tokens_per_second", "waiting"}
 DROPOUT = ("--dropout", 0.3, "--attention-dropout", 0.1, "--activation-dropout", 0.1)
 
 
@@ -236,7 +241,7 @@ def test_a_run_stopped_again_and_again_ends_as_the_straight_one(train: Train, st
         rows, expected = metrics(tmp_path / "run", event), metrics(straight, event)
         assert [row["update"] for row in rows] == [row["update"] for row in expected]
         for row, other in zip(rows, expected, strict=True):
-            for name in row.keys() - {"minutes", "tokens_per_second"}:
+            for name in row.keys() - TIMES:
                 assert row[name] == other[name]
 
 
@@ -467,22 +472,29 @@ def test_checkpoints_without_an_optimizer_are_not_trained_over(train: Train, tmp
     refused(train(tmp_path, code=2), "can be gone on from")
 
 
-def test_a_run_that_diverges_stops_with_its_checkpoints_intact(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_diverges_stops_with_its_checkpoints_intact_and_names_the_sentences(
+    train: Train, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Trainer._micro_batch
+    sources = Dataset.open(datasets["joined"]).split("train").source
+    guilty = int(sources[0][0])  # a piece
+    original = UpdateGradient._backward
 
-    def micro_batch(self: Trainer, *arguments: Any) -> Tensor:
-        if self.state.update > 3:
-            with torch.no_grad():
-                next(self.model.parameters()).fill_(float("nan"))
-        return original(self, *arguments)
+    def backward(self: UpdateGradient, update: int, piece: Any, *arguments: Any) -> Tensor:
+        sums = original(self, update, piece, *arguments)
+        gradient = next(self.loss.parameters()).grad
+        if update > 3 and gradient is not None and (piece.batch.src == guilty).any():
+            gradient.fill_(float("nan"))
+        return sums
 
-    monkeypatch.setattr(Trainer, "_micro_batch", micro_batch)
+    monkeypatch.setattr(UpdateGradient, "_backward", backward)
     result = train(tmp_path, "--max-updates", 50, "--save-every", 1, "--max-skips", 3, code=1)
     messages = result.stderr.decode().splitlines()
     assert sum("skipped" in line and "not finite" in line for line in messages) >= 3
     assert messages[-1].startswith("nmt-train: 3 updates in a row")
+    named = re.search(r"(\d+) of its (\d+) sentence pairs are to blame: ([\d, …]+)\)", messages[-1])
+    assert named is not None
+    assert int(named[1]) < int(named[2])
+    assert all(guilty in sources[int(line) - 1] for line in re.findall(r"\d+", named[3]))
     assert "Traceback" not in result.stderr.decode()
     assert updates(tmp_path)[:3] == [1, 2, 3]
     assert all(torch.isfinite(t).all() for t in tensors(tmp_path, "checkpoint_3.pt").values())
@@ -524,11 +536,6 @@ def test_errors_have_a_traceback_only_where_it_is_asked_for(train: Train, tmp_pa
     arguments: dict[str, Any] = {"dataset": tmp_path / "none", "code": 2}
     assert b"Traceback" not in train(tmp_path / "run", **arguments).stderr
     assert b"Traceback" in train(tmp_path / "run", "--debug", **arguments).stderr
-
-
-def test_several_processes_are_refused(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    refused(train(tmp_path, code=2), "trains on one device")
 
 
 def test_a_folder_that_another_run_trains_in_is_refused(train: Train, tmp_path: Path) -> None:

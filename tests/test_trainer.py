@@ -1,6 +1,7 @@
 """The update: what it divides by, how it is cut, and that nothing but its number decides about it."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from nmtkit.checkpoint import checkpoint_path, load_checkpoint
 from nmtkit.data.batch import collate
 from nmtkit.data.batching import Update
 from nmtkit.data.corpus import Dataset
 from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.training.config import BatchConfig, CheckpointConfig, LoadingConfig, OptimizerConfig, StopConfig
-from nmtkit.training.trainer import Trainer, TrainingOptions
+from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.state import TrainingOptions
+from nmtkit.training.trainer import Trainer
 from nmtkit.vocab import PAD
 
 MODEL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2, dropout=0.0)
@@ -36,18 +41,18 @@ def options(tmp_path: Path) -> TrainingOptions:
 
 
 def make(dataset: Path, options: TrainingOptions, **batches: Any) -> Trainer:
-    return Trainer(Dataset.open(dataset), replace(options, batches=replace(options.batches, **batches)))
+    options = replace(options, batches=replace(options.batches, **batches))
+    return Trainer(Dataset.open(dataset), options, Ranks(torch.device("cpu")))
 
 
-def gradients(trainer: Trainer, update: Update) -> dict[str, Tensor]:
-    """The gradients of an update's only step of the optimizer."""
-    seen: dict[str, Tensor] = {}
-
-    def note(*_: object) -> None:
-        seen.update({name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None})
-
-    trainer.optimizer.register_step_pre_hook(note)
-    trainer._update(update, (collate(trainer.split, indices) for indices in update.micro_batches))
+def gradients(trainer: Trainer, update: Update, number: int = 1) -> dict[str, Tensor]:
+    """The gradients of an update, and its loss as `trainer.loss`."""
+    share = [(i, collate(trainer.split, indices)) for i, indices in enumerate(update.micro_batches)]
+    tokens = sum(batch.target_tokens for _, batch in share)
+    gradient = trainer._gradient()
+    loss, _ = gradient.compute(number, share, tokens, votes=())
+    trainer.window.loss, trainer.window.target_tokens = loss, tokens
+    seen = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
     assert len(seen) == len(list(trainer.model.parameters()))
     return seen
 
@@ -97,10 +102,9 @@ def test_the_masks_of_dropout_follow_from_seed_update_and_micro_batch(
     def run(seed: int, number: int, spoil: bool) -> dict[str, Tensor]:
         trainer = make(datasets["joined"], options, seed=1, **batches)
         trainer.options = replace(trainer.options, batches=replace(trainer.options.batches, seed=seed))
-        trainer.state.update = number - 1
         if spoil:
             torch.rand(number)  # whatever has been drawn before
-        return gradients(trainer, trainer.batcher.epoch(1)[0])
+        return gradients(trainer, trainer.batcher.epoch(1)[0], number)
 
     first = run(1, 5, spoil=False)
     assert all(torch.equal(gradient, first[name]) for name, gradient in run(1, 5, spoil=True).items())
@@ -111,48 +115,37 @@ def test_the_masks_of_dropout_follow_from_seed_update_and_micro_batch(
 def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], options: TrainingOptions) -> None:
     trainer = make(datasets["joined"], options)
     clipped = make(datasets["joined"], replace(options, optimizer=replace(options.optimizer, clip_norm=0.01)))
-    (update,) = trainer.batcher.epoch(1)
-    free, bound = gradients(trainer, update), gradients(clipped, update)
-    norms = [torch.cat([g.flatten() for g in each.values()]).norm().item() for each in (free, bound)]
+    norms = []
+    for each in (trainer, clipped):
+        kept = gradients(each, each.batcher.epoch(1)[0])
+        each.state.update = 1
+        assert each._step()
+        norms.append(torch.cat([gradient.flatten() for gradient in kept.values()]).norm().item())
     assert norms[0] == pytest.approx(trainer.gradient_norm, rel=1e-4)
     assert norms[1] == pytest.approx(0.01, rel=1e-3)
     assert clipped.gradient_norm == pytest.approx(trainer.gradient_norm, rel=1e-4)
 
 
-@pytest.fixture
-def spoiled(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Numbers of updates whose loss shall not be finite."""
-    numbers: set[int] = set()
-    original = Trainer._micro_batch
-
-    def micro_batch(self: Trainer, *arguments: Any) -> Tensor:
-        if self.state.update in numbers:
-            with torch.no_grad():  # a weight that overflows, for as long as this micro-batch takes
-                weight = next(self.model.parameters())
-                kept = weight.clone()
-                weight.mul_(float("inf"))
-            sums = original(self, *arguments)
-            with torch.no_grad():
-                weight.copy_(kept)
-            return sums
-        return original(self, *arguments)
-
-    monkeypatch.setattr(Trainer, "_micro_batch", micro_batch)
-    return numbers
-
-
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted(
-    spoiled: set[int], datasets: dict[str, Path], options: TrainingOptions
+    datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoiled |= {2, 4}
-    trainer = make(datasets["joined"], options)
-    update = trainer.batcher.epoch(1)[0]
-    for number in range(1, 5):
-        before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
-        trainer._update(update, (collate(trainer.split, indices) for indices in update.micro_batches))
-        moved = any(not torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
-        assert moved == (number not in spoiled)
-        assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+    original = UpdateGradient._backward
+
+    def backward(self: UpdateGradient, update: int, *arguments: Any) -> Tensor:
+        sums = original(self, update, *arguments)
+        if update in (2, 4):
+            gradient = next(self.loss.parameters()).grad
+            assert gradient is not None
+            gradient.fill_(float("inf"))
+        return sums
+
+    monkeypatch.setattr(UpdateGradient, "_backward", backward)
+    checkpoints = replace(options.checkpoints, save_every=1)
+    trainer = make(datasets["joined"], replace(options, checkpoints=checkpoints, stop=StopConfig(max_updates=4)))
+    trainer.fit()
+    weights = [load_checkpoint(checkpoint_path(checkpoints.save_dir, number)).weights for number in range(1, 5)]
+    same = [all(torch.equal(tensor, now[name]) for name, tensor in last.items()) for last, now in pairwise(weights)]
+    assert same == [True, False, True]
     assert (trainer.state.update, trainer.state.skipped, trainer.state.skipped_in_a_row) == (4, 2, 1)
 
 
@@ -162,11 +155,14 @@ def test_validation_gives_the_loss_of_all_its_tokens(datasets: dict[str, Path], 
     batch = collate(split, np.arange(len(split)))
     with torch.no_grad():
         logits = trainer.model.eval()(batch.src, batch.tgt_in).flatten(0, 1)
-    results = trainer.validator.run(trainer.model, trainer.device)
+    results = trainer.validator.run(trainer.model, trainer.ranks)
+    assert results is not None
     for name, smoothing in (("valid_loss", 0.1), ("valid_nll", 0.0)):
         expected = F.cross_entropy(logits, batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=smoothing)
         assert results[name] == pytest.approx(expected.item(), rel=1e-5)
     assert results["valid_ppl"] == pytest.approx(np.exp(results["valid_nll"]))
     small = make(datasets["joined"], options, max_tokens=100)  # less than the longest sentence
     assert len(small.validator.batches) > 1
-    assert small.validator.run(trainer.model, trainer.device)["valid_loss"] == pytest.approx(results["valid_loss"])
+    in_parts = small.validator.run(trainer.model, trainer.ranks)
+    assert in_parts is not None
+    assert in_parts["valid_loss"] == pytest.approx(results["valid_loss"])

@@ -1,5 +1,6 @@
 """nmt-train: dataset to checkpoints."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from nmtkit.model.presets import PRESETS
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
+    DistributedConfig,
     LoadingConfig,
     OptimizerConfig,
     StopConfig,
@@ -59,6 +61,7 @@ def apply_preset(values: dict[str, Any]) -> None:
     stop=StopConfig,
     validation=ValidationConfig,
     checkpoints=CheckpointConfig,
+    distributed=DistributedConfig,
     device=DeviceConfig,
     log=LogConfig,
 )
@@ -68,7 +71,8 @@ def main(dataset: Path, reading: DatasetConfig, log: LogConfig, **groups: Any) -
     Started again with the same --save-dir, a run goes on from its newest checkpoint and ends with the weights that it
     would have had without the stop.
     """
-    configure(log)
-    from nmtkit.training.trainer import TrainingOptions, train  # torch: not for --help
+    configure(log, is_main=os.environ.get("RANK", "0") == "0")
+    from nmtkit.training.state import TrainingOptions
+    from nmtkit.training.trainer import train  # torch: not for --help
 
     train(dataset, TrainingOptions(dataset=reading, **groups))

@@ -81,5 +81,17 @@ class CheckpointConfig(Config):
     save_minutes: float = option(10.0, min=0.0, help="Minutes between checkpoints (§6.1 averages such); 0: none.")
     keep_last: int = option(10, min=1, metavar="N", help="Checkpoints kept: the newest N …")
     keep_best: int = option(1, min=0, metavar="N", help="… and the best N.")
+    max_save_failures: int = option(
+        3, min=1, metavar="N", help="Stop when N checkpoints in a row could not be written; the old ones stay."
+    )
     log_every: int = option(100, min=1, metavar="N", help="Updates between log lines.")
     tensorboard: Path | None = option(None, metavar="DIR", help="Also write the numbers for TensorBoard.")
+
+
+@dataclass(frozen=True)
+class DistributedConfig(Config):
+    heading: ClassVar[str] = "Many devices (torchrun --nproc-per-node N bin/nmt-train …)"
+
+    shard_optimizer: bool = option(
+        False, help="Share the optimizer's memory out over the devices (ZeRO, stage 1). Changes no result."
+    )

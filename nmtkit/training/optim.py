@@ -1,9 +1,12 @@
 """Adam (§5.3) and the learning rate, which is a pure function of the update: nothing about it needs saving."""
 
 import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from nmtkit.training.config import OptimizerConfig
 
@@ -25,31 +28,52 @@ def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_update
     return config.lr * falling[config.lr_schedule]
 
 
-def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Adam over all parameters, in torch's fused form: one pass over memory instead of one an operation."""
-    return torch.optim.AdamW(
-        model.parameters(),
-        lr=config.lr,
-        betas=(config.adam_beta1, config.adam_beta2),
-        eps=config.adam_eps,
-        weight_decay=config.weight_decay,
-        fused=True,
-    )
+def make_optimizer(model: nn.Module, config: OptimizerConfig, sharded: bool = False) -> torch.optim.Optimizer:
+    """Adam over the parameters that are trained, in torch's fused form: one pass over memory, not one an operation.
+
+    `sharded` leaves each rank the moments of a part of the parameters (ZeRO, stage 1); the updates are the same.
+    """
+    parameters = [parameter for _, parameter in _trained(model)]
+    settings: dict[str, Any] = {
+        "lr": config.lr,
+        "betas": (config.adam_beta1, config.adam_beta2),
+        "eps": config.adam_eps,
+        "weight_decay": config.weight_decay,
+        "fused": True,
+    }
+    if sharded:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what else torch has in that folder
+            from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, **settings)
+    return torch.optim.AdamW(parameters, **settings)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Adam's moments and step counts by the names of the parameters, for a checkpoint."""
-    return {
-        f"{kind}.{name}": value
-        for name, parameter in model.named_parameters()
-        for kind, value in optimizer.state.get(parameter, {}).items()
-    }
+    """Adam's moments and step counts by the names of the parameters, for a checkpoint.
+
+    Collective where the optimizer is sharded; then only the main process gets them.
+    """
+    if hasattr(optimizer, "consolidate_state_dict"):
+        optimizer.consolidate_state_dict(to=0)
+        if distributed.get_rank() != 0:
+            return {}
+    names = [name for name, _ in _trained(model)]
+    state = optimizer.state_dict()["state"]
+    return {f"{kind}.{names[i]}": value for i, values in sorted(state.items()) for kind, value in values.items()}
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """The inverse of `optimizer_tensors`; without tensors the optimizer starts afresh."""
-    parameters = dict(model.named_parameters())
+def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """The inverse of `optimizer_tensors`, with all the tensors on every rank. Without any, it starts afresh."""
+    numbers = {name: number for number, (name, _) in enumerate(_trained(model))}
+    state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition(".")
-        parameter = parameters[name]
-        optimizer.state[parameter][kind] = value.clone().to(parameter.device)
+        state.setdefault(numbers[name], {})[kind] = value.clone()
+    groups = [{**group, "params": list(range(len(numbers)))} for group in optimizer.param_groups]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

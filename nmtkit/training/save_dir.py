@@ -37,14 +37,14 @@ class SaveDir:
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
         self._is_best = False  # whether the newest checkpoint was the best so far
         self._last_save = time.monotonic()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Make the folder, and keep other runs from training in it."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"--save-dir {self.folder}: cannot be made ({error.strerror})") from error
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from training in the folder."""
         handle = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,7 +85,7 @@ class SaveDir:
         return None
 
     def minutes_passed(self) -> bool:
-        """Whether --save-minutes have passed since the last checkpoint."""
+        """Whether --save-minutes have passed since the last checkpoint, or the last attempt at one."""
         minutes = self.config.save_minutes
         return minutes > 0 and time.monotonic() - self._last_save >= minutes * 60
 
@@ -100,10 +100,10 @@ class SaveDir:
             self._validations[update] = progress[progress["best_metric"]]
         progress["checkpoint_validations"] = sorted(self._validations.items())
         path = checkpoint_path(self.folder, update)
+        self._last_save = time.monotonic()
         save_checkpoint(path, checkpoint)
         self.newest, self._is_best = update, progress["is_best"]
         self._name(path)
-        self._last_save = time.monotonic()
         self._prune(update, better)
 
     def _name(self, newest: Path) -> None:

@@ -1,115 +1,75 @@
-"""The training loop: fit → update → micro-batch → validate → save.
+"""The training loop: fit → update → validate → save.
 
 A run is a function of its options, its data and the update number. Data order follows from (seed, epoch), the masks of
 dropout from (seed, update, micro-batch), the learning rate from the update; so a run that is stopped at any checkpoint
-and started again ends with the weights that it would have had.
+and started again ends with the weights that it would have had. With many ranks, each holds the same model and comes to
+the same decisions, because they rest on numbers that the ranks have added up.
 """
 
+import contextlib
 import math
-import os
+import signal
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, fields
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, collect_weights, load_weights
-from nmtkit.data.batch import Batch, collate
-from nmtkit.data.batching import Batcher, Update
-from nmtkit.data.config import DatasetConfig
+from nmtkit.data.batch import Batch
+from nmtkit.data.batching import Batcher
 from nmtkit.data.corpus import Dataset
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import RunError, Stopped, UserError
 from nmtkit.log import Progress, finite, logger
-from nmtkit.model.config import DeviceConfig, ModelConfig
+from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
-from nmtkit.training.config import (
-    BatchConfig,
-    CheckpointConfig,
-    LoadingConfig,
-    OptimizerConfig,
-    StopConfig,
-    ValidationConfig,
-)
-from nmtkit.training.loss import perplexity, projected_cross_entropy
+from nmtkit.training.gradient import UpdateGradient, autocast
+from nmtkit.training.loader import Loader, Work
+from nmtkit.training.loss import perplexity
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
+from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.save_dir import SaveDir
+from nmtkit.training.signals import Signals
+from nmtkit.training.state import RunState, TrainingOptions, Window
 from nmtkit.training.validation import VALIDATION, Validator
-from nmtkit.vocab import PAD
+
+_NAMED_LINES = 10  # of sentences without a finite gradient
 
 
-@dataclass(frozen=True)
-class TrainingOptions:
-    """All options of a training run."""
+class Totals(NamedTuple):
+    """What the ranks add up in each update, so that its decisions are the same on all."""
 
-    dataset: DatasetConfig = field(default_factory=DatasetConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    batches: BatchConfig = field(default_factory=BatchConfig)
-    loading: LoadingConfig = field(default_factory=LoadingConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    stop: StopConfig = field(default_factory=StopConfig)
-    validation: ValidationConfig = field(default_factory=ValidationConfig)
-    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
-    device: DeviceConfig = field(default_factory=DeviceConfig)
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """All options as plain values, group by group."""
-        return {part.name: getattr(self, part.name).to_dict() for part in fields(self)}
-
-
-@dataclass
-class RunState:
-    """How far a run has come: what a checkpoint keeps beside weights and optimizer, as plain JSON values."""
-
-    update: int = 0
-    epoch: int = 1
-    updates_in_epoch: int = 0
-    minutes: float = 0.0
-    skipped: int = 0  #: updates with a gradient that was not finite
-    skipped_in_a_row: int = 0
-    best: float | None = None  #: best validation so far, and how many there have been since
-    validations_since_best: int = 0
-    validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this very update
-    scaler: dict[str, Any] = field(default_factory=dict)  #: loss scaling, with fp16 only
-
-
-@dataclass
-class Window:
-    """Sums over the updates since the last log line."""
-
-    loss: float = 0.0
-    nll: float = 0.0
-    target_tokens: int = 0
-    tokens: int = 0  #: of both sides
-    padded_tokens: int = 0
-    seconds: float = 0.0
+    loss: float
+    nll: float
+    minutes: float  # since the run began, by the clock of the main process
+    save: float  # whether to save now: the main process's --save-minutes, or a signal anywhere
+    terminate: float  # signals that have arrived
+    interrupt: float
 
 
 def train(folder: Path, options: TrainingOptions) -> None:
-    """Train a model on a dataset folder; goes on from the newest checkpoint in the save folder, if there is one."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("this version trains on one device: start it without torchrun, or with --nproc-per-node 1")
+    """Train a model on a dataset folder; goes on from the newest checkpoint in the save folder, if there is one.
+
+    Below torchrun this is one of the processes that train together. Raises Stopped after SIGTERM or SIGINT.
+    """
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
-    Trainer(Dataset.open(folder, options.dataset.verify), options).fit()
+    with join(resolve_device(options.device.device)) as ranks:
+        Trainer(Dataset.open(folder, options.dataset.verify), options, ranks).fit()
 
 
 class Trainer:
-    """One training run on one device."""
+    """One training run, as one of its ranks sees it."""
 
-    def __init__(self, dataset: Dataset, options: TrainingOptions) -> None:
-        self.dataset, self.options = dataset, options
-        self.device = resolve_device(options.device.device)
-        self.precision = resolve_precision(options.device.precision, self.device)
+    def __init__(self, dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> None:
+        self.dataset, self.options, self.ranks = dataset, options, ranks
+        self.precision = resolve_precision(options.device.precision, ranks.device)
         self.model_config = options.model.for_vocabularies(dataset.joined)
         self.split = dataset.split("train")
         _check_positions(dataset, self.model_config)
@@ -117,101 +77,103 @@ class Trainer:
         self.batcher = Batcher(
             self.split.source.lengths, self.split.target.lengths, batches.batch_tokens, batches.max_tokens, batches.seed
         )
+        self.loader = Loader(self.split, self.batcher, ranks.rank, ranks.size, options.loading.num_workers)
         torch.manual_seed(batches.seed)
         self.model = Transformer(self.model_config, len(dataset.source.vocab), len(dataset.target.vocab))
-        self.model.to(self.device)
-        self.optimizer = make_optimizer(self.model, options.optimizer)
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == torch.float16)
+        self.model.to(ranks.device)
+        sharded = options.distributed.shard_optimizer and ranks.size > 1
+        self.optimizer = make_optimizer(self.model, options.optimizer, sharded)
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
         self.validator = Validator(dataset, options.validation, batches.max_tokens, options.optimizer.label_smoothing)
         self.state = RunState()
         self.window = Window()
+        self.signals = Signals(insistent=ranks.size == 1)
+        self.stop_signal = 0  # the signal to stop that all ranks know of
         self.save_dir = SaveDir(options.checkpoints)
+        self.saved: int | None = None  # the update of the newest checkpoint
+        self.save_failures = 0  # in a row
 
     def fit(self) -> None:
-        """Train until an option says to stop; validates and saves on the way and at the end."""
-        with self.save_dir.locked():
+        """Train until an option or a signal says to stop; validates and saves on the way and at the end."""
+        ranks = self.ranks
+        with self.signals, contextlib.ExitStack() as stack:
+            ranks.on_main(lambda: stack.enter_context(self.save_dir.locked()))
+            self._resume()
+            self._summarize()
+            ranks.on_main(lambda: self.save_dir.prepare(self.options.to_dict()))
+            self.metrics = stack.enter_context(self._metrics()) if ranks.is_main else None
+            self.gradient = self._gradient()
             self._fit()
 
-    def _fit(self) -> None:
-        self._resume()
-        self._summarize()
-        stop = self._reason_to_stop()
-        self.save_dir.prepare(self.options.to_dict())
+    def _metrics(self) -> MetricsWriter:
         checkpoints = self.options.checkpoints
-        with (
-            MetricsWriter(checkpoints.save_dir, self.state.update, checkpoints.tensorboard) as self.metrics,
-            Progress("training", self.options.stop.max_updates, "updates", self.state.update, lines=False) as progress,
-        ):
-            updates = self._updates()
+        return MetricsWriter(checkpoints.save_dir, self.state.update, checkpoints.tensorboard)
+
+    def _gradient(self) -> UpdateGradient:
+        """Made once the weights are there: it hands those of the main process to all ranks."""
+        smoothing, seed = self.options.optimizer.label_smoothing, self.options.batches.seed
+        gradient = UpdateGradient(self.model, self.ranks, self.precision, self.scaler, smoothing, seed)
+        gradient.limits.by_length = self.state.memory_limits
+        return gradient
+
+    def _fit(self) -> None:
+        self.began = time.monotonic() - 60 * self.state.minutes
+        if self.state.update and self._is_due(self.options.validation.validate_every) and not self.state.validation:
+            self._validate()  # a signal had come before it
+        stop = self._reason_to_stop()
+        updates = self.loader.updates(self.state.epoch, self.state.updates_in_epoch)
+        most = self.options.stop.max_updates
+        with Progress("training", most, "updates", self.state.update, lines=False) as progress:
             while stop is None:
-                self._update(*next(updates))
-                if self._is_due(self.options.checkpoints.log_every):
-                    self._log()
-                if self._is_due(self.options.validation.validate_every):
-                    self._validate()
-                stop = self._reason_to_stop()
-                self._save_if_due(at_the_end=stop is not None)
+                self._update(updates)
+                stop = self._conclude()
                 progress.advance()
-            if self.window.padded_tokens:
-                self._log()
         logger.info("stopped after update %d: %s", self.state.update, stop)
+        if self.stop_signal:
+            message = f"{stop}: update {self.state.update} is done and saved; the same command goes on"
+            raise self.ranks.shared(Stopped(message, self.stop_signal))
 
-    def _updates(self) -> Iterator[tuple[Update, Iterator[Batch]]]:
-        """The updates to come, each with its micro-batches. Threads prepare those of the next one meanwhile."""
-        updates = self.batcher.updates(self.state.epoch, self.state.updates_in_epoch)
-        make_batch = partial(collate, self.split)
-        workers = self.options.loading.num_workers
-        if workers == 0:
-            yield from ((update, map(make_batch, update.micro_batches)) for update in updates)
-            return
-        with ThreadPoolExecutor(workers) as pool:
-            prepared = ((update, pool.map(make_batch, update.micro_batches)) for update in updates)
-            for now, following in pairwise(prepared):
-                del following  # it only had to be begun
-                yield now
-
-    def _update(self, update: Update, batches: Iterator[Batch]) -> None:
-        """One step of the optimizer: the gradient of all its micro-batches, divided once by all its target tokens."""
+    def _update(self, updates: Iterator[Work]) -> None:
+        """One step of the optimizer: the gradient of all micro-batches of an update, divided once by its tokens."""
         start = time.perf_counter()
+        work = next(updates)
+        share = work.share()
         state, window = self.state, self.window
+        window.waiting += time.perf_counter() - start
+
         state.update += 1
-        state.epoch, state.updates_in_epoch = update.epoch, update.number
-        if update.number == update.of:
-            state.epoch, state.updates_in_epoch = update.epoch + 1, 0
+        state.epoch, state.updates_in_epoch = work.update.epoch, work.update.number
+        if work.update.number == work.update.of:
+            state.epoch, state.updates_in_epoch = work.update.epoch + 1, 0
         state.validation = {}
+        totals = Totals(*self.gradient.compute(state.update, share, work.target_tokens, self._votes()))
+        self._decide(totals)
+        if self._step():
+            window.loss, window.nll = window.loss + totals.loss, window.nll + totals.nll
+            window.target_tokens += work.target_tokens
+        elif state.skipped_in_a_row >= self.options.optimizer.max_skips:
+            raise self.ranks.shared(self._diverged(work, share))
+        window.tokens += work.tokens
+        window.padded_tokens += work.padded_tokens
+        window.seconds += time.perf_counter() - start
 
-        tokens = sum(int(self.split.target.lengths[micro].sum()) for micro in update.micro_batches)
-        sums = torch.zeros(2, device=self.device)  # loss and negative log-likelihood of all target tokens
-        self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        for number, batch in enumerate(batches):
-            self._seed(state.update, number)
-            sums += self._micro_batch(batch.to(self.device), tokens)
-            window.tokens += batch.source_tokens + batch.target_tokens
-            window.padded_tokens += batch.padded_tokens
-        self._step()
+    def _votes(self) -> tuple[float, ...]:
+        """This rank's part of the `Totals` after the losses."""
+        main, signals = self.ranks.is_main, self.signals
+        minutes = (time.monotonic() - self.began) / 60 if main else 0.0
+        save = signals.save or (main and self.save_dir.minutes_passed())
+        return minutes, save, signals.stop == signal.SIGTERM, signals.stop == signal.SIGINT
 
-        if not state.skipped_in_a_row:
-            loss, nll = sums.tolist()
-            window.loss, window.nll = window.loss + loss, window.nll + nll
-            window.target_tokens += tokens
-        elapsed = time.perf_counter() - start
-        window.seconds += elapsed
-        state.minutes += elapsed / 60
+    def _decide(self, totals: Totals) -> None:
+        """Take note of what the ranks have agreed on."""
+        self.state.minutes = totals.minutes
+        self.state.out_of_memory = self.gradient.times_out_of_memory
+        self.save_now = totals.save > 0
+        self.signals.save = self.signals.save and not self.save_now
+        self.stop_signal = signal.SIGTERM if totals.terminate else signal.SIGINT if totals.interrupt else 0
 
-    def _micro_batch(self, batch: Batch, update_tokens: int) -> Tensor:
-        """Forward and backward of one micro-batch; returns its sums (loss, nll)."""
-        with self._autocast():
-            hidden = self.model.decode(batch.tgt_in, self.model.encode(batch.src))  # (B, T, D)
-            real = batch.tgt_out != PAD
-            loss, nll = projected_cross_entropy(
-                hidden[real], self.model.output_matrix, batch.tgt_out[real], self.options.optimizer.label_smoothing
-            )
-        self.scaler.scale(loss / update_tokens).backward()  # type: ignore[no-untyped-call]
-        return torch.stack((loss.detach(), nll))
-
-    def _step(self) -> None:
-        """Let the optimizer take its step, or skip it where the gradient is not finite."""
+    def _step(self) -> bool:
+        """Let the optimizer take its step; False where the gradient is not finite, and the step is skipped."""
         options, state = self.options.optimizer, self.state
         rate = learning_rate(state.update, options, self.model_config.d_model, self.options.stop.max_updates)
         for group in self.optimizer.param_groups:
@@ -225,33 +187,52 @@ class Trainer:
             state.skipped += 1
             state.skipped_in_a_row += 1
             logger.warning("update %d skipped: its gradient is not finite (learning rate %.3g)", state.update, rate)
-            if state.skipped_in_a_row >= options.max_skips:
-                raise RunError(
-                    f"{options.max_skips} updates in a row had no finite gradient, the last is {state.update} "
-                    f"(learning rate {rate:.3g}): the run has diverged; the checkpoints before are intact. "
-                    "Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
-                )
         self.scaler.update()
         self.gradient_norm, self.rate = norm, rate
+        return not state.skipped_in_a_row
 
-    def _validate(self) -> None:
-        """Measure on the validation split, and remember whether it is the best so far."""
-        if not self.validator.possible:
-            return
-        with self._autocast():
-            results = finite(self.validator.run(self.model, self.device))
-        state = self.state
-        state.validation = results
-        value = results[self.validator.metric]
-        if value is not None and (state.best is None or self.validator.better(value, state.best)):
-            state.best, state.validations_since_best = value, 0
-        else:
-            state.validations_since_best += 1
-        self.metrics.write("valid", state.update, {"epoch": state.epoch, **results, "best": state.best})
-        self._save()
+    def _diverged(self, work: Work, share: list[tuple[int, Batch]]) -> RunError:
+        """Why the run stops after too many skipped updates, with the sentences that did it in the last of them."""
+        mine = [
+            int(work.update.micro_batches[number][row])
+            for number, batch in share
+            for row in self.gradient.not_finite(self.state.update, number, batch)
+        ]
+        guilty = sorted(pair for pairs in self.ranks.gather(mine) for pair in pairs)
+        named = ", ".join(str(pair + 1) for pair in guilty[:_NAMED_LINES]) + (
+            ", …" if len(guilty) > _NAMED_LINES else ""
+        )
+        of = sum(map(len, work.update.micro_batches))
+        pairs = (
+            f"{len(guilty)} of its {of} sentence pairs are to blame: {named}" if guilty else "no pair by itself does it"
+        )
+        return RunError(
+            f"{self.state.skipped_in_a_row} updates in a row had no finite gradient, the last is {self.state.update} "
+            f"(learning rate {self.rate:.3g}; {pairs}): the run has diverged; the checkpoints before are intact. "
+            "Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
+        )
+
+    def _conclude(self) -> str | None:
+        """What is due after an update: log line, validation, checkpoint. Returns why to stop, if the run is to."""
+        checkpoints = self.options.checkpoints
+        if self._is_due(checkpoints.log_every):
+            self._log()
+        if self._is_due(self.options.validation.validate_every) and not self.stop_signal:
+            self._validate()
+        stop = self._reason_to_stop()
+        if stop and not self.stop_signal:  # the end of the run, where nothing is left to be made up for
+            if not self.state.validation:
+                self._validate()
+            if self.window.padded_tokens:
+                self._log()
+        if stop or self.save_now or (checkpoints.save_every is not None and self._is_due(checkpoints.save_every)):
+            self._save(at_the_end=stop is not None)
+        return stop
 
     def _reason_to_stop(self) -> str | None:
         state, stop = self.state, self.options.stop
+        if self.stop_signal:
+            return signal.Signals(self.stop_signal).name
         if state.update >= stop.max_updates:
             return f"--max-updates {stop.max_updates}"
         if stop.max_epochs is not None and state.epoch > stop.max_epochs:
@@ -262,19 +243,44 @@ class Trainer:
             return f"--patience {stop.patience}: that many validations without a new best {self.validator.metric}"
         return None
 
-    def _save_if_due(self, at_the_end: bool) -> None:
-        """A checkpoint by updates, by minutes, and at the end, where the model is also validated a last time."""
-        every = self.options.checkpoints.save_every
-        if at_the_end and not self.state.validation:
-            self._validate()
-        if at_the_end or self.save_dir.minutes_passed() or (every is not None and self._is_due(every)):
-            self._save()
-
-    def _save(self) -> None:
-        state = self.state
-        if self.save_dir.newest == state.update:
+    def _validate(self) -> None:
+        """Measure on the validation split, and remember whether it is the best so far."""
+        if not self.validator.possible:
             return
-        state.scaler = self.scaler.state_dict()
+        with autocast(self.ranks.device, self.precision):
+            results = self.validator.run(self.model, self.ranks, give_up=lambda: self.signals.stop != 0)
+        if results is None:  # made up for when the run goes on
+            self.stop_signal = max(self.ranks.gather(self.signals.stop))
+            return
+        state = self.state
+        state.validation = finite(results)
+        value = state.validation[self.validator.metric]
+        if value is not None and (state.best is None or self.validator.better(value, state.best)):
+            state.best, state.validations_since_best = value, 0
+        else:
+            state.validations_since_best += 1
+        self._record("valid", {"epoch": state.epoch, **state.validation, "best": state.best})
+        self.saved = None  # a checkpoint of this update without the results is written anew
+        self._save()
+
+    def _save(self, at_the_end: bool = False) -> None:
+        """Write a checkpoint. Where that fails, the run goes on and the next save tries again, a few times."""
+        if self.saved == self.state.update:
+            return
+        optimizer = optimizer_tensors(self.optimizer, self.model)
+        failure = self.ranks.on_main(partial(self._write_checkpoint, optimizer))
+        if failure is None:
+            self.saved, self.save_failures = self.state.update, 0
+            return
+        self.save_failures += 1
+        if at_the_end or self.save_failures >= self.options.checkpoints.max_save_failures:
+            raise self.ranks.shared(RunError(f"{failure}; the checkpoints before it are intact"))
+        logger.warning("%s; the checkpoints before it are intact, and the next save tries again", failure)
+
+    def _write_checkpoint(self, optimizer: dict[str, Tensor]) -> str | None:
+        """Save in the main process; returns what went wrong."""
+        state = self.state
+        state.scaler, state.window = self.scaler.state_dict(), asdict(self.window)
         progress = {
             **asdict(state),
             "best_metric": self.validator.metric,
@@ -291,53 +297,72 @@ class Trainer:
             source=self.dataset.source,
             target=self.dataset.target,
             progress=progress,
-            optimizer=optimizer_tensors(self.optimizer, self.model),
+            optimizer=optimizer,
         )
-        self.save_dir.save(state.update, checkpoint, self.validator.better)
+        try:
+            self.save_dir.save(state.update, checkpoint, self.validator.better)
+        except RunError as error:
+            return str(error)
+        return None
 
     def _resume(self) -> None:
         """Take up weights, optimizer and place in the data from the newest good checkpoint, if there is one."""
+        optimizer: dict[str, Tensor] = {}
+        state = self.ranks.on_main(partial(self._load_checkpoint, optimizer))
+        if state is None:
+            return
+        self.state, self.window, self.saved = state, Window(**state.window), state.update
+        load_optimizer(self.optimizer, self.model, self.ranks.hand_out(optimizer))
+        if state.scaler:
+            self.scaler.load_state_dict(state.scaler)
+        logger.info("going on after update %d (epoch %d)", state.update, state.epoch)
+
+    def _load_checkpoint(self, optimizer: dict[str, Tensor]) -> RunState | None:
+        """Load the main process's weights and fill in its `optimizer`, if there is a checkpoint to go on from."""
         checkpoint = self.save_dir.load_newest()
         if checkpoint is None:
-            return
+            return None
+        self._check_fit(checkpoint)
+        progress = checkpoint.progress
+        state = RunState(**{part.name: progress[part.name] for part in fields(RunState)})
+        if progress["best_metric"] != self.validator.metric:
+            state.best, state.validations_since_best = None, 0
+            self.save_dir.forget_validations()
+        load_weights(self.model, checkpoint.weights)
+        optimizer.update(checkpoint.optimizer or {})
+        for group in ("batches", "optimizer"):
+            before, now = progress["options"][group], getattr(self.options, group).to_dict()
+            if before != now:
+                logger.warning("going on with other options than before: %s", _first_difference(before, now))
+        return state
+
+    def _check_fit(self, checkpoint: Checkpoint) -> None:
+        """UserError where a checkpoint of the save folder belongs to a run with another model or other data."""
+        folder = self.options.checkpoints.save_dir
         if checkpoint.model_config != self.model_config:
             raise UserError(
-                f"{self.options.checkpoints.save_dir} holds checkpoints of another model "
+                f"{folder} holds checkpoints of another model "
                 f"({_first_difference(checkpoint.model_config.to_dict(), self.model_config.to_dict())}): "
                 "take the options it was started with, or another --save-dir"
             )
         if (checkpoint.source.vocab, checkpoint.target.vocab) != (self.dataset.source.vocab, self.dataset.target.vocab):
             raise UserError(
-                f"{self.options.checkpoints.save_dir} holds checkpoints of another vocabulary than "
-                f"{self.dataset.folder}: take the dataset it was started with, or another --save-dir"
+                f"{folder} holds checkpoints of another vocabulary than {self.dataset.folder}: "
+                "take the dataset it was started with, or another --save-dir"
             )
-        progress = checkpoint.progress
         data = self.dataset.checksums(self.split.name)
-        if progress.get("data", data) != data:
+        if checkpoint.progress.get("data", data) != data:
             raise UserError(
-                f"{self.options.checkpoints.save_dir} holds checkpoints of a run on other data than "
-                f"{self.dataset.folder}: take the dataset it was started with, or another --save-dir"
+                f"{folder} holds checkpoints of a run on other data than {self.dataset.folder}: "
+                "take the dataset it was started with, or another --save-dir"
             )
-        self.state = RunState(**{part.name: progress[part.name] for part in fields(RunState)})
-        if progress["best_metric"] != self.validator.metric:
-            self.state.best, self.state.validations_since_best = None, 0
-            self.save_dir.forget_validations()
-        load_weights(self.model, checkpoint.weights)
-        load_optimizer(self.optimizer, self.model, checkpoint.optimizer or {})
-        if self.state.scaler:
-            self.scaler.load_state_dict(self.state.scaler)
-        for group in ("batches", "optimizer"):
-            before, now = progress["options"][group], getattr(self.options, group).to_dict()
-            if before != now:
-                logger.warning("going on with other options than before: %s", _first_difference(before, now))
-        logger.info("going on after update %d (epoch %d)", self.state.update, self.state.epoch)
 
     def _log(self) -> None:
         """Record the numbers of the updates since the last time."""
-        window = self.window
+        window, state = self.window, self.state
         tokens = window.target_tokens or math.nan  # none where every update was skipped
         values = {
-            "epoch": self.state.epoch,
+            "epoch": state.epoch,
             "loss": window.loss / tokens,
             "nll": window.nll / tokens,
             "ppl": perplexity(window.nll / tokens),
@@ -345,13 +370,19 @@ class Trainer:
             "gradient_norm": self.gradient_norm,
             "tokens_per_second": round(window.target_tokens / window.seconds),
             "padding": 1 - window.tokens / window.padded_tokens,
-            "skipped": self.state.skipped or None,
-            "minutes": round(self.state.minutes, 2),
+            "waiting": window.waiting / window.seconds,
+            "skipped": state.skipped or None,
+            "out_of_memory": state.out_of_memory or None,
+            "minutes": round(state.minutes, 2),
         }
-        if self.device.type == "cuda":
-            values["peak_memory_gib"] = torch.cuda.max_memory_allocated(self.device) / 2**30
-        self.metrics.write("train", self.state.update, values)
+        if self.ranks.device.type == "cuda":
+            values["peak_memory_gib"] = torch.cuda.max_memory_allocated(self.ranks.device) / 2**30
+        self._record("train", values)
         self.window = Window()
+
+    def _record(self, event: str, values: dict[str, Any]) -> None:
+        if self.metrics is not None:
+            self.metrics.write(event, self.state.update, values)
 
     def _summarize(self) -> None:
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
@@ -366,7 +397,7 @@ class Trainer:
             len(self.dataset.target.vocab),
             len(train),
             train.target.tokens,
-            self.device,
+            self.ranks,
             str(self.precision).removeprefix("torch."),
             self.state.update,
             max(0, self.options.stop.max_updates - self.state.update),
@@ -374,14 +405,6 @@ class Trainer:
 
     def _is_due(self, every: int) -> bool:
         return self.state.update % every == 0
-
-    def _seed(self, update: int, micro_batch: int) -> None:
-        """Make the dropout masks of a micro-batch a function of the run's seed and its own number."""
-        sequence = np.random.SeedSequence((self.options.batches.seed, update, micro_batch))
-        torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
 
 def _check_positions(dataset: Dataset, config: ModelConfig) -> None:

@@ -1,5 +1,8 @@
 """Loss, perplexity and, on request, BLEU on the validation split."""
 
+import sys
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -14,6 +17,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SPACE
 from nmtkit.training.config import ValidationConfig
 from nmtkit.training.loss import perplexity, projected_cross_entropy
+from nmtkit.training.ranks import Ranks
 from nmtkit.vocab import PAD
 
 VALIDATION = "valid"
@@ -23,7 +27,7 @@ class Validator:
     """Measures a model on the split `valid`. `metric` names the result that decides which checkpoint is best."""
 
     def __init__(self, dataset: Dataset, config: ValidationConfig, max_tokens: int, smoothing: float) -> None:
-        self.config, self.smoothing, self.max_tokens = config, smoothing, max_tokens
+        self.config, self.smoothing = config, smoothing
         self.metric = "valid_bleu" if config.valid_bleu else "valid_loss"
         self.possible = VALIDATION in dataset.split_names and len(dataset.split(VALIDATION)) > 0
         if config.valid_bleu and not self.possible:
@@ -38,33 +42,58 @@ class Validator:
         return value > than if self.config.valid_bleu else value < than
 
     @torch.inference_mode()
-    def run(self, model: Transformer, device: torch.device) -> dict[str, float]:
-        """The smoothed loss and the nll per target token, the perplexity, and BLEU if asked for."""
+    def run(
+        self, model: Transformer, ranks: Ranks, give_up: Callable[[], bool] = lambda: False
+    ) -> dict[str, float] | None:
+        """The smoothed loss and the nll per target token, the perplexity, and BLEU if asked for.
+
+        The ranks share the work, and all get the results, the same bits for any number of them. None where one of
+        them was told to `give_up`, which it asks between batches.
+        """
         model.eval()
-        sums = torch.zeros(2, device=device)
-        tokens = 0
-        for indices in self.batches:
-            batch = collate(self.split, indices).to(device)
+        sums = [0.0] * (2 * len(self.batches))  # loss and nll of each batch, added up in the order of batches
+        for number in range(ranks.rank, len(self.batches), ranks.size):
+            if give_up():
+                break
+            batch = collate(self.split, self.batches[number]).to(ranks.device)
             hidden = model.decode(batch.tgt_in, model.encode(batch.src))
             real = batch.tgt_out != PAD
-            sums += torch.stack(
-                projected_cross_entropy(hidden[real], model.output_matrix, batch.tgt_out[real], self.smoothing)
-            )
-            tokens += batch.target_tokens
-        loss, nll = (sums / tokens).tolist()
-        results = {"valid_loss": loss, "valid_nll": nll, "valid_ppl": perplexity(nll)}
+            target = batch.tgt_out[real]
+            loss, nll = projected_cross_entropy(hidden[real], model.output_matrix, target, self.smoothing)
+            sums[2 * number : 2 * number + 2] = loss.item(), nll.item()
+        *sums, given_up = ranks.sum([*sums, give_up()])
+        if given_up:
+            return None
+        tokens = self.split.target.tokens
+        loss_per_token, nll_per_token = sum(sums[::2]) / tokens, sum(sums[1::2]) / tokens
+        results = {"valid_loss": loss_per_token, "valid_nll": nll_per_token, "valid_ppl": perplexity(nll_per_token)}
         if self.config.valid_bleu:
-            results["valid_bleu"] = self._bleu(model)
+            value = self._bleu(model, ranks, give_up)
+            if value is None:
+                return None
+            results["valid_bleu"] = value
         return results
 
-    def _bleu(self, model: Transformer) -> float:
+    def _bleu(self, model: Transformer, ranks: Ranks, give_up: Callable[[], bool]) -> float | None:
         """BLEU of the translations of the split, against its targets as the tokenizer gives them back."""
         translator = Translator(model, self.dataset.source, self.dataset.target)
-        sources = [self.split.source[i][:-1].tolist() for i in range(len(self.split))]
-        references = [self.dataset.target.decode(self.split.target[i][:-1].tolist()) for i in range(len(self.split))]
-        batches = StreamConfig(batch_tokens=self.max_tokens)
         search = SearchConfig(beam=self.config.valid_beam)
-        hypotheses = [translation.text for translation in translator.stream_encoded(sources, search, batches)]
+        mine: dict[int, str] = {}
+        for number in range(ranks.rank, len(self.batches), ranks.size):
+            if give_up():
+                break
+            indices = self.batches[number].tolist()
+            sources = [self.split.source[i][:-1].tolist() for i in indices]
+            everything = StreamConfig(batch_tokens=sys.maxsize, buffer=len(indices))  # the batch as it is
+            translations = translator.stream_encoded(sources, search, everything)
+            mine |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
+        hypotheses = {i: text for theirs in ranks.gather(mine) for i, text in theirs.items()}
+        if len(hypotheses) < len(self.split):
+            return None
+        return self._score([hypotheses[i] for i in range(len(self.split))])
+
+    def _score(self, hypotheses: list[str]) -> float:
+        references = [self.dataset.target.decode(self.split.target[i][:-1].tolist()) for i in range(len(self.split))]
         if self.dataset.target.kind == SPACE:
             return tokenized_bleu(hypotheses, references).value
         return bleu(hypotheses, references, self.dataset.target_language).value

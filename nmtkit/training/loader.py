@@ -1,0 +1,73 @@
+"""The updates of a run as one rank sees them: its micro-batches, made ahead of time."""
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batching import Batcher, Indices, Update
+from nmtkit.data.corpus import Split
+
+
+@dataclass(frozen=True)
+class Work:
+    """An update, and this rank's share of it: micro-batches, each with its number in the update."""
+
+    update: Update
+    target_tokens: int  # of the whole update, as are the next two
+    tokens: int  # of both sides
+    padded_tokens: int
+    numbers: list[int]
+    batches: Iterable[Batch]
+
+    def share(self) -> list[tuple[int, Batch]]:
+        """Wait for the micro-batches."""
+        return list(zip(self.numbers, self.batches, strict=True))
+
+
+class Loader:
+    """Shares the micro-batches of each update out, and collates those of rank `rank` of `size` in threads."""
+
+    def __init__(self, split: Split, batcher: Batcher, rank: int, size: int, num_workers: int) -> None:
+        self.split, self.batcher = split, batcher
+        self.rank, self.size, self.num_workers = rank, size, num_workers
+
+    def updates(self, epoch: int, done: int) -> Iterator[Work]:
+        """The updates without end, going on after `done` updates of `epoch`; always one of them ahead."""
+        updates = self.batcher.updates(epoch, done)
+        if self.num_workers == 0:
+            yield from (self._work(update, None) for update in updates)
+            return
+        with ThreadPoolExecutor(self.num_workers) as pool:
+            for now, following in pairwise(self._work(update, pool) for update in updates):
+                del following  # it only had to be begun
+                yield now
+
+    def _work(self, update: Update, pool: ThreadPoolExecutor | None) -> Work:
+        source, target = self.split.source.lengths, self.split.target.lengths
+        costs = [self._padded_tokens(indices) for indices in update.micro_batches]
+        numbers = share_out(costs, self.size)[self.rank]
+        target_tokens = sum(int(target[indices].sum()) for indices in update.micro_batches)
+        source_tokens = sum(int(source[indices].sum()) for indices in update.micro_batches)
+        batches = (pool.map if pool else map)(
+            partial(collate, self.split), [update.micro_batches[number] for number in numbers]
+        )
+        return Work(update, target_tokens, source_tokens + target_tokens, sum(costs), numbers, batches)
+
+    def _padded_tokens(self, indices: Indices) -> int:
+        """Tokens of both sides with their padding: what a micro-batch costs to compute."""
+        longest = self.split.source.lengths[indices].max() + self.split.target.lengths[indices].max()
+        return len(indices) * int(longest)
+
+
+def share_out(costs: list[int], ranks: int) -> list[list[int]]:
+    """Micro-batch numbers for each rank, balanced by cost: the costliest first, each to the rank with least so far."""
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for number in sorted(range(len(costs)), key=lambda number: -costs[number]):
+        rank = loads.index(min(loads))
+        shares[rank].append(number)
+        loads[rank] += costs[number]
+    return [sorted(share) for share in shares]

@@ -1,0 +1,133 @@
+"""The processes of one run, as torchrun starts them: one rank each, of which rank 0 writes and speaks.
+
+A run without torchrun is a group of one, for which everything here is a plain function call.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from nmtkit.errors import NmtkitError, RunError, UserError
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """This process among the others: `rank` of `size`, computing on `device`.
+
+    `sum`, `gather`, `on_main` and `hand_out` are collective: all ranks call them, in the same order.
+    """
+
+    def __init__(self, device: torch.device, rank: int = 0, size: int = 1) -> None:
+        self.device, self.rank, self.size = device, rank, size
+
+    def __str__(self) -> str:
+        return str(self.device) if self.size == 1 else f"{self.size} × {self.device.type}"
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the process that writes files and log lines."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """The sum over all ranks of each value, in float64; the same bits on every rank."""
+        if self.size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(tensor)
+        return tensor.tolist()
+
+    def gather(self, value: T) -> list[T]:
+        """The value of every rank, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+    def on_main(self, function: Callable[[], T]) -> T:
+        """Call a function in the main process alone; its result is every rank's.
+
+        So is its error, which only the main process reports: the others end with the same exit code.
+        """
+        if self.size == 1:
+            return function()
+        outcome: list[Any] = [None]
+        if self.is_main:
+            try:
+                outcome = [function()]
+            except NmtkitError as error:
+                outcome = [error]
+        distributed.broadcast_object_list(outcome, src=0)
+        if isinstance(outcome[0], NmtkitError):
+            raise self.shared(outcome[0])
+        result: T = outcome[0]
+        return result
+
+    def hand_out(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The main process's tensors, on every rank's device."""
+        if self.size == 1:
+            return dict(tensors)
+        facts = self.on_main(lambda: {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
+        result = {}
+        for name, (shape, dtype) in facts.items():
+            result[name] = (
+                tensors[name].to(self.device) if self.is_main else torch.empty(shape, dtype=dtype, device=self.device)
+            )
+            distributed.broadcast(result[name], src=0)
+        return result
+
+    def shared(self, error: NmtkitError) -> BaseException:
+        """An error that all ranks have come to: itself in the main process, a silent end in the others."""
+        return error if self.is_main else SystemExit(error.exit_code)
+
+
+def in_environment() -> tuple[int, int, int]:
+    """(rank, size, rank on this machine) as torchrun tells its processes."""
+    rank, size, local = (int(os.environ.get(name, default)) for name, default in _VARIABLES.items())
+    return rank, size, local
+
+
+_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+
+
+@contextlib.contextmanager
+def join(device: torch.device) -> Iterator[Ranks]:
+    """Meet the other processes of the run, over NCCL on GPUs and gloo on CPUs, and leave them at the end.
+
+    Raises UserError where a machine has more processes than GPUs; RunError when another process is lost.
+    """
+    rank, size, local = in_environment()
+    if size == 1:
+        yield Ranks(device)
+        return
+    if device.type == "cuda":
+        if local >= torch.cuda.device_count():
+            raise UserError(
+                f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}: "
+                "start torchrun with --nproc-per-node of at most that"
+            )
+        device = torch.device("cuda", local)
+        torch.cuda.set_device(device)
+    try:
+        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        yield Ranks(device, rank, size)
+    except RuntimeError as error:
+        if _is_lost_connection(error):
+            raise RunError(
+                f"rank {rank}: the connection to another process of the run was lost; torchrun names the one that "
+                "failed first. The same command goes on from the last checkpoint"
+            ) from error
+        raise
+    finally:
+        with contextlib.suppress(RuntimeError):  # of no use where the others have gone
+            distributed.destroy_process_group()
+
+
+def _is_lost_connection(error: RuntimeError) -> bool:
+    """gloo has no exception class of its own."""
+    return isinstance(error, distributed.DistError) or "gloo" in str(error)

@@ -1,0 +1,39 @@
+"""Signals as wishes, to be granted between two updates: SIGTERM and SIGINT stop the run, SIGUSR1 saves it."""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+class Signals:
+    """Notes signals while it is entered. `stop` is the number of the one that asked to stop, 0 if none has."""
+
+    def __init__(self, insistent: bool) -> None:
+        """Where `insistent`, a second signal to stop has its usual effect, at once. Not so below torchrun, which passes
+        on to its processes what a terminal has sent to them already."""
+        self.insistent = insistent
+        self.stop = 0
+        self.save = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+            for number in (*_STOPPING, signal.SIGUSR1):
+                self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            self.save = True
+            return
+        self.stop = number
+        if self.insistent:
+            for each in _STOPPING:
+                signal.signal(each, self._before[each])

@@ -1,0 +1,68 @@
+"""What a run is told, and how far it has come."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from nmtkit.data.config import DatasetConfig
+from nmtkit.model.config import DeviceConfig, ModelConfig
+from nmtkit.training.config import (
+    BatchConfig,
+    CheckpointConfig,
+    DistributedConfig,
+    LoadingConfig,
+    OptimizerConfig,
+    StopConfig,
+    ValidationConfig,
+)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """All options of a training run."""
+
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
+    loading: LoadingConfig = field(default_factory=LoadingConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """All options as plain values, group by group."""
+        return {part.name: getattr(self, part.name).to_dict() for part in fields(self)}
+
+
+@dataclass
+class Window:
+    """Sums over the updates since the last log line."""
+
+    loss: float = 0.0
+    nll: float = 0.0
+    target_tokens: int = 0
+    tokens: int = 0  #: of both sides
+    padded_tokens: int = 0
+    seconds: float = 0.0
+    waiting: float = 0.0  #: seconds, of those above, without a micro-batch to work on
+
+
+@dataclass
+class RunState:
+    """How far a run has come: what a checkpoint keeps beside weights and optimizer, as plain JSON values."""
+
+    update: int = 0
+    epoch: int = 1
+    updates_in_epoch: int = 0
+    minutes: float = 0.0
+    skipped: int = 0  #: updates with a gradient that was not finite
+    skipped_in_a_row: int = 0
+    out_of_memory: int = 0  #: updates that were begun anew for it, and what was learned from that
+    memory_limits: dict[str, int] = field(default_factory=dict)
+    best: float | None = None  #: best validation so far, and how many there have been since
+    validations_since_best: int = 0
+    validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this very update
+    window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
+    scaler: dict[str, Any] = field(default_factory=dict)  #: loss scaling, with fp16 only
