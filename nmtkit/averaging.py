@@ -9,7 +9,7 @@ import torch
 from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.tokenizer import tokenizer_differences
 
 
 def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
@@ -57,22 +57,23 @@ def _shortage(folder: Path, count: int, until: int | None) -> str:
 
 
 @torch.no_grad()
-def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
+def average_checkpoints(paths: Sequence[Path], which: str = "auto") -> Checkpoint:
     """A checkpoint with the mean of the weights, summed in float64 with one checkpoint in memory at a time.
 
-    It has no optimizer state; matrices that are tied stay tied. Raises UserError if a file is given twice, or naming
-    the first difference if models, languages or vocabularies are not the same.
+    `which` weights of each: see `WeightsConfig`. The result has no optimizer state; matrices that are tied stay tied.
+    Raises UserError if a file is given twice, or naming the first difference if models, languages or vocabularies are
+    not the same, or moving averages are in some and not in others.
     """
     _refuse_twice(paths)
     mean = load_checkpoint(paths[0])
-    sums = {name: tensor.double() for name, tensor in mean.weights.items()}
+    sums = {name: tensor.double() for name, tensor in mean.chosen(which).items()}
     with Progress("averaging", total=len(paths), unit="checkpoints") as progress:
         progress.advance()
         for path in paths[1:]:
             checkpoint = load_checkpoint(path)
-            for difference in _differences(mean, checkpoint):
+            for difference in _differences(mean, checkpoint, which):
                 raise UserError(f"{path} cannot be averaged with {paths[0]}: {difference}")
-            for name, tensor in checkpoint.weights.items():
+            for name, tensor in checkpoint.chosen(which).items():
                 sums[name] += tensor
             progress.advance()
     return dataclasses.replace(
@@ -80,6 +81,7 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
         weights={name: (total / len(paths)).float() for name, total in sums.items()},
         progress={"averaged": [path.name for path in paths]},
         optimizer=None,
+        ema=None,
     )
 
 
@@ -95,7 +97,7 @@ def _refuse_twice(paths: Sequence[Path]) -> None:
             raise UserError(f"{before} and {path} are the same file: give each checkpoint once")
 
 
-def _differences(a: Checkpoint, b: Checkpoint) -> Iterator[str]:
+def _differences(a: Checkpoint, b: Checkpoint, which: str) -> Iterator[str]:
     """What keeps b from being averaged with a, in words: the options of the model first, then the data's."""
     options = b.model_config.to_dict()
     for name, value in a.model_config.to_dict().items():
@@ -103,19 +105,11 @@ def _differences(a: Checkpoint, b: Checkpoint) -> Iterator[str]:
             yield f"{name} is {options[name]}, not {value}"
     if (a.source_language, a.target_language) != (b.source_language, b.target_language):
         yield (f"it translates {b.source_language}-{b.target_language}, not {a.source_language}-{a.target_language}")
-    yield from _vocabulary_differences("source", a.source, b.source)
-    yield from _vocabulary_differences("target", a.target, b.target)
+    yield from tokenizer_differences("source", a.source, b.source)
+    yield from tokenizer_differences("target", a.target, b.target)
+    if which != "trained" and (a.ema is None) != (b.ema is None):
+        yield f"it has {'a' if b.ema else 'no'} moving average of the weights (take --weights trained)"
     for name in sorted(a.weights.keys() | b.weights.keys()):
         shapes = [list(c.weights[name].shape) if name in c.weights else "missing" for c in (a, b)]
         if shapes[0] != shapes[1]:
             yield f"{name} is {shapes[1]}, not {shapes[0]}"
-
-
-def _vocabulary_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:
-    if len(a.vocab) != len(b.vocab):
-        yield f"its {side} vocabulary has {len(b.vocab)} pieces, not {len(a.vocab)}"
-    for number, (ours, theirs) in enumerate(zip(a.vocab.pieces, b.vocab.pieces, strict=False)):
-        if ours != theirs:
-            yield f"piece {number} of its {side} vocabulary is {theirs!r}, not {ours!r}"
-    if (a.kind, a.model) != (b.kind, b.model):
-        yield f"its {side} text is split into pieces by another tokenizer"

@@ -30,7 +30,7 @@ LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 
 _COMMENT = b"sha256:"
 _COMMENT_SIZE = len(_COMMENT) + 64
-_WEIGHTS, _OPTIMIZER = "weights.", "optimizer."
+_WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
 _NAME = re.compile(r"checkpoint_(\d+)\.pt")
 
 
@@ -38,9 +38,9 @@ _NAME = re.compile(r"checkpoint_(\d+)\.pt")
 class Checkpoint:
     """A model with its vocabularies and, while it is being trained, the state of its training.
 
-    `weights` are named as in the bare module, in float32 on the CPU; tied matrices stand once. `progress` holds plain
-    JSON values: the update, the epoch, validation results, the options of the run. `optimizer` is None in a
-    checkpoint that is not meant to be trained on.
+    `weights` are named as in the bare module, in float32 on the CPU; tied matrices stand once. `ema` are their moving
+    averages, by the same names, if the run kept any. `progress` holds plain JSON values: the update, the epoch,
+    validation results, the options of the run. `optimizer` is None in a checkpoint that is not meant to be trained on.
     """
 
     model_config: ModelConfig
@@ -51,16 +51,23 @@ class Checkpoint:
     target: Tokenizer
     progress: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Tensor] | None = None
+    ema: dict[str, Tensor] | None = None
 
     @property
     def joined(self) -> bool:
         """Whether both sides have one vocabulary."""
         return self.source is self.target
 
-    def build_model(self) -> Transformer:
-        """The model with these weights, in evaluation mode; UserError where they do not fit."""
+    def chosen(self, which: str = "auto") -> dict[str, Tensor]:
+        """The weights that `WeightsConfig` calls so; UserError where the averages are asked for and there are none."""
+        if which == "ema" and self.ema is None:
+            raise UserError("--weights ema: the checkpoint has no moving average, it was trained without --ema")
+        return self.weights if which == "trained" or self.ema is None else self.ema
+
+    def build_model(self, which: str = "auto") -> Transformer:
+        """The model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
         model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
-        load_weights(model, self.weights)
+        load_weights(model, self.chosen(which))
         return model.eval()
 
 
@@ -149,6 +156,7 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
         tensors[f"{side}.vocabulary"] = _from_bytes(tokenizer.vocab.to_bytes())
         tensors[f"{side}.tokenizer"] = _from_bytes(tokenizer.model)
     tensors |= {_WEIGHTS + name: tensor for name, tensor in checkpoint.weights.items()}
+    tensors |= {_EMA + name: tensor for name, tensor in (checkpoint.ema or {}).items()}
     tensors |= {_OPTIMIZER + name: tensor for name, tensor in (checkpoint.optimizer or {}).items()}
     tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     # Named in the order of the archive's records, so that a reader in another language needs no pickle.
@@ -172,6 +180,7 @@ def _from_tensors(tensors: dict[str, Tensor]) -> Checkpoint:
         target=source if header["joined_vocabulary"] else _tokenizer("target", header, tensors),
         progress=header["progress"],
         optimizer=_with_prefix(_OPTIMIZER, tensors) or None,
+        ema=_with_prefix(_EMA, tensors) or None,
     )
 
 

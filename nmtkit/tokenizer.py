@@ -1,6 +1,6 @@
 """From text to pieces and back: SentencePiece, or text that is segmented already."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from nmtkit.errors import UserError
@@ -81,6 +81,17 @@ def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
     if tokenizer.vocab != vocab:
         raise UserError("the SentencePiece model and the vocabulary beside it do not belong together")
     return tokenizer
+
+
+def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:
+    """What b has otherwise than a, in words, for a `side` of the data; nothing where they are the same."""
+    if len(a.vocab) != len(b.vocab):
+        yield f"its {side} vocabulary has {len(b.vocab)} pieces, not {len(a.vocab)}"
+    for number, (ours, theirs) in enumerate(zip(a.vocab.pieces, b.vocab.pieces, strict=False)):
+        if ours != theirs:
+            yield f"piece {number} of its {side} vocabulary is {theirs!r}, not {ours!r}"
+    if (a.kind, a.model) != (b.kind, b.model):
+        yield f"its {side} text is split into pieces by another tokenizer"
 
 
 def train_sentencepiece(

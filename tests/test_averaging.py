@@ -71,6 +71,23 @@ def test_one_checkpoint_is_its_own_mean_without_the_optimizer(folder: Path) -> N
     assert average.optimizer is None
 
 
+def test_moving_averages_are_averaged_where_there_are_any(tmp_path: Path, make_checkpoint: Make) -> None:
+    paths = [tmp_path / f"{number}.pt" for number in range(3)]
+    for number, path in enumerate(paths):
+        checkpoint = make_checkpoint(seed=number)
+        checkpoint.ema = make_checkpoint(seed=10 + number).weights if number < 2 else None
+        save_checkpoint(path, checkpoint)
+    for which, seeds in (("auto", (10, 11)), ("ema", (10, 11)), ("trained", (0, 1))):
+        average = average_checkpoints(paths[:2], which)
+        originals = [make_checkpoint(seed=seed).weights for seed in seeds]
+        for name, tensor in average.weights.items():
+            assert torch.equal(tensor, torch.stack([weights[name].double() for weights in originals]).mean(0).float())
+        assert average.ema is None
+    average_checkpoints(paths, "trained")
+    with pytest.raises(UserError, match=r"2\.pt cannot be averaged .*: it has no moving average .*--weights trained"):
+        average_checkpoints(paths)
+
+
 @pytest.mark.parametrize("share", ["all", "decoder", "none"])
 def test_tied_weights_stay_tied(share: str, tmp_path: Path, make_checkpoint: Make) -> None:
     paths = [tmp_path / f"{seed}.pt" for seed in (1, 2)]

@@ -39,11 +39,13 @@ def full(make_checkpoint: MakeCheckpoint) -> Checkpoint:
     optimizer |= {f"step.{name}": torch.tensor(7.0) for name in checkpoint.weights}
     source, target = (SpaceTokenizer(Vocabulary([*SPECIALS, *pieces])) for pieces in ("abc", "äöü日"))
     progress = {"update": 12, "valid_loss": 1 / 3, "options": {"stop": {"max_minutes": None}}, "note": "größer"}
-    return replace(checkpoint, source=source, target=target, progress=progress, optimizer=optimizer)
+    ema = {name: torch.randn_like(tensor) for name, tensor in checkpoint.weights.items()}
+    return replace(checkpoint, source=source, target=target, progress=progress, optimizer=optimizer, ema=ema)
 
 
 def assert_same(first: Checkpoint, second: Checkpoint) -> None:
-    for ours, theirs in ((first.weights, second.weights), (first.optimizer or {}, second.optimizer or {})):
+    for name in ("weights", "ema", "optimizer"):
+        ours, theirs = getattr(first, name) or {}, getattr(second, name) or {}
         assert list(ours) == list(theirs)
         for name, tensor in ours.items():
             assert tensor.dtype == theirs[name].dtype
@@ -82,6 +84,17 @@ def test_the_model_that_is_built_is_the_one_that_was_saved(make_checkpoint: Make
         assert torch.equal(parameter, checkpoint.weights[name])
     assert model.source_embedding.weight is model.output_matrix  # tied, and saved once
     assert sum(tensor.size(0) == len(checkpoint.source.vocab) for tensor in checkpoint.weights.values()) == 1
+
+
+def test_a_model_has_the_averaged_weights_where_there_are_any(make_checkpoint: MakeCheckpoint) -> None:
+    without, averages = make_checkpoint(seed=1), make_checkpoint(seed=2).weights
+    checkpoint = replace(without, ema=averages)
+    for which, expected in (("auto", averages), ("ema", averages), ("trained", without.weights)):
+        parameters = dict(checkpoint.build_model(which).named_parameters())
+        assert all(torch.equal(parameters[name], tensor) for name, tensor in expected.items())
+    assert without.chosen() is without.weights
+    with pytest.raises(UserError, match=r"--weights ema: .* without --ema"):
+        without.chosen("ema")
 
 
 @pytest.mark.parametrize(

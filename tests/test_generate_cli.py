@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import torch
 from conftest import BIN, Run
 
-from nmtkit.checkpoint import Checkpoint, _append_checksum, load_checkpoint
+from nmtkit.checkpoint import Checkpoint, _append_checksum, load_checkpoint, save_checkpoint
 from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.corpus import SplitRow, split_stem, write_description, write_tokenizer
 from nmtkit.decoding.config import SearchConfig
@@ -181,6 +182,24 @@ def test_formats_give_the_same_translations(generate: Run, tiny_checkpoint: Path
             assert hypothesis["tokens"] == list(candidate.tokens)
             assert hypothesis["token_log_probs"] == pytest.approx(candidate.token_log_probs, rel=1e-4)
             assert hypothesis["score"] == pytest.approx(candidate.score, rel=1e-4)
+
+
+def test_the_averaged_weights_translate_unless_the_trained_ones_are_asked_for(
+    make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    trained, averaged = make_checkpoint(seed=1), make_checkpoint(seed=2)
+    save_checkpoint(tmp_path / "trained.pt", trained)
+    save_checkpoint(tmp_path / "averaged.pt", averaged)
+    save_checkpoint(tmp_path / "both.pt", replace(trained, ema=averaged.weights))
+
+    def translate(name: str, *arguments: object) -> bytes:
+        options = ("--max-len-b", 3, "--device", "cpu", "--quiet", *arguments)
+        done = run_here("nmt-generate", "--checkpoint", tmp_path / name, *options, input=b"the dog runs\na cat\n")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert translate("both.pt") == translate("averaged.pt") != translate("trained.pt")
+    assert translate("both.pt", "--weights", "trained") == translate("trained.pt")
 
 
 def test_a_split_is_translated_and_scored(generate: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:

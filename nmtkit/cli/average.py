@@ -10,6 +10,7 @@ from nmtkit.cli.options import ConfigOption, command, options
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
+from nmtkit.model.config import WeightsConfig
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,10 @@ class AverageConfig(Config):
     metavar="FILE",
     help="The checkpoint to write.",
 )
-@options(config=AverageConfig, log=LogConfig)
-def main(checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, log: LogConfig) -> None:
+@options(config=AverageConfig, choice=WeightsConfig, log=LogConfig)
+def main(
+    checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, choice: WeightsConfig, log: LogConfig
+) -> None:
     """Average the weights of CHECKPOINTS: files, or one training folder with --last or --best.
 
     \b
@@ -65,7 +68,7 @@ def main(checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, log
         paths = last_checkpoints(folder, config.last, config.until)
     elif folder is not None and config.best is not None:
         paths = best_checkpoints(folder, config.best, config.until)
-    save_checkpoint(output, average_checkpoints(paths))
+    save_checkpoint(output, average_checkpoints(paths, choice.weights))
     logger.info("%s: the mean of %s", output, ", ".join(path.name for path in paths))
 
 

@@ -17,7 +17,7 @@ from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger, report
-from nmtkit.model.config import DeviceConfig
+from nmtkit.model.config import DeviceConfig, WeightsConfig
 from nmtkit.staging import staged_file
 from nmtkit.text import decode_leniently, read_lines, read_raw_lines
 
@@ -86,6 +86,7 @@ class EvaluationConfig(Config):
     help="A checkpoint of nmt-train or nmt-average; it holds the vocabulary and the tokenizer too.",
 )
 @options(
+    choice=WeightsConfig,
     source=InputConfig,
     reading=DatasetConfig,
     result=OutputConfig,
@@ -98,6 +99,7 @@ class EvaluationConfig(Config):
 def main(
     dataset: Path | None,
     checkpoint: Path,
+    choice: WeightsConfig,
     source: InputConfig,
     reading: DatasetConfig,
     result: OutputConfig,
@@ -125,7 +127,7 @@ def main(
     from nmtkit.decoding.translator import Translator
 
     loaded = load_checkpoint(checkpoint)
-    translator = Translator.of(loaded, engine)
+    translator = Translator.of(loaded, engine, choice)
     split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint, translator)
     references = _references(evaluation, split, translator)
     if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):

@@ -13,7 +13,7 @@ from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError
 from nmtkit.log import logger
-from nmtkit.model.config import DeviceConfig
+from nmtkit.model.config import DeviceConfig, WeightsConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import Tokenizer
@@ -72,20 +72,23 @@ class Translator:
         self._longest = model.config.max_positions - 1 if learned else None  # tokens beside EOS or BOS
 
     @classmethod
-    def from_checkpoint(cls, path: str | Path, **engine: Any) -> "Translator":
+    def from_checkpoint(cls, path: str | Path, weights: str = "auto", **engine: Any) -> "Translator":
         """Load a checkpoint. `engine` are the fields of `DeviceConfig`: device, precision, threads.
 
-        Raises UserError if the file is missing or damaged, or the device cannot be used.
+        `weights` are those that were trained, or their moving average (see `WeightsConfig`). Raises UserError if the
+        file is missing or damaged, or the device cannot be used.
         """
-        return cls.of(load_checkpoint(Path(path)), DeviceConfig(**engine))
+        return cls.of(load_checkpoint(Path(path)), DeviceConfig(**engine), WeightsConfig(weights))
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, engine: DeviceConfig) -> "Translator":
+    def of(cls, checkpoint: Checkpoint, engine: DeviceConfig, choice: WeightsConfig | None = None) -> "Translator":
         """A translator for a checkpoint that is in memory already."""
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
         device = resolve_device(engine.device)
-        model = checkpoint.build_model().to(device, resolve_precision(engine.precision, device))
+        model = checkpoint.build_model((choice or WeightsConfig()).weights).to(
+            device, resolve_precision(engine.precision, device)
+        )
         return cls(model, checkpoint.source, checkpoint.target)
 
     def translate(self, lines: Iterable[str], **options: Any) -> list[str]:

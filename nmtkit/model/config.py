@@ -72,6 +72,19 @@ class ModelConfig(Config):
 
 
 @dataclass(frozen=True)
+class WeightsConfig(Config):
+    """Which of the weights in a checkpoint a command takes."""
+
+    heading: ClassVar[str] = "Model"
+
+    weights: str = option(
+        "auto",
+        choices=("auto", "trained", "ema"),
+        help="The weights of a checkpoint as trained, or their moving average; auto: the average where there is one.",
+    )
+
+
+@dataclass(frozen=True)
 class DeviceConfig(Config):
     """Where a command computes, and in which number format."""
 
