@@ -22,6 +22,13 @@ from nmtkit.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepi
 
 BIN = Path(__file__).parent.parent / "bin"
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+Train = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+TINY = (
+    *("--arch", "transformer_tiny", "--encoder-layers", 1, "--decoder-layers", 1, "--d-model", 16, "--d-ff", 24),
+    *("--heads", 2, "--max-tokens", 200, "--batch-tokens", 400, "--warmup-updates", 20, "--threads", 1),
+    *("--log-every", 1, "--precision", "fp32", "--device", "cpu"),
+)
 
 # A shell that starts the tests in the background lets them ignore SIGINT, and so the commands that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -116,3 +123,18 @@ def datasets(run_command: Run, tmp_path_factory: pytest.TempPathFactory) -> dict
         made = run_command("nmt-preprocess", *text, "--destdir", folder / kind, *arguments)
         assert made.returncode == 0, made.stderr.decode()
     return {kind: folder / kind for kind in kinds}
+
+
+@pytest.fixture
+def train(run_here: Run, datasets: dict[str, Path]) -> Train:
+    """Train the tiny model: train(folder, "--max-updates", 3); returns what the command did."""
+
+    def run(
+        save_dir: Path, *arguments: object, dataset: Path = datasets["joined"], code: int = 0
+    ) -> "subprocess.CompletedProcess[bytes]":
+        result = run_here("nmt-train", dataset, "--save-dir", save_dir, *TINY, *arguments)
+        assert result.returncode == code, result.stderr.decode()
+        assert result.stdout == b""
+        return result
+
+    return run

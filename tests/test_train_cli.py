@@ -11,13 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import BIN, Run
+from conftest import BIN, TINY, Run, Train
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
@@ -25,26 +24,6 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.training.gradient import UpdateGradient
 
 Result = subprocess.CompletedProcess[bytes]
-Train = Callable[..., Result]
-
-TINY = (
-    *("--arch", "transformer_tiny", "--encoder-layers", 1, "--decoder-layers", 1, "--d-model", 16, "--d-ff", 24),
-    *("--heads", 2, "--max-tokens", 200, "--batch-tokens", 400, "--warmup-updates", 20, "--threads", 1),
-    *("--log-every", 1, "--precision", "fp32", "--device", "cpu"),
-)
-
-
-@pytest.fixture
-def train(run_here: Run, datasets: dict[str, Path]) -> Train:
-    """Train the tiny model: train(folder, "--max-updates", 3); returns what the command did."""
-
-    def run(save_dir: Path, *arguments: object, dataset: Path = datasets["joined"], code: int = 0) -> Result:
-        result = run_here("nmt-train", dataset, "--save-dir", save_dir, *TINY, *arguments)
-        assert result.returncode == code, result.stderr.decode()
-        assert result.stdout == b""
-        return result
-
-    return run
 
 
 def refused(result: Result, *words: str) -> None:

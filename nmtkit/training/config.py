@@ -44,6 +44,13 @@ class OptimizerConfig(Config):
     weight_decay: float = option(0.0, min=0.0, help="Decoupled weight decay (not in the paper).")
     label_smoothing: float = option(0.1, min=0.0, below=1.0, help="ε_ls (§5.4).")
     clip_norm: float = option(0.0, min=0.0, help="Scale larger gradients down to this norm; 0: never.")
+    ema: float = option(
+        0.0,
+        min=0.0,
+        below=1.0,
+        metavar="DECAY",
+        help="Keep a moving average of the weights, such as 0.9999, validate and translate with it; 0: none.",
+    )
     max_skips: int = option(10, min=1, help="Stop after this many updates in a row with a gradient that is not finite.")
 
 

@@ -30,9 +30,9 @@ class MovingAverage:
 
     @torch.no_grad()
     def load(self, averages: dict[str, Tensor]) -> None:
-        """Go on from the averages of a checkpoint."""
-        for name, average in self.averages.items():
-            average.copy_(averages[name])
+        """Go on from averages by the names of the parameters."""
+        for name, average in averages.items():
+            self.averages[name].copy_(average)
 
     @contextmanager
     def in_model(self) -> Iterator[None]:

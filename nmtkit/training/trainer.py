@@ -28,6 +28,7 @@ from nmtkit.log import Progress, finite, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
+from nmtkit.training.ema import MovingAverage
 from nmtkit.training.gradient import UpdateGradient, autocast
 from nmtkit.training.loader import Loader, Work
 from nmtkit.training.loss import perplexity
@@ -85,6 +86,7 @@ class Trainer:
         self.optimizer = make_optimizer(self.model, options.optimizer, sharded)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
         self.validator = Validator(dataset, options.validation, batches.max_tokens, options.optimizer.label_smoothing)
+        self.average: MovingAverage | None = None  # of the weights, where --ema asks for it
         self.state = RunState()
         self.window = Window()
         self.signals = Signals(insistent=ranks.size == 1)
@@ -183,6 +185,8 @@ class Trainer:
         if math.isfinite(norm):
             state.skipped_in_a_row = 0
             self.scaler.step(self.optimizer)
+            if self.average is not None:
+                self.average.step(state.update)
         else:
             state.skipped += 1
             state.skipped_in_a_row += 1
@@ -247,7 +251,8 @@ class Trainer:
         """Measure on the validation split, and remember whether it is the best so far."""
         if not self.validator.possible:
             return
-        with autocast(self.ranks.device, self.precision):
+        averaged = self.average.in_model() if self.average else contextlib.nullcontext()
+        with autocast(self.ranks.device, self.precision), averaged:
             results = self.validator.run(self.model, self.ranks, give_up=lambda: self.signals.stop != 0)
         if results is None:  # made up for when the run goes on
             self.stop_signal = max(self.ranks.gather(self.signals.stop))
@@ -298,6 +303,7 @@ class Trainer:
             target=self.dataset.target,
             progress=progress,
             optimizer=optimizer,
+            ema=self.average.averages if self.average else None,
         )
         try:
             self.save_dir.save(state.update, checkpoint, self.validator.better)
@@ -308,7 +314,11 @@ class Trainer:
     def _resume(self) -> None:
         """Take up weights, optimizer and place in the data from the newest good checkpoint, if there is one."""
         optimizer: dict[str, Tensor] = {}
-        state = self.ranks.on_main(partial(self._load_checkpoint, optimizer))
+        averages: dict[str, Tensor] = {}
+        state = self.ranks.on_main(partial(self._load_checkpoint, optimizer, averages))
+        if self.options.optimizer.ema:
+            self.average = MovingAverage(self.model, self.options.optimizer.ema)
+            self.average.load(self.ranks.hand_out(averages))
         if state is None:
             return
         self.state, self.window, self.saved = state, Window(**state.window), state.update
@@ -317,8 +327,11 @@ class Trainer:
             self.scaler.load_state_dict(state.scaler)
         logger.info("going on after update %d (epoch %d)", state.update, state.epoch)
 
-    def _load_checkpoint(self, optimizer: dict[str, Tensor]) -> RunState | None:
-        """Load the main process's weights and fill in its `optimizer`, if there is a checkpoint to go on from."""
+    def _load_checkpoint(self, optimizer: dict[str, Tensor], averages: dict[str, Tensor]) -> RunState | None:
+        """Load the main process's weights, and fill in the rest, if there is a checkpoint to go on from.
+
+        Averages that the run has not kept so far begin with its weights.
+        """
         checkpoint = self.save_dir.load_newest()
         if checkpoint is None:
             return None
@@ -330,6 +343,7 @@ class Trainer:
             self.save_dir.forget_validations()
         load_weights(self.model, checkpoint.weights)
         optimizer.update(checkpoint.optimizer or {})
+        averages.update(checkpoint.chosen())
         for group in ("batches", "optimizer"):
             before, now = progress["options"][group], getattr(self.options, group).to_dict()
             if before != now:
