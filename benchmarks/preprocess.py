@@ -4,7 +4,7 @@
 
 A corpus is repeated to each number of pairs. A first run, which trains the model too, shows the memory. Then the two
 take turns, and the best turn of each is compared, because a machine that does other things as well can only slow them
-down: nmt-preprocess with that model (its encoding, and the whole command with starting, checking the text, checksums),
+down (its clock then says little, the processor time somewhat more): nmt-preprocess with that model (its encoding, and the whole command with starting, checking the text, checksums),
 and as many processes that do nothing but call SentencePiece's encoder (their reading is not counted). Linux only:
 memory is read from /proc.
 """
@@ -62,6 +62,8 @@ def main(
                 limit = report("SentencePiece", count, bare, "wall")
                 for name, field in (("nmt-preprocess, encoding", "encoding"), ("nmt-preprocess, whole", "wall")):
                     print(f"  {report(name, count, ours, field) / limit:.0%} of SentencePiece", flush=True)
+                share = min(turn.cpu for turn in bare) / min(turn.cpu for turn in ours)
+                print(f"  by processor time: {share:.0%} of SentencePiece", flush=True)
 
 
 def report(name: str, count: int, turns: Sequence["Cost"], field: str) -> float:
