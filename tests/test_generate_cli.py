@@ -1,5 +1,6 @@
 """nmt-generate as users run it: whatever comes in, as many lines go out."""
 
+import gzip
 import json
 import os
 import pickle
@@ -220,6 +221,20 @@ def test_a_split_is_translated_and_scored(generate: Run, tiny_checkpoint: Path, 
 
     reference.write_text("eins\nzwei\n", encoding="utf-8")
     refused(generate(folder, "--sacrebleu", "--reference", reference, "--quiet"), "has 2 lines, the input has 3")
+
+
+def test_a_reference_of_another_length_is_refused_before_translating(
+    generate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, reference = tmp_path / "input.en.gz", tmp_path / "reference.de"
+    source.write_bytes(gzip.compress(b"the dog\n\na cat"))
+    reference.write_text("der hund\n\n", encoding="utf-8")
+    scored = ("--sacrebleu", "--reference", reference, "--quiet")
+    done = generate(*scored, input=b"the dog\n\na cat")  # stdin can be counted at the end only
+    assert (done.returncode, done.stdout.count(b"\n")) == (2, 3)
+    assert b"has 2 lines, the input has 3" in done.stderr
+    monkeypatch.setattr(Translator, "stream", lambda *_: pytest.fail("the input was translated"))
+    refused(generate("--input", source, *scored), "has 2 lines, the input has 3")
 
 
 def test_a_dataset_of_another_vocabulary_is_refused(

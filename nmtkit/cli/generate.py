@@ -129,7 +129,7 @@ def main(
     loaded = load_checkpoint(checkpoint)
     translator = Translator.of(loaded, engine, choice)
     split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint, translator)
-    references = _references(evaluation, split, translator)
+    references = _references(evaluation, split, source.input, translator)
     if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):
         batches = replace(batches, buffer=1)
 
@@ -179,12 +179,19 @@ def _without_eos(sentences: "TokenFile") -> Iterator[list[int]]:
         yield sentences[number][:-1].tolist()
 
 
-def _references(evaluation: EvaluationConfig, split: "Split | None", translator: "Translator") -> list[str]:
-    """The text to compare with, from the file or from the split; nothing where no score is asked for."""
+def _references(
+    evaluation: EvaluationConfig, split: "Split | None", source: Path | None, translator: "Translator"
+) -> list[str]:
+    """The text to compare with, from the file or from the split; nothing where no score is asked for.
+
+    Its lines are compared with those of the input now, where these can be counted, and not after the translation.
+    """
     if evaluation.reference is not None:
         references = list(read_lines(evaluation.reference))
         if split is not None:
             _check_reference(evaluation, len(references), len(split))
+        elif source is not None and source.is_file():  # a pipe can be read once only
+            _check_reference(evaluation, len(references), sum(1 for _ in read_raw_lines(source)))
         return references
     if split is not None and (evaluation.sacrebleu or evaluation.tokenized_bleu):
         return [translator.target.decode(ids) for ids in _without_eos(split.target)]

@@ -46,7 +46,7 @@ def collate(split: Split, indices: NDArray[np.int64]) -> Batch:
     return Batch(pad(sources), tgt_in, tgt_out, sum(map(len, sources)), sum(map(len, targets)))
 
 
-def pad(sequences: Sequence[NDArray[np.generic]]) -> Tensor:
+def pad(sequences: Sequence[Sequence[int] | NDArray[np.generic]]) -> Tensor:
     """Sequences of ids as rows of one tensor (B, longest), filled with PAD."""
     rows = np.full((len(sequences), max(map(len, sequences))), PAD, dtype=np.int64)
     for row, sequence in zip(rows, sequences, strict=True):

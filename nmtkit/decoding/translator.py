@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.data.batch import pad
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError
@@ -17,7 +18,7 @@ from nmtkit.model.config import DeviceConfig, WeightsConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import Tokenizer
-from nmtkit.vocab import EOS, PAD, SPECIALS
+from nmtkit.vocab import EOS, SPECIALS
 
 T = TypeVar("T")
 
@@ -148,20 +149,15 @@ class Translator:
         """The hypotheses of each sentence, in the order of their batches; none for a sentence without pieces."""
         yield from ((number, []) for number, length in enumerate(lengths) if length == 0)
         for batch in batches_by_length(lengths, batch_tokens):
-            rows = [sentences[number].ids[: lengths[number]] for number in batch]
-            found = search(self.model, self._pad(rows), config, self._longest)
+            rows = [[*sentences[number].ids[: lengths[number]], EOS] for number in batch]
+            src = pad(rows).to(self.model.target_embedding.weight.device)
+            found = search(self.model, src, config, self._longest)
             if not all(found):
                 raise RunError(
                     "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
                     "for them (try fp32)"
                 )
             yield from zip(batch, found, strict=True)
-
-    def _pad(self, rows: list[list[int]]) -> torch.Tensor:
-        """The sentences with EOS, then PAD, on the model's device: (B, S)."""
-        width = max(map(len, rows))
-        padded = [[*row, EOS, *[PAD] * (width - len(row))] for row in rows]
-        return torch.tensor(padded, device=self.model.target_embedding.weight.device)
 
     def _translation(self, sentence: _Sentence, hypotheses: list[Hypothesis]) -> Translation:
         candidates = tuple(
