@@ -64,8 +64,7 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The options as plain values that JSON can hold."""
-        values = dataclasses.asdict(self)
-        return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+        return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
@@ -75,6 +74,12 @@ class Config:
         if unknown:
             raise UserError(f"unknown option {unknown[0]!r} for {cls.__name__}: written by a newer version of nmtkit?")
         return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, Path) else value
 
 
 def _check(field: "dataclasses.Field[Any]", value: Any) -> None:

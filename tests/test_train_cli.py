@@ -19,7 +19,8 @@ import torch
 from conftest import BIN, TINY, Run, Train
 from torch import Tensor
 
-from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+from nmtkit.averaging import average_checkpoints
+from nmtkit.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.training.gradient import UpdateGradient
 
@@ -443,11 +444,9 @@ def test_checkpoints_of_another_vocabulary_are_refused(train: Train, datasets: d
     refused(result, "another vocabulary", str(datasets["separate"]))
 
 
-def test_checkpoints_without_an_optimizer_are_not_trained_over(train: Train, tmp_path: Path) -> None:
+def test_averaged_checkpoints_are_not_trained_over(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 1)
-    checkpoint: Checkpoint = load_checkpoint(tmp_path / "checkpoint_1.pt")
-    checkpoint.optimizer = None  # an averaged one cannot be trained on
-    save_checkpoint(tmp_path / "checkpoint_1.pt", checkpoint)
+    save_checkpoint(tmp_path / "checkpoint_1.pt", average_checkpoints([tmp_path / "checkpoint_1.pt"]))
     refused(train(tmp_path, code=2), "can be gone on from")
 
 

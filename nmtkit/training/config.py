@@ -102,3 +102,22 @@ class DistributedConfig(Config):
     shard_optimizer: bool = option(
         False, help="Share the optimizer's memory out over the devices (ZeRO, stage 1). Changes no result."
     )
+
+
+@dataclass(frozen=True)
+class FineTuningConfig(Config):
+    heading: ClassVar[str] = "Fine-tuning, and going on otherwise"
+
+    init_from: Path | None = option(
+        None, metavar="CHECKPOINT", help="Begin with these weights; not read once --save-dir holds checkpoints."
+    )
+    freeze: tuple[str, ...] = option(
+        (),
+        metavar="PATTERN",
+        help="Leave the parameters of such names as they are, as 'encoder.*'; may be given several times.",
+    )
+    reset_optimizer: bool = option(False, help="Go on with the weights, but without Adam's moments.")
+    reset_lr_schedule: bool = option(False, help="Go on, but warm up again: the schedule counts from here.")
+    reset_progress: bool = option(
+        False, help="Go on, but at epoch 1, of the same data or of other, and with no best validation so far."
+    )

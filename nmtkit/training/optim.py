@@ -70,7 +70,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: 
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition(".")
-        state.setdefault(numbers[name], {})[kind] = value.clone()
+        if name in numbers:  # it may have been frozen since
+            state.setdefault(numbers[name], {})[kind] = value.clone()
     groups = [{**group, "params": list(range(len(numbers)))} for group in optimizer.param_groups]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 

@@ -72,7 +72,7 @@ class SaveDir:
             except UserError as error:
                 logger.warning("%s; trying the one before it", error)
                 continue
-            if checkpoint.optimizer is not None:
+            if "options" in checkpoint.progress:  # an averaged one has none
                 self.newest = update
                 self._validations = dict(checkpoint.progress["checkpoint_validations"])
                 self._is_best = checkpoint.progress.get("is_best", False)

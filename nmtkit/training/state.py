@@ -9,6 +9,7 @@ from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
     DistributedConfig,
+    FineTuningConfig,
     LoadingConfig,
     OptimizerConfig,
     StopConfig,
@@ -25,6 +26,7 @@ class TrainingOptions:
     batches: BatchConfig = field(default_factory=BatchConfig)
     loading: LoadingConfig = field(default_factory=LoadingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    fine_tuning: FineTuningConfig = field(default_factory=FineTuningConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -56,6 +58,7 @@ class RunState:
     update: int = 0
     epoch: int = 1
     updates_in_epoch: int = 0
+    schedule_start: int = 0  #: the update from which the learning rate's schedule counts
     minutes: float = 0.0
     skipped: int = 0  #: updates with a gradient that was not finite
     skipped_in_a_row: int = 0

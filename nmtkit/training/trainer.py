@@ -11,7 +11,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,12 +29,14 @@ from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.ema import MovingAverage
+from nmtkit.training.fine_tuning import freeze, given_weights
 from nmtkit.training.gradient import UpdateGradient, autocast
 from nmtkit.training.loader import Loader, Work
 from nmtkit.training.loss import perplexity
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
 from nmtkit.training.ranks import Ranks, join
+from nmtkit.training.resuming import check_fit, new_resets, resumed_state
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.signals import Signals
 from nmtkit.training.state import RunState, TrainingOptions, Window
@@ -82,6 +84,7 @@ class Trainer:
         torch.manual_seed(batches.seed)
         self.model = Transformer(self.model_config, len(dataset.source.vocab), len(dataset.target.vocab))
         self.model.to(ranks.device)
+        freeze(self.model, options.fine_tuning.freeze)
         sharded = options.distributed.shard_optimizer and ranks.size > 1
         self.optimizer = make_optimizer(self.model, options.optimizer, sharded)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
@@ -177,7 +180,9 @@ class Trainer:
     def _step(self) -> bool:
         """Let the optimizer take its step; False where the gradient is not finite, and the step is skipped."""
         options, state = self.options.optimizer, self.state
-        rate = learning_rate(state.update, options, self.model_config.d_model, self.options.stop.max_updates)
+        start = state.schedule_start
+        until = self.options.stop.max_updates - start
+        rate = learning_rate(state.update - start, options, self.model_config.d_model, until)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.scaler.unscale_(self.optimizer)
@@ -333,43 +338,24 @@ class Trainer:
         Averages that the run has not kept so far begin with its weights.
         """
         checkpoint = self.save_dir.load_newest()
+        given = self.options.fine_tuning.init_from
         if checkpoint is None:
+            if given is not None:
+                averages.update(given_weights(given, self.model_config, self.dataset))
+                load_weights(self.model, averages)
+                logger.info("beginning with the weights of %s", given)
             return None
-        self._check_fit(checkpoint)
-        progress = checkpoint.progress
-        state = RunState(**{part.name: progress[part.name] for part in fields(RunState)})
-        if progress["best_metric"] != self.validator.metric:
-            state.best, state.validations_since_best = None, 0
+        check_fit(checkpoint, self.model_config, self.dataset, self.split.name, self.options)
+        state = resumed_state(checkpoint, self.validator.metric, self.options)
+        if state.best is None:
             self.save_dir.forget_validations()
         load_weights(self.model, checkpoint.weights)
-        optimizer.update(checkpoint.optimizer or {})
+        if "reset_optimizer" not in new_resets(checkpoint, self.options):
+            optimizer.update(checkpoint.optimizer or {})
         averages.update(checkpoint.chosen())
-        for group in ("batches", "optimizer"):
-            before, now = progress["options"][group], getattr(self.options, group).to_dict()
-            if before != now:
-                logger.warning("going on with other options than before: %s", _first_difference(before, now))
+        if given is not None:
+            logger.info("--init-from %s is not read: %s holds checkpoints", given, self.save_dir.folder)
         return state
-
-    def _check_fit(self, checkpoint: Checkpoint) -> None:
-        """UserError where a checkpoint of the save folder belongs to a run with another model or other data."""
-        folder = self.options.checkpoints.save_dir
-        if checkpoint.model_config != self.model_config:
-            raise UserError(
-                f"{folder} holds checkpoints of another model "
-                f"({_first_difference(checkpoint.model_config.to_dict(), self.model_config.to_dict())}): "
-                "take the options it was started with, or another --save-dir"
-            )
-        if (checkpoint.source.vocab, checkpoint.target.vocab) != (self.dataset.source.vocab, self.dataset.target.vocab):
-            raise UserError(
-                f"{folder} holds checkpoints of another vocabulary than {self.dataset.folder}: "
-                "take the dataset it was started with, or another --save-dir"
-            )
-        data = self.dataset.checksums(self.split.name)
-        if checkpoint.progress.get("data", data) != data:
-            raise UserError(
-                f"{folder} holds checkpoints of a run on other data than {self.dataset.folder}: "
-                "take the dataset it was started with, or another --save-dir"
-            )
 
     def _log(self) -> None:
         """Record the numbers of the updates since the last time."""
@@ -432,10 +418,3 @@ def _check_positions(dataset: Dataset, config: ModelConfig) -> None:
                 f"--max-positions {config.max_positions}: split '{split.name}' has a sentence of {longest} tokens: "
                 f"give at least {longest}, or take --positions sinusoidal"
             )
-
-
-def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    names = {**before, **now}
-    return next(
-        f"{name} was {before.get(name)}, is {now.get(name)}" for name in names if before.get(name) != now.get(name)
-    )
