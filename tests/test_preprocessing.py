@@ -402,6 +402,32 @@ def test_bad_input_is_one_line_and_no_dataset(corpus: Path, run_command: Run, ca
     assert sorted(corpus.rglob("*")) == before
 
 
+IDLE_OPTIONS = [
+    *((f"--tokenizer space {option}", option) for option in ("--model-type bpe", "--character-coverage 1")),
+    *((f"--tokenizer space {option}", option) for option in ("--byte-fallback", "--spm-sample 9", "--seed 2")),
+    ("--tokenizer sentencepiece --min-count 2", "--min-count"),
+    ("--tokenizer sentencepiece --spm-model a --vocab-size 99", "--vocab-size"),
+    ("--tokenizer sentencepiece --spm-model a --model-type unigram", "--model-type"),
+    ("--vocab-from a --min-count 2", "--min-count"),
+    ("--vocab-from a --separate-vocab", "--separate-vocab"),
+    ("--vocab-from a --joined-vocab", "--joined-vocab"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), IDLE_OPTIONS, ids=[options for options, _ in IDLE_OPTIONS])
+def test_an_option_without_effect_is_refused(corpus: Path, run_command: Run, options: str, named: str) -> None:
+    done = run_command("nmt-preprocess", *arguments(corpus, *options.split()))
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert done.stderr.decode().startswith(f"nmt-preprocess: {named.split()[0]} has no effect ")
+
+
+def test_cleaning_without_training_text_is_refused(corpus: Path, run_command: Run) -> None:
+    sides = ("-s", "en", "-t", "de", "--testpref", corpus / "test", "--destdir", corpus / "dataset")
+    done = run_command("nmt-preprocess", *sides, "--vocab-from", corpus, "--dedup")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b"--dedup has no effect without --trainpref" in done.stderr
+
+
 def test_without_training_text_there_must_be_a_vocabulary(corpus: Path) -> None:
     with pytest.raises(UserError, match="give --trainpref, --vocab-from or --spm-model"):
         make(corpus, test=[str(corpus / "test")])

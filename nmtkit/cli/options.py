@@ -16,7 +16,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -71,6 +71,22 @@ def given(name: str) -> bool:
     """Whether the user set option `name`, on the command line or in the `--config` file."""
     source = click.get_current_context().get_parameter_source(name)
     return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+
+
+def refuse_idle(names: Iterable[str], reason: str) -> None:
+    """Raise UserError if the user set one of these options, which have no effect, for this `reason`.
+
+    A default value in a `--config` file is let pass: the options.json that a run writes names every option.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        if parameter.name not in names or not given(parameter.name):
+            continue
+        value = context.params[parameter.name]
+        in_file = context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
+        if not (in_file and value == parameter.default):
+            spellings = parameter.secondary_opts if value is False else parameter.opts
+            raise UserError(f"{spellings[-1]} has no effect {reason}")
 
 
 def _build(config: type[Config], values: dict[str, Any]) -> Config:
