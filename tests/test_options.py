@@ -124,7 +124,9 @@ def test_an_unknown_key_in_a_dict_is_refused() -> None:
 
 
 FILES = {"options.toml": 'spoons = 3\nchair-count = 2\nguest = ["Ann", "Bo"]\nbread = false\n'} | {
-    "options.json": '{"spoons": 3, "chair_count": 2, "guest": ["Ann", "Bo"], "bread": false}'
+    "options.json": '{"spoons": 3, "chair_count": 2, "guest": ["Ann", "Bo"], "bread": false}',
+    "tables.toml": '[soup]\nspoons = 3\nguest = ["Ann", "Bo"]\nbread = false\n[table]\nchair-count = 2',
+    "tables.json": '{"soup": {"spoons": 3, "guest": ["Ann", "Bo"], "bread": false, "salt": null}, "chair_count": null}',
 }
 
 
@@ -168,6 +170,10 @@ def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
         ("a.toml", "spoons = ", "a.toml"),
         ("a.json", "{", "a.json"),
         ("a.json", "[1]", "a table of options is expected"),
+        ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons stands there twice"),
+        ("a.toml", "[soup]\npepper = 1", "soup has no option --pepper"),
+        ("a.toml", "[soup.pea]\nsalt = 0.1", "soup has no option --pea"),
+        ("a.toml", "[soup.salt]\ngrains = 1", '--salt takes a number or a text, not {"grains": 1}'),
         ("a.toml", "spoons = 99", "--spoons: 99 is too large"),
         ("a.toml", 'spoons = "many"', "'many' is not a valid int"),
         ("a.toml", None, "No such file"),

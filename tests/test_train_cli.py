@@ -201,7 +201,7 @@ def test_the_same_command_gives_the_same_weights_whatever_prepares_the_batches(t
 
 # Going on
 
-TIMES = {"minutes", "tokens_per_second", "waiting"}
+TIMES = {"minutes", "eta", "tokens_per_second", "waiting"}
 DROPOUT = ("--dropout", 0.3, "--attention-dropout", 0.1, "--activation-dropout", 0.1)
 
 
@@ -529,7 +529,24 @@ def test_a_folder_that_another_run_trains_in_is_refused(train: Train, tmp_path: 
 def test_a_learning_rate_that_the_schedule_does_not_read_is_refused(
     train: Train, tmp_path: Path, idle: tuple[str, ...]
 ) -> None:
-    refused(train(tmp_path, *idle, code=2), "is not read by")
+    refused(train(tmp_path, *idle, code=2), f"{idle[-2]} has no effect with --lr-schedule")
+
+
+def test_the_options_that_a_run_leaves_are_a_config_file(
+    train: Train, run_here: Run, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(run, "--max-updates", 1, "--lr-schedule", "constant", "--lr", 1e-3, "--freeze", "encoder.*")
+    written = json.loads((run / "options.json").read_text(encoding="utf-8"))
+    (tmp_path / "options.json").write_text(json.dumps(written), encoding="utf-8")
+    for file in run.iterdir():
+        file.unlink()
+    again = run_here("nmt-train", datasets["joined"], "--config", tmp_path / "options.json")
+    assert again.returncode == 0, again.stderr.decode()
+    assert json.loads((run / "options.json").read_text(encoding="utf-8")) == written
+    assert updates(run) == [1]
+    run_here("nmt-train", datasets["joined"], "--config", tmp_path / "options.json", "--max-updates", 2)
+    assert updates(run) == [1, 2]
 
 
 def test_a_run_on_other_text_is_not_gone_on_with(

@@ -74,6 +74,14 @@ class EvaluationConfig(Config):
     )
 
 
+def _the_only(context: click.Context, parameter: click.Parameter, paths: tuple[Path, ...]) -> Path:
+    """The one checkpoint. Of several the last must not replace the others unnoticed, as is usual for options."""
+    if len(paths) > 1:
+        names = " and ".join(map(str, paths))
+        raise UserError(f"--checkpoint is given more than once ({names}): choose one, or join them with nmt-average")
+    return paths[0]
+
+
 @command("nmt-generate")
 @click.argument("dataset", required=False, type=click.Path(path_type=Path))
 @click.option(
@@ -81,6 +89,8 @@ class EvaluationConfig(Config):
     cls=ConfigOption,
     heading="Model",
     required=True,
+    multiple=True,
+    callback=_the_only,
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="A checkpoint of nmt-train or nmt-average; it holds the vocabulary and the tokenizer too.",

@@ -16,7 +16,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -140,11 +140,22 @@ def _read_config_file(context: click.Context, parameter: click.Parameter, path: 
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: a table of options is expected")
     known = {parameter.name: parameter for parameter in context.command.params}
-    defaults = {key.replace("-", "_"): value for key, value in values.items()}
-    for key in defaults:
+    defaults: dict[str, Any] = {}
+    for key, value in _options_in(values):
         if key not in known or not known[key].expose_value:
             raise UserError(f"--config {path}: {context.command.name} has no option {flag(key)} that a file can set")
-    context.default_map = {key: _as_on_command_line(known[key], value, path) for key, value in defaults.items()}
+        if key in defaults:
+            raise UserError(f"--config {path}: {flag(key)} stands there twice")
+        defaults[key] = _as_on_command_line(known[key], value, path)
+    context.default_map = defaults
+
+
+def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The options of a config file, which may stand in tables, as a run's options.json has them; null is not given."""
+    for key, value in values.items():
+        for name, one in value.items() if isinstance(value, dict) else [(key, value)]:
+            if one is not None:
+                yield name.replace("-", "_"), one
 
 
 def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> Any:
@@ -176,7 +187,7 @@ class Command(click.Command):
                 expose_value=False,
                 callback=_read_config_file,
                 metavar="FILE",
-                help="Read options from a TOML or JSON file; the command line wins.",
+                help="Read options from a TOML or JSON file, such as a run's options.json; the command line wins.",
             ),
             click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."),
         ]

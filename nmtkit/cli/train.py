@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.options import ConfigOption, command, given, options
+from nmtkit.cli.options import ConfigOption, command, given, options, refuse_idle
 from nmtkit.data.config import DatasetConfig
-from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.model.presets import PRESETS
@@ -26,11 +25,11 @@ from nmtkit.training.config import (
 
 def refuse_idle_rates(values: dict[str, Any]) -> None:
     """A learning rate that the schedule does not read is a mistake that would cost a night."""
-    paper = values["lr_schedule"] == "paper"
-    if given("lr") and paper:
-        raise UserError("--lr is not read by --lr-schedule paper: take --lr-scale, or another schedule")
-    if given("lr_scale") and not paper:
-        raise UserError(f"--lr-scale is not read by --lr-schedule {values['lr_schedule']}: take --lr")
+    schedule = values["lr_schedule"]
+    if schedule == "paper":
+        refuse_idle(["lr"], "with --lr-schedule paper: take --lr-scale, or another schedule")
+    else:
+        refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: take --lr")
 
 
 def apply_preset(values: dict[str, Any]) -> None:
