@@ -4,9 +4,9 @@
 
 A corpus is repeated to each number of pairs. A first run, which trains the model too, shows the memory. Then the two
 take turns, and the best turn of each is compared, because a machine that does other things as well can only slow them
-down (its clock then says little, the processor time somewhat more): nmt-preprocess with that model (its encoding, and the whole command with starting, checking the text, checksums),
-and as many processes that do nothing but call SentencePiece's encoder (their reading is not counted). Linux only:
-memory is read from /proc.
+down (where it does, their processor time says more than the clock): nmt-preprocess with that model (its encoding, and
+the whole command with starting, checking the text, checksums), and as many processes that do nothing but call
+SentencePiece's encoder (their reading is not counted). Linux only: memory is read from /proc.
 """
 
 import itertools

@@ -5,7 +5,6 @@ The tensor `header` is JSON in UTF-8; `source.vocabulary` and the like are the b
 SHA-256 of all bytes before it stands in the archive's comment. docs/formats.md describes the file byte by byte.
 """
 
-import hashlib
 import json
 import os
 import pickle
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from nmtkit.checksum import sha256
 from nmtkit.errors import RunError, UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
@@ -207,7 +207,7 @@ def _append_checksum(file: BinaryIO) -> None:
     file.write(_COMMENT_SIZE.to_bytes(2, "little"))  # the length of the comment ends the zip directory
     file.flush()
     path = Path(file.name)
-    file.write(_COMMENT + _sha256(path, path.stat().st_size).encode())
+    file.write(_COMMENT + sha256(path, path.stat().st_size).encode())
 
 
 def _verify_checksum(path: Path) -> None:
@@ -222,15 +222,5 @@ def _verify_checksum(path: Path) -> None:
     if not comment.startswith(_COMMENT):
         foreign = "" if start == b"PK\x03\x04" else ", or not a checkpoint of nmtkit"
         raise UserError(f"{path}: cut short or without its checksum{foreign}")
-    if comment.removeprefix(_COMMENT).decode("ascii", "replace") != _sha256(path, size - _COMMENT_SIZE):
+    if comment.removeprefix(_COMMENT).decode("ascii", "replace") != sha256(path, size - _COMMENT_SIZE):
         raise UserError(f"{path}: damaged, its checksum does not match: copy it again or take another checkpoint")
-
-
-def _sha256(path: Path, size: int) -> str:
-    """The digest of the first `size` bytes of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while size > 0 and (block := file.read(min(size, 1 << 22))):
-            digest.update(block)
-            size -= len(block)
-    return digest.hexdigest()

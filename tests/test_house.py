@@ -21,7 +21,7 @@ COMMANDS = ("preprocess", "train", "average", "generate")
 # From the ground up. A module imports what stands on lower floors, and what stands in its own entry of its own floor;
 # neighbours on one floor do not know each other. The picture of it is in docs/architecture.md.
 FLOORS: list[list[str]] = [
-    ["errors", "version"],
+    ["checksum", "errors", "version"],
     ["config", "text", "vocab", "staging", "workers"],
     ["log", "tokenizer"],
     ["data", "model"],

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
 
@@ -19,7 +19,7 @@ VERSION = 1
 HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes a token, sentences, tokens
 OFFSET = np.dtype("<u8")
 
-Tokens = npt.NDArray[np.unsignedinteger[Any]]
+Tokens = NDArray[np.unsignedinteger[Any]]
 TokenType = np.dtype[np.unsignedinteger[Any]]
 TOKEN_TYPES: dict[int, TokenType] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}  # by their bytes
 
@@ -54,7 +54,7 @@ class TokenFileWriter:
     def __enter__(self) -> "TokenFileWriter":
         return self
 
-    def write(self, tokens: Tokens, lengths: npt.NDArray[np.int32]) -> None:
+    def write(self, tokens: Tokens, lengths: NDArray[np.int32]) -> None:
         """Append sentences: their tokens one after the other, and the length of each."""
         ends = np.cumsum(lengths, dtype=OFFSET) + OFFSET.type(self.tokens)
         self._token_file.write(np.ascontiguousarray(tokens, self._dtype).data)
@@ -109,7 +109,7 @@ class TokenFile:
         return self._tokens[int(self._offsets[number]) : int(self._offsets[number + 1])]
 
     @cached_property
-    def lengths(self) -> npt.NDArray[np.int32]:
+    def lengths(self) -> NDArray[np.int32]:
         """The number of tokens of each sentence, EOS counted."""
         lengths = np.diff(self._offsets.astype(np.int64)).astype(np.int32)
         if len(lengths) and lengths.min() < 1:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from nmtkit.checksum import sha256
 from nmtkit.data.binary import REMEDY, TokenFile
 from nmtkit.errors import UserError
 from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
@@ -147,11 +148,16 @@ def write_description(
         "joined": source is target,
         "vocabulary": {language: len(side.vocab) for language, side in zip(languages, (source, target), strict=True)},
         "splits": [asdict(row) for row in rows],
-        "files": {name: {"bytes": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in names},
+        "files": {name: _facts(folder / name) for name in names},
     }
     description["sha256"] = _checksum(description)
     text = json.dumps(description, indent=2, ensure_ascii=False)
     (folder / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    return {"bytes": size, "sha256": sha256(path, size)}
 
 
 def _read_description(path: Path) -> dict[str, Any]:
@@ -183,16 +189,8 @@ def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: b
             raise UserError(f"{path}: {path.stat().st_size} bytes instead of {facts['bytes']}; {REMEDY}")
     if verify or sum(facts["bytes"] for facts in files.values()) < ALWAYS_VERIFIED:
         for name, facts in files.items():
-            if _sha256(folder / name) != facts["sha256"]:
+            if sha256(folder / name, facts["bytes"]) != facts["sha256"]:
                 raise UserError(f"{folder / name}: damaged, the checksum is wrong; {REMEDY}")
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _checksum(description: Mapping[str, Any]) -> str:

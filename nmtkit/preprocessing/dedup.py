@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 HASH = np.dtype("<u8")
 PART = 1 << 20  # hashes looked at, and remembered, at a time: some tens of megabytes
@@ -19,7 +19,7 @@ def hash_pairs(sources: Sequence[bytes], targets: Sequence[bytes]) -> bytes:
     )
 
 
-def mark_repeats(hashes: Path) -> npt.NDArray[np.bool_]:
+def mark_repeats(hashes: Path) -> NDArray[np.bool_]:
     """Of each pair, whether one with the same hash stands before it. The file of hashes is used up.
 
     The answer lies in a file without a name, and memory is bounded by `PART`: the hashes fall into so many parts,
@@ -42,7 +42,7 @@ def mark_repeats(hashes: Path) -> npt.NDArray[np.bool_]:
     return marks
 
 
-def _empty_marks(path: Path, count: int) -> npt.NDArray[np.bool_]:
+def _empty_marks(path: Path, count: int) -> NDArray[np.bool_]:
     with path.open("wb") as file:  # written out, so that a full disk is an error here and not a crash later
         for start in range(0, count, PART):
             file.write(bytes(min(PART, count - start)))

@@ -7,7 +7,7 @@ from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from nmtkit.data.binary import TokenFileWriter, Tokens, token_type
 from nmtkit.data.corpus import SplitRow, split_stem
@@ -19,7 +19,7 @@ from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import EOS, UNK
 from nmtkit.workers import WorkerPool
 
-Lengths = npt.NDArray[np.int32]
+Lengths = NDArray[np.int32]
 Task = tuple[Block, Block, bytes]  # source, target, a byte a pair: whether it is a repeat
 
 
@@ -60,7 +60,7 @@ class Encoder:
 
 def _clean(
     sources: Lengths, targets: Lengths, repeats: bytes, cleaning: CleaningConfig, dropped: Counter[str]
-) -> npt.NDArray[np.bool_]:
+) -> NDArray[np.bool_]:
     """Which pairs of so many tokens are kept. The others are counted in `dropped` under the first reason that holds."""
     shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
     reasons = {
@@ -96,7 +96,7 @@ def encode_split(
     corpora: Sequence[Paths],
     pairs: int,
     encoder: Encoder,
-    repeats: npt.NDArray[np.bool_] | None,
+    repeats: NDArray[np.bool_] | None,
     languages: tuple[str, str],
     folder: Path,
     pool: WorkerPool,
@@ -120,7 +120,7 @@ def encode_split(
     return SplitRow(name, source_file.sentences, tokens, dict(zip(languages, unknown, strict=True)), dict(dropped))
 
 
-def _tasks(corpora: Sequence[Paths], repeats: npt.NDArray[np.bool_] | None) -> Iterator[Task]:
+def _tasks(corpora: Sequence[Paths], repeats: NDArray[np.bool_] | None) -> Iterator[Task]:
     place = 0
     for source, target in read_blocks(corpora):
         end = place + source.count

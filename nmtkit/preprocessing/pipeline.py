@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from nmtkit.data.corpus import Dataset, SplitRow, may_replace, write_description, write_tokenizer
 from nmtkit.errors import UserError
@@ -60,7 +60,7 @@ def _find_pair(prefix: str, files: FilesConfig) -> Paths:
 
 def _scan_train(
     corpora: Sequence[Paths], pool: WorkerPool, count_words: bool, dedup: bool, folder: Path
-) -> tuple[Scan, npt.NDArray[np.bool_] | None]:
+) -> tuple[Scan, NDArray[np.bool_] | None]:
     """The first pass over the training text, and which of its pairs are repeats if they are to be left out."""
     if not dedup:
         return scan(TRAIN, corpora, pool, count_words), None
