@@ -1,19 +1,29 @@
 # From text to a scored translation: the steps that the recipes share. A recipe's Makefile names its data (SOURCE, TARGET,
-# TRAIN, VALID, TEST, FOLDER, URL) and the options of the four commands (PREPROCESS, TRAINING, AVERAGE, SEARCH, SCORES),
-# then includes this file. Targets are files: what is done is not done again, and a training that was broken off goes on.
+# TRAIN, VALID, TEST; FOLDER, URL) and the options of the four commands (PREPROCESS, TRAINING, AVERAGE, SEARCH, SCORES),
+# then includes this file. What is done is not done again, and a training that was broken off goes on; a step whose
+# command has changed is done anew, with all that follows from it. Only the text, once there, is not fetched again.
 # Needs nmtkit on the PATH; the Makefile in the project's root sees to that.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 
-TEXT := $(foreach split,$(TRAIN) $(VALID) $(TEST),work/text/$(split).$(SOURCE).gz work/text/$(split).$(TARGET).gz)
+ENDING ?= .gz
+SIDES := $(foreach split,$(TRAIN) $(VALID) $(TEST),$(split).$(SOURCE)$(ENDING) $(split).$(TARGET)$(ENDING))
+TEXT := $(SIDES:%=work/text/%)
 
-.PHONY: score
+preprocess = nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir work/data-bin --trainpref work/text/$(TRAIN) \
+	--validpref work/text/$(VALID) --testpref work/text/$(TEST) $(PREPROCESS)
+train = nmt-train work/data-bin --save-dir work/checkpoints $(TRAINING)
+average = nmt-average work/checkpoints $(AVERAGE) --output work/averaged.pt
+generate = nmt-generate --checkpoint work/averaged.pt --input work/text/$(TEST).$(SOURCE)$(ENDING) \
+	--output work/translation.$(TARGET) $(SEARCH) --reference work/text/$(TEST).$(TARGET)$(ENDING) $(SCORES)
+
+.PHONY: score always
 score: work/scores.txt
 	@cat $<
 
-$(TEXT): work/text/%:
+work/text/%:
 	@mkdir -p work/text
 ifneq ($(FOLDER),)
 	cp "$(FOLDER)/$*" $@
@@ -23,17 +33,25 @@ else
 	@echo "$*: $(HOW_TO_GET)" >&2; exit 1
 endif
 
-work/data-bin/dataset.json: $(TEXT)
-	nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir work/data-bin --trainpref work/text/$(TRAIN) \
-		--validpref work/text/$(VALID) --testpref work/text/$(TEST) $(PREPROCESS)
+# The command that a step was last begun with: a new file only where it has changed.
+work/commands/%: always
+	@mkdir -p work/commands
+	@echo '$($*)' | cmp -s - $@ || echo '$($*)' > $@
 
-work/trained: work/data-bin/dataset.json
-	nmt-train work/data-bin --save-dir work/checkpoints $(TRAINING)
+work/data-bin/dataset.json: $(TEXT) work/commands/preprocess
+	$(preprocess)
+
+# A new dataset or a changed command begins a new training. Without this, one that was broken off goes on.
+work/begun: work/data-bin/dataset.json work/commands/train
+	rm -rf work/checkpoints
 	touch $@
 
-work/averaged.pt: work/trained
-	nmt-average work/checkpoints $(AVERAGE) --output $@
+work/trained: work/begun
+	$(train)
+	touch $@
 
-work/scores.txt: work/averaged.pt
-	nmt-generate --checkpoint $< --input work/text/$(TEST).$(SOURCE).gz --output work/translation.$(TARGET) $(SEARCH) \
-		--reference work/text/$(TEST).$(TARGET).gz $(SCORES) 2>&1 | tee $@
+work/averaged.pt: work/trained work/commands/average
+	$(average)
+
+work/scores.txt: work/averaged.pt work/commands/generate
+	$(generate) 2>&1 | tee $@

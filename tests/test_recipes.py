@@ -1,0 +1,105 @@
+"""The recipes as make runs them, with commands that only note that they were called: what is done anew, and when."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PREPROCESS, TRAIN, AVERAGE, GENERATE = ALL = ["preprocess", "train", "average", "generate"]
+
+# Each makes the file that its rule promises. Training makes a checkpoint more, and breaks off where a file `stop` is.
+COMMANDS = {
+    PREPROCESS: "mkdir -p work/data-bin; touch work/data-bin/dataset.json",
+    TRAIN: "mkdir -p work/checkpoints; mktemp work/checkpoints/XXXXXX >/dev/null; [ ! -e stop ]",
+    AVERAGE: "touch work/averaged.pt",
+    GENERATE: "echo BLEU = 36 | tee work/translation.de",
+}
+
+Make = Callable[..., list[str]]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """The folder of a copy of the Multi30k recipe, with its text in `text`."""
+    examples = shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = examples / "multi30k"
+    (folder / "text").mkdir()
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            (folder / "text" / f"{split}.{language}.gz").touch()
+    return folder
+
+
+@pytest.fixture
+def make(recipe: Path, tmp_path: Path) -> Make:
+    """Run make, with variables like BEAM=4; returns which commands it called."""
+    (tmp_path / "bin").mkdir()
+    for name, body in COMMANDS.items():
+        script = tmp_path / "bin" / f"nmt-{name}"
+        script.write_text(f"#!/bin/bash\necho {name} >> called\n{body}\n")
+        script.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    environment["PATH"] = f"{tmp_path / 'bin'}:{environment['PATH']}"
+
+    def run(*variables: str, code: int = 0) -> list[str]:
+        (recipe / "called").write_text("")
+        done = subprocess.run(
+            ["make", "FOLDER=text", *variables], cwd=recipe, env=environment, capture_output=True, timeout=30
+        )
+        assert done.returncode == code, done.stderr.decode()
+        return (recipe / "called").read_text().split()
+
+    return run
+
+
+def checkpoints(recipe: Path) -> set[str]:
+    return {path.name for path in (recipe / "work/checkpoints").iterdir()}
+
+
+def test_what_is_done_is_not_done_again(make: Make) -> None:
+    assert make() == ALL
+    assert make() == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "again"),
+    [
+        ("VOCAB_SIZE=8000", ALL),
+        ("VALID=train", ALL),
+        ("DROPOUT=0.3", [TRAIN, AVERAGE, GENERATE]),
+        ("AVERAGE=--best 3", [AVERAGE, GENERATE]),
+        ("BEAM=4", [GENERATE]),
+    ],
+)
+def test_a_changed_variable_repeats_what_depends_on_it(variable: str, again: list[str], make: Make) -> None:
+    make()
+    assert make(variable) == again
+    assert make(variable) == []
+    assert make() == again
+
+
+@pytest.mark.parametrize("variable", ["VOCAB_SIZE=8000", "UPDATES=6000"])
+def test_a_new_dataset_or_training_meets_no_old_checkpoints(variable: str, make: Make, recipe: Path) -> None:
+    make()
+    before = checkpoints(recipe)
+    make(variable)
+    assert len(checkpoints(recipe)) == len(before) == 1
+    assert checkpoints(recipe) != before
+
+
+def test_a_training_that_was_broken_off_goes_on(make: Make, recipe: Path) -> None:
+    (recipe / "stop").touch()
+    assert make(code=2) == [PREPROCESS, TRAIN]
+    before = checkpoints(recipe)
+    (recipe / "stop").unlink()
+    assert make() == [TRAIN, AVERAGE, GENERATE]
+    assert checkpoints(recipe) > before
+
+
+def test_an_unknown_text_is_said_where_to_get(make: Make, recipe: Path) -> None:
+    assert make("FOLDER=", "URL=", "HOW_TO_GET=ask", code=2) == []
+    assert not (recipe / "work" / "data-bin").exists()
