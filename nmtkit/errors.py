@@ -17,7 +17,7 @@ class RunError(NmtkitError):
     """A failure while running: a full disk, a diverged training, a worker that died."""
 
 
-class Stopped(NmtkitError):
+class Stopped(NmtkitError):  # noqa: N818 (it is none)
     """The user asked to stop, by a signal, and it was done in good order."""
 
     def __init__(self, message: str, signal_number: int) -> None:

@@ -27,13 +27,10 @@ class PrefixState:
         self.beam = beam
         self.rows: list[tuple[int, Prefix]] = [(sentence, ()) for sentence in sentences for _ in range(beam)]
 
-    def reorder(self, rows: Tensor) -> None:
-        before = self.rows
-        self.rows = [before[row] for row in rows.tolist()]
-        assert [sentence for sentence, _ in self.rows] == [sentence for sentence, _ in before]
-
-    def select(self, sentences: Tensor) -> None:
-        self.rows = [self.rows[s * self.beam + k] for s in sentences.tolist() for k in range(self.beam)]
+    def reorder(self, origins: Tensor) -> None:
+        self.rows = [self.rows[origin] for origin in origins.tolist()]
+        beams = zip(*[iter(self.rows)] * self.beam, strict=True)
+        assert all(len({sentence for sentence, _ in beam}) == 1 for beam in beams)
 
 
 class PrefixModel:

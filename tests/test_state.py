@@ -42,19 +42,15 @@ def test_steps_equal_decoding_anew_after_reordering_and_leaving(changes: dict[st
         memory = model.encode(sentences(7, 2, 4, 5))
         state = model.start(memory, beam)
         prefixes = torch.full((4 * beam, 1), BOS)
-        for leave in (None, None, [0, 2, 3], None, [2, 0], [1], None):
+        for remain in ([0, 1, 2, 3], [0, 1, 2, 3], [0, 3, 2], [0, 1, 2], [2, 0], [1], [0]):
             model.step(prefixes[:, -1], state)
-            b = memory.values.size(0)
-            rows = (torch.arange(b) * beam).repeat_interleave(beam) + torch.randint(beam, (b * beam,), generator=random)
-            state.reorder(rows)
-            prefixes = prefixes[rows]
-            if leave is not None:
-                chosen = torch.tensor(leave)
-                state.select(chosen)
-                memory = Memory(memory.values[chosen], memory.mask[chosen])
-                prefixes = prefixes.view(b, beam, -1)[chosen].flatten(0, 1)
-            new = torch.randint(BOS, W, (prefixes.size(0), 1), generator=random)
-            prefixes = torch.cat((prefixes, new), dim=1)
+            sentences_left = torch.tensor(remain)
+            origins = (sentences_left * beam).repeat_interleave(beam)
+            origins += torch.randint(beam, (len(remain) * beam,), generator=random)
+            state.reorder(origins)
+            memory = Memory(memory.values[sentences_left], memory.mask[sentences_left])
+            new = torch.randint(BOS, W, (len(remain) * beam, 1), generator=random)
+            prefixes = torch.cat((prefixes[origins], new), dim=1)
         assert_close(model.step(prefixes[:, -1], state), decode_anew(model, memory, prefixes, beam))
 
 

@@ -24,7 +24,7 @@ from nmtkit.vocab import BOS, EOS, PAD
 
 
 class SearchModel(Protocol):
-    """What the search needs of a model: `Transformer` has it. States offer `reorder(rows)` and `select(sentences)`."""
+    """What the search needs of a model: `Transformer` has it. States offer `reorder(origins)`."""
 
     def encode(self, src: Tensor) -> Any:
         """The encoder's output for src (B, S)."""
@@ -64,11 +64,7 @@ def search(model: SearchModel, src: Tensor, config: SearchConfig, longest: int |
             beam.collect(done, found)
             if done.all():
                 return found
-            keep = (~done).nonzero().squeeze(1)
-            beam.select(keep)
-            state.select(keep)
-        if config.beam > 1:
-            state.reorder(beam.rows())
+        state.reorder(beam.leave(done))
 
 
 class _Beam:
@@ -100,29 +96,27 @@ class _Beam:
             return torch.full((self.log_probs.numel(),), BOS, device=self.tokens.device)
         return self.tokens[:, :, -1].flatten()
 
-    def rows(self) -> Tensor:
-        """The decoder's row that each hypothesis goes on from, (b·K,)."""
-        first = torch.arange(self.origin.size(0), device=self.origin.device).unsqueeze(1) * self.beam
-        return (first + self.origin).flatten()
-
     def extend(self, logits: Tensor) -> None:
         """Take the best candidates of the next token, given logits (b·K, W)."""
-        b, W = self.limit.size(0), logits.size(1)
-        step_log_probs = self._allowed(torch.log_softmax(logits.float(), dim=-1).view(b, self.beam, W))
+        b, K, W = self.limit.size(0), self.beam, logits.size(1)
+        step_log_probs = self._allowed(torch.log_softmax(logits.float(), dim=-1).view(b, K, W))
         candidates = (self.log_probs.unsqueeze(2) + step_log_probs).flatten(1)  # (b, K·W)
-        totals, places = candidates.topk(self.beam)
-        self.origin, token = places.div(W, rounding_mode="floor"), places.remainder(W)
+        totals, index = candidates.topk(K)
+        origin, token = index.div(W, rounding_mode="floor"), index.remainder(W)
         chosen = (self.ranks < self.places.unsqueeze(1)) & (totals > -torch.inf)
         ended = chosen & (token == EOS)
+        going_on = chosen & ~ended
 
-        self.tokens = _append(self.tokens, self.origin, token)
-        new_log_probs = step_log_probs.flatten(1).gather(1, places)
-        self.token_log_probs = _append(self.token_log_probs, self.origin, new_log_probs)
-        self.log_probs = totals.masked_fill(~chosen | ended, -torch.inf)
+        tokens = _append(self.tokens, origin, token)
+        token_log_probs = _append(self.token_log_probs, origin, step_log_probs.flatten(1).gather(1, index))
         if ended.any():
-            scores = totals / self.penalty[self.tokens.size(2)]
-            self._finish(scores.masked_fill(~ended, -torch.inf))
+            self._finish(totals.masked_fill(~ended, -torch.inf), tokens, token_log_probs)
             self.places = self.places - ended.sum(1)
+
+        order = _by_place(origin, going_on)
+        self.origin = origin.gather(1, order).where(going_on.gather(1, order), self.ranks)  # a free place stays
+        self.log_probs = totals.masked_fill(~going_on, -torch.inf).gather(1, order)
+        self.tokens, self.token_log_probs = _chosen(tokens, order), _chosen(token_log_probs, order)
 
     def _allowed(self, log_probs: Tensor) -> Tensor:
         """log_probs (b, K, W) without what must not be produced; written in place."""
@@ -135,17 +129,15 @@ class _Beam:
             log_probs = torch.where(at_limit.view(-1, 1, 1), only_eos, log_probs)
         return log_probs
 
-    def _finish(self, scores: Tensor) -> None:
-        """Join finished hypotheses to the n best; scores (b, K), -inf for those that have not ended."""
-        N, grown = self.best_scores.size(1), self.tokens.size(2) - self.best_tokens.size(2)
-        merged = torch.cat([self.best_scores, scores], dim=1)
-        order = merged.argsort(dim=1, descending=True, stable=True)[:, :N]
-        spread = order.unsqueeze(2).expand(-1, -1, self.tokens.size(2))
-        tokens = torch.cat([F.pad(self.best_tokens, (0, grown)), self.tokens], dim=1)
-        token_log_probs = torch.cat([F.pad(self.best_token_log_probs, (0, grown)), self.token_log_probs], dim=1)
-        self.best_scores = merged.gather(1, order)
-        self.best_tokens = tokens.gather(1, spread)
-        self.best_token_log_probs = token_log_probs.gather(1, spread)
+    def _finish(self, log_probs: Tensor, tokens: Tensor, token_log_probs: Tensor) -> None:
+        """Join finished hypotheses to the n best; log_probs (b, K), -inf for those that have not ended."""
+        N, grown = self.best_scores.size(1), tokens.size(2) - self.best_tokens.size(2)
+        scores = torch.cat([self.best_scores, log_probs / self.penalty[tokens.size(2)]], dim=1)
+        tokens = torch.cat([F.pad(self.best_tokens, (0, grown)), tokens], dim=1)
+        token_log_probs = torch.cat([F.pad(self.best_token_log_probs, (0, grown)), token_log_probs], dim=1)
+        order = scores.argsort(dim=1, descending=True, stable=True)[:, :N]
+        self.best_scores = scores.gather(1, order)
+        self.best_tokens, self.best_token_log_probs = _chosen(tokens, order), _chosen(token_log_probs, order)
 
     def done(self) -> Tensor:
         """(b,) True where no open hypothesis can still come among the n best."""
@@ -161,16 +153,42 @@ class _Beam:
                     length = ids.index(EOS)
                     found[sentence].append(Hypothesis(ids[:length], score, log_probs[: length + 1]))
 
-    def select(self, keep: Tensor) -> None:
-        """Keep only these sentences, keep (b,)."""
-        self.limit, self.sentences, self.places = self.limit[keep], self.sentences[keep], self.places[keep]
-        self.origin, self.log_probs = self.origin[keep], self.log_probs[keep]
-        self.tokens, self.token_log_probs = self.tokens[keep], self.token_log_probs[keep]
-        self.best_scores, self.best_tokens = self.best_scores[keep], self.best_tokens[keep]
-        self.best_token_log_probs = self.best_token_log_probs[keep]
+    def leave(self, done: Tensor) -> Tensor:
+        """Let the sentences that are done (b,) go. The last ones take their places, so that few move.
+
+        Returns the decoder's row that each hypothesis goes on from, (b·K,).
+        """
+        staying = (~done).nonzero().squeeze(1)
+        b = staying.numel()
+        keep = torch.arange(b, device=done.device)
+        keep[done[:b]] = staying[staying >= b]
+        if b < done.numel():
+            self.limit, self.sentences, self.places = self.limit[keep], self.sentences[keep], self.places[keep]
+            self.origin, self.log_probs = self.origin[keep], self.log_probs[keep]
+            self.tokens, self.token_log_probs = self.tokens[keep], self.token_log_probs[keep]
+            self.best_scores, self.best_tokens = self.best_scores[keep], self.best_tokens[keep]
+            self.best_token_log_probs = self.best_token_log_probs[keep]
+        return (keep.unsqueeze(1) * self.beam + self.origin).flatten()
 
 
-def _append(history: Tensor, origin: Tensor, new: Tensor) -> Tensor:
+def _append(histories: Tensor, origin: Tensor, new: Tensor) -> Tensor:
     """The histories (b, K, t) of the chosen prefixes (b, K), each with its new entry (b, K): (b, K, t + 1)."""
-    followed = history.gather(1, origin.unsqueeze(2).expand(-1, -1, history.size(2)))
-    return torch.cat([followed, new.unsqueeze(2)], dim=2)
+    return torch.cat([_chosen(histories, origin), new.unsqueeze(2)], dim=2)
+
+
+def _chosen(histories: Tensor, order: Tensor) -> Tensor:
+    """Of the histories (b, ·, t) those with the numbers `order` (b, n): (b, n, t)."""
+    return histories.gather(1, order.unsqueeze(2).expand(-1, -1, histories.size(2)))
+
+
+def _by_place(origin: Tensor, going_on: Tensor) -> Tensor:
+    """Which hypothesis takes each place, (b, K), given the place that each comes from and whether it goes on, (b, K).
+
+    The first to come from a place keeps it, so that its part of the decoder's state need not move.
+    """
+    place = torch.arange(origin.size(1), device=origin.device)
+    comes_from = (origin.unsqueeze(2) == place) & going_on.unsqueeze(2)  # (b, hypothesis, place)
+    stays = comes_from & (comes_from.cumsum(1) == 1)
+    moves, vacant = ~stays.any(2, keepdim=True), ~stays.any(1, keepdim=True)
+    takes = moves & vacant & (moves.cumsum(1) == vacant.cumsum(2))
+    return (stays | takes).int().argmax(1)

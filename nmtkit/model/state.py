@@ -45,21 +45,35 @@ class DecoderState:
         """Count one more step as done."""
         self.length += 1
 
-    def reorder(self, rows: Tensor) -> None:
-        """Each row goes on from the given row of the same sentence; rows (B·beam,)."""
-        for cache in self.layers:
-            cache.keys = cache.keys[:, :, : self.length].index_select(0, rows)
-            cache.values = cache.values[:, :, : self.length].index_select(0, rows)
+    def reorder(self, origins: Tensor) -> None:
+        """Row i goes on from row `origins[i]`; sentences that no row comes from leave the batch.
 
-    def select(self, sentences: Tensor) -> None:
-        """Keep only these sentences (b,) with their hypotheses: finished ones leave the batch."""
-        hypotheses = torch.arange(self.beam, device=sentences.device)
-        rows = (sentences.unsqueeze(1) * self.beam + hypotheses).flatten()
-        self.reorder(rows)
-        self.memory_mask = self.memory_mask.index_select(0, sentences)
+        `origins` (b·beam,) names rows of one sentence for each `beam` successive ones. Only what moves is copied: a row
+        that stays in its place costs nothing, nor does a sentence.
+        """
+        rows = _Moves(origins)
+        sentences = _Moves(origins[:: self.beam] // self.beam)
+        self.memory_mask = self.memory_mask.index_select(0, sentences.origins)
         for cache in self.layers:
-            cache.memory_keys = cache.memory_keys.index_select(0, sentences)
-            cache.memory_values = cache.memory_values.index_select(0, sentences)
+            cache.memory_keys = sentences.apply(cache.memory_keys)
+            cache.memory_values = sentences.apply(cache.memory_values)
+            cache.keys = rows.apply(cache.keys, self.length)
+            cache.values = rows.apply(cache.values, self.length)
+
+
+class _Moves:
+    """Rows that change their places: the new row i is the old row origins[i]."""
+
+    def __init__(self, origins: Tensor) -> None:
+        self.origins = origins
+        self.places = (origins != torch.arange(origins.numel(), device=origins.device)).nonzero().squeeze(1)
+
+    def apply(self, cache: Tensor, length: int | None = None) -> Tensor:
+        """Move the rows of a cache (rows, H, room, ·) in place, as far as `length`; returns those that remain."""
+        if self.places.numel():
+            used = cache[:, :, :length]
+            used.index_copy_(0, self.places, used.index_select(0, self.origins[self.places]))
+        return cache[: self.origins.numel()]
 
 
 def _grow(cache: Tensor, needed: int) -> Tensor:
