@@ -64,6 +64,7 @@ class StopConfig(Config):
         None, above=0.0, help="Stop after this much training time, earlier runs counted."
     )
     patience: int | None = option(None, min=1, help="Stop after this many validations in a row without a new best.")
+    dry_run: bool = option(False, help="Check everything, time one update, and end; nothing is written.")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.staging import staged_file
 from nmtkit.training.config import CheckpointConfig
+from nmtkit.training.summary import existing_part
 
 OPTIONS = "options.json"
 
@@ -37,6 +38,12 @@ class SaveDir:
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
         self._is_best = False  # whether the newest checkpoint was the best so far
         self._last_save = time.monotonic()
+
+    def check(self) -> None:
+        """UserError where the folder could not be made or written to. Makes nothing."""
+        existing = existing_part(self.folder)
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise UserError(f"--save-dir {self.folder}: nothing can be written in {existing}")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

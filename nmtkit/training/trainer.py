@@ -40,6 +40,17 @@ from nmtkit.training.resuming import check_fit, new_resets, resumed_state
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.signals import Signals
 from nmtkit.training.state import RunState, TrainingOptions, Window
+from nmtkit.training.summary import (
+    UPDATES_TO_MEASURE,
+    Pace,
+    describe_checkpoints,
+    describe_data,
+    describe_model,
+    describe_plan,
+    describe_rehearsal,
+    describe_run,
+    duration,
+)
 from nmtkit.training.validation import VALIDATION, Validator
 
 _NAMED_LINES = 10  # of sentences without a finite gradient
@@ -64,7 +75,8 @@ def train(folder: Path, options: TrainingOptions) -> None:
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
-        Trainer(Dataset.open(folder, options.dataset.verify), options, ranks).fit()
+        trainer = Trainer(Dataset.open(folder, options.dataset.verify), options, ranks)
+        trainer.rehearse() if options.stop.dry_run else trainer.fit()
 
 
 class Trainer:
@@ -107,8 +119,18 @@ class Trainer:
             self._summarize()
             ranks.on_main(lambda: self.save_dir.prepare(self.options.to_dict()))
             self.metrics = stack.enter_context(self._metrics()) if ranks.is_main else None
-            self.gradient = self._gradient()
             self._fit()
+
+    def rehearse(self) -> None:
+        """Check all that can be checked, and time the second of two updates; writes nothing."""
+        self.save_dir.check()
+        self._resume()
+        self._summarize()
+        updates = self._begin()
+        self._update(updates)
+        self.window = Window()
+        self._update(updates)
+        logger.info("%s", describe_rehearsal(self.window, self.options.stop.max_updates))
 
     def _metrics(self) -> MetricsWriter:
         checkpoints = self.options.checkpoints
@@ -121,12 +143,18 @@ class Trainer:
         gradient.limits.by_length = self.state.memory_limits
         return gradient
 
-    def _fit(self) -> None:
+    def _begin(self) -> Iterator[Work]:
+        """Make what needs the weights in their place; returns the updates to come."""
+        self.gradient = self._gradient()
         self.began = time.monotonic() - 60 * self.state.minutes
+        self.pace = Pace(self.state)
+        return self.loader.updates(self.state.epoch, self.state.updates_in_epoch)
+
+    def _fit(self) -> None:
+        updates = self._begin()
         if self.state.update and self._is_due(self.options.validation.validate_every) and not self.state.validation:
             self._validate()  # a signal had come before it
         stop = self._reason_to_stop()
-        updates = self.loader.updates(self.state.epoch, self.state.updates_in_epoch)
         most = self.options.stop.max_updates
         with Progress("training", most, "updates", self.state.update, lines=False) as progress:
             while stop is None:
@@ -144,6 +172,9 @@ class Trainer:
         work = next(updates)
         share = work.share()
         state, window = self.state, self.window
+        if self.pace.updates(state) == 0:
+            logger.info("%s", describe_plan(work))
+        self.updates_an_epoch = work.update.of
         window.waiting += time.perf_counter() - start
 
         state.update += 1
@@ -224,6 +255,8 @@ class Trainer:
     def _conclude(self) -> str | None:
         """What is due after an update: log line, validation, checkpoint. Returns why to stop, if the run is to."""
         checkpoints = self.options.checkpoints
+        if self.pace.updates(self.state) == UPDATES_TO_MEASURE:
+            logger.info("time left: %s", self._time_left())
         if self._is_due(checkpoints.log_every):
             self._log()
         if self._is_due(self.options.validation.validate_every) and not self.stop_signal:
@@ -374,34 +407,29 @@ class Trainer:
             "skipped": state.skipped or None,
             "out_of_memory": state.out_of_memory or None,
             "minutes": round(state.minutes, 2),
+            "eta": self._time_left(),
         }
         if self.ranks.device.type == "cuda":
             values["peak_memory_gib"] = torch.cuda.max_memory_allocated(self.ranks.device) / 2**30
         self._record("train", values)
         self.window = Window()
 
+    def _time_left(self) -> str:
+        return duration(self.pace.minutes_left(self.state, self.options.stop, self.updates_an_epoch))
+
     def _record(self, event: str, values: dict[str, Any]) -> None:
         if self.metrics is not None:
             self.metrics.write(event, self.state.update, values)
 
     def _summarize(self) -> None:
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        train = self.split
-        logger.info(
-            "model: %.1f M parameters (%s-%s layers, d_model %d), vocabulary %d; data: %d pairs, %d target tokens; "
-            "device: %s, %s; updates: %d done, %d to go",
-            parameters / 1e6,
-            self.model_config.encoder_layers,
-            self.model_config.decoder_layers,
-            self.model_config.d_model,
-            len(self.dataset.target.vocab),
-            len(train),
-            train.target.tokens,
-            self.ranks,
-            str(self.precision).removeprefix("torch."),
-            self.state.update,
-            max(0, self.options.stop.max_updates - self.state.update),
-        )
+        options, precision = self.options, str(self.precision).removeprefix("torch.")
+        for line in (
+            describe_model(self.model, self.model_config),
+            describe_data(self.dataset, self.split.name),
+            describe_run(self.state, options, str(self.ranks), precision),
+            describe_checkpoints(self.model, options),
+        ):
+            logger.info("%s", line)
 
     def _is_due(self, every: int) -> bool:
         return self.state.update % every == 0

@@ -1,0 +1,145 @@
+"""What a run says of itself before it begins, and how long it will still take."""
+
+import shutil
+import time
+from pathlib import Path
+
+from torch import nn
+
+from nmtkit.data.corpus import Dataset
+from nmtkit.model.config import ModelConfig
+from nmtkit.training.config import StopConfig
+from nmtkit.training.loader import Work
+from nmtkit.training.state import RunState, TrainingOptions, Window
+
+UPDATES_TO_MEASURE = 10  # before a run says how long it will take: the first ones are slower
+
+_PARTS = {
+    "embeddings": ("source_embedding", "target_embedding", "source_positions", "target_positions"),
+    "encoder": ("encoder", "encoder_norm"),
+    "decoder": ("decoder", "decoder_norm"),
+    "output": ("projection",),
+}
+
+
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """Parameters by part of the model; a matrix that the output shares with an embedding counts as embedding."""
+    counts = dict.fromkeys(_PARTS, 0)
+    for name, parameter in model.named_parameters():
+        (part,) = (part for part, modules in _PARTS.items() if name.split(".")[0] in modules)
+        counts[part] += parameter.numel()
+    return counts
+
+
+def describe_model(model: nn.Module, config: ModelConfig) -> str:
+    """Its sizes and its parameters by part, in one line."""
+    counts = count_parameters(model)
+    total = sum(counts.values())
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    parts = ", ".join(f"{part} {_millions(count)}" for part, count in counts.items() if count)
+    return (
+        f"model: {_millions(total)} parameters ({parts}{'' if counts['output'] else ', output shared'}), "
+        f"{config.encoder_layers}-{config.decoder_layers} layers, d_model {config.d_model}, d_ff {config.d_ff}, "
+        f"{config.heads} heads{'' if trained == total else f'; {_millions(trained)} of them are trained'}"
+    )
+
+
+def describe_data(dataset: Dataset, split: str) -> str:
+    """The split that is trained on and the vocabularies, in one line."""
+    train, sizes = dataset.split(split), f"{len(dataset.source.vocab)} and {len(dataset.target.vocab)}"
+    return (
+        f"data: {dataset.folder}, {dataset.source_language}-{dataset.target_language}, {len(train)} pairs, "
+        f"{train.source.tokens} source and {train.target.tokens} target tokens, "
+        f"vocabulary {len(dataset.target.vocab) if dataset.joined else sizes}"
+    )
+
+
+def describe_run(state: RunState, options: TrainingOptions, devices: str, precision: str) -> str:
+    """What computes, and how much is to be done, in one line."""
+    done, most = state.update, options.stop.max_updates
+    return (
+        f"device: {devices}, {precision}; updates: {done} done, {max(0, most - done)} to go, "
+        f"of about {options.batches.batch_tokens} target tokens"
+    )
+
+
+def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
+    """What they will take, and what there is, in one line."""
+    checkpoints = options.checkpoints
+    kept = checkpoints.keep_last + checkpoints.keep_best
+    size = _checkpoint_bytes(model, averaged=options.optimizer.ema > 0)
+    free = shutil.disk_usage(existing_part(checkpoints.save_dir)).free
+    return (
+        f"checkpoints: about {_size(size)} each, up to {kept} of them in {checkpoints.save_dir} ({_size(free)} free)"
+        + ("" if free > (kept + 1) * size else ": too little for all of them")
+    )
+
+
+def describe_plan(work: Work) -> str:
+    """How an epoch is dealt into updates, in one line."""
+    batches, tokens = len(work.update.micro_batches), work.target_tokens
+    return (
+        f"plan: {work.update.of} updates an epoch; the next has {tokens} target tokens "
+        f"in {batches} {'micro-batch' if batches == 1 else 'micro-batches'}, {len(work.numbers)} of them on this device"
+    )
+
+
+def describe_rehearsal(window: Window, updates: int) -> str:
+    """What one update has taken, and so many like it will take, in one line."""
+    return (
+        f"dry run: an update of {window.target_tokens} target tokens takes {window.seconds:.2f} s "
+        f"({window.target_tokens / window.seconds:.0f} tokens a second, "
+        f"padding {1 - window.tokens / window.padded_tokens:.1%}), {updates} of them about "
+        f"{duration(updates * window.seconds / 60)}; nothing was written"
+    )
+
+
+class Pace:
+    """How long a run will still take, from the time that its updates have taken since it was started."""
+
+    def __init__(self, state: RunState) -> None:
+        self.update, self.began = state.update, time.monotonic()
+
+    def updates(self, state: RunState) -> int:
+        """How many there have been since the start."""
+        return state.update - self.update
+
+    def minutes_left(self, state: RunState, stop: StopConfig, updates_an_epoch: int) -> float:
+        """Until the first of the limits that can be foreseen, at the mean pace of all updates with what comes between
+        them. --patience can end the run earlier. There must have been an update."""
+        minutes_an_update = (time.monotonic() - self.began) / 60 / self.updates(state)
+        left = [(stop.max_updates - state.update) * minutes_an_update]
+        if stop.max_epochs is not None:
+            updates = (stop.max_epochs - state.epoch + 1) * updates_an_epoch - state.updates_in_epoch
+            left.append(updates * minutes_an_update)
+        if stop.max_minutes is not None:
+            left.append(stop.max_minutes - state.minutes)
+        return max(0.0, min(left))
+
+
+def duration(minutes: float) -> str:
+    """In its largest unit and the next: 3 h 20 min."""
+    seconds = round(minutes * 60)
+    for size, unit, fraction, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} {seconds % size // fraction} {smaller}"
+    return f"{seconds} s"
+
+
+def existing_part(path: Path) -> Path:
+    """The folder itself, or the nearest above it that exists."""
+    return next(part for part in (path, *path.absolute().parents) if part.exists())
+
+
+def _checkpoint_bytes(model: nn.Module, averaged: bool) -> int:
+    """Of the weights, of their average, and of Adam's two moments of those that are trained, 4 bytes a number."""
+    sets = [(1 + averaged + 2 * parameter.requires_grad, parameter.numel()) for parameter in model.parameters()]
+    return 4 * sum(count * numbers for count, numbers in sets)
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.3g} M" if count >= 10_000 else str(count)
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"

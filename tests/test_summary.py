@@ -1,0 +1,134 @@
+"""What a run says before it begins, the time that it foresees, and the dry run, which leaves nothing behind."""
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Train
+from test_train_cli import metrics, refused
+
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.training.config import StopConfig
+from nmtkit.training.state import RunState
+from nmtkit.training.summary import Pace, count_parameters, describe_model, duration
+
+D, F, W = 8, 12, 20
+SMALL = {"encoder_layers": 1, "decoder_layers": 2, "d_model": D, "d_ff": F, "heads": 2}
+ATTENTION, FEED_FORWARD, NORM = 4 * D * D + 4 * D, 2 * D * F + F + D, 2 * D
+
+
+def model(**options: object) -> Transformer:
+    return Transformer(ModelConfig.from_dict({**SMALL, **options}), W, W)
+
+
+@pytest.mark.parametrize(
+    ("options", "embeddings", "output"),
+    [
+        ({"share_embeddings": "all"}, W * D, 0),
+        ({"share_embeddings": "decoder"}, 2 * W * D, 0),
+        ({"share_embeddings": "none"}, 2 * W * D, W * D),
+        ({"share_embeddings": "all", "positions": "learned", "max_positions": 50}, W * D + 2 * 50 * D, 0),
+    ],
+)
+def test_parameters_are_counted_by_part(options: dict[str, object], embeddings: int, output: int) -> None:
+    encoder, decoder = ATTENTION + FEED_FORWARD + 2 * NORM, 2 * (2 * ATTENTION + FEED_FORWARD + 3 * NORM)
+    expected = {"embeddings": embeddings, "encoder": encoder, "decoder": decoder, "output": output}
+    assert count_parameters(model(**options)) == expected
+    assert ("output shared" in describe_model(model(**options), ModelConfig())) == (output == 0)
+
+
+def test_trained_parameters_are_counted_where_some_are_frozen() -> None:
+    small = model()
+    assert "trained" not in describe_model(small, small.config)
+    small.encoder.requires_grad_(False)
+    trained = sum(count_parameters(small).values()) - count_parameters(small)["encoder"]
+    assert f"{trained} of them are trained" in describe_model(small, small.config)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"),
+    [(0, "0 s"), (0.75, "45 s"), (12.51, "12 min 31 s"), (200, "3 h 20 min"), (60, "1 h 0 min"), (3120, "2 d 4 h")],
+)
+def test_durations_have_two_units(minutes: float, words: str) -> None:
+    assert duration(minutes) == words
+
+
+def test_the_time_left_is_that_of_the_nearest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = Pace(RunState(update=50))
+    now += 10 * 30  # ten updates of half a minute
+    state = RunState(update=60, epoch=2, updates_in_epoch=4, minutes=7.0)
+    for stop, expected in (
+        (StopConfig(max_updates=100), 20),
+        (StopConfig(max_updates=100, max_epochs=3), (2 * 10 - 4) / 2),
+        (StopConfig(max_updates=100, max_minutes=9.0), 2),
+        (StopConfig(max_updates=55), 0),
+    ):
+        assert pace.minutes_left(state, stop, updates_an_epoch=10) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_the_size_of_a_checkpoint_is_foreseen(ema: float, train: Train, tmp_path: Path) -> None:
+    sizes = ("--d-model", 128, "--d-ff", 512)
+    lines = train(tmp_path, "--max-updates", 1, "--ema", ema, "--freeze", "encoder.*", *sizes).stderr.decode()
+    foreseen = re.search(r"checkpoints: about ([\d.]+) MB each", lines)
+    assert foreseen
+    assert float(foreseen[1]) * 1e6 == pytest.approx((tmp_path / "checkpoint_1.pt").stat().st_size, rel=0.1)
+
+
+def test_a_run_begins_with_a_summary_and_foresees_its_end(train: Train, tmp_path: Path) -> None:
+    lines = train(tmp_path, "--max-updates", 12, "--freeze", "encoder.*").stderr.decode()
+    for words in (
+        r"model: \d+ parameters \(embeddings \d+, encoder \d+, decoder \d+, output shared\), 1-1 layers, d_model 16, "
+        r"d_ff 24, 2 heads; \d+ of them are trained",
+        r"data: .*joined, en-de, 240 pairs, \d+ source and \d+ target tokens, vocabulary 70",
+        r"device: cpu, float32; updates: 0 done, 12 to go, of about 400 target tokens",
+        r"checkpoints: about .* each, up to 11 of them in .* \(.* free\)",
+        r"plan: \d+ updates an epoch; the next has \d+ target tokens in \d+ micro-batches",
+        r"time left: \d+ s",
+    ):
+        assert re.search(words, lines), words
+    assert lines.index("plan: ") < lines.index("update 1 ") < lines.index("time left: ")
+    assert all(re.fullmatch(r"\d+ s", row["eta"]) for row in metrics(tmp_path, "train"))
+    assert "checkpoints: about" in train(tmp_path, "--max-updates", 13).stderr.decode()
+
+
+# --dry-run
+
+
+def everything_below(folder: Path) -> dict[Path, tuple[float, int]]:
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in [folder, *folder.rglob("*")]}
+
+
+def test_a_dry_run_times_an_update_and_leaves_nothing(train: Train, tmp_path: Path) -> None:
+    before = everything_below(tmp_path)
+    board = tmp_path / "board"
+    result = train(tmp_path / "runs" / "run", "--dry-run", "--tensorboard", board, "--max-updates", 1000)
+    message = result.stderr.decode()
+    assert re.search(r"dry run: an update of \d+ target tokens takes [\d.]+ s \(.* 1000 of", message)
+    assert "update 1 |" not in message
+    assert everything_below(tmp_path) == before
+
+
+def test_a_dry_run_of_a_run_to_go_on_leaves_it_as_it_is(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2)
+    before = everything_below(tmp_path)
+    result = train(tmp_path, "--max-updates", 4, "--dry-run")
+    assert "going on after update 2" in result.stderr.decode()
+    assert everything_below(tmp_path) == before
+
+
+def test_a_dry_run_finds_what_would_be_refused(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused(train(tmp_path / "file" / "run", "--dry-run", code=2), "--save-dir", "nothing can be written")
+    refused(train(tmp_path / "run", "--dry-run", "--freeze", "nothing", code=2), "--freeze nothing")
+    refused(train(tmp_path / "run", "--dry-run", "--max-tokens", 5, code=2), "--max-tokens 5")
+    train(tmp_path / "run", "--max-updates", 1)
+    refused(train(tmp_path / "run", "--dry-run", "--d-ff", 32, code=2), "d_ff was 24, is 32")
+    if os.geteuid():  # root may write anywhere
+        (tmp_path / "closed").mkdir(mode=0o500)
+        refused(train(tmp_path / "closed" / "run", "--dry-run", code=2), "nothing can be written")
