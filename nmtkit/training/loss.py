@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
 _ROWS_CPU, _ROWS_GPU = 1024, 8192
@@ -14,32 +13,40 @@ _ROWS_CPU, _ROWS_GPU = 1024, 8192
 class _ProjectedCrossEntropy(torch.autograd.Function):
     """Projects, compares and derives a few rows at a time, so that the logits of a whole batch never exist at once.
 
-    The gradients are computed with the loss, in place of the logits; backward only scales them.
+    The gradients are computed with the loss, in place of the logits; backward only scales them. All parts go through
+    the same memory, since to be given fresh one costs as much as to compute what it holds.
     """
 
     @staticmethod
     def forward(
         context: Any, hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        W = matrix.size(0)
+        N, W = hidden.size(0), matrix.size(0)
         learning = context.needs_input_grad[0] or context.needs_input_grad[1]
+        dtype = _dtype_of_products(hidden)
         grad_hidden = torch.empty_like(hidden) if learning else None
         grad_matrix = torch.zeros_like(matrix) if learning else None
         loss, nll = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros((), dtype=torch.float32)
-        rows = _ROWS_GPU if hidden.is_cuda else _ROWS_CPU
-        for begin in range(0, hidden.size(0), rows):
-            part = slice(begin, begin + rows)
-            log_probs = F.log_softmax(F.linear(hidden[part], matrix).float(), dim=-1)  # (rows, W)
-            part_nll = -log_probs.gather(1, target[part, None]).sum()
-            nll += part_nll
-            loss += (1.0 - smoothing) * part_nll - smoothing / W * log_probs.sum()
-            if grad_hidden is not None and grad_matrix is not None:
-                # d loss / d logits = softmax − ((1 − ε)·one-hot + ε / W)
-                gradient = log_probs.exp_().sub_(smoothing / W)
-                ones = gradient.new_full((gradient.size(0), 1), -(1.0 - smoothing))
-                gradient.scatter_add_(1, target[part, None], ones)
-                grad_hidden[part] = gradient @ matrix
-                grad_matrix += gradient.t() @ hidden[part]
+        rows = min(N, _ROWS_GPU if hidden.is_cuda else _ROWS_CPU)
+        weights, states = matrix.to(dtype), hidden.to(dtype)
+        products = hidden.new_empty(rows, W, dtype=dtype)
+        exact = products if dtype == torch.float32 else hidden.new_empty(rows, W, dtype=torch.float32)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for part in (slice(begin, begin + rows) for begin in range(0, N, rows or 1)):
+                x, wanted = states[part], target[part, None]
+                logits, log_probs = products[: len(x)], exact[: len(x)]  # (rows, W)
+                torch.mm(x, weights.t(), out=logits)
+                torch.log_softmax(logits, -1, dtype=torch.float32, out=log_probs)
+                part_nll = -log_probs.gather(1, wanted).sum()
+                nll += part_nll
+                loss += (1.0 - smoothing) * part_nll - smoothing / W * log_probs.sum()
+                if grad_hidden is not None and grad_matrix is not None:
+                    # d loss / d logits = softmax − ((1 − ε)·one-hot + ε / W)
+                    gradient = log_probs.exp_().sub_(smoothing / W)
+                    gradient.scatter_add_(1, wanted, gradient.new_full(wanted.shape, smoothing - 1.0))
+                    low = logits.copy_(gradient)  # nothing to do where they are the same memory
+                    grad_hidden[part] = low @ weights
+                    grad_matrix += low.t() @ x
         context.save_for_backward(grad_hidden, grad_matrix)
         context.mark_non_differentiable(nll)
         return loss, nll
@@ -48,6 +55,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(context: Any, *gradients: Any) -> Any:
         grad_hidden, grad_matrix = context.saved_tensors
         return grad_hidden * gradients[0], grad_matrix * gradients[0], None, None
+
+
+def _dtype_of_products(x: Tensor) -> torch.dtype:
+    """What autocast would multiply x in."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
