@@ -194,14 +194,18 @@ class UpdateGradient:
         gc.collect()  # the old one's hooks go with it
         # Tables of positions are the same on all ranks as far as they reach.
         tables = [name for name, _ in self.loss.named_buffers()]
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.loss, tables)
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.loss, tables)  # type: ignore[no-untyped-call]
         self._wrapped = DistributedDataParallel(self.loss, gradient_as_bucket_view=True)
         self._wrapped.register_comm_hook(None, self._sum_bucket)
         for _ in range(2):  # torch settles its buckets in the second pass; who fails later must know them
             self._bucket_sizes.clear()
             self._accumulate(0, (), 1)
 
-    def _sum_bucket(self, _: None, bucket: Any) -> torch.futures.Future[Tensor]:
+    def _sum_bucket(
+        self,
+        _: None,
+        bucket: distributed.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[Tensor]:
         """A plain sum over ranks: the loss has been divided by the tokens of all of them already."""
         gradient = bucket.buffer()
         self._bucket_sizes[bucket.index()] = gradient.numel()

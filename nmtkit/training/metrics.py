@@ -1,12 +1,15 @@
 """Where the numbers of a run go: to the log, to `metrics.jsonl` in the save folder, and to TensorBoard."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nmtkit.log import report, to_json
+from nmtkit.log import logger, report, to_json
 from nmtkit.staging import staged_file
+from nmtkit.training.tensorboard import Board
+from nmtkit.training.validation import Sample
 
 METRICS = "metrics.jsonl"
 
@@ -14,19 +17,17 @@ METRICS = "metrics.jsonl"
 class MetricsWriter:
     """Appends one JSON object a line; after a restart, lines beyond the checkpoint gone back to are dropped first.
 
-    Each object has `event` ("train", "valid", …) and `update`, then the numbers of that event.
+    Each object has `event` ("train" or "valid") and `update`, then the numbers of that event.
     """
 
     def __init__(self, save_dir: Path, update: int, tensorboard: Path | None) -> None:
         path = save_dir / METRICS
         if path.exists():
             _drop_after(path, update)
-        self._file = path.open("a", encoding="utf-8")
-        self._board: Any = None
-        if tensorboard is not None:
-            from torch.utils.tensorboard.writer import SummaryWriter  # slow to import, seldom asked for
-
-            self._board = SummaryWriter(str(tensorboard), purge_step=update + 1)
+        self._path = path
+        self._size = path.stat().st_size if path.exists() else 0  # of whole lines
+        self._waiting = b""  # lines that the disk has not taken yet
+        self._board = None if tensorboard is None else Board(tensorboard, update)
 
     def __enter__(self) -> "MetricsWriter":
         return self
@@ -34,18 +35,32 @@ class MetricsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
         if self._board is not None:
             self._board.close()
 
-    def write(self, event: str, update: int, values: dict[str, Any]) -> None:
-        """Record the numbers of an event, and log them."""
+    def write(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
+        """Record the numbers of an event, and log them; TensorBoard shows the samples too."""
         report(event, {"update": update, **values})
-        print(to_json({"event": event, "update": update, **values}), file=self._file, flush=True)
+        self._append(to_json({"event": event, "update": update, **values}).encode() + b"\n")
         if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._board.add_scalar(f"{event}/{name}", value, update)
+            self._board.numbers(event, update, values)
+            self._board.samples(update, samples)
+
+    def _append(self, line: bytes) -> None:
+        """Write a line, with those before it that could not be written: a full disk leaves no gap and no half line."""
+        self._waiting += line
+        try:
+            with self._path.open("r+b" if self._size else "wb") as file:
+                file.truncate(self._size)
+                file.seek(self._size)
+                file.write(self._waiting)
+        except OSError as error:
+            logger.warning(
+                "%s: cannot be written (%s); its lines are kept for the next time", self._path, error.strerror
+            )
+            return
+        self._size += len(self._waiting)
+        self._waiting = b""
 
 
 def _drop_after(path: Path, update: int) -> None:

@@ -1,0 +1,44 @@
+"""nmt-train with a fault in it, as a process of its own: `faulty_train.py FAULT RANK UPDATE` and its arguments.
+
+The fault strikes one rank, in one update (and in the same way whenever that update is tried again):
+`forward`, `backward`: out of memory there, for a micro-batch of more than two sentence pairs; `die`: killed.
+"""
+
+import os
+import signal
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.cli.train import main
+from nmtkit.training.gradient import UpdateGradient
+
+fault, rank, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+original = UpdateGradient._backward
+
+
+def fail(_: Tensor) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory (a test's)")
+
+
+def backward(self: UpdateGradient, update: int, piece: Any, *arguments: Any) -> Tensor:
+    if update != number or self.ranks.rank != rank:
+        return original(self, update, piece, *arguments)
+    if fault == "die" and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    large = len(piece.batch.src) > 2
+    if fault == "forward" and large:
+        raise torch.OutOfMemoryError("CUDA out of memory (a test's)")
+    # about the last gradient to be computed, when others have been added up and summed over ranks
+    hooks = [parameter.register_hook(fail) for parameter in self.loss.model.encoder[0].parameters() if large]  # type: ignore[no-untyped-call]
+    try:
+        return original(self, update, piece, *arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+UpdateGradient._backward = backward  # type: ignore[method-assign, assignment]
+main(sys.argv[4:])

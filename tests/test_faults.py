@@ -1,0 +1,240 @@
+"""What a run survives: kills at any moment, signals, a disk that is full. It is started again by the same command."""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import BIN, TINY, Run
+from test_ranks import assert_same_rows, wait_for
+from test_train_cli import DROPOUT, Result, assert_same_end, environment, metrics, updates
+
+from nmtkit.checkpoint import load_checkpoint, save_checkpoint
+from nmtkit.errors import RunError
+
+Command = Callable[..., list[str]]
+
+END = 300  # updates of the run that the faults below disturb
+OFTEN = (*DROPOUT, "--validate-every", 20, "--valid-bleu", "--save-every", 7, "--log-every", 3, "--max-updates", END)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(datasets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that the disturbed ones must end as."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    subprocess.run(command(datasets, folder), check=True, capture_output=True, env=environment())
+    return folder
+
+
+def command(datasets: dict[str, Path], save_dir: Path, *more: object) -> list[str]:
+    words = (sys.executable, BIN / "nmt-train", datasets["joined"], "--save-dir", save_dir, *TINY, *OFTEN, *more)
+    return [str(word) for word in words]
+
+
+@contextmanager
+def running(words: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, env=environment())
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def reached(folder: Path, update: int) -> bool:
+    """Whether the log of a run has come to an update; a line may be half-written."""
+    path = folder / "metrics.jsonl"
+    return path.exists() and f'"train", "update": {update // 3 * 3},' in path.read_text(errors="replace")
+
+
+def is_saving(folder: Path) -> bool:
+    return any(folder.glob(".checkpoint_*.partial"))
+
+
+@pytest.mark.slow
+def test_a_run_killed_25_times_ends_as_the_undisturbed_one(
+    undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    saving = 0
+    for life in range(25):
+        newest = updates(tmp_path)[-1] if tmp_path.exists() and updates(tmp_path) else 0
+        with running(command(datasets, tmp_path)) as process:
+            aim = newest + chance.randint(4, 14)
+            wait_for(lambda aim=aim: reached(tmp_path, aim), process)  # type: ignore[misc]
+            if life % 3 == 0:
+                wait_for(lambda: is_saving(tmp_path), process)
+            else:
+                time.sleep(chance.random() / 20)
+            saving += is_saving(tmp_path)
+            process.kill()
+            assert process.wait() == -signal.SIGKILL, "the run came to its end too early"
+        for update in updates(tmp_path):
+            assert load_checkpoint(tmp_path / f"checkpoint_{update}.pt").progress["update"] == update
+    assert saving >= 3
+    subprocess.run(command(datasets, tmp_path), check=True, capture_output=True, env=environment())
+    assert_same_end(tmp_path, undisturbed)
+    assert_same_rows(tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_stops_the_run_after_its_update_with_a_checkpoint(
+    number: signal.Signals, code: int, undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    with running(command(datasets, tmp_path)) as process:
+        wait_for(lambda: reached(tmp_path, 30), process)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    *_, line = stderr.decode().splitlines()
+    assert (
+        line == f"nmt-train: {number.name}: update {updates(tmp_path)[-1]} is done and saved; the same command goes on"
+    )
+    subprocess.run(command(datasets, tmp_path), check=True, capture_output=True, env=environment())
+    assert_same_end(tmp_path, undisturbed)
+    assert_same_rows(tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_validation_that_a_signal_has_cut_short_is_made_up_for(
+    undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    interrupted = """if True:
+        import os, signal
+        from nmtkit.training.validation import Validator
+        score = Validator._bleu
+        def bleu(self, *arguments):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return score(self, *arguments)
+        Validator._bleu = bleu
+        from nmtkit.cli.train import main
+        main()
+    """
+    words = command(datasets, tmp_path)
+    stopped = subprocess.run(
+        [words[0], "-c", interrupted, *words[2:]], capture_output=True, env=environment(), check=False
+    )
+    assert stopped.returncode == 143, stopped.stderr.decode()
+    assert updates(tmp_path)[-1] == 20
+    assert metrics(tmp_path, "valid") == []
+    subprocess.run(words, check=True, capture_output=True, env=environment())
+    assert_same_end(tmp_path, undisturbed)
+    assert_same_rows(tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+def test_sigusr1_saves_at_once_and_the_run_goes_on(datasets: dict[str, Path], tmp_path: Path) -> None:
+    with running(command(datasets, tmp_path, "--save-every", 100_000, "--validate-every", 100_000)) as process:
+        wait_for(lambda: reached(tmp_path, 9), process)
+        process.send_signal(signal.SIGUSR1)
+        wait_for(lambda: updates(tmp_path) != [], process)
+        first = updates(tmp_path)[0]
+        assert process.wait(timeout=120) == 0
+    assert 9 <= first < END
+    assert updates(tmp_path)[-1] == END
+
+
+@pytest.fixture
+def train(run_here: Run, datasets: dict[str, Path], tmp_path: Path) -> Callable[..., Result]:
+    def run(*arguments: object) -> Result:
+        return run_here("nmt-train", datasets["joined"], "--save-dir", tmp_path, *TINY, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Numbers of updates at which the disk has no room for a checkpoint."""
+    numbers: set[int] = set()
+
+    def save_or_fail(path: Path, checkpoint: Any) -> None:
+        if checkpoint.progress["update"] in numbers:
+            raise RunError(f"cannot write {path}: No space left on device")
+        save_checkpoint(path, checkpoint)
+
+    monkeypatch.setattr("nmtkit.training.save_dir.save_checkpoint", save_or_fail)
+    return numbers
+
+
+def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_save(
+    full: set[int], train: Callable[..., Result], tmp_path: Path
+) -> None:
+    full |= {4, 6, 10}
+    result = train("--max-updates", 12, "--save-every", 2)
+    assert result.returncode == 0
+    warnings = [line for line in result.stderr.decode().splitlines() if "warning: " in line]
+    assert len(warnings) == 3
+    assert all("No space left" in line and "next save tries again" in line for line in warnings)
+    assert updates(tmp_path) == [2, 8, 12]
+
+
+def test_too_many_failed_saves_in_a_row_end_the_run(
+    full: set[int], train: Callable[..., Result], tmp_path: Path
+) -> None:
+    full |= set(range(3, 100))
+    result = train("--max-updates", 50, "--save-every", 1, "--max-save-failures", 4)
+    assert result.returncode == 1
+    *_, line = result.stderr.decode().splitlines()
+    assert line.startswith("nmt-train: cannot write")
+    assert "No space left" in line
+    assert updates(tmp_path) == [1, 2]
+    assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 7))
+
+
+def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
+    full: set[int], train: Callable[..., Result], tmp_path: Path
+) -> None:
+    full.add(6)
+    assert train("--max-updates", 6, "--save-every", 3).returncode == 1
+    assert updates(tmp_path) == [3]
+
+
+def test_files_may_not_grow_and_the_old_checkpoints_stay(datasets: dict[str, Path], tmp_path: Path) -> None:
+    """A disk that is really full, for files of more than 30 kB: the tiny model's checkpoint is larger."""
+    words = command(datasets, tmp_path, "--max-updates", 7)
+    subprocess.run(words, check=True, capture_output=True, env=environment())
+    assert (tmp_path / "checkpoint_7.pt").stat().st_size > 30_000
+    before = (tmp_path / "checkpoint_7.pt").read_bytes()
+    limited = subprocess.run(
+        command(datasets, tmp_path, "--max-save-failures", 2),
+        capture_output=True,
+        env=environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)),
+        check=False,
+    )
+    assert limited.returncode == 1, limited.stderr.decode()
+    assert b"Traceback" not in limited.stderr
+    assert (tmp_path / "checkpoint_7.pt").read_bytes() == before
+    assert updates(tmp_path) == [7]
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
+
+
+def test_metrics_have_no_gap_when_the_disk_was_full_for_a_while(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def open_or_fail(self: Path, mode: str = "r", *arguments: Any, **settings: Any) -> Any:
+        if self.name == "metrics.jsonl" and mode == "r+b" and 3 <= len(opened(self).readlines()) < 5:
+            with opened(self, "ab") as file:
+                file.write(b'{"event": "tra')  # as much as there was room for
+            calls.append(mode)
+            if len(calls) < 4:
+                raise OSError(28, os.strerror(28))
+        return opened(self, mode, *arguments, **settings)
+
+    calls: list[str] = []
+    monkeypatch.setattr(Path, "open", open_or_fail)
+    result = train("--max-updates", 12)
+    assert result.returncode == 0
+    assert result.stderr.decode().count("kept for the next time") == 3
+    assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 13))

@@ -1,0 +1,195 @@
+"""Training on several ranks, as torchrun starts them: the same run on any number of them, through any fault."""
+
+import math
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import BIN, TINY
+from test_train_cli import DROPOUT, TIMES, environment, metrics, updates
+
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.data.batching import Batcher
+from nmtkit.data.corpus import Dataset
+from nmtkit.training.loader import Loader, share_out
+
+# Adam divides a gradient by its own size: with the paper's ε of 1e-9, the rounding of a gradient that should be zero (as
+# that of the bias of attention's keys, on which nothing depends) would become a step as large as any other.
+OPTIONS = (*TINY, *DROPOUT, "--adam-eps", 1e-6, "--validate-every", 25)
+FAULTY = Path(__file__).parent / "faulty_train.py"
+TRAIN = BIN / "nmt-train"
+
+Process = subprocess.Popen[bytes]
+
+
+def start(ranks: int, program: Path, *arguments: object, restarts: int = 0) -> Process:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
+    words = (*torchrun, "--max-restarts", restarts, program, *arguments)
+    return subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, env=environment())
+
+
+def finish(process: Process, code: int = 0) -> list[str]:
+    """The lines that all its ranks have written."""
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == code, stderr.decode()
+    return stderr.decode().splitlines()
+
+
+def last(folder: Path) -> Checkpoint:
+    return load_checkpoint(folder / "checkpoint_last.pt")
+
+
+def assert_near(first: Path, second: Path) -> None:
+    """Equal but for the rounding of sums, which ranks add up in another order: 1e-7 of a gradient, and after 50 updates
+    1e-4 of the weights as a whole, of which the bound allows ten times as much."""
+    ours, theirs = last(first).weights, last(second).weights
+    distance = math.sqrt(sum(float((ours[name] - theirs[name]).square().sum()) for name in ours))
+    length = math.sqrt(sum(float(tensor.square().sum()) for tensor in ours.values()))
+    assert distance < 1e-3 * length
+
+
+def assert_same(first: Path, second: Path) -> None:
+    ours, theirs = last(first), last(second)
+    assert all(torch.equal(tensor, theirs.weights[name]) for name, tensor in ours.weights.items())
+    assert ours.optimizer is not None
+    assert theirs.optimizer is not None
+    assert all(torch.equal(tensor, theirs.optimizer[name]) for name, tensor in ours.optimizer.items())
+
+
+def assert_same_rows(first: Path, second: Path) -> None:
+    for event in ("train", "valid"):
+        ours, theirs = metrics(first, event), metrics(second, event)
+        assert [row["update"] for row in ours] == [row["update"] for row in theirs]
+        for row, other in zip(ours, theirs, strict=True):
+            assert {name: row[name] for name in row.keys() - TIMES} == {
+                name: other[name] for name in row.keys() - TIMES
+            }
+
+
+def test_the_costliest_micro_batches_are_shared_out_first() -> None:
+    assert share_out([5, 9, 1, 4], 2) == [[1, 2], [0, 3]]
+    assert share_out([3, 3], 3) == [[0], [1], []]
+
+
+def test_every_micro_batch_goes_to_one_rank(datasets: dict[str, Path]) -> None:
+    split = Dataset.open(datasets["joined"]).split("train")
+    batcher = Batcher(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
+    loaders = [Loader(split, batcher, rank, 3, num_workers=0).updates(1, 0) for rank in range(3)]
+    for _ in range(5):
+        works = [next(loader) for loader in loaders]
+        assert sorted(number for work in works for number in work.numbers) == list(
+            range(len(works[0].update.micro_batches))
+        )
+        real = sum(batch.target_tokens + batch.source_tokens for work in works for batch in work.batches)
+        assert [work.tokens for work in works] == [real] * 3
+
+
+@pytest.fixture(scope="module")
+def runs(datasets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """The same run of 50 updates on 1, 2 and 3 ranks; some updates have fewer micro-batches than there are ranks."""
+    folder = tmp_path_factory.mktemp("ranks")
+    options = (*OPTIONS, "--max-updates", 50)
+    for ranks in (1, 2, 3):
+        finish(start(ranks, TRAIN, datasets["joined"], "--save-dir", folder / str(ranks), *options))
+    return {ranks: folder / str(ranks) for ranks in (1, 2, 3)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_run_is_the_same_on_any_number_of_ranks(ranks: int, runs: dict[int, Path]) -> None:
+    assert_near(runs[ranks], runs[1])
+    for event in ("train", "valid"):
+        ours, theirs = metrics(runs[ranks], event), metrics(runs[1], event)
+        assert [row["update"] for row in ours] == [row["update"] for row in theirs]
+        for row, other in zip(ours, theirs, strict=True):
+            for name in row.keys() - TIMES:
+                assert row[name] == pytest.approx(other[name], rel=1e-3), name
+
+
+@pytest.mark.slow
+def test_validation_has_the_same_value_on_any_number_of_ranks(datasets: dict[str, Path], tmp_path: Path) -> None:
+    still = (*TINY, "--max-updates", 1, "--lr-scale", 1e-30, "--valid-bleu", "--max-tokens", 100)
+    rows = []
+    for ranks in (1, 2):
+        finish(start(ranks, TRAIN, datasets["joined"], "--save-dir", tmp_path / str(ranks), *still))
+        rows += metrics(tmp_path / str(ranks), "valid")
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_ranks_and_a_sharded_optimizer(
+    datasets: dict[str, Path], runs: dict[int, Path], tmp_path: Path
+) -> None:
+    options = (datasets["joined"], "--save-dir", tmp_path, *OPTIONS)
+    finish(start(2, TRAIN, *options, "--shard-optimizer", "--max-updates", 20))
+    finish(start(1, TRAIN, *options, "--shard-optimizer", "--max-updates", 30))
+    finish(start(3, TRAIN, *options, "--max-updates", 40))
+    finish(start(2, TRAIN, *options, "--shard-optimizer", "--max-updates", 50))
+    assert_near(tmp_path, runs[1])
+    optimizer = last(tmp_path).optimizer
+    assert optimizer is not None
+    assert optimizer.keys() == (last(runs[1]).optimizer or {}).keys()
+
+
+@pytest.mark.slow
+def test_when_one_rank_is_killed_the_others_end_and_torchrun_goes_on_from_the_last_checkpoint(
+    datasets: dict[str, Path], runs: dict[int, Path], tmp_path: Path
+) -> None:
+    options = (datasets["joined"], "--save-dir", tmp_path, *OPTIONS, "--save-every", 10)
+    lines = finish(start(2, FAULTY, "die", 1, 37, *options, "--max-updates", 50, restarts=1))
+    assert sum("connection to another process" in line for line in lines) == 1
+    assert not any("Traceback" in line for line in lines)
+    assert any("going on after update 30" in line for line in lines)
+    assert_same(tmp_path, runs[2])
+    assert_same_rows(tmp_path, runs[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["forward", "backward"])
+def test_all_ranks_try_again_when_one_runs_out_of_memory(place: str, datasets: dict[str, Path], tmp_path: Path) -> None:
+    options = (*OPTIONS, "--dropout", 0, "--max-updates", 12)
+    finish(start(1, TRAIN, datasets["joined"], "--save-dir", tmp_path / "straight", *options))
+    for ranks in (1, 2):
+        folder = tmp_path / str(ranks)
+        lines = finish(start(ranks, FAULTY, place, ranks - 1, 7, datasets["joined"], "--save-dir", folder, *options))
+        assert any("update 7: out of memory; trying again within" in line for line in lines)
+        assert_near(folder, tmp_path / "straight")
+        progress = last(folder).progress
+        assert progress["out_of_memory"] >= 1
+        assert progress["memory_limits"]
+        assert metrics(folder, "train")[-1]["out_of_memory"] >= 1
+
+
+@pytest.mark.slow
+def test_sigterm_to_torchrun_saves_and_stops_all_ranks(
+    datasets: dict[str, Path], runs: dict[int, Path], tmp_path: Path
+) -> None:
+    options = (datasets["joined"], "--save-dir", tmp_path, *OPTIONS)
+    process = start(2, TRAIN, *options, "--max-updates", 1_000_000)
+    wait_for(lambda: (tmp_path / "metrics.jsonl").exists() and len(metrics(tmp_path, "train")) > 3, process)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    said = [line for line in stderr.decode().splitlines() if line.startswith("nmt-train: SIGTERM")]
+    assert len(said) == 1
+    number = re.search(r"update (\d+) is done and saved", said[0])
+    assert number is not None
+    assert updates(tmp_path)[-1] == int(number[1])
+    if int(number[1]) < 50:
+        finish(start(2, TRAIN, *options, "--max-updates", 50))
+        assert_same(tmp_path, runs[2])
+        assert_same_rows(tmp_path, runs[2])
+
+
+def wait_for(condition: Callable[[], bool], process: Process) -> None:
+    """Until something has come about, or a process has ended."""
+    end = time.monotonic() + 120
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
