@@ -115,7 +115,7 @@ def test_validation_measures_the_averaged_weights(train: Train, tmp_path: Path, 
     for which in ("ema", "trained"):
         results = validator.run(checkpoint.build_model(which), Ranks(torch.device("cpu")))
         assert results is not None
-        losses[which] = results["valid_loss"]
+        losses[which] = results.values["valid_loss"]
     assert checkpoint.progress["valid_loss"] == pytest.approx(losses["ema"], rel=1e-6)
     assert losses["ema"] != pytest.approx(losses["trained"], rel=1e-3)
 

@@ -159,10 +159,10 @@ def test_validation_gives_the_loss_of_all_its_tokens(datasets: dict[str, Path], 
     assert results is not None
     for name, smoothing in (("valid_loss", 0.1), ("valid_nll", 0.0)):
         expected = F.cross_entropy(logits, batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=smoothing)
-        assert results[name] == pytest.approx(expected.item(), rel=1e-5)
-    assert results["valid_ppl"] == pytest.approx(np.exp(results["valid_nll"]))
+        assert results.values[name] == pytest.approx(expected.item(), rel=1e-5)
+    assert results.values["valid_ppl"] == pytest.approx(np.exp(results.values["valid_nll"]))
     small = make(datasets["joined"], options, max_tokens=100)  # less than the longest sentence
     assert len(small.validator.batches) > 1
     in_parts = small.validator.run(trainer.model, trainer.ranks)
     assert in_parts is not None
-    assert in_parts["valid_loss"] == pytest.approx(results["valid_loss"])
+    assert in_parts.values["valid_loss"] == pytest.approx(results.values["valid_loss"])

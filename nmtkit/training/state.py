@@ -1,5 +1,6 @@
 """What a run is told, and how far it has come."""
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,6 +16,7 @@ from nmtkit.training.config import (
     StopConfig,
     ValidationConfig,
 )
+from nmtkit.training.loss import perplexity
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,18 @@ class Window:
     padded_tokens: int = 0
     seconds: float = 0.0
     waiting: float = 0.0  #: seconds, of those above, without a micro-batch to work on
+
+    def averages(self) -> dict[str, float]:
+        """The sums by token and by second, as a log line has them; no number where every update was skipped."""
+        tokens = self.target_tokens or math.nan
+        return {
+            "loss": self.loss / tokens,
+            "nll": self.nll / tokens,
+            "ppl": perplexity(self.nll / tokens),
+            "tokens_per_second": round(self.target_tokens / self.seconds),
+            "padding": 1 - self.tokens / self.padded_tokens,
+            "waiting": self.waiting / self.seconds,
+        }
 
 
 @dataclass

@@ -1,9 +1,12 @@
 """What a run says of itself before it begins, and how long it will still take."""
 
+import resource
 import shutil
+import sys
 import time
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from nmtkit.data.corpus import Dataset
@@ -56,9 +59,11 @@ def describe_data(dataset: Dataset, split: str) -> str:
 
 def describe_run(state: RunState, options: TrainingOptions, devices: str, precision: str) -> str:
     """What computes, and how much is to be done, in one line."""
-    done, most = state.update, options.stop.max_updates
+    stop = options.stop
+    at_most = "at most " if stop.max_epochs or stop.max_minutes or stop.patience else ""
+    to_go = max(0, stop.max_updates - state.update)
     return (
-        f"device: {devices}, {precision}; updates: {done} done, {max(0, most - done)} to go, "
+        f"device: {devices}, {precision}; updates: {state.update} done, {at_most}{to_go} to go, "
         f"of about {options.batches.batch_tokens} target tokens"
     )
 
@@ -84,13 +89,13 @@ def describe_plan(work: Work) -> str:
     )
 
 
-def describe_rehearsal(window: Window, updates: int) -> str:
-    """What one update has taken, and so many like it will take, in one line."""
+def describe_rehearsal(window: Window, minutes_left: float) -> str:
+    """What one update has taken, and the run would still take, in one line."""
+    averages = window.averages()
     return (
         f"dry run: an update of {window.target_tokens} target tokens takes {window.seconds:.2f} s "
-        f"({window.target_tokens / window.seconds:.0f} tokens a second, "
-        f"padding {1 - window.tokens / window.padded_tokens:.1%}), {updates} of them about "
-        f"{duration(updates * window.seconds / 60)}; nothing was written"
+        f"({averages['tokens_per_second']} tokens a second, padding {averages['padding']:.1%}), "
+        f"the run about {duration(minutes_left)} without its validations; nothing was written"
     )
 
 
@@ -124,6 +129,15 @@ def duration(minutes: float) -> str:
         if seconds >= size:
             return f"{seconds // size} {unit} {seconds % size // fraction} {smaller}"
     return f"{seconds} s"
+
+
+def peak_memory(device: torch.device) -> float:
+    """The most memory that there has been in use, in GiB: of a GPU, by torch's tensors; else of main memory, by this
+    process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes, as getrusage counts
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
 def existing_part(path: Path) -> Path:

@@ -10,7 +10,7 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,6 @@ from nmtkit.training.ema import MovingAverage
 from nmtkit.training.fine_tuning import freeze, given_weights
 from nmtkit.training.gradient import UpdateGradient, autocast
 from nmtkit.training.loader import Loader, Work
-from nmtkit.training.loss import perplexity
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
 from nmtkit.training.ranks import Ranks, join
@@ -50,8 +49,9 @@ from nmtkit.training.summary import (
     describe_rehearsal,
     describe_run,
     duration,
+    peak_memory,
 )
-from nmtkit.training.validation import VALIDATION, Validator
+from nmtkit.training.validation import VALIDATION, Sample, Validator
 
 _NAMED_LINES = 10  # of sentences without a finite gradient
 
@@ -123,14 +123,14 @@ class Trainer:
 
     def rehearse(self) -> None:
         """Check all that can be checked, and time the second of two updates; writes nothing."""
-        self.save_dir.check()
+        self.ranks.on_main(self.save_dir.check)
         self._resume()
         self._summarize()
         updates = self._begin()
         self._update(updates)
-        self.window = Window()
+        self.window, self.pace = Window(), Pace(self.state)
         self._update(updates)
-        logger.info("%s", describe_rehearsal(self.window, self.options.stop.max_updates))
+        logger.info("%s", describe_rehearsal(self.window, self._minutes_left()))
 
     def _metrics(self) -> MetricsWriter:
         checkpoints = self.options.checkpoints
@@ -148,6 +148,7 @@ class Trainer:
         self.gradient = self._gradient()
         self.began = time.monotonic() - 60 * self.state.minutes
         self.pace = Pace(self.state)
+        self.updates_an_epoch = 0  # until the first is there
         return self.loader.updates(self.state.epoch, self.state.updates_in_epoch)
 
     def _fit(self) -> None:
@@ -172,7 +173,7 @@ class Trainer:
         work = next(updates)
         share = work.share()
         state, window = self.state, self.window
-        if self.pace.updates(state) == 0:
+        if not self.updates_an_epoch:
             logger.info("%s", describe_plan(work))
         self.updates_an_epoch = work.update.of
         window.waiting += time.perf_counter() - start
@@ -256,7 +257,7 @@ class Trainer:
         """What is due after an update: log line, validation, checkpoint. Returns why to stop, if the run is to."""
         checkpoints = self.options.checkpoints
         if self.pace.updates(self.state) == UPDATES_TO_MEASURE:
-            logger.info("time left: %s", self._time_left())
+            logger.info("time left: %s", duration(self._minutes_left()))
         if self._is_due(checkpoints.log_every):
             self._log()
         if self._is_due(self.options.validation.validate_every) and not self.stop_signal:
@@ -296,13 +297,13 @@ class Trainer:
             self.stop_signal = max(self.ranks.gather(self.signals.stop))
             return
         state = self.state
-        state.validation = finite(results)
+        state.validation = finite(results.values)
         value = state.validation[self.validator.metric]
         if value is not None and (state.best is None or self.validator.better(value, state.best)):
             state.best, state.validations_since_best = value, 0
         else:
             state.validations_since_best += 1
-        self._record("valid", {"epoch": state.epoch, **state.validation, "best": state.best})
+        self._record("valid", {"epoch": state.epoch, **state.validation, "best": state.best}, results.samples)
         self.saved = None  # a checkpoint of this update without the results is written anew
         self._save()
 
@@ -392,34 +393,27 @@ class Trainer:
 
     def _log(self) -> None:
         """Record the numbers of the updates since the last time."""
-        window, state = self.window, self.state
-        tokens = window.target_tokens or math.nan  # none where every update was skipped
+        state = self.state
         values = {
             "epoch": state.epoch,
-            "loss": window.loss / tokens,
-            "nll": window.nll / tokens,
-            "ppl": perplexity(window.nll / tokens),
+            **self.window.averages(),
             "lr": self.rate,
             "gradient_norm": self.gradient_norm,
-            "tokens_per_second": round(window.target_tokens / window.seconds),
-            "padding": 1 - window.tokens / window.padded_tokens,
-            "waiting": window.waiting / window.seconds,
             "skipped": state.skipped or None,
             "out_of_memory": state.out_of_memory or None,
+            "peak_memory_gib": peak_memory(self.ranks.device),
             "minutes": round(state.minutes, 2),
-            "eta": self._time_left(),
+            "minutes_left": round(self._minutes_left(), 2),
         }
-        if self.ranks.device.type == "cuda":
-            values["peak_memory_gib"] = torch.cuda.max_memory_allocated(self.ranks.device) / 2**30
         self._record("train", values)
         self.window = Window()
 
-    def _time_left(self) -> str:
-        return duration(self.pace.minutes_left(self.state, self.options.stop, self.updates_an_epoch))
+    def _minutes_left(self) -> float:
+        return self.pace.minutes_left(self.state, self.options.stop, self.updates_an_epoch)
 
-    def _record(self, event: str, values: dict[str, Any]) -> None:
+    def _record(self, event: str, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
         if self.metrics is not None:
-            self.metrics.write(event, self.state.update, values)
+            self.metrics.write(event, self.state.update, values, samples)
 
     def _summarize(self) -> None:
         options, precision = self.options, str(self.precision).removeprefix("torch.")

@@ -2,6 +2,8 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +23,25 @@ from nmtkit.training.ranks import Ranks
 from nmtkit.vocab import PAD
 
 VALIDATION = "valid"
+SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A validation sentence, to be looked at. `line` is its number, from 1, in the text that was preprocessed."""
+
+    line: int
+    source: str
+    reference: str
+    translation: str
+
+
+class Results(NamedTuple):
+    """What a validation has found: the smoothed loss and the nll per target token, the perplexity, and BLEU if it was
+    asked for, by name; with BLEU also some of the translations."""
+
+    values: dict[str, float]
+    samples: list[Sample]
 
 
 class Validator:
@@ -34,7 +55,7 @@ class Validator:
             raise UserError(f"--valid-bleu: {dataset.folder} has no split '{VALIDATION}': preprocess with --validpref")
         if self.possible:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)
-            source, target = self.split.source.lengths, self.split.target.lengths
+            source, target = self.split.source.lengths[:], self.split.target.lengths[:]
             self.batches = cut(np.lexsort((source, target)), source, target, max_tokens, max_tokens)
 
     def better(self, value: float, than: float) -> bool:
@@ -42,10 +63,8 @@ class Validator:
         return value > than if self.config.valid_bleu else value < than
 
     @torch.inference_mode()
-    def run(
-        self, model: Transformer, ranks: Ranks, give_up: Callable[[], bool] = lambda: False
-    ) -> dict[str, float] | None:
-        """The smoothed loss and the nll per target token, the perplexity, and BLEU if asked for.
+    def run(self, model: Transformer, ranks: Ranks, give_up: Callable[[], bool] = lambda: False) -> Results | None:
+        """The results of the model as it is.
 
         The ranks share the work, and all get the results, the same bits for any number of them. None where one of
         them was told to `give_up`, which it asks between batches.
@@ -66,15 +85,16 @@ class Validator:
             return None
         tokens = self.split.target.tokens
         loss_per_token, nll_per_token = sum(sums[::2]) / tokens, sum(sums[1::2]) / tokens
-        results = {"valid_loss": loss_per_token, "valid_nll": nll_per_token, "valid_ppl": perplexity(nll_per_token)}
-        if self.config.valid_bleu:
-            value = self._bleu(model, ranks, give_up)
-            if value is None:
-                return None
-            results["valid_bleu"] = value
-        return results
+        values = {"valid_loss": loss_per_token, "valid_nll": nll_per_token, "valid_ppl": perplexity(nll_per_token)}
+        if not self.config.valid_bleu:
+            return Results(values, [])
+        translated = self._bleu(model, ranks, give_up)
+        if translated is None:
+            return None
+        value, samples = translated
+        return Results(values | {"valid_bleu": value}, samples)
 
-    def _bleu(self, model: Transformer, ranks: Ranks, give_up: Callable[[], bool]) -> float | None:
+    def _bleu(self, model: Transformer, ranks: Ranks, give_up: Callable[[], bool]) -> tuple[float, list[Sample]] | None:
         """BLEU of the translations of the split, against its targets as the tokenizer gives them back."""
         translator = Translator(model, self.dataset.source, self.dataset.target)
         search = SearchConfig(beam=self.config.valid_beam)
@@ -92,8 +112,13 @@ class Validator:
             return None
         return self._score([hypotheses[i] for i in range(len(self.split))])
 
-    def _score(self, hypotheses: list[str]) -> float:
-        references = [self.dataset.target.decode(self.split.target[i][:-1].tolist()) for i in range(len(self.split))]
-        if self.dataset.target.kind == SPACE:
-            return tokenized_bleu(hypotheses, references).value
-        return bleu(hypotheses, references, self.dataset.target_language).value
+    def _score(self, hypotheses: list[str]) -> tuple[float, list[Sample]]:
+        pairs, target = len(self.split), self.dataset.target
+        references = [target.decode(self.split.target[i][:-1].tolist()) for i in range(pairs)]
+        samples = [
+            Sample(i + 1, self.dataset.source.decode(self.split.source[i][:-1].tolist()), references[i], hypotheses[i])
+            for i in range(0, pairs, -(-pairs // SAMPLES))
+        ]
+        if target.kind == SPACE:
+            return tokenized_bleu(hypotheses, references).value, samples
+        return bleu(hypotheses, references, self.dataset.target_language).value, samples
