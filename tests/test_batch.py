@@ -8,6 +8,7 @@ import torch
 from nmtkit.data.batch import Batch, collate, pad
 from nmtkit.data.binary import TokenFile, TokenFileWriter, token_type
 from nmtkit.data.corpus import Split
+from nmtkit.data.lines import LineNumbers
 from nmtkit.vocab import BOS, EOS, PAD
 
 
@@ -15,7 +16,8 @@ def make_split(folder: Path, source: list[list[int]], target: list[list[int]]) -
     for name, side in (("s", source), ("t", target)):
         with TokenFileWriter(folder / name, token_type(100)) as file:
             file.write(np.concatenate(side).astype(np.uint16), np.array([len(ids) for ids in side], np.int32))
-    return Split("train", TokenFile(folder / "s"), TokenFile(folder / "t"))
+    lines = LineNumbers(len(source), [("text", len(source))], folder / "none")
+    return Split("train", TokenFile(folder / "s"), TokenFile(folder / "t"), lines)
 
 
 def test_a_batch_holds_its_pairs_padded_and_the_target_shifted(tmp_path: Path) -> None:
@@ -44,4 +46,4 @@ def test_moving_a_batch_keeps_all_of_it(tmp_path: Path) -> None:
 
 
 def test_padding_of_rows_that_are_alike_adds_nothing() -> None:
-    assert pad([np.array([4, 5]), np.array([6, 7])]).tolist() == [[4, 5], [6, 7]]
+    assert pad([[4, 5], [6, 7]]).tolist() == [[4, 5], [6, 7]]

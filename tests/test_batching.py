@@ -1,13 +1,14 @@
 """Batches: every sentence once an epoch, within bounds, with little padding, and the same whenever asked again."""
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from nmtkit.data.batching import Batcher, Update, cut
-from nmtkit.errors import UserError
+from nmtkit.data import batching
+from nmtkit.data.batching import START, Batcher, Place, Update, cut
 
 Lengths = NDArray[np.int32]
 
@@ -27,7 +28,7 @@ def batcher(batch_tokens: int = 4000, max_tokens: int = 1000, seed: int = 1) -> 
     return Batcher(SOURCE, TARGET, batch_tokens, max_tokens, seed)
 
 
-def flat(updates: list[Update]) -> list[list[int]]:
+def flat(updates: Iterable[Update]) -> list[list[int]]:
     return [micro.tolist() for update in updates for micro in update.micro_batches]
 
 
@@ -37,10 +38,10 @@ def padded(lengths: Lengths, micro: NDArray[np.int64]) -> int:
 
 @pytest.mark.parametrize(("batch_tokens", "max_tokens"), [(4000, 1000), (1000, 4000), (25_000, 4096), (200, 80)])
 def test_an_epoch_holds_every_sentence_once_within_the_bounds(batch_tokens: int, max_tokens: int) -> None:
-    updates = batcher(batch_tokens, max_tokens).epoch(3)
+    updates = list(batcher(batch_tokens, max_tokens).epoch(3))
     assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
-    assert [update.number for update in updates] == list(range(1, len(updates) + 1))
-    assert {(update.epoch, update.of) for update in updates} == {(3, len(updates))}
+    assert [update.after for update in updates] == [*(Place(3, 0, n) for n in range(1, len(updates))), Place(4)]
+    assert {(update.epoch, update.an_epoch) for update in updates} == {(3, len(updates))}
     for update in updates:
         for micro in update.micro_batches:
             assert padded(SOURCE, micro) <= max_tokens
@@ -50,7 +51,7 @@ def test_an_epoch_holds_every_sentence_once_within_the_bounds(batch_tokens: int,
 
 @pytest.mark.parametrize(("batch_tokens", "max_tokens"), [(4000, 1000), (4000, 4000), (25_000, 4096), (8000, 1500)])
 def test_updates_are_near_the_size_asked_for(batch_tokens: int, max_tokens: int) -> None:
-    updates = batcher(batch_tokens, max_tokens).epoch(1)
+    updates = list(batcher(batch_tokens, max_tokens).epoch(1))
     tokens = [sum(int(TARGET[micro].sum()) for micro in update.micro_batches) for update in updates]
     for size in tokens[:-1]:  # the last takes what is left
         assert abs(size - batch_tokens) <= min(batch_tokens, max_tokens) / 2
@@ -60,7 +61,7 @@ def test_updates_are_near_the_size_asked_for(batch_tokens: int, max_tokens: int)
 @pytest.mark.parametrize(("pairs", "max_tokens"), [(29_000, 4096), (29_000, 2048), (10_000, 1500)])
 def test_padding_stays_below_5_percent_on_lengths_like_those_of_captions(pairs: int, max_tokens: int) -> None:
     source, target = captions(pairs, seed=5)
-    updates = Batcher(source, target, 8000, max_tokens, seed=1).epoch(1)
+    updates = list(Batcher(source, target, 8000, max_tokens, seed=1).epoch(1))
     whole = sum(padded(side, micro) for u in updates for micro in u.micro_batches for side in (source, target))
     assert 1 - (source.sum() + target.sum()) / whole < 0.05
 
@@ -82,28 +83,64 @@ def test_sentences_meet_others_in_every_epoch_and_lengths_come_in_no_order() -> 
     assert longest != sorted(longest, reverse=True)
 
 
-def test_updates_go_on_after_any_number_of_them() -> None:
-    made = batcher()
-    size = len(made.epoch(1))
-    straight = flat(list(itertools.islice(made.updates(), size + 5)))
-    for done in (0, 1, size - 1):
-        resumed = itertools.islice(made.updates(1, done), size + 5 - done)
-        assert flat(list(resumed)) == flat(made.epoch(1)[done:]) + flat(made.epoch(2)[:5])
-    assert straight == flat(made.epoch(1)) + flat(made.epoch(2)[:5])
+@pytest.fixture(params=[batching.PART, 5000, 3000, 700])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """In how many parts an epoch is planned."""
+    monkeypatch.setattr(batching, "PART", request.param)
+    return -(-len(SOURCE) // int(request.param))
 
 
-def test_a_pair_that_is_too_long_is_named() -> None:
-    source, target = np.array([3, 4, 90, 5], np.int32), np.array([3, 120, 5, 5], np.int32)
-    message = r"--max-tokens 80: 2 of 4 training pairs are longer, the first is pair 2: give at least 120"
-    with pytest.raises(UserError, match=message):
-        Batcher(source, target, 1000, 80, seed=1)
-    Batcher(source, target, 1000, 120, seed=1)
+def test_a_run_goes_on_from_wherever_it_stood(parts: int) -> None:
+    straight = list(itertools.islice(batcher(2000).updates(), 200))
+    assert sorted(itertools.chain(*flat(update for update in straight if update.epoch == 1))) == list(
+        range(len(SOURCE))
+    )
+    assert {update.after.part for update in straight} == set(range(parts))
+    for done in range(0, len(straight), 7):
+        place = straight[done - 1].after if done else START
+        resumed = itertools.islice(batcher(2000).updates(place), len(straight) - done)
+        assert flat(resumed) == flat(straight[done:])
+
+
+def test_every_part_takes_its_sentences_from_all_over_the_corpus(parts: int) -> None:
+    updates = list(batcher().epoch(2))
+    assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
+    begun = [Place(2), *(update.after for update in updates)]
+    for part in range(parts):
+        micro = [
+            micro
+            for place, update in zip(begun, updates, strict=False)
+            if place.part == part
+            for micro in flat([update])
+        ]
+        sentences = np.array(list(itertools.chain(*micro)))
+        assert abs(len(sentences) - len(SOURCE) / parts) <= 1
+        spread = 1 / np.sqrt(12 * len(sentences))  # of the mean of so many places drawn evenly
+        assert abs(sentences.mean() / len(SOURCE) - 0.5) < 4 * spread
+
+
+def test_a_plan_looks_up_the_lengths_of_one_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "PART", 1000)
+    asked = []
+
+    class Asked:
+        def __len__(self) -> int:
+            return 1_000_000_000
+
+        def __getitem__(self, sentences: NDArray[np.int64], /) -> Lengths:
+            asked.append(len(sentences))
+            return TARGET[sentences % len(TARGET)]
+
+    update = next(Batcher(Asked(), Asked(), 4000, 1000, seed=1).updates(Place(7, 654_321, 2)))
+    assert update.after == Place(7, 654_321, 3)
+    assert asked == [1000, 1000]
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 3])
 def test_a_tiny_corpus_is_no_special_case(pairs: int) -> None:
     made = Batcher(SOURCE[:pairs], TARGET[:pairs], 25_000, 4096, seed=1)
     (update,) = made.epoch(1)
+    assert update.after == Place(2)
     assert sorted(itertools.chain(*flat([update]))) == list(range(pairs))
 
 

@@ -26,9 +26,20 @@ def test_sentences_come_back_however_they_were_written(tmp_path: Path, vocabular
     write(tmp_path / "a", [SENTENCES[:cut], SENTENCES[cut:]], vocabulary_size)
     file = TokenFile(tmp_path / "a")
     assert [file[number].tolist() for number in range(len(file))] == SENTENCES
-    assert file.lengths.tolist() == [2, 1, 4, 3]
-    assert file.lengths.dtype == np.int32
+    assert file.lengths[:].tolist() == [2, 1, 4, 3]
+    assert file.lengths[:].dtype == np.int32
     assert file.tokens == 10
+
+
+def test_sentences_are_looked_up_together_as_one_by_one(tmp_path: Path) -> None:
+    write(tmp_path / "a", [SENTENCES])
+    file = TokenFile(tmp_path / "a")
+    for chosen in ([2, 0, 3, 3], [1], []):
+        tokens, lengths = file.gather(np.array(chosen, np.int64))
+        assert tokens.tolist() == [token for number in chosen for token in SENTENCES[number]]
+        assert lengths.tolist() == [len(SENTENCES[number]) for number in chosen]
+        assert file.lengths[np.array(chosen, np.int64)].tolist() == lengths.tolist()
+    assert file.lengths[1:3].tolist() == file.lengths[1:99].tolist()[:2] == [1, 4]
 
 
 def test_the_files_are_what_the_documentation_says(tmp_path: Path) -> None:
@@ -45,7 +56,7 @@ def test_a_token_takes_the_fewest_bytes_that_hold_the_vocabulary() -> None:
 def test_no_sentences_are_a_file_too(tmp_path: Path) -> None:
     write(tmp_path / "a", [])
     file = TokenFile(tmp_path / "a")
-    assert (len(file), file.tokens, file.lengths.tolist()) == (0, 0, [])
+    assert (len(file), file.tokens, file.lengths[:].tolist()) == (0, 0, [])
 
 
 def test_there_is_no_sentence_beyond_the_last(tmp_path: Path) -> None:
@@ -98,7 +109,7 @@ def test_lengths_of_damaged_offsets_are_refused(tmp_path: Path) -> None:
         file.seek(HEADER.size + 8)
         file.write(struct.pack("<Q", 9))
     with pytest.raises(UserError, match="the offsets are damaged"):
-        _ = TokenFile(tmp_path / "a").lengths
+        TokenFile(tmp_path / "a").lengths[:]
 
 
 @pytest.mark.parametrize("name", ["a.bin", "a.idx"])

@@ -45,8 +45,8 @@ def test_a_dataset_gives_back_its_sentences(finished: Path) -> None:
     for number, (source, target) in enumerate(PAIRS):
         assert test.source[number].tolist() == [*dataset.source.vocab.ids(source.split()), EOS]
         assert dataset.target.decode(test.target[number][:-1].tolist()) == target
-    assert train.source.lengths.tolist() == [3, 2]
-    assert train.target.lengths.tolist() == [4, 2]
+    assert train.source.lengths[:].tolist() == [3, 2]
+    assert train.target.lengths[:].tolist() == [4, 2]
 
 
 def test_a_split_that_is_not_there_is_refused_with_those_that_are(finished: Path) -> None:
@@ -61,7 +61,7 @@ def file_names(folder: Path) -> list[str]:
 def test_the_files_are_those_of_the_documentation(finished: Path) -> None:
     sides = [f"{split}.{language}" for split in ("train", "test") for language in ("en", "de")]
     expected = [f"{side}.{kind}" for side in sides for kind in ("bin", "idx")]
-    assert file_names(finished) == sorted(["dataset.json", "vocab.en.txt", "vocab.de.txt", *expected])
+    assert file_names(finished) == sorted(["dataset.json", "vocab.en.txt", "vocab.de.txt", "train.dropped", *expected])
 
 
 def test_one_changed_byte_anywhere_is_found(dataset: Path) -> None:
@@ -121,8 +121,8 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_a_newer_version_is_refused(dataset: Path) -> None:
-    rewrite(dataset, lambda description: description.update(version=2))
-    with pytest.raises(UserError, match=r"dataset\.json: version 2 .* reads version 1; run nmt-preprocess again"):
+    rewrite(dataset, lambda description: description.update(version=3))
+    with pytest.raises(UserError, match=r"dataset\.json: version 3 .* reads version 2; run nmt-preprocess again"):
         Dataset.open(dataset)
 
 
@@ -149,6 +149,23 @@ def test_rows_that_do_not_fit_the_files_are_refused(dataset: Path) -> None:
     rewrite(dataset, lambda description: description["splits"][0].update(sentences=3))
     with pytest.raises(UserError, match="the sentences of split train differ"):
         Dataset.open(dataset).split("train")
+
+
+def test_pairs_too_long_for_an_option_are_counted_and_named(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(corpus, "_BLOCK", 1)
+    train = Dataset.open(dataset).split("train")
+    train.check_lengths("--max-tokens", 4, "stay")
+    with pytest.raises(UserError) as error:
+        train.check_lengths("--max-tokens", 3, "stay")
+    (name, _), *_ = Dataset.open(dataset).rows["train"].corpora
+    assert str(error.value) == (
+        f"--max-tokens 3: 1 of the 2 pairs of split 'train' are longer, such as {name}, line 1: "
+        "give at least 4, or stay"
+    )
+    with pytest.raises(UserError, match=r"2 of the 2 pairs .*, lines 1, 3: give at least 4"):
+        train.check_lengths("--max-tokens", 1, "stay")
 
 
 def test_only_a_dataset_may_be_replaced(dataset: Path, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def write_dataset(folder: Path, checkpoint: Checkpoint) -> Path:
             tokens = np.array([token for ids in sentences for token in ids], dtype="<u2")
             writer.write(tokens, np.array([len(ids) for ids in sentences], dtype=np.int32))
         counts[language] = len(tokens)
-    row = SplitRow("test", len(PAIRS), counts, {"en": 0, "de": 0}, {})
+    row = SplitRow("test", len(PAIRS), counts, {"en": 0, "de": 0}, {}, [("text", len(PAIRS))])
     write_description(folder, ("en", "de"), checkpoint.source, checkpoint.source, [row])
     return folder
 

@@ -123,8 +123,13 @@ def test_training_text_is_cleaned_and_test_text_is_not(tmp_path: Path) -> None:
         else:
             expected.append(pair)
     assert len(dropped) == 4
-    assert texts(dataset, dataset.split("train")) == expected
+    train = dataset.split("train")
+    assert texts(dataset, train) == expected
     assert dataset.rows["train"].dropped == dropped
+    assert [tuple(text) for text in dataset.rows["train"].corpora] == [(prefix, 300)]
+    for number, pair in enumerate(expected):
+        text, line = train.lines.place(number)
+        assert (text, pairs[line - 1]) == (prefix, pair)
 
     assert dataset.split_names == ["train", "valid", "test", "test1"]
     for name in ("valid", "test", "test1"):
@@ -171,7 +176,9 @@ def test_corpora_are_joined_in_order(tmp_path: Path) -> None:
     first, second = make_pairs(5, seed=1), make_pairs(5, seed=2)
     prefixes = [write_pairs(tmp_path / "b", first), write_pairs(tmp_path / "a", second)]
     dataset = make(tmp_path, prefixes)
-    assert texts(dataset, dataset.split("train")) == first + second
+    train = dataset.split("train")
+    assert texts(dataset, train) == first + second
+    assert [train.lines.place(number) for number in (4, 5)] == [(prefixes[0], 5), (prefixes[1], 1)]
 
 
 def test_segmented_text_has_its_words_by_frequency(tmp_path: Path) -> None:
@@ -287,8 +294,10 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, options: dic
 )
 def test_compressed_text_gives_the_same_bytes(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]) -> None:
     pairs = make_pairs(50)
-    plain = make(tmp_path, [write_pairs(tmp_path / "plain", pairs)])
-    packed = make(tmp_path, [write_pairs(tmp_path / "packed", pairs, compress, suffix)], name="packed")
+    plain = make(tmp_path, [write_pairs(tmp_path / "text", pairs)])
+    for language in ("en", "de"):
+        (tmp_path / f"text.{language}").unlink()
+    packed = make(tmp_path, [write_pairs(tmp_path / "text", pairs, compress, suffix)], name="packed")
     assert contents(plain.folder) == contents(packed.folder)
 
 

@@ -363,7 +363,10 @@ def test_changed_options_that_change_the_run_are_named(train: Train, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--max-tokens", 5], ["--max-tokens 5", "the first is pair ", "give at least"]),
+        (
+            ["--max-tokens", 5],
+            ["--max-tokens 5", "pairs of split 'train' are longer", "train, lines 1, ", "give at least"],
+        ),
         (["--arch", "transformer_huge"], ["transformer_huge", "transformer_base"]),
         (["--d-model", 15, "--heads", 1], ["--d-model 15", "even"]),
         (["--heads", 3], ["--d-model 16 is not a multiple of --heads 3", "--d-k and --d-v"]),
@@ -461,10 +464,11 @@ def test_a_run_that_diverges_stops_with_its_checkpoints_intact_and_names_the_sen
     messages = result.stderr.decode().splitlines()
     assert sum("skipped" in line and "not finite" in line for line in messages) >= 3
     assert messages[-1].startswith("nmt-train: 3 updates in a row")
-    named = re.search(r"(\d+) of its (\d+) sentence pairs are to blame: ([\d, …]+)\)", messages[-1])
+    named = re.search(r"(\d+) of its (\d+) sentence pairs are to blame: (\S+), lines? ([\d, …]+)\)", messages[-1])
     assert named is not None
     assert int(named[1]) < int(named[2])
-    assert all(guilty in sources[int(line) - 1] for line in re.findall(r"\d+", named[3]))
+    assert named[3] == str(datasets["joined"].parent / "train")
+    assert all(guilty in sources[int(line) - 1] for line in re.findall(r"\d+", named[4]))
     assert "Traceback" not in result.stderr.decode()
     assert updates(tmp_path)[:3] == [1, 2, 3]
     assert all(torch.isfinite(t).all() for t in tensors(tmp_path, "checkpoint_3.pt").values())

@@ -104,7 +104,7 @@ def test_the_masks_of_dropout_follow_from_seed_update_and_micro_batch(
         trainer.options = replace(trainer.options, batches=replace(trainer.options.batches, seed=seed))
         if spoil:
             torch.rand(number)  # whatever has been drawn before
-        return gradients(trainer, trainer.batcher.epoch(1)[0], number)
+        return gradients(trainer, next(trainer.batcher.epoch(1)), number)
 
     first = run(1, 5, spoil=False)
     assert all(torch.equal(gradient, first[name]) for name, gradient in run(1, 5, spoil=True).items())
@@ -117,7 +117,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], 
     clipped = make(datasets["joined"], replace(options, optimizer=replace(options.optimizer, clip_norm=0.01)))
     norms = []
     for each in (trainer, clipped):
-        kept = gradients(each, each.batcher.epoch(1)[0])
+        kept = gradients(each, next(each.batcher.epoch(1)))
         each.state.update = 1
         assert each._step()
         norms.append(torch.cat([gradient.flatten() for gradient in kept.values()]).norm().item())

@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Split
 from nmtkit.vocab import BOS, PAD
+
+Lengths = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -33,22 +37,32 @@ class Batch:
         return Batch(src, tgt_in, tgt_out, self.source_tokens, self.target_tokens)
 
 
-def collate(split: Split, indices: NDArray[np.int64]) -> Batch:
+def collate(split: Split, indices: Indices) -> Batch:
     """The pairs of a split with these indices as one batch."""
-    sources = [split.source[int(i)] for i in indices]
-    targets = [split.target[int(i)] for i in indices]
-    tgt_out = pad(targets)
-    tgt_in = torch.full_like(tgt_out, PAD)
-    tgt_in[:, 1:] = tgt_out[:, :-1]
-    for row, target in enumerate(targets):
-        tgt_in[row, len(target) :] = PAD  # the EOS of a shorter target is never an input
+    return make_batch(*split.source.gather(indices), *split.target.gather(indices))
+
+
+def make_batch(
+    source: NDArray[np.generic], source_lengths: Lengths, target: NDArray[np.generic], target_lengths: Lengths
+) -> Batch:
+    """A batch of pairs: the tokens of each side, one sentence after the other, and the lengths of its sentences."""
+    tgt_out = _lay_out(target, target_lengths)
+    tgt_in = np.full_like(tgt_out, PAD)
     tgt_in[:, 0] = BOS
-    return Batch(pad(sources), tgt_in, tgt_out, sum(map(len, sources)), sum(map(len, targets)))
+    follows = np.arange(1, tgt_out.shape[1]) < target_lengths[:, None]  # the EOS of a shorter target is never an input
+    tgt_in[:, 1:][follows] = tgt_out[:, :-1][follows]
+    src, shifted, out = map(torch.from_numpy, (_lay_out(source, source_lengths), tgt_in, tgt_out))
+    return Batch(src, shifted, out, len(source), len(target))
 
 
-def pad(sequences: Sequence[Sequence[int] | NDArray[np.generic]]) -> Tensor:
+def pad(sequences: Sequence[Sequence[int]]) -> Tensor:
     """Sequences of ids as rows of one tensor (B, longest), filled with PAD."""
-    rows = np.full((len(sequences), max(map(len, sequences))), PAD, dtype=np.int64)
-    for row, sequence in zip(rows, sequences, strict=True):
-        row[: len(sequence)] = sequence
-    return torch.from_numpy(rows)
+    lengths = np.array([len(sequence) for sequence in sequences], np.int32)
+    return torch.from_numpy(_lay_out(np.fromiter(chain.from_iterable(sequences), np.int64), lengths))
+
+
+def _lay_out(tokens: NDArray[np.generic], lengths: Lengths) -> NDArray[np.int64]:
+    """Sentences that stand one after the other, as rows of (B, longest) filled with PAD."""
+    rows = np.full((len(lengths), lengths.max()), PAD, dtype=np.int64)
+    rows[np.arange(rows.shape[1]) < lengths[:, None]] = tokens
+    return rows

@@ -1,19 +1,41 @@
 """Which sentences make which update: a pure function of lengths, seed and epoch.
 
-Sentence pairs of about the same length are cut into micro-batches that hold little padding; the micro-batches of an
-epoch are shuffled and dealt into updates of about `batch_tokens` target tokens (§5.1). Nothing here knows how many
-devices there are: they share out the micro-batches of an update.
+An epoch is planned part by part. Each takes its sentences from all over the corpus, by a permutation that is computed
+and never stored, so that neither time nor memory of a plan grows with the corpus. Within a part, sentence pairs of
+about the same length are cut into micro-batches that hold little padding; these are shuffled and dealt into updates of
+about `batch_tokens` target tokens (§5.1). Nothing here knows how many devices there are: they share out the
+micro-batches of an update.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.errors import UserError
+from nmtkit.data.binary import Indices
+from nmtkit.data.permutation import permuted
 
-Indices = NDArray[np.int64]
+PART = 1 << 18  # sentence pairs planned at once: many updates, some 30 MB, a fraction of a second
+
+
+class Lengths(Protocol):
+    """Tokens of each sentence of one side, EOS counted: an array, or what looks them up on the disk."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, sentences: Indices, /) -> NDArray[np.int32]: ...
+
+
+class Place(NamedTuple):
+    """How far a run has come in its data: after so many updates of a part of an epoch."""
+
+    epoch: int = 1  # counted from 1
+    part: int = 0  # of the epoch, counted from 0
+    updates: int = 0  # of the part
+
+
+START = Place()
 
 
 @dataclass(frozen=True)
@@ -21,64 +43,69 @@ class Update:
     """The sentences of one update, as micro-batches of indices into the training split."""
 
     epoch: int  # counted from 1
-    number: int  # within the epoch, counted from 1
-    of: int  # updates in this epoch
+    after: Place  # where the run stands once it is done
+    an_epoch: int  # updates in an epoch: exact where it is one part, else what this part promises
     micro_batches: list[Indices]
 
 
 class Batcher:
     """Deals the sentences of a split into updates, epoch after epoch.
 
-    `source` and `target` are the lengths in tokens, EOS counted. No micro-batch holds more than `max_tokens` tokens of
-    padded source or of padded target, nor (by much) more than an update's `batch_tokens`.
+    `source` and `target` are the lengths in tokens. No micro-batch holds more than `max_tokens` tokens of padded source
+    or of padded target, nor (by much) more than an update's `batch_tokens`, unless it is a single pair.
     """
 
-    def __init__(
-        self, source: NDArray[np.int32], target: NDArray[np.int32], batch_tokens: int, max_tokens: int, seed: int
-    ) -> None:
+    def __init__(self, source: Lengths, target: Lengths, batch_tokens: int, max_tokens: int, seed: int) -> None:
         self.source, self.target = source, target
         self.batch_tokens, self.max_tokens, self.seed = batch_tokens, max_tokens, seed
-        too_long = np.flatnonzero(np.maximum(source, target) > max_tokens)
-        if len(too_long):
-            longest = int(np.maximum(source, target).max())
-            raise UserError(
-                f"--max-tokens {max_tokens}: {len(too_long)} of {len(source)} training pairs are longer, the first is "
-                f"pair {too_long[0] + 1}: give at least {longest}, or preprocess with a smaller --max-length"
-            )
+        self.parts = max(1, -(-len(source) // PART))
 
-    def epoch(self, epoch: int) -> list[Update]:
+    def epoch(self, epoch: int) -> Iterator[Update]:
         """All updates of one epoch (counted from 1); each sentence stands in exactly one of them."""
-        random = np.random.default_rng((self.seed, epoch))
-        batches = cut(self._by_length(random), self.source, self.target, self.max_tokens, self.batch_tokens)
-        batches = [batches[i] for i in random.permutation(len(batches))]
-        updates = self._deal(batches)
-        return [Update(epoch, number, len(updates), micro) for number, micro in enumerate(updates, 1)]
+        for part in range(self.parts):
+            yield from self._part(epoch, part)
 
-    def updates(self, epoch: int = 1, done: int = 0) -> Iterator[Update]:
-        """Updates without end, going on after `done` updates of `epoch`."""
+    def updates(self, place: Place = START) -> Iterator[Update]:
+        """Updates without end, going on from a place."""
+        epoch, part, done = place
         while True:
-            yield from self.epoch(epoch)[done:]
-            epoch, done = epoch + 1, 0
+            yield from self._part(epoch, part)[done:]
+            epoch, part, done = (epoch, part + 1, 0) if part + 1 < self.parts else (epoch + 1, 0, 0)
 
-    def _by_length(self, random: np.random.Generator) -> Indices:
-        """All sentences by target length, then by source length, up and down in turn so that neighbours stay alike
-        where the target length steps; equal pairs in random order."""
-        tie = random.permutation(len(self.source))
-        source = np.where(self.target % 2 == 0, self.source, -self.source)
-        return np.lexsort((tie, source, self.target))
+    def _part(self, epoch: int, part: int) -> list[Update]:
+        """The updates of one part. Parts are of the same size, within one pair."""
+        pairs = len(self.source)
+        begin, end = (pairs * number // self.parts for number in (part, part + 1))
+        sentences = permuted(np.arange(begin, end), pairs, (self.seed, epoch))
+        source, target = self.source[sentences], self.target[sentences]
+        batches = cut(_by_length(source, target), source, target, self.max_tokens, self.batch_tokens)
+        shuffled = np.random.default_rng((self.seed, epoch, part)).permutation(len(batches))
+        updates = self._deal([batches[number] for number in shuffled], target)
+        following = Place(epoch, part + 1) if part + 1 < self.parts else Place(epoch + 1)
+        places = [*(Place(epoch, part, number) for number in range(1, len(updates))), following]
+        return [
+            Update(epoch, after, len(updates) * self.parts, [sentences[batch] for batch in micro_batches])
+            for after, micro_batches in zip(places, updates, strict=True)
+        ]
 
-    def _deal(self, batches: list[Indices]) -> list[list[Indices]]:
+    def _deal(self, batches: list[Indices], target: NDArray[np.int32]) -> list[list[Indices]]:
         """Neighbouring micro-batches into updates whose target tokens come nearest to `batch_tokens`."""
         updates: list[list[Indices]] = []
         room = 0
         for batch in batches:
-            tokens = int(self.target[batch].sum())
+            tokens = int(target[batch].sum())
             if room < tokens / 2:
                 updates.append([])
                 room = self.batch_tokens
             updates[-1].append(batch)
             room -= tokens
         return updates
+
+
+def _by_length(source: NDArray[np.int32], target: NDArray[np.int32]) -> Indices:
+    """Places by target length, then by source length, up and down in turn so that neighbours stay alike where the
+    target length steps; equal pairs in the order in which they stand."""
+    return np.lexsort((np.where(target % 2 == 0, source, -source), target))
 
 
 def cut(

@@ -4,7 +4,6 @@
 """
 
 import struct
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +18,7 @@ VERSION = 1
 HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes a token, sentences, tokens
 OFFSET = np.dtype("<u8")
 
+Indices = NDArray[np.int64]
 Tokens = NDArray[np.unsignedinteger[Any]]
 TokenType = np.dtype[np.unsignedinteger[Any]]
 TOKEN_TYPES: dict[int, TokenType] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}  # by their bytes
@@ -75,10 +75,34 @@ class TokenFileWriter:
         self._index_file.write(header)
 
 
+class StoredLengths:
+    """Tokens of each sentence of a token file, EOS counted, looked up in its index: by a slice, or by numbers.
+
+    Raises UserError where the index is damaged.
+    """
+
+    def __init__(self, offsets: Indices, index: Path) -> None:
+        self._offsets, self._index = offsets, index
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, sentences: Indices | slice, /) -> NDArray[np.int32]:
+        if isinstance(sentences, slice):
+            begin, end, _ = sentences.indices(len(self))
+            lengths = np.diff(self._offsets[begin : end + 1])
+        else:
+            lengths = self._offsets[sentences + 1] - self._offsets[sentences]
+        if len(lengths) and lengths.min() < 1:
+            raise UserError(f"{self._index}: the offsets are damaged; {REMEDY}")
+        return lengths.astype(np.int32)
+
+
 class TokenFile:
     """The sentences of one side of a split: `file[i]` is the array of ids of sentence i, with its EOS.
 
-    Raises UserError that names the file when it is missing, of another kind or version, or of a wrong size.
+    Nothing is held in memory but what the system maps of the files, which all processes share. Raises UserError that
+    names the file when it is missing, of another kind or version, or of a wrong size.
     """
 
     def __init__(self, stem: Path) -> None:
@@ -95,26 +119,26 @@ class TokenFile:
             raise UserError(f"{index}: {sizes[0]} bytes do not fit {sentences} sentences; {REMEDY}")
         if sizes[1] != self.tokens * dtype.itemsize:
             raise UserError(f"{tokens}: {sizes[1]} bytes do not fit {self.tokens} tokens; {REMEDY}")
-        self._offsets = np.memmap(index, OFFSET, "r", offset=HEADER.size)
-        self._tokens: Tokens = np.memmap(tokens, dtype, "r") if self.tokens else np.empty(0, dtype)
+        # Signed, for differences; and plain arrays, because a slice of a memmap is made anew with all its attributes.
+        self._offsets = np.asarray(np.memmap(index, np.dtype("<i8"), "r", offset=HEADER.size))
+        self._tokens: Tokens = np.asarray(np.memmap(tokens, dtype, "r")) if self.tokens else np.empty(0, dtype)
         if self._offsets[0] != 0 or self._offsets[-1] != self.tokens:
             raise UserError(f"{index}: the offsets are damaged; {REMEDY}")
+        self.lengths = StoredLengths(self._offsets, index)
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self.lengths)
 
     def __getitem__(self, number: int) -> Tokens:
         if not 0 <= number < len(self):
             raise IndexError(f"sentence {number} of {len(self)}")
         return self._tokens[int(self._offsets[number]) : int(self._offsets[number + 1])]
 
-    @cached_property
-    def lengths(self) -> NDArray[np.int32]:
-        """The number of tokens of each sentence, EOS counted."""
-        lengths = np.diff(self._offsets.astype(np.int64)).astype(np.int32)
-        if len(lengths) and lengths.min() < 1:
-            raise UserError(f"{index_path(self.stem)}: the offsets are damaged; {REMEDY}")
-        return lengths
+    def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:
+        """The tokens of several sentences, one after the other, and the length of each."""
+        lengths = self.lengths[sentences]
+        shifts = self._offsets[sentences] - (np.cumsum(lengths) - lengths)  # from the result to the file
+        return self._tokens[np.arange(lengths.sum()) + np.repeat(shifts, lengths)], lengths
 
 
 def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:

@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nmtkit.checksum import sha256
 from nmtkit.data.binary import REMEDY, TokenFile
+from nmtkit.data.lines import MOST_NAMED, LineNumbers, dropped_path
 from nmtkit.errors import UserError
 from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
 from nmtkit.version import __version__
@@ -17,11 +20,15 @@ from nmtkit.vocab import Vocabulary
 
 DESCRIPTION = "dataset.json"
 FORMAT = "nmtkit dataset"
-VERSION = 1
+VERSION = 2
 ALWAYS_VERIFIED = 1 << 30  #: datasets below this many bytes have their checksums compared whenever they are opened
+_BLOCK = 1 << 20  # sentence pairs looked through at a time
 
 # A dataset may be replaced by a new one; a folder that holds anything else may not.
-_OWN_FILE = re.compile(r"dataset\.json|vocab(\..+)?\.txt|spm(\..+)?\.model|(train|valid\d*|test\d*)\..+\.(bin|idx)")
+_OWN_FILE = re.compile(
+    r"dataset\.json|vocab(\..+)?\.txt|spm(\..+)?\.model"
+    r"|(train|valid\d*|test\d*)\.(dropped|.+\.(bin|idx))"
+)
 
 
 def vocabulary_name(language: str | None) -> str:
@@ -54,18 +61,36 @@ class SplitRow:
     tokens: dict[str, int]
     unknown: dict[str, int]
     dropped: dict[str, int]  #: sentence pairs left out, by reason
+    corpora: list[tuple[str, int]]  #: the texts that it was made from, in order: prefix of the files, lines
 
 
 @dataclass(frozen=True)
 class Split:
-    """The sentence pairs of a split: `source[i]` and `target[i]` belong together."""
+    """The sentence pairs of a split: `source[i]` and `target[i]` belong together, `lines` knows where they stood."""
 
     name: str
     source: TokenFile
     target: TokenFile
+    lines: LineNumbers
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def check_lengths(self, option: str, limit: int, instead: str) -> None:
+        """UserError where a pair has a side of more tokens than an option allows; it names the first lines."""
+        count, longest, first = 0, 0, list[int]()
+        for begin in range(0, len(self), _BLOCK):
+            block = slice(begin, begin + _BLOCK)
+            lengths = np.maximum(self.source.lengths[block], self.target.lengths[block])
+            longest = max(longest, int(lengths.max()))
+            too_long = begin + np.flatnonzero(lengths > limit)
+            count += len(too_long)
+            first += too_long[: MOST_NAMED + 1 - len(first)].tolist()
+        if count:
+            raise UserError(
+                f"{option} {limit}: {count} of the {len(self)} pairs of split '{self.name}' are longer, such as "
+                f"{self.lines.name(first)}: give at least {longest}, or {instead}"
+            )
 
 
 class Dataset:
@@ -115,7 +140,8 @@ class Dataset:
         )
         if not len(source) == len(target) == self.rows[name].sentences:
             raise UserError(f"{self.folder / DESCRIPTION}: the sentences of split {name} differ; {REMEDY}")
-        return Split(name, source, target)
+        lines = LineNumbers(len(source), self.rows[name].corpora, dropped_path(self.folder, name))
+        return Split(name, source, target, lines)
 
     def _read_tokenizer(self, language: str | None) -> Tokenizer:
         vocabulary = self.folder / vocabulary_name(language)

@@ -11,16 +11,17 @@ from numpy.typing import NDArray
 
 from nmtkit.data.binary import TokenFileWriter, Tokens, token_type
 from nmtkit.data.corpus import SplitRow, split_stem
+from nmtkit.data.lines import LINE, dropped_path
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
-from nmtkit.preprocessing.scan import Paths, read_blocks
-from nmtkit.text import Block
+from nmtkit.preprocessing.scan import Corpus
+from nmtkit.text import Block, read_parallel
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import EOS, UNK
 from nmtkit.workers import WorkerPool
 
 Lengths = NDArray[np.int32]
-Task = tuple[Block, Block, bytes]  # source, target, a byte a pair: whether it is a repeat
+Task = tuple[int, Block, Block, bytes]  # number of the corpus, source, target, a byte a pair: whether it is a repeat
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,11 @@ class EncodedSide:
 
 @dataclass(frozen=True)
 class EncodedBlock:
+    corpus: int  #: the number of the text
     read: int  #: sentence pairs in the text
     sides: tuple[EncodedSide, EncodedSide]
     dropped: Counter[str]
+    dropped_lines: NDArray[np.int64]  #: counted from the first of the block
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,15 @@ class Encoder:
     cleaning: CleaningConfig | None
 
     def __call__(self, task: Task) -> EncodedBlock:
-        source_block, target_block, repeats = task
+        corpus, source_block, target_block, repeats = task
         sources = self.source.encode(source_block.lines())
         targets = self.target.encode(target_block.lines())
-        read, dropped = len(sources), Counter[str]()
+        read, dropped, kept = len(sources), Counter[str](), np.ones(len(sources), np.bool_)
         if self.cleaning is not None:
-            kept = _clean(_lengths(sources), _lengths(targets), repeats, self.cleaning, dropped).tolist()
+            kept = _clean(_lengths(sources), _lengths(targets), repeats, self.cleaning, dropped)
             sources, targets = list(compress(sources, kept)), list(compress(targets, kept))
-        return EncodedBlock(read, (_pack(sources, self.source), _pack(targets, self.target)), dropped)
+        sides = _pack(sources, self.source), _pack(targets, self.target)
+        return EncodedBlock(corpus, read, sides, dropped, np.flatnonzero(~kept))
 
 
 def _clean(
@@ -93,7 +97,7 @@ def _pack(sentences: list[list[int]], tokenizer: Tokenizer) -> EncodedSide:
 
 def encode_split(
     name: str,
-    corpora: Sequence[Paths],
+    corpora: Sequence[Corpus],
     pairs: int,
     encoder: Encoder,
     repeats: NDArray[np.bool_] | None,
@@ -102,11 +106,12 @@ def encode_split(
     pool: WorkerPool,
 ) -> SplitRow:
     """Encode a split of `pairs` sentence pairs, write its files into `folder`, and say what became of it."""
-    dropped, unknown = Counter[str](), [0, 0]
+    dropped, unknown, lines = Counter[str](), [0, 0], [0] * len(corpora)
     source_type, target_type = (token_type(len(side.vocab)) for side in (encoder.source, encoder.target))
     with (
         TokenFileWriter(split_stem(folder, name, languages[0]), source_type) as source_file,
         TokenFileWriter(split_stem(folder, name, languages[1]), target_type) as target_file,
+        dropped_path(folder, name).open("wb") as dropped_lines,
         Progress(f"encoding {name}", total=pairs, unit="pairs") as progress,
     ):
         writers = source_file, target_file
@@ -115,14 +120,21 @@ def encode_split(
                 writer.write(side.tokens, side.lengths)
                 unknown[number] += side.unknown
             dropped.update(block.dropped)
+            dropped_lines.write((block.dropped_lines + sum(lines)).astype(LINE).data)
+            lines[block.corpus] += block.read
             progress.advance(block.read)
     tokens = dict(zip(languages, (writer.tokens for writer in writers), strict=True))
-    return SplitRow(name, source_file.sentences, tokens, dict(zip(languages, unknown, strict=True)), dict(dropped))
+    if not dropped:
+        dropped_path(folder, name).unlink()
+    texts = [(corpus.prefix, count) for corpus, count in zip(corpora, lines, strict=True)]
+    counts = dict(zip(languages, unknown, strict=True))
+    return SplitRow(name, source_file.sentences, tokens, counts, dict(dropped), texts)
 
 
-def _tasks(corpora: Sequence[Paths], repeats: NDArray[np.bool_] | None) -> Iterator[Task]:
+def _tasks(corpora: Sequence[Corpus], repeats: NDArray[np.bool_] | None) -> Iterator[Task]:
     place = 0
-    for source, target in read_blocks(corpora):
-        end = place + source.count
-        yield source, target, bytes(source.count) if repeats is None else repeats[place:end].tobytes()
-        place = end
+    for number, corpus in enumerate(corpora):
+        for source, target in read_parallel(corpus.source, corpus.target):
+            end = place + source.count
+            yield number, source, target, bytes(source.count) if repeats is None else repeats[place:end].tobytes()
+            place = end

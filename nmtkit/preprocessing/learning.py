@@ -8,7 +8,7 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.preprocessing.config import PIECES, VocabularyConfig
-from nmtkit.preprocessing.scan import Paths, Scan, Words, read_blocks
+from nmtkit.preprocessing.scan import Corpus, Scan, Words, read_blocks
 from nmtkit.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
 from nmtkit.vocab import SPECIALS, Vocabulary
 from nmtkit.workers import WorkerPool
@@ -35,7 +35,7 @@ def take_over(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizer
     return tokenizer, tokenizer
 
 
-def learn(config: VocabularyConfig, corpora: Sequence[Paths], found: Scan, pool: WorkerPool) -> Tokenizers:
+def learn(config: VocabularyConfig, corpora: Sequence[Corpus], found: Scan, pool: WorkerPool) -> Tokenizers:
     """Tokenizers learned from the training text; `found` is what the first pass found in it."""
     if config.tokenizer == SPACE:
         counts = [found.words[0] + found.words[1]] if config.joined_vocab else found.words
@@ -56,7 +56,7 @@ def _frequent(words: Words, config: VocabularyConfig) -> Vocabulary:
     return Vocabulary([*SPECIALS, *kept[:size]])
 
 
-def _train(sides: tuple[int, ...], config: VocabularyConfig, corpora: Sequence[Paths], pairs: int) -> bytes:
+def _train(sides: tuple[int, ...], config: VocabularyConfig, corpora: Sequence[Corpus], pairs: int) -> bytes:
     """Train a SentencePiece model on a sample of these sides (0 source, 1 target); in a worker, to spare the parent."""
     return train_sentencepiece(
         _sample(sides, corpora, pairs, config.spm_sample, config.seed),
@@ -68,7 +68,7 @@ def _train(sides: tuple[int, ...], config: VocabularyConfig, corpora: Sequence[P
     )
 
 
-def _sample(sides: tuple[int, ...], corpora: Sequence[Paths], pairs: int, wanted: int, seed: int) -> Iterator[str]:
+def _sample(sides: tuple[int, ...], corpora: Sequence[Corpus], pairs: int, wanted: int, seed: int) -> Iterator[str]:
     """`wanted` of the sentences in their order, or all if there are fewer."""
     total = pairs * len(sides)
     picks = sample_places(total, min(wanted, total), seed)

@@ -13,7 +13,7 @@ from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyC
 from nmtkit.preprocessing.dedup import mark_repeats
 from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.learning import Tokenizers, learn, take_over
-from nmtkit.preprocessing.scan import Paths, Scan, scan
+from nmtkit.preprocessing.scan import Corpus, Scan, scan
 from nmtkit.staging import staged_folder
 from nmtkit.text import find_side
 from nmtkit.tokenizer import SPACE
@@ -54,12 +54,12 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
     return Dataset.open(files.destdir)
 
 
-def _find_pair(prefix: str, files: FilesConfig) -> Paths:
-    return find_side(prefix, files.source_lang), find_side(prefix, files.target_lang)
+def _find_pair(prefix: str, files: FilesConfig) -> Corpus:
+    return Corpus(prefix, find_side(prefix, files.source_lang), find_side(prefix, files.target_lang))
 
 
 def _scan_train(
-    corpora: Sequence[Paths], pool: WorkerPool, count_words: bool, dedup: bool, folder: Path
+    corpora: Sequence[Corpus], pool: WorkerPool, count_words: bool, dedup: bool, folder: Path
 ) -> tuple[Scan, NDArray[np.bool_] | None]:
     """The first pass over the training text, and which of its pairs are repeats if they are to be left out."""
     if not dedup:

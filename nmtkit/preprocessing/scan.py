@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
@@ -15,7 +15,14 @@ from nmtkit.text import Block, read_parallel
 from nmtkit.workers import WorkerPool
 
 Words = Counter[str]
-Paths = tuple[Path, Path]  # source, target
+
+
+class Corpus(NamedTuple):
+    """A text in both languages: the user's name for it, and its files."""
+
+    prefix: str
+    source: Path
+    target: Path
 
 
 @dataclass(frozen=True)
@@ -28,13 +35,13 @@ class Scan:
     hashes: bytes = b""
 
 
-def read_blocks(corpora: Sequence[Paths]) -> Iterator[tuple[Block, Block]]:
+def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:
     """All corpora of a split, one after the other."""
-    return chain.from_iterable(read_parallel(source, target) for source, target in corpora)
+    return chain.from_iterable(read_parallel(corpus.source, corpus.target) for corpus in corpora)
 
 
 def scan(
-    name: str, corpora: Sequence[Paths], pool: WorkerPool, count_words: bool = False, hashes: BinaryIO | None = None
+    name: str, corpora: Sequence[Corpus], pool: WorkerPool, count_words: bool = False, hashes: BinaryIO | None = None
 ) -> Scan:
     """Read a split through once; count its words if asked to, write the hashes of its pairs if given a file for them.
 
@@ -52,7 +59,7 @@ def scan(
                 hashes.write(block.hashes)
             progress.advance(block.pairs)
     if not has_text:
-        files = " ".join(str(path) for paths in corpora for path in paths)
+        files = " ".join(f"{corpus.source} {corpus.target}" for corpus in corpora)
         raise UserError(f"{files}: {'only blank lines' if pairs else 'empty'}; no sentence pair for {name}")
     return Scan(pairs, has_text, words)
 

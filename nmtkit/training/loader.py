@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from nmtkit.data.batch import Batch, collate
-from nmtkit.data.batching import Batcher, Indices, Update
+from nmtkit.data.batching import Batcher, Place, Update
 from nmtkit.data.corpus import Split
 
 
@@ -34,9 +34,9 @@ class Loader:
         self.split, self.batcher = split, batcher
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
-    def updates(self, epoch: int, done: int) -> Iterator[Work]:
-        """The updates without end, going on after `done` updates of `epoch`; always one of them ahead."""
-        updates = self.batcher.updates(epoch, done)
+    def updates(self, place: Place) -> Iterator[Work]:
+        """The updates without end, going on from a place; always one of them ahead."""
+        updates = self.batcher.updates(place)
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in updates)
             return
@@ -46,20 +46,15 @@ class Loader:
                 yield now
 
     def _work(self, update: Update, pool: ThreadPoolExecutor | None) -> Work:
-        source, target = self.split.source.lengths, self.split.target.lengths
-        costs = [self._padded_tokens(indices) for indices in update.micro_batches]
+        sources = [self.split.source.lengths[indices] for indices in update.micro_batches]
+        targets = [self.split.target.lengths[indices] for indices in update.micro_batches]
+        costs = [len(s) * int(s.max() + t.max()) for s, t in zip(sources, targets, strict=True)]
         numbers = share_out(costs, self.size)[self.rank]
-        target_tokens = sum(int(target[indices].sum()) for indices in update.micro_batches)
-        source_tokens = sum(int(source[indices].sum()) for indices in update.micro_batches)
+        source_tokens, target_tokens = (sum(int(lengths.sum()) for lengths in side) for side in (sources, targets))
         batches = (pool.map if pool else map)(
             partial(collate, self.split), [update.micro_batches[number] for number in numbers]
         )
         return Work(update, target_tokens, source_tokens + target_tokens, sum(costs), numbers, batches)
-
-    def _padded_tokens(self, indices: Indices) -> int:
-        """Tokens of both sides with their padding: what a micro-batch costs to compute."""
-        longest = self.split.source.lengths[indices].max() + self.split.target.lengths[indices].max()
-        return len(indices) * int(longest)
 
 
 def share_out(costs: list[int], ranks: int) -> list[list[int]]:

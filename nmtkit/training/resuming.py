@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.data.batching import START
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
@@ -51,7 +52,7 @@ def resumed_state(checkpoint: Checkpoint, metric: str, options: TrainingOptions)
     progress, resets = checkpoint.progress, new_resets(checkpoint, options)
     state = RunState(**{part.name: progress[part.name] for part in fields(RunState) if part.name in progress})
     if "reset_progress" in resets:
-        state.epoch, state.updates_in_epoch, state.minutes = 1, 0, 0.0
+        state.place, state.updates_in_epoch, state.minutes = START, 0, 0.0
     if "reset_progress" in resets or progress["best_metric"] != metric:
         state.best, state.validations_since_best = None, 0
     if "reset_lr_schedule" in resets:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from nmtkit.config import flag
+from nmtkit.data.batching import Place
 from nmtkit.data.config import DatasetConfig
 from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.training.config import (
@@ -17,6 +19,8 @@ from nmtkit.training.config import (
     ValidationConfig,
 )
 from nmtkit.training.loss import perplexity
+
+_OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ class TrainingOptions:
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """All options as plain values, group by group."""
         return {part.name: getattr(self, part.name).to_dict() for part in fields(self)}
+
+    def common(self) -> dict[str, Any]:
+        """The options, by flag, that all processes of a run must have been given alike."""
+        groups = self.to_dict().values()
+        return {flag(name): value for group in groups for name, value in group.items() if name not in _OF_A_MACHINE}
 
 
 @dataclass
@@ -71,6 +80,8 @@ class RunState:
 
     update: int = 0
     epoch: int = 1
+    part: int = 0  #: of the epoch, as it is planned
+    updates_in_part: int = 0
     updates_in_epoch: int = 0
     schedule_start: int = 0  #: the update from which the learning rate's schedule counts
     minutes: float = 0.0
@@ -83,3 +94,12 @@ class RunState:
     validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this very update
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
     scaler: dict[str, Any] = field(default_factory=dict)  #: loss scaling, with fp16 only
+
+    @property
+    def place(self) -> Place:
+        """Where in the data the next update begins."""
+        return Place(self.epoch, self.part, self.updates_in_part)
+
+    @place.setter
+    def place(self, place: Place) -> None:
+        self.epoch, self.part, self.updates_in_part = place

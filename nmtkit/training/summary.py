@@ -84,7 +84,7 @@ def describe_plan(work: Work) -> str:
     """How an epoch is dealt into updates, in one line."""
     batches, tokens = len(work.update.micro_batches), work.target_tokens
     return (
-        f"plan: {work.update.of} updates an epoch; the next has {tokens} target tokens "
+        f"plan: {work.update.an_epoch} updates an epoch; the next has {tokens} target tokens "
         f"in {batches} {'micro-batch' if batches == 1 else 'micro-batches'}, {len(work.numbers)} of them on this device"
     )
 

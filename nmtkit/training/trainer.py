@@ -23,7 +23,7 @@ from nmtkit.checkpoint import Checkpoint, collect_weights, load_weights
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import Batcher
 from nmtkit.data.corpus import Dataset
-from nmtkit.errors import RunError, Stopped, UserError
+from nmtkit.errors import RunError, Stopped
 from nmtkit.log import Progress, finite, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
@@ -53,8 +53,6 @@ from nmtkit.training.summary import (
 )
 from nmtkit.training.validation import VALIDATION, Sample, Validator
 
-_NAMED_LINES = 10  # of sentences without a finite gradient
-
 
 class Totals(NamedTuple):
     """What the ranks add up in each update, so that its decisions are the same on all."""
@@ -75,7 +73,9 @@ def train(folder: Path, options: TrainingOptions) -> None:
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
-        trainer = Trainer(Dataset.open(folder, options.dataset.verify), options, ranks)
+        trainer = ranks.together(lambda: Trainer(Dataset.open(folder, options.dataset.verify), options, ranks))
+        data = trainer.dataset.checksums(trainer.split.name)
+        ranks.check_same({**options.common(), "--precision": trainer.precision, **data})
         trainer.rehearse() if options.stop.dry_run else trainer.fit()
 
 
@@ -89,6 +89,7 @@ class Trainer:
         self.split = dataset.split("train")
         _check_positions(dataset, self.model_config)
         batches = options.batches
+        self.split.check_lengths("--max-tokens", batches.max_tokens, "preprocess with a smaller --max-length")
         self.batcher = Batcher(
             self.split.source.lengths, self.split.target.lengths, batches.batch_tokens, batches.max_tokens, batches.seed
         )
@@ -149,7 +150,7 @@ class Trainer:
         self.began = time.monotonic() - 60 * self.state.minutes
         self.pace = Pace(self.state)
         self.updates_an_epoch = 0  # until the first is there
-        return self.loader.updates(self.state.epoch, self.state.updates_in_epoch)
+        return self.loader.updates(self.state.place)
 
     def _fit(self) -> None:
         updates = self._begin()
@@ -175,13 +176,12 @@ class Trainer:
         state, window = self.state, self.window
         if not self.updates_an_epoch:
             logger.info("%s", describe_plan(work))
-        self.updates_an_epoch = work.update.of
+        self.updates_an_epoch = work.update.an_epoch
         window.waiting += time.perf_counter() - start
 
         state.update += 1
-        state.epoch, state.updates_in_epoch = work.update.epoch, work.update.number
-        if work.update.number == work.update.of:
-            state.epoch, state.updates_in_epoch = work.update.epoch + 1, 0
+        state.place = work.update.after
+        state.updates_in_epoch = state.updates_in_epoch + 1 if state.epoch == work.update.epoch else 0
         state.validation = {}
         totals = Totals(*self.gradient.compute(state.update, share, work.target_tokens, self._votes()))
         self._decide(totals)
@@ -240,12 +240,11 @@ class Trainer:
             for row in self.gradient.not_finite(self.state.update, number, batch)
         ]
         guilty = sorted(pair for pairs in self.ranks.gather(mine) for pair in pairs)
-        named = ", ".join(str(pair + 1) for pair in guilty[:_NAMED_LINES]) + (
-            ", …" if len(guilty) > _NAMED_LINES else ""
-        )
         of = sum(map(len, work.update.micro_batches))
         pairs = (
-            f"{len(guilty)} of its {of} sentence pairs are to blame: {named}" if guilty else "no pair by itself does it"
+            f"{len(guilty)} of its {of} sentence pairs are to blame: {self.split.lines.name(guilty)}"
+            if guilty
+            else "no pair by itself does it"
         )
         return RunError(
             f"{self.state.skipped_in_a_row} updates in a row had no finite gradient, the last is {self.state.update} "
@@ -434,9 +433,4 @@ def _check_positions(dataset: Dataset, config: ModelConfig) -> None:
     if config.positions != "learned":
         return
     for split in (dataset.split(name) for name in dataset.split_names if name in ("train", VALIDATION)):
-        longest = max(int(side.lengths.max(initial=0)) for side in (split.source, split.target))
-        if longest > config.max_positions:
-            raise UserError(
-                f"--max-positions {config.max_positions}: split '{split.name}' has a sentence of {longest} tokens: "
-                f"give at least {longest}, or take --positions sinusoidal"
-            )
+        split.check_lengths("--max-positions", config.max_positions, "take --positions sinusoidal")
