@@ -17,6 +17,14 @@ class RunError(NmtkitError):
     """A failure while running: a full disk, a diverged training, a worker that died."""
 
 
+class SaidElsewhere(NmtkitError):  # noqa: N818 (it is another's)
+    """The end of a process whose run another process ends with a word for all."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("another process of the run says why it ends")
+        self.exit_code = exit_code
+
+
 class Stopped(NmtkitError):  # noqa: N818 (it is none)
     """The user asked to stop, by a signal, and it was done in good order."""
 

@@ -27,7 +27,7 @@ class SoupConfig(Config):
     kind: str = option("pea", choices=("pea", "leek"), help="Which soup.")
     bread: bool = option(True, help="Whether with bread.")
     guest: tuple[str, ...] = option((), help="Who comes; several times for several guests.")
-    chair_count: int | None = option(None, min=1, help="Chairs, if not one a spoon.")
+    chair_count: int | None = option(None, min=1, unset="one a spoon", help="Chairs.")
 
 
 @dataclass(frozen=True)
@@ -200,6 +200,7 @@ def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytes
         for field in dataclasses.fields(config):
             assert "--" + field.name.replace("_", "-") in text
     assert re.search(r"--spoons INTEGER +How many spoons\.  \[default: 4\]", text)
+    assert re.search(r"--chair-count INTEGER +Chairs\.  \[default: \(one a spoon\)\]", text)
     assert "[default: None]" not in text
 
 

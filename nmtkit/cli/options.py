@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 import types
 import typing
@@ -24,7 +25,7 @@ import click
 from click.core import ParameterSource
 
 from nmtkit.config import Config, flag
-from nmtkit.errors import NmtkitError, UserError
+from nmtkit.errors import NmtkitError, RunError, SaidElsewhere, UserError
 from nmtkit.version import __version__
 
 if sys.version_info >= (3, 11):
@@ -34,6 +35,7 @@ else:
 
 F = TypeVar("F", bound=Callable[..., Any])
 COMMON = "Common options"
+_SECONDS_TO_SPEAK = 2.0
 
 
 class ConfigOption(click.Option):
@@ -111,7 +113,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         type=click.Choice(choices) if choices else kind,
         default=None if multiple else field.default,
         multiple=multiple,
-        show_default=not optional and field.default not in ("", ()),
+        show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),
         metavar=field.metadata["metavar"],
         help=field.metadata["help"],
     )
@@ -232,6 +234,8 @@ class Command(click.Command):
             # The reader has gone (`… | head`): end as quietly as a Unix tool, and keep Python from complaining.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
+        except SaidElsewhere as error:
+            return _let_another_speak(error.exit_code)
         except (NmtkitError, OSError, MemoryError) as error:
             if "--debug" in arguments:
                 traceback.print_exc()
@@ -239,8 +243,20 @@ class Command(click.Command):
         return 0
 
     def _report(self, message: str, code: int) -> int:
-        click.echo(f"{self.name}: {message}", err=True)
+        """Say in one line why the command ends. Of the processes that torchrun starts, the first on a machine says what
+        all of them have been told or have met; a failure is said by whom it befalls, by name."""
+        rank, local_rank = (os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK"))
+        if code != RunError.exit_code and local_rank != "0":
+            return _let_another_speak(code)
+        click.echo(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}", err=True)
         return code
+
+
+def _let_another_speak(code: int) -> int:
+    """Wait a little: when one process has ended, torchrun ends the others, be they about to say why."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(_SECONDS_TO_SPEAK)
+    return code
 
 
 class Terminated(BaseException):

@@ -18,8 +18,8 @@ class ModelConfig(Config):
     d_model: int = option(512, min=1, help="Width of embeddings and of every layer's output.")
     d_ff: int = option(2048, min=1, help="Inner width of the feed-forward networks.")
     heads: int = option(8, min=1, help="Attention heads, h in the paper.")
-    d_k: int | None = option(None, min=1, help="Width of a head's queries and keys.  [default: d_model / heads]")
-    d_v: int | None = option(None, min=1, help="Width of a head's values.  [default: d_model / heads]")
+    d_k: int | None = option(None, min=1, unset="d_model / heads", help="Width of a head's queries and keys.")
+    d_v: int | None = option(None, min=1, unset="d_model / heads", help="Width of a head's values.")
     dropout: float = option(0.1, min=0.0, below=1.0, help="On each sub-layer's output and on the embeddings (§5.4).")
     attention_dropout: float = option(0.0, min=0.0, below=1.0, help="On attention weights (not in the paper).")
     activation_dropout: float = option(
@@ -31,8 +31,8 @@ class ModelConfig(Config):
     share_embeddings: str | None = option(
         None,
         choices=("all", "decoder", "none"),
-        help="One matrix for source, target and output (the paper); one for target and output; or three.  "
-        "[default: all, or decoder where the vocabularies are separate]",
+        unset="all, or decoder where the vocabularies are separate",
+        help="One matrix for source, target and output (the paper); one for target and output; or three.",
     )
     attention_window: int | None = option(
         None, min=1, metavar="R", help="Restrict self-attention to R positions to each side (§4, r in Table 1)."
@@ -97,4 +97,4 @@ class DeviceConfig(Config):
         help="Number format; auto: bf16 where the hardware multiplies it fast, else fp32. Results differ a little "
         "between the formats, and so with auto between machines.",
     )
-    threads: int | None = option(None, min=1, help="CPU threads.  [default: all cores]")
+    threads: int | None = option(None, min=1, unset="all cores", help="CPU threads.")

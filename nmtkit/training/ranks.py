@@ -6,12 +6,12 @@ A run without torchrun is a group of one, for which everything here is a plain f
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed
 
-from nmtkit.errors import NmtkitError, RunError, UserError
+from nmtkit.errors import NmtkitError, RunError, SaidElsewhere, UserError
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 class Ranks:
     """This process among the others: `rank` of `size`, computing on `device`.
 
-    `sum`, `gather`, `on_main` and `hand_out` are collective: all ranks call them, in the same order.
+    All its methods but `shared` are collective: all ranks call them, in the same order.
     """
 
     def __init__(self, device: torch.device, rank: int = 0, size: int = 1) -> None:
@@ -68,6 +68,32 @@ class Ranks:
         result: T = outcome[0]
         return result
 
+    def together(self, function: Callable[[], T]) -> T:
+        """Call a function on every rank. An error on any of them ends them all, and the main process reports it: as it
+        is where all have met it, else with the rank that has."""
+        if self.size == 1:
+            return function()
+        result, mine = None, None
+        try:
+            result = function()
+        except NmtkitError as error:
+            mine = error
+        errors = self.gather(mine)
+        for rank, met in enumerate(errors):
+            if met is not None:
+                alike = {str(each) for each in errors} == {str(met)}
+                raise self.shared(met if alike else type(met)(f"rank {rank}: {met}"))
+        return cast("T", result)
+
+    def check_same(self, facts: Mapping[str, object]) -> None:
+        """UserError, on all ranks, where one of them has other facts than the main process, naming the first."""
+        everywhere = self.gather(dict(facts))
+        for rank, theirs in enumerate(everywhere):
+            for name, fact in everywhere[0].items():
+                if theirs[name] != fact:
+                    message = f"rank {rank} has {name} {theirs[name]}, but rank 0 has {fact}: all need the same"
+                    raise self.shared(UserError(message))
+
     def hand_out(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The main process's tensors, on every rank's device."""
         if self.size == 1:
@@ -81,18 +107,18 @@ class Ranks:
             distributed.broadcast(result[name], src=0)
         return result
 
-    def shared(self, error: NmtkitError) -> BaseException:
+    def shared(self, error: NmtkitError) -> NmtkitError:
         """An error that all ranks have come to: itself in the main process, a silent end in the others."""
-        return error if self.is_main else SystemExit(error.exit_code)
+        return error if self.is_main else SaidElsewhere(error.exit_code)
 
 
-def in_environment() -> tuple[int, int, int]:
-    """(rank, size, rank on this machine) as torchrun tells its processes."""
-    rank, size, local = (int(os.environ.get(name, default)) for name, default in _VARIABLES.items())
-    return rank, size, local
+def in_environment() -> tuple[int, int, int, int]:
+    """(rank, size, rank on this machine, size on this machine) as torchrun tells its processes."""
+    rank, size, local, local_size = (int(os.environ.get(name, default)) for name, default in _VARIABLES.items())
+    return rank, size, local, local_size
 
 
-_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
 @contextlib.contextmanager
@@ -101,14 +127,14 @@ def join(device: torch.device) -> Iterator[Ranks]:
 
     Raises UserError where a machine has more processes than GPUs; RunError when another process is lost.
     """
-    rank, size, local = in_environment()
+    rank, size, local, local_size = in_environment()
     if size == 1:
         yield Ranks(device)
         return
     if device.type == "cuda":
-        if local >= torch.cuda.device_count():
+        if local_size > torch.cuda.device_count():
             raise UserError(
-                f"process {local} of this machine has no GPU, there are {torch.cuda.device_count()}: "
+                f"{local_size} processes on a machine that has {torch.cuda.device_count()} GPUs: "
                 "start torchrun with --nproc-per-node of at most that"
             )
         device = torch.device("cuda", local)
@@ -119,7 +145,7 @@ def join(device: torch.device) -> Iterator[Ranks]:
     except RuntimeError as error:
         if _is_lost_connection(error):
             raise RunError(
-                f"rank {rank}: the connection to another process of the run was lost; torchrun names the one that "
+                "the connection to another process of the run was lost; torchrun names the one that "
                 "failed first. The same command goes on from the last checkpoint"
             ) from error
         raise
