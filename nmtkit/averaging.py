@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
+from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, read_progress
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
 from nmtkit.tokenizer import tokenizer_differences
@@ -32,7 +32,7 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     judged: list[tuple[float, int, Path]] = []
     metrics = set()
     for update, path in _up_to(folder, until):
-        progress = load_checkpoint(path).progress
+        progress = read_progress(path)
         metric = progress.get("best_metric")
         if metric is not None and progress.get(metric) is not None:
             metrics.add(metric)

@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import shutil
+import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -113,6 +114,23 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise UserError(f"{path}: not a checkpoint of nmtkit ({type(error).__name__})") from error
 
 
+def read_progress(path: Path) -> dict[str, Any]:
+    """The `progress` of a checkpoint, without its tensors: quick however large the model is.
+
+    UserError as of `load_checkpoint`, but for damage outside the header, which is not looked at.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            progress: dict[str, Any] = _read_header(archive.read("archive/data/0"))["progress"]
+            return progress
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except (zipfile.BadZipFile, LookupError, ValueError, TypeError) as error:
+        raise UserError(f"{path}: damaged, or not a checkpoint of nmtkit") from error
+
+
 def list_checkpoints(save_dir: Path) -> list[tuple[int, Path]]:
     """The numbered checkpoints of a folder as (update, path), oldest first."""
     matches = ((_NAME.fullmatch(path.name), path) for path in save_dir.glob("checkpoint_*.pt"))
@@ -165,11 +183,7 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _from_tensors(tensors: dict[str, Tensor]) -> Checkpoint:
-    header = json.loads(_to_bytes(tensors["header"]))
-    if header["format"] != FORMAT:
-        raise UserError("not a checkpoint of nmtkit")
-    if header["version"] != VERSION:
-        raise UserError(f"format version {header['version']}, this nmtkit reads {VERSION}: use a newer nmtkit")
+    header = _read_header(_to_bytes(tensors["header"]))
     source = _tokenizer("source", header, tensors)
     return Checkpoint(
         model_config=ModelConfig.from_dict(header["model"]),
@@ -182,6 +196,15 @@ def _from_tensors(tensors: dict[str, Tensor]) -> Checkpoint:
         optimizer=_with_prefix(_OPTIMIZER, tensors) or None,
         ema=_with_prefix(_EMA, tensors) or None,
     )
+
+
+def _read_header(content: bytes) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(content)
+    if header["format"] != FORMAT:
+        raise UserError("not a checkpoint of nmtkit")
+    if header["version"] != VERSION:
+        raise UserError(f"format version {header['version']}, this nmtkit reads {VERSION}: use a newer nmtkit")
+    return header
 
 
 def _tokenizer(side: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> Tokenizer:

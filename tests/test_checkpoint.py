@@ -22,6 +22,7 @@ from nmtkit.checkpoint import (
     link_checkpoint,
     list_checkpoints,
     load_checkpoint,
+    read_progress,
     save_checkpoint,
 )
 from nmtkit.errors import RunError, UserError
@@ -188,6 +189,23 @@ def test_one_changed_byte_anywhere_is_noticed(tiny_checkpoint: Path, tmp_path: P
             load_checkpoint(path)
 
 
+def test_progress_is_read_without_the_tensors(full: Checkpoint, tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    save_checkpoint(path, full)
+    assert read_progress(path) == full.progress
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1  # in the middle of the tensors
+    path.write_bytes(content)
+    assert read_progress(path) == full.progress
+    header = content.index(b'{"format"')
+    for place in (header, header + 20, content.index(b'"progress"'), header + 300):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match=rf"^{path}: damaged"):
+            read_progress(path)
+
+
 def test_bytes_added_at_the_end_are_noticed(tiny_checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "longer.pt"
     path.write_bytes(tiny_checkpoint.read_bytes() + b"\n")
@@ -199,14 +217,16 @@ def test_bytes_added_at_the_end_are_noticed(tiny_checkpoint: Path, tmp_path: Pat
 def test_what_is_no_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other.pt"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=rf"^{path}: "):
-        load_checkpoint(path)
+    for read in (load_checkpoint, read_progress):
+        with pytest.raises(UserError, match=rf"^{path}: "):
+            read(path)
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.pt", tmp_path):
-        with pytest.raises(UserError, match=str(path)):
-            load_checkpoint(path)
+        for read in (load_checkpoint, read_progress):
+            with pytest.raises(UserError, match=str(path)):
+                read(path)
 
 
 class Harmful:
