@@ -169,7 +169,11 @@ def documents() -> list[Path]:
 
 
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+)\b")
-OTHERS = {"--nproc-per-node", "--retry"}  # of torchrun and curl
+OTHERS = {  # of torchrun, SLURM and curl
+    *("--nproc-per-node", "--nnodes", "--max-restarts", "--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
+    *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
+    "--retry",
+}
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -179,6 +183,27 @@ def test_documents_name_flags_that_exist(document: Path) -> None:
     assert set(FLAG.findall(text)) - known == set()
     for command, arguments in re.findall(r"\bnmt-(preprocess|train|average|generate)\b([^\n|;`&]*)", text):
         assert set(FLAG.findall(arguments)) - flags(command) == set(), f"nmt-{command}{arguments}"
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_show_commands_that_can_be_given(document: Path) -> None:
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for name, words in re.findall(r"\bnmt-(preprocess|train|average|generate) ([^\n|<>]*)", block):
+            main = import_module(f"nmtkit.cli.{name}").main
+            arguments = re.sub(r"--config \S+", "", words)  # a file that is not there
+            main.make_context(f"nmt-{name}", shlex.split(arguments))
+
+
+def test_the_table_of_faults_names_tests_that_exist() -> None:
+    ours = {
+        name
+        for path in (ROOT / "tests").glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/training.md").read_text()))
+    assert named
+    assert named - ours == set()
 
 
 def commands_in(text: str) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from test_train_cli import metrics
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.training.validation import SAMPLES
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -29,6 +32,18 @@ def curves(board: Path) -> dict[str, dict[int, object]]:
         found[tag] = {point.step: make_ndarray(point.tensor_proto).item() for point in points}
         assert len(found[tag]) == len(points), f"{tag}: two values for one update"
     return found
+
+
+def test_every_number_is_documented_and_every_documented_one_written(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2, "--valid-bleu")
+    document = (ROOT / "docs/formats.md").read_text(encoding="utf-8").split("## metrics.jsonl")[1]
+    both, *documented = (
+        {key for row in re.findall(r"^\| (`.*?) \|", table, re.M) for key in re.findall(r"`(\w+)`", row)}
+        for table in document.split("| key | unit |")[1:]
+    )
+    for event, keys in zip(("train", "valid"), documented, strict=True):
+        for row in metrics(tmp_path, event):
+            assert row.keys() == both | keys
 
 
 def test_tensorboard_shows_every_number_and_some_sentences(
