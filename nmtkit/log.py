@@ -133,4 +133,4 @@ class Progress:
         elif self.lines and _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             rate = (self.done - self.at_start) / (self.last_line - self.start)
-            report(self.title, {self.unit: self.done, "of": self.total, "per_second": round(rate)})
+            report(self.title, {self.unit: self.done, "of": self.total, "per_second": round(rate, 2)})

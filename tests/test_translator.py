@@ -146,3 +146,13 @@ def test_batches_hold_similar_lengths_and_keep_their_budget() -> None:
     batches = list(batches_by_length(lengths, batch_tokens=20))
     assert batches == [[5], [2, 8], [3, 4, 0, 7]]
     assert all(len(batch) == 1 or len(batch) * (lengths[batch[0]] + 1) <= 20 for batch in batches)
+
+
+def test_lines_count_as_translated_before_their_turn_to_be_given_back(translator: Translator) -> None:
+    lines = ["dog", "", "the dog runs on the street"]
+    counts: list[int] = []
+    stream = translator.stream(lines, SEARCH, StreamConfig(batch_tokens=1), counts.append)
+    next(stream)
+    assert counts == [1, 1, 1]  # the blank one, the longest, then the first
+    assert len(list(stream)) == 2
+    assert sum(counts) == len(lines)

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
@@ -145,14 +145,13 @@ def main(
 
     tally = _Tally()
     start = time.monotonic()
-    if split is not None:
-        translations = translator.stream_encoded(tally.count(_without_eos(split.source)), search, batches)
-    else:
-        raw_lines = sys.stdin.buffer if source.input is None else read_raw_lines(source.input)
-        translations = translator.stream(tally.decode(tally.count(raw_lines)), search, batches)
-    if result.output is not None or not sys.stdout.isatty():
-        translations = _with_progress(translations, None if split is None else len(split))
-    best = _write(translations, result, search.nbest, tally, keep=bool(references))
+    with _progress(result, None if split is None else len(split)) as advance:
+        if split is not None:
+            translations = translator.stream_encoded(tally.count(_without_eos(split.source)), search, batches, advance)
+        else:
+            raw_lines = sys.stdin.buffer if source.input is None else read_raw_lines(source.input)
+            translations = translator.stream(tally.decode(tally.count(raw_lines)), search, batches, advance)
+        best = _write(translations, result, search.nbest, tally, keep=bool(references))
     tally.report(time.monotonic() - start)
     if references:
         _evaluate(best, references, evaluation, loaded.target_language)
@@ -248,11 +247,14 @@ class _Tally:
         report("translated", values | rates)
 
 
-def _with_progress(translations: Iterable["Translation"], total: int | None) -> Iterator["Translation"]:
-    with Progress("translating", total=total) as progress:
-        for translation in translations:
-            yield translation
-            progress.advance()
+@contextmanager
+def _progress(result: OutputConfig, total: int | None) -> Iterator[Callable[[int], None]]:
+    """What to call with the number of lines that were translated; shows nothing between translations on a terminal."""
+    if result.output is None and sys.stdout.isatty():
+        yield lambda count: None
+    else:
+        with Progress("translating", total=total) as progress:
+            yield progress.advance
 
 
 def _write(

@@ -21,6 +21,11 @@ from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import EOS, SPECIALS
 
 T = TypeVar("T")
+Advance = Callable[[int], object]
+
+
+def _ignore(count: int) -> None:
+    """Nobody asks how far the work has come."""
 
 
 @dataclass(frozen=True)
@@ -99,24 +104,32 @@ class Translator:
         return [translation.text for translation in self.stream(lines, SearchConfig(**options))]
 
     def stream(
-        self, lines: Iterable[str], config: SearchConfig | None = None, batches: StreamConfig | None = None
+        self,
+        lines: Iterable[str],
+        config: SearchConfig | None = None,
+        batches: StreamConfig | None = None,
+        advance: Advance = _ignore,
     ) -> Iterator[Translation]:
         """One translation for each line, in order, while the lines are read: at most `batches.buffer` ahead.
 
         Blank lines, and those that leave the tokenizer without a piece, become empty without reaching the model.
         Lines beyond `batches.max_source_tokens` are cut, and a warning at the end counts them. Raises RunError where
-        the model gives no finite probabilities.
+        the model gives no finite probabilities. `advance` is called with each number of lines that have been
+        translated, be it that others before them have not, so that they are not given back yet.
         """
-        return self._stream(lines, self._encode, config or SearchConfig(), batches or StreamConfig())
+        return self._stream(lines, self._encode, config or SearchConfig(), batches or StreamConfig(), advance)
 
     def stream_encoded(
         self,
         sentences: Iterable[Sequence[int]],
         config: SearchConfig | None = None,
         batches: StreamConfig | None = None,
+        advance: Advance = _ignore,
     ) -> Iterator[Translation]:
         """Like `stream`, for sentences that are ids of the source vocabulary already, without EOS."""
-        return self._stream(sentences, self._decode_source, config or SearchConfig(), batches or StreamConfig())
+        return self._stream(
+            sentences, self._decode_source, config or SearchConfig(), batches or StreamConfig(), advance
+        )
 
     def _encode(self, lines: list[str]) -> list[_Sentence]:
         encoded = zip(lines, self.source.encode(lines), strict=True)
@@ -131,6 +144,7 @@ class Translator:
         prepare: Callable[[list[T]], list[_Sentence]],
         config: SearchConfig,
         batches: StreamConfig,
+        advance: Advance,
     ) -> Iterator[Translation]:
         longest = min(batches.max_source_tokens, self._longest or batches.max_source_tokens)
         overlong = 0
@@ -138,15 +152,17 @@ class Translator:
             sentences = prepare(chunk)
             overlong += sum(len(sentence.ids) > longest for sentence in sentences)
             lengths = [min(len(sentence.ids), longest) for sentence in sentences]
-            for number, hypotheses in _in_order(self._search(sentences, lengths, config, batches.batch_tokens)):
+            found = self._search(sentences, lengths, config, batches.batch_tokens, advance)
+            for number, hypotheses in _in_order(found):
                 yield self._translation(sentences[number], hypotheses)
         if overlong:
             logger.warning("%d lines were cut to their first %d tokens (--max-source-tokens)", overlong, longest)
 
     def _search(
-        self, sentences: list[_Sentence], lengths: list[int], config: SearchConfig, batch_tokens: int
+        self, sentences: list[_Sentence], lengths: list[int], config: SearchConfig, batch_tokens: int, advance: Advance
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """The hypotheses of each sentence, in the order of their batches; none for a sentence without pieces."""
+        advance(lengths.count(0))
         yield from ((number, []) for number, length in enumerate(lengths) if length == 0)
         for batch in batches_by_length(lengths, batch_tokens):
             rows = [[*sentences[number].ids[: lengths[number]], EOS] for number in batch]
@@ -157,6 +173,7 @@ class Translator:
                     "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
                     "for them (try fp32)"
                 )
+            advance(len(batch))
             yield from zip(batch, found, strict=True)
 
     def _translation(self, sentence: _Sentence, hypotheses: list[Hypothesis]) -> Translation:
