@@ -60,6 +60,7 @@ class Window:
     padded_tokens: int = 0
     seconds: float = 0.0
     waiting: float = 0.0  #: seconds, of those above, without a micro-batch to work on
+    flops: int = 0  #: the model's own, padding left out
 
     def averages(self) -> dict[str, float]:
         """The sums by token and by second, as a log line has them; no number where every update was skipped."""
@@ -85,6 +86,7 @@ class RunState:
     updates_in_epoch: int = 0
     schedule_start: int = 0  #: the update from which the learning rate's schedule counts
     minutes: float = 0.0
+    flops: int = 0  #: the model's own, so far
     skipped: int = 0  #: updates with a gradient that was not finite
     skipped_in_a_row: int = 0
     out_of_memory: int = 0  #: updates that were begun anew for it, and what was learned from that

@@ -28,6 +28,7 @@ from nmtkit.log import Progress, finite, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
+from nmtkit.training.cost import Cost
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.fine_tuning import freeze, given_weights
 from nmtkit.training.gradient import UpdateGradient, autocast
@@ -97,6 +98,7 @@ class Trainer:
         torch.manual_seed(batches.seed)
         self.model = Transformer(self.model_config, len(dataset.source.vocab), len(dataset.target.vocab))
         self.model.to(ranks.device)
+        self.cost = Cost(self.model_config, len(dataset.target.vocab), self.split, ranks, self.precision)
         freeze(self.model, options.fine_tuning.freeze)
         sharded = options.distributed.shard_optimizer and ranks.size > 1
         self.optimizer = make_optimizer(self.model, options.optimizer, sharded)
@@ -164,6 +166,7 @@ class Trainer:
                 stop = self._conclude()
                 progress.advance()
         logger.info("stopped after update %d: %s", self.state.update, stop)
+        logger.info("%s", self.cost.describe(self.state.flops, self.state.minutes))
         if self.stop_signal:
             message = f"{stop}: update {self.state.update} is done and saved; the same command goes on"
             raise self.ranks.shared(Stopped(message, self.stop_signal))
@@ -192,6 +195,8 @@ class Trainer:
             raise self.ranks.shared(self._diverged(work, share))
         window.tokens += work.tokens
         window.padded_tokens += work.padded_tokens
+        flops = self.cost.flops(work.update)
+        window.flops, state.flops = window.flops + flops, state.flops + flops
         window.seconds += time.perf_counter() - start
 
     def _votes(self) -> tuple[float, ...]:
@@ -396,6 +401,7 @@ class Trainer:
         values = {
             "epoch": state.epoch,
             **self.window.averages(),
+            "mfu": self.cost.utilization(self.window.flops, self.window.seconds),
             "lr": self.rate,
             "gradient_norm": self.gradient_norm,
             "skipped": state.skipped or None,

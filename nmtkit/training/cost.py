@@ -1,0 +1,42 @@
+"""What a run costs in floating-point operations, and how much of its devices' rated speed it makes use of."""
+
+import numpy as np
+import torch
+
+from nmtkit.data.batching import Update
+from nmtkit.data.corpus import Split
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
+from nmtkit.training.ranks import Ranks
+
+
+class Cost:
+    """Counts the model's own operations of a run, and sets them against what its devices could do."""
+
+    def __init__(
+        self, config: ModelConfig, target_size: int, split: Split, ranks: Ranks, precision: torch.dtype
+    ) -> None:
+        self.config, self.target_size, self.split = config, target_size, split
+        self.devices = ranks.size
+        self.device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type
+        self.half = precision != torch.float32
+
+    def flops(self, update: Update) -> int:
+        """Of an update's forward and backward passes, padding left out."""
+        indices = np.concatenate(update.micro_batches)
+        lengths = self.split.source.lengths[indices], self.split.target.lengths[indices]
+        return training_flops(self.config, self.target_size, *lengths)
+
+    def utilization(self, flops: int, seconds: float) -> float | None:
+        """The share of the devices' rated operations; None where the rate of such a device is not known."""
+        peak = peak_flops(self.device, self.half)
+        return None if peak is None else flops / (seconds * peak * self.devices)
+
+    def describe(self, flops: int, minutes: float) -> str:
+        """The whole run's cost, in one line; also as in Table 2 of the paper where that can be told."""
+        rates = rates_of(self.device)
+        as_in_paper = ""
+        if rates is not None:
+            estimate = table2_flops(60 * minutes, self.devices, rates.single * 1e12)
+            as_in_paper = f"; {estimate:.2g} as in the paper's Table 2 (time × devices × {rates.single:g} TFLOPS)"
+        return f"cost: {flops:.2g} floating-point operations of the model's own{as_in_paper}"

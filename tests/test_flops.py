@@ -1,0 +1,84 @@
+"""The count of floating-point operations against torch's own counter, and against the paper's figures."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.flops import forward_flops, peak_flops, rates_of, table2_flops, training_flops
+from nmtkit.model.transformer import Transformer
+from nmtkit.training.loss import projected_cross_entropy
+
+SIZES: dict[str, Any] = {"d_model": 12, "d_ff": 20, "heads": 3, "encoder_layers": 2, "decoder_layers": 3}
+W = 30
+
+
+def lengths(*values: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
+    return np.array(values, np.int32)
+
+
+@pytest.mark.parametrize("options", [{}, {"d_k": 5, "d_v": 2}, {"norm": "pre", "share_embeddings": "none"}])
+def test_forward_and_training_are_what_torch_counts(options: dict[str, Any]) -> None:
+    config = ModelConfig(**SIZES, **options)
+    model = Transformer(config, W, W).train()
+    pairs, S, T = 4, 7, 5  # so short that attention takes its explicit path, whose products torch counts
+    src, tgt = torch.randint(4, W, (pairs, S)), torch.randint(4, W, (pairs, T))
+    sizes = lengths(*[S] * pairs), lengths(*[T] * pairs)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(src, tgt)
+    assert forward_flops(config, W, *sizes) == counter.get_total_flops()
+    with FlopCounterMode(display=False) as counter:
+        hidden = model.decode(tgt, model.encode(src)).flatten(0, 1)
+        loss, _ = projected_cross_entropy(hidden, model.output_matrix, tgt.flatten(), 0.1)
+        torch.autograd.backward(loss)
+    assert training_flops(config, W, *sizes) == counter.get_total_flops()
+
+
+def test_sentences_add_up_each_with_its_own_length() -> None:
+    config = ModelConfig(**SIZES)
+    together = forward_flops(config, W, lengths(3, 90), lengths(8, 70))
+    assert together == forward_flops(config, W, lengths(3), lengths(8)) + forward_flops(
+        config, W, lengths(90), lengths(70)
+    )
+
+
+def test_a_window_makes_the_cost_of_attention_linear() -> None:
+    config = ModelConfig(**SIZES, attention_window=4)
+    short, longer, longest = (forward_flops(config, W, lengths(n), lengths(1)) for n in (100, 200, 300))
+    assert longest - longer == longer - short
+    assert short < forward_flops(ModelConfig(**SIZES), W, lengths(100), lengths(1))
+
+
+def test_the_base_model_costs_about_six_operations_a_parameter_and_token() -> None:
+    """Of its 63 M parameters, each token passes those of its side and, on the target's, the projection."""
+    config = ModelConfig()
+    cost = training_flops(config, 37_000, lengths(*[25] * 1000), lengths(*[25] * 1000)) / 25_000
+    assert cost == pytest.approx(6 * 63e6, rel=0.03)
+
+
+def test_table_2_of_the_paper() -> None:
+    rates = rates_of("Tesla P100-SXM2-16GB")
+    assert rates is not None
+    assert table2_flops(12 * 3600, 8, rates.single * 1e12) == pytest.approx(3.3e18, rel=0.01)
+    assert table2_flops(3.5 * 86400, 8, rates.single * 1e12) == pytest.approx(2.3e19, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "half", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", True, 989e12),
+        ("NVIDIA H100 PCIe", True, 756e12),
+        ("NVIDIA A100-SXM4-80GB", True, 312e12),
+        ("NVIDIA A100-SXM4-80GB", False, 19.5e12),
+        ("Tesla V100-SXM2-16GB", True, 125e12),
+        ("NVIDIA L40S", True, 362e12),
+        ("NVIDIA L4", True, 121e12),
+        ("Tesla P100-PCIE-16GB", True, 9.5e12),
+        ("NVIDIA GeForce 256", True, None),
+    ],
+)
+def test_devices_are_known_by_their_names(name: str, half: bool, expected: float | None) -> None:
+    assert peak_flops(name, half) == expected
