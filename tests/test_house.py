@@ -21,13 +21,13 @@ COMMANDS = ("preprocess", "train", "average", "generate")
 # From the ground up. A module imports what stands on lower floors, and what stands in its own entry of its own floor;
 # neighbours on one floor do not know each other. The picture of it is in docs/architecture.md.
 FLOORS: list[list[str]] = [
-    ["checksum", "errors", "version"],
+    ["checksum", "errors", "spm_model", "version"],
     ["config", "text", "vocab", "staging", "workers"],
     ["log", "tokenizer"],
     ["data", "model"],
     ["checkpoint"],
     ["decoding"],
-    ["averaging", "preprocessing", "training"],
+    ["averaging", "exporting", "preprocessing", "training"],
     ["cli.options"],
     ["cli.average", "cli.generate", "cli.preprocess", "cli.train", "__init__"],
 ]
