@@ -90,6 +90,12 @@ def test_no_module_imports_itself_on_any_way_deferred_imports_counted() -> None:
     tuple(TopologicalSorter(imports()).static_order())  # raises CycleError, which names the circle
 
 
+def test_every_module_has_its_place_in_the_description_of_the_house() -> None:
+    described = set(re.findall(r"`([a-z_.]+)`", (ROOT / "docs/architecture.md").read_text(encoding="utf-8")))
+    inside = {module.partition(".")[2] for module in imports() if not module.startswith("cli") and "." in module}
+    assert inside - described - {"config"} == set()
+
+
 def test_each_entry_of_the_floors_exists() -> None:
     entries = {entry for floor in FLOORS for entry in floor}
     assert entries == {place(module)[1] for module in imports() if module != "cli"}

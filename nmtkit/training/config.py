@@ -16,6 +16,14 @@ class BatchConfig(Config):
         4096, min=1, help="Bound of one micro-batch on one device: padded tokens of source and of target."
     )
     seed: int = option(1, min=0, max=2**63 - 1, help="Of initial weights, data order and dropout.")
+    subword_sampling: float = option(
+        0.0,
+        min=0.0,
+        max=1.0,
+        metavar="P",
+        help="Draw the pieces of training sentences anew in every epoch: the share of BPE merges that are dropped, or "
+        "α of a unigram model (0.1 is usual for both); 0: never. Updates are planned by the pieces as stored.",
+    )
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ class MemoryLimits:
     the most tokens, of both sides and with padding, that a micro-batch of such sentences may have.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_tokens: int) -> None:
+        self.max_tokens = max_tokens  # of a side, padded; passed only by what is not planned, as sampled subwords are
         self.by_length: dict[str, int] = {}
 
     def __str__(self) -> str:
@@ -53,10 +54,12 @@ class MemoryLimits:
         return ", ".join(f"{limit} tokens for sentences of up to {length}" for length, limit in limits)
 
     def cut(self, batch: Batch) -> Iterator[Batch]:
-        """The batch, in parts that keep the limit for its length."""
+        """The batch, in parts of about the same size that keep `max_tokens` and the limit for its length."""
         rows = len(batch.src)
-        limit = self.by_length.get(_length_class(batch))
-        size = rows if limit is None else max(1, limit * rows // batch.padded_tokens)
+        parts = -(-rows // max(1, self.max_tokens // max(batch.src.size(1), batch.tgt_out.size(1))))
+        if limit := self.by_length.get(_length_class(batch)):
+            parts = max(parts, -(-rows // max(1, limit * rows // batch.padded_tokens)))
+        size = -(-rows // parts)
         for begin in range(0, rows, size):
             yield _rows(batch, slice(begin, begin + size))
 
@@ -101,9 +104,10 @@ class UpdateGradient:
         scaler: torch.amp.GradScaler,
         smoothing: float,
         seed: int,
+        max_tokens: int,
     ) -> None:
         self.ranks, self.precision, self.scaler, self.seed = ranks, precision, scaler, seed
-        self.limits = MemoryLimits()
+        self.limits = MemoryLimits(max_tokens)
         self.times_out_of_memory = 0
         self.loss = MicroBatchLoss(model, smoothing)
         self._attempt: Batch  # what was computed last

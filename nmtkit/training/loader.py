@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
-from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batch import Batch, collate, make_batch
 from nmtkit.data.batching import Batcher, Place, Update
-from nmtkit.data.corpus import Split
+from nmtkit.data.binary import Indices
+from nmtkit.data.corpus import Dataset, Split
+from nmtkit.data.subwords import SubwordSampling
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.state import TrainingOptions
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,32 @@ class Work:
         """Wait for the micro-batches."""
         return list(zip(self.numbers, self.batches, strict=True))
 
+    def counted(self, share: list[tuple[int, Batch]], ranks: Ranks) -> "Work":
+        """The same with the tokens that there are, where these are not known before the micro-batches are made."""
+        batches = [batch for _, batch in share]
+        target, both, padded = ranks.sum(
+            [
+                sum(batch.target_tokens for batch in batches),
+                sum(batch.source_tokens + batch.target_tokens for batch in batches),
+                sum(batch.padded_tokens for batch in batches),
+            ]
+        )
+        return replace(self, target_tokens=int(target), tokens=int(both), padded_tokens=int(padded))
+
 
 class Loader:
     """Shares the micro-batches of each update out, and collates those of rank `rank` of `size` in threads."""
 
-    def __init__(self, split: Split, batcher: Batcher, rank: int, size: int, num_workers: int) -> None:
-        self.split, self.batcher = split, batcher
+    def __init__(
+        self,
+        split: Split,
+        batcher: Batcher,
+        rank: int,
+        size: int,
+        num_workers: int,
+        sampling: SubwordSampling | None = None,
+    ) -> None:
+        self.split, self.batcher, self.sampling = split, batcher, sampling
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, place: Place) -> Iterator[Work]:
@@ -52,9 +76,24 @@ class Loader:
         numbers = share_out(costs, self.size)[self.rank]
         source_tokens, target_tokens = (sum(int(lengths.sum()) for lengths in side) for side in (sources, targets))
         batches = (pool.map if pool else map)(
-            partial(collate, self.split), [update.micro_batches[number] for number in numbers]
+            partial(self._collate, update.epoch), [update.micro_batches[number] for number in numbers]
         )
         return Work(update, target_tokens, source_tokens + target_tokens, sum(costs), numbers, batches)
+
+    def _collate(self, epoch: int, indices: Indices) -> Batch:
+        if self.sampling is None:
+            return collate(self.split, indices)
+        source, target = self.sampling.gather(epoch, indices)
+        return make_batch(*source, *target)
+
+
+def subword_sampling(dataset: Dataset, split: Split, options: TrainingOptions) -> SubwordSampling | None:
+    """What --subword-sampling asks for. No sentence gets longer than a micro-batch or the model's positions allow."""
+    batches, model = options.batches, options.model
+    if not batches.subword_sampling:
+        return None
+    longest = min(batches.max_tokens, model.max_positions) if model.positions == "learned" else batches.max_tokens
+    return SubwordSampling(dataset, split, batches.subword_sampling, longest, batches.seed)
 
 
 def share_out(costs: list[int], ranks: int) -> list[list[int]]:

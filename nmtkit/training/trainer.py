@@ -32,7 +32,7 @@ from nmtkit.training.cost import Cost
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.fine_tuning import freeze, given_weights
 from nmtkit.training.gradient import UpdateGradient, autocast
-from nmtkit.training.loader import Loader, Work
+from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
 from nmtkit.training.ranks import Ranks, join
@@ -94,7 +94,8 @@ class Trainer:
         self.batcher = Batcher(
             self.split.source.lengths, self.split.target.lengths, batches.batch_tokens, batches.max_tokens, batches.seed
         )
-        self.loader = Loader(self.split, self.batcher, ranks.rank, ranks.size, options.loading.num_workers)
+        workers, sampling = options.loading.num_workers, subword_sampling(dataset, self.split, options)
+        self.loader = Loader(self.split, self.batcher, ranks.rank, ranks.size, workers, sampling)
         torch.manual_seed(batches.seed)
         self.model = Transformer(self.model_config, len(dataset.source.vocab), len(dataset.target.vocab))
         self.model.to(ranks.device)
@@ -141,8 +142,10 @@ class Trainer:
 
     def _gradient(self) -> UpdateGradient:
         """Made once the weights are there: it hands those of the main process to all ranks."""
-        smoothing, seed = self.options.optimizer.label_smoothing, self.options.batches.seed
-        gradient = UpdateGradient(self.model, self.ranks, self.precision, self.scaler, smoothing, seed)
+        smoothing, batches = self.options.optimizer.label_smoothing, self.options.batches
+        gradient = UpdateGradient(
+            self.model, self.ranks, self.precision, self.scaler, smoothing, batches.seed, batches.max_tokens
+        )
         gradient.limits.by_length = self.state.memory_limits
         return gradient
 
@@ -176,6 +179,8 @@ class Trainer:
         start = time.perf_counter()
         work = next(updates)
         share = work.share()
+        if self.loader.sampling is not None:
+            work = work.counted(share, self.ranks)
         state, window = self.state, self.window
         if not self.updates_an_epoch:
             logger.info("%s", describe_plan(work))
