@@ -35,6 +35,8 @@ class MetricsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._waiting:
+            self._append(b"")
         if self._board is not None:
             self._board.close()
 

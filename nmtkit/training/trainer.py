@@ -413,7 +413,7 @@ class Trainer:
             "out_of_memory": state.out_of_memory or None,
             "peak_memory_gib": peak_memory(self.ranks.device),
             "minutes": round(state.minutes, 2),
-            "minutes_left": round(self._minutes_left(), 2),
+            "minutes_left": self._minutes_left(),
         }
         self._record("train", values)
         self.window = Window()
