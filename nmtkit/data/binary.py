@@ -3,6 +3,7 @@
 `docs/formats.md` describes them byte by byte. A sentence is stored with its EOS, so that lengths count it.
 """
 
+import mmap
 import struct
 from pathlib import Path
 from types import TracebackType
@@ -119,9 +120,12 @@ class TokenFile:
             raise UserError(f"{index}: {sizes[0]} bytes do not fit {sentences} sentences; {REMEDY}")
         if sizes[1] != self.tokens * dtype.itemsize:
             raise UserError(f"{tokens}: {sizes[1]} bytes do not fit {self.tokens} tokens; {REMEDY}")
-        # Signed, for differences; and plain arrays, because a slice of a memmap is made anew with all its attributes.
-        self._offsets = np.asarray(np.memmap(index, np.dtype("<i8"), "r", offset=HEADER.size))
-        self._tokens: Tokens = np.asarray(np.memmap(tokens, dtype, "r")) if self.tokens else np.empty(0, dtype)
+        self._offsets = np.frombuffer(_map(index), np.dtype("<i8"), offset=HEADER.size)  # signed, for differences
+        self._tokens: Tokens = np.empty(0, dtype)
+        if self.tokens:
+            mapped = _map(tokens)
+            mapped.madvise(mmap.MADV_RANDOM)  # else each sentence of a shuffled corpus brings a megabyte along
+            self._tokens = np.frombuffer(mapped, dtype)
         if self._offsets[0] != 0 or self._offsets[-1] != self.tokens:
             raise UserError(f"{index}: the offsets are damaged; {REMEDY}")
         self.lengths = StoredLengths(self._offsets, index)
@@ -139,6 +143,11 @@ class TokenFile:
         lengths = self.lengths[sentences]
         shifts = self._offsets[sentences] - (np.cumsum(lengths) - lengths)  # from the result to the file
         return self._tokens[np.arange(lengths.sum()) + np.repeat(shifts, lengths)], lengths
+
+
+def _map(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:
