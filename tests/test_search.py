@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.decoding.search import Hypothesis, best_of_rows, search
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
@@ -23,14 +23,13 @@ Prefix = tuple[int, ...]
 class PrefixState:
     """The state of a model that looks at the whole prefix: one prefix a row."""
 
-    def __init__(self, sentences: list[int], beam: int) -> None:
-        self.beam = beam
-        self.rows: list[tuple[int, Prefix]] = [(sentence, ()) for sentence in sentences for _ in range(beam)]
+    def __init__(self, sentences: list[int]) -> None:
+        self.rows: list[tuple[int, Prefix]] = [(sentence, ()) for sentence in sentences]
 
     def reorder(self, origins: Tensor) -> None:
         self.rows = [self.rows[origin] for origin in origins.tolist()]
-        beams = zip(*[iter(self.rows)] * self.beam, strict=True)
-        assert all(len({sentence for sentence, _ in beam}) == 1 for beam in beams)
+        runs = [sentence for sentence, _ in itertools.groupby(sentence for sentence, _ in self.rows)]
+        assert len(runs) == len(set(runs)), "rows of one sentence stand together"
 
 
 class PrefixModel:
@@ -45,8 +44,8 @@ class PrefixModel:
     def encode(self, src: Tensor) -> list[int]:
         return list(range(src.size(0)))
 
-    def start(self, memory: list[int], beam: int) -> PrefixState:
-        return PrefixState(memory, beam)
+    def start(self, memory: list[int]) -> PrefixState:
+        return PrefixState(memory)
 
     def step(self, tokens: Tensor, state: PrefixState) -> Tensor:
         self.steps += 1
@@ -235,6 +234,17 @@ def test_a_model_without_finite_probabilities_gives_nothing() -> None:
 def test_more_outputs_than_beam_are_refused() -> None:
     with pytest.raises(UserError, match=r"--nbest 5 .* --beam 4"):
         SearchConfig(nbest=5)
+
+
+@pytest.mark.parametrize("width", [3, 63, 64 * 16, 64 * 16 + 1, 8003])
+def test_the_best_of_each_row_are_those_of_topk(width: int) -> None:
+    scores = torch.randn(5, width, generator=torch.Generator().manual_seed(1))
+    scores[0, -2:] = 9.0  # in what is left beside the groups
+    scores[1, 1:] = -math.inf
+    highest, columns = best_of_rows(scores, 4)
+    assert torch.equal(highest, scores.topk(min(4, width)).values)
+    assert torch.equal(highest, scores.gather(1, columns))
+    assert all(len(set(row)) == len(row) for row in columns.tolist())
 
 
 # With the real model -------------------------------------------------------------------------------------------

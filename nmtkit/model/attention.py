@@ -43,6 +43,20 @@ def _fused_pays(q: Tensor, k: Tensor) -> bool:
     return q.size(2) >= 8 and (q.dtype == torch.float32 or k.size(2) >= 256)
 
 
+def attend_once(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    """Attention with one query a row, as in a decoding step: q (R, H·K), k (T, R, H·K), v (T, R, H·V): (R, H·V).
+
+    For one query a product of matrices is hardly more than a sum, and on CPUs many small ones take longer than to
+    multiply and to add up (benchmarks/operators.py).
+    """
+    q, k, v = (x.view(*x.shape[:-1], heads, -1) for x in (q, k, v))
+    if q.is_cuda:
+        q, k, v = q.unsqueeze(2), k.permute(1, 2, 0, 3), v.permute(1, 2, 0, 3)  # (R, H, ·, ·)
+        return F.scaled_dot_product_attention(q, k, v).flatten(1)
+    scores = (k * (q * q.size(-1) ** -0.5)).sum(-1, keepdim=True)  # (T, R, H, 1)
+    return (torch.softmax(scores, dim=0) * v).sum(0).flatten(1)
+
+
 def causal_mask(length: int, device: torch.device, window: int | None = None) -> Tensor:
     """(T, T): each position may attend to itself and to those before it, `window` of them if restricted."""
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()

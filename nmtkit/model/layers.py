@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.model.attention import CrossAttention, SelfAttention, attend, join_heads
+from nmtkit.model.attention import CrossAttention, SelfAttention, attend, attend_once, join_heads, split_heads
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.state import DecoderState
@@ -94,23 +94,27 @@ class DecoderLayer(nn.Module):
         return x
 
     def step(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
-        """One position of every row: x (B, beam, D) to (B, beam, D). The beam of a sentence queries its source
-        together, as if it were a sequence of that length, so that source keys and values are never repeated."""
-        cache = state.layers[layer]
+        """One position of every row: x (R, D) to (R, D)."""
         x = self.around_self_attention(x, lambda y: self._step_self_attention(y, state, layer))
-        x = self.around_cross_attention(
-            x, lambda y: self.cross_attention(y, cache.memory_keys, cache.memory_values, state.memory_mask)
-        )
+        x = self.around_cross_attention(x, lambda y: self._step_cross_attention(y, state, layer))
         x = self.around_feed_forward(x, self.feed_forward)
         return x
 
     def _step_self_attention(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
-        """x (B, beam, D): each hypothesis attends to its own positions so far."""
+        """x (R, D): each row attends to its own positions so far."""
         attention = self.self_attention
-        q, k, v = attention.project(x.flatten(0, 1).unsqueeze(1))  # (rows, H, 1, ·)
-        k, v = state.append(layer, k, v)  # (rows, H, length + 1, ·)
+        q, k, v = attention.qkv(x).split(attention.widths, dim=-1)
+        k, v = state.append(layer, k, v)
         if attention.window is not None:
-            k, v = k[:, :, -attention.window - 1 :], v[:, :, -attention.window - 1 :]
-        heads = join_heads(attend(q, k, v, mask=None))  # (rows, 1, H·V)
-        attended: Tensor = attention.out(heads)
-        return attended.view_as(x)
+            k, v = k[-attention.window - 1 :], v[-attention.window - 1 :]
+        attended: Tensor = attention.out(attend_once(q, k, v, attention.heads))
+        return attended
+
+    def _step_cross_attention(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
+        """x (R, D): the rows of a sentence query its source together, as if they were a sequence, so that the source's
+        keys and values are never repeated."""
+        attention, cache = self.cross_attention, state.layers[layer]
+        q = split_heads(state.by_sentence(attention.q(x)), attention.heads)
+        heads = attend(q, cache.memory_keys, cache.memory_values, state.memory_mask)
+        attended: Tensor = attention.out(state.by_row(join_heads(heads)))
+        return attended

@@ -1,7 +1,10 @@
 """What the decoder remembers between two steps: an explicit argument of `Transformer.step`.
 
-Rows are sentence-major: row = sentence · beam + hypothesis. The source's keys and values stand once a sentence and
-are shared by its beam; the hypotheses' own keys and values stand once a row, in buffers that grow by doubling.
+A row is a hypothesis that goes on. Each belongs to a sentence, and the rows of a sentence stand together; how many it
+has may change from step to step. The source's keys and values stand once a sentence, whatever its rows; a row's own
+keys and values stand time first, so that a step adds to the end and reads what it has without a copy.
+
+Letters: R rows, B sentences, T positions so far, S source length, D a width, H heads.
 """
 
 from dataclasses import dataclass
@@ -9,10 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_ROOM = 16  # positions that a cache has left when it has been moved
+_FILLED = 0.75  # of the sentences, while so many are still there, the source of the others is not worth moving
+
 
 @dataclass
 class LayerState:
-    """One decoder layer's keys and values: of the source (B, H, S, ·), and of each row so far (rows, H, room, ·)."""
+    """One decoder layer's keys and values: of the source (B, H, S, ·), and of the rows so far (room, R, ·)."""
 
     memory_keys: Tensor
     memory_values: Tensor
@@ -21,64 +27,78 @@ class LayerState:
 
 
 class DecoderState:
-    """The state of a batch of B sentences with `beam` hypotheses each, after `length` steps."""
+    """The state of a batch of B sentences after `length` steps; at first each has one row."""
 
-    def __init__(self, layers: list[LayerState], memory_mask: Tensor, beam: int) -> None:
+    def __init__(self, layers: list[LayerState], memory_mask: Tensor) -> None:
         self.layers = layers
         self.memory_mask = memory_mask  # (B, 1, 1, S), True = real source token
-        self.beam = beam
         self.length = 0
+        self._owners = torch.arange(memory_mask.size(0), device=memory_mask.device)  # (R,) sentence of each row
+        self._widest = 1  # rows of the sentence that has most
+        self._places: Tensor | None = None  # (R,) sentence · widest + number within it; None where none is missing
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Add this step's keys and values (rows, H, 1, ·) of a layer; returns all so far, (rows, H, length + 1, ·).
+        """Add this step's keys and values (R, ·) of a layer; returns all so far, (T + 1, R, ·).
 
         The position itself is counted by `advance`, after all layers have been through it.
         """
         cache, end = self.layers[layer], self.length + 1
-        if end > cache.keys.size(2):
-            cache.keys, cache.values = _grow(cache.keys, end), _grow(cache.values, end)
-        cache.keys[:, :, self.length : end] = k
-        cache.values[:, :, self.length : end] = v
-        return cache.keys[:, :, :end], cache.values[:, :, :end]
+        if end > cache.keys.size(0):
+            cache.keys, cache.values = self._moved(cache.keys), self._moved(cache.values)
+        cache.keys[self.length] = k
+        cache.values[self.length] = v
+        return cache.keys[:end], cache.values[:end]
 
     def advance(self) -> None:
         """Count one more step as done."""
         self.length += 1
 
+    def by_sentence(self, x: Tensor) -> Tensor:
+        """Rows (R, D) to (B, widest, D): each sentence's rows side by side, zeros where it has fewer than others."""
+        if self._places is not None:
+            x = x.new_zeros(self.memory_mask.size(0) * self._widest, x.size(1)).index_copy_(0, self._places, x)
+        return x.view(-1, self._widest, x.size(1))
+
+    def by_row(self, x: Tensor) -> Tensor:
+        """The inverse of `by_sentence`."""
+        x = x.flatten(0, 1)
+        return x if self._places is None else x.index_select(0, self._places)
+
     def reorder(self, origins: Tensor) -> None:
-        """Row i goes on from row `origins[i]`; sentences that no row comes from leave the batch.
+        """Row i goes on from row `origins[i]` and belongs to its sentence; rows may become more, or fewer.
 
-        `origins` (b·beam,) names rows of one sentence for each `beam` successive ones. Only what moves is copied: a row
-        that stays in its place costs nothing, nor does a sentence.
+        Rows of one sentence must stay together. Sentences that no row comes from leave the batch.
         """
-        rows = _Moves(origins)
-        sentences = _Moves(origins[:: self.beam] // self.beam)
-        self.memory_mask = self.memory_mask.index_select(0, sentences.origins)
+        rows = self._owners.numel()
+        if origins.numel() == rows and torch.equal(origins, torch.arange(rows, device=origins.device)):
+            return
         for cache in self.layers:
-            cache.memory_keys = sentences.apply(cache.memory_keys)
-            cache.memory_values = sentences.apply(cache.memory_values)
-            cache.keys = rows.apply(cache.keys, self.length)
-            cache.values = rows.apply(cache.values, self.length)
+            cache.keys, cache.values = self._moved(cache.keys, origins), self._moved(cache.values, origins)
+        self._owners = self._owners[origins]
+        present, numbers, counts = torch.unique_consecutive(self._owners, return_inverse=True, return_counts=True)
+        if present.numel() <= _FILLED * self.memory_mask.size(0):
+            self._owners = numbers
+            self._keep_sentences(present)
+        self._widest = int(counts.max())
+        self._places = None
+        if origins.numel() < self.memory_mask.size(0) * self._widest:
+            first = (counts.cumsum(0) - counts)[numbers]  # the first row of each row's sentence
+            within = torch.arange(origins.numel(), device=origins.device) - first
+            self._places = self._owners * self._widest + within
 
+    def _keep_sentences(self, sentences: Tensor) -> None:
+        self.memory_mask = self.memory_mask.index_select(0, sentences)
+        for cache in self.layers:
+            cache.memory_keys = cache.memory_keys.index_select(0, sentences)
+            cache.memory_values = cache.memory_values.index_select(0, sentences)
 
-class _Moves:
-    """Rows that change their places: the new row i is the old row origins[i]."""
-
-    def __init__(self, origins: Tensor) -> None:
-        self.origins = origins
-        self.places = (origins != torch.arange(origins.numel(), device=origins.device)).nonzero().squeeze(1)
-
-    def apply(self, cache: Tensor, length: int | None = None) -> Tensor:
-        """Move the rows of a cache (rows, H, room, ·) in place, as far as `length`; returns those that remain."""
-        if self.places.numel():
-            used = cache[:, :, :length]
-            used.index_copy_(0, self.places, used.index_select(0, self.origins[self.places]))
-        return cache[: self.origins.numel()]
-
-
-def _grow(cache: Tensor, needed: int) -> Tensor:
-    """The cache (rows, H, room, ·) with room for at least `needed` positions, and as many again."""
-    rows, heads, room, width = cache.shape
-    larger = cache.new_empty(rows, heads, max(2 * needed, 16), width)
-    larger[:, :, :room] = cache
-    return larger
+    def _moved(self, cache: Tensor, origins: Tensor | None = None) -> Tensor:
+        """What stands in a cache (room, R, ·), with the rows `origins` if given, in one with room for more."""
+        used = cache[: self.length]
+        rows = cache.size(1) if origins is None else origins.numel()
+        larger = cache.new_empty(self.length + _ROOM, rows, cache.size(2))
+        if origins is None:
+            larger[: self.length] = used
+        else:
+            torch.index_select(used, 1, origins, out=larger[: self.length])
+        return larger

@@ -91,14 +91,14 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor, record: list[Tensor] | None = None) -> Memory:
         """src (B, S) with PAD at the ends of rows."""
         mask = src != PAD
-        x = self._embed(src, self.source_embedding, self.source_positions)
+        x = self._embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
         for layer in self.encoder:
             x = layer(x, mask[:, None, None, :], record)
         return Memory(self.encoder_norm(x), mask)
 
     def decode(self, tgt_in: Tensor, memory: Memory, record: AttentionWeights | None = None) -> Tensor:
         """tgt_in (B, T), the target shifted right by one; returns the decoder's output (B, T, D)."""
-        x = self._embed(tgt_in, self.target_embedding, self.target_positions)
+        x = self._embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
         record_self, record_cross = (record.decoder, record.cross) if record else (None, None)
         for layer in self.decoder:
             x = layer(x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
@@ -117,25 +117,22 @@ class Transformer(nn.Module):
         """Logits (B, T, W) for src (B, S) and tgt_in (B, T)."""
         return self.project(self.decode(tgt_in, self.encode(src)))
 
-    def start(self, memory: Memory, beam: int) -> DecoderState:
-        """The state before the first step: the source's keys and values, and no target positions yet."""
+    def start(self, memory: Memory) -> DecoderState:
+        """The state before the first step: the source's keys and values, a row for each sentence, no positions yet."""
         layers = []
-        rows = memory.values.size(0) * beam
         for layer in cast(list[DecoderLayer], self.decoder):
             k, v = layer.cross_attention.keys_and_values(memory.values)
-            keys = k.new_empty(rows, k.size(1), 0, k.size(3))
-            values = v.new_empty(rows, v.size(1), 0, v.size(3))
-            layers.append(LayerState(k.contiguous(), v.contiguous(), keys, values))
-        return DecoderState(layers, memory.mask[:, None, None, :], beam)
+            own = (k.new_empty(0, memory.values.size(0), width) for width in layer.self_attention.widths[1:])
+            layers.append(LayerState(k.contiguous(), v.contiguous(), *own))
+        return DecoderState(layers, memory.mask[:, None, None, :])
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed one token to each row: tokens (B·beam,) to logits (B·beam, W) for the next; advances `state`."""
-        x = self._embed(tokens.view(-1, 1), self.target_embedding, self.target_positions, start=state.length)
-        x = x.view(-1, state.beam, x.size(-1))  # (B, beam, D)
+        """Feed one token to each row: tokens (R,) to logits (R, W) for the next; advances `state`."""
+        x = self._embed(tokens, self.target_embedding, self.target_positions(state.length, 1))
         for number, layer in enumerate(cast(list[DecoderLayer], self.decoder)):
             x = layer.step(x, state, number)
         state.advance()
-        return self.project(self.decoder_norm(x)).flatten(0, 1)
+        return self.project(self.decoder_norm(x))
 
     def attention_weights(self, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
         """The weights of every layer and head for src (B, S) and tgt_in (B, T), by the explicit path."""
@@ -143,10 +140,10 @@ class Transformer(nn.Module):
         self.decode(tgt_in, self.encode(src, weights.encoder), weights)
         return weights
 
-    def _embed(self, ids: Tensor, embedding: nn.Embedding, positions: nn.Module, start: int = 0) -> Tensor:
-        """ids (B, T) to √D · embedding + position, dropped out (§3.4, §3.5, §5.4): (B, T, D)."""
+    def _embed(self, ids: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
+        """ids (…) to √D · embedding + position, dropped out (§3.4, §3.5, §5.4): (…, D)."""
         scaled = embedding(ids) * self.config.d_model**0.5
-        return cast(Tensor, self.dropout(scaled + positions(start, ids.size(1))))
+        return cast(Tensor, self.dropout(scaled + positions))
 
 
 def _positions(config: ModelConfig) -> nn.Module:
