@@ -1,0 +1,142 @@
+"""How long training takes to start on a large corpus, and what it holds in memory: all that comes before the model.
+
+    python benchmarks/startup.py --pairs 100000000
+
+The corpus is made up: real indexes, 16 bytes a pair on the disk, over token files that are holes. One process, or two
+at once, open the dataset, check the lengths of all pairs and wait for the micro-batches of their first update, at the
+beginning or in the middle of an epoch; then they go on until two more parts of the epoch have been planned. Linux only:
+memory is read from /proc.
+"""
+
+import itertools
+import multiprocessing
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import click
+import numpy as np
+
+from nmtkit.data import corpus
+from nmtkit.data.batching import PART, START, Batcher, Place
+from nmtkit.data.binary import HEADER, MAGIC, OFFSET, VERSION, index_path, token_path
+from nmtkit.data.lines import LINE, dropped_path
+from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.training.loader import Loader
+from nmtkit.vocab import SPECIALS, Vocabulary
+
+BLOCK = 1 << 20
+LONGEST = 250
+
+
+def make_dataset(folder: Path, pairs: int) -> None:
+    """A dataset of sentences of about 25 tokens that are nothing but padding; one line in twenty was left out."""
+    random = np.random.default_rng(1)
+    tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "a"]))
+    corpus.write_tokenizer(folder, tokenizer, None)
+    tokens = {language: write_side(folder, language, pairs, random) for language in ("en", "de")}
+    dropped = np.arange(0, pairs, 20, dtype=LINE)
+    dropped.tofile(dropped_path(folder, "train"))
+    texts = [("text", pairs + len(dropped))]
+    row = corpus.SplitRow("train", pairs, tokens, {"en": 0, "de": 0}, {"empty": len(dropped)}, texts)
+    with mock.patch.object(corpus, "sha256", return_value=""):  # of a large dataset they are read on request only
+        corpus.write_description(folder, ("en", "de"), tokenizer, tokenizer, [row])
+
+
+def write_side(folder: Path, language: str, pairs: int, random: np.random.Generator) -> int:
+    """The files of one side; returns its tokens."""
+    stem, end = corpus.split_stem(folder, "train", language), 0
+    with index_path(stem).open("wb") as file:
+        file.write(HEADER.pack(MAGIC, VERSION, 2, pairs, 0))
+        file.write(bytes(OFFSET.itemsize))
+        for begin in range(0, pairs, BLOCK):
+            lengths = np.clip(random.gamma(3, 8, min(BLOCK, pairs - begin)), 2, LONGEST).astype(np.int64)
+            (end + lengths.cumsum()).astype(OFFSET).tofile(file)
+            end += int(lengths.sum())
+        file.seek(0)
+        file.write(HEADER.pack(MAGIC, VERSION, 2, pairs, end))
+    with token_path(stem).open("wb") as file:
+        file.truncate(2 * end)
+    return end
+
+
+def forget(folder: Path) -> None:
+    """Let the system drop what it holds of the files in memory."""
+    for path in folder.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def kilobytes(path: str, name: str) -> int:
+    """What the system says of this process."""
+    (line,) = [line for line in Path(path).read_text().splitlines() if line.startswith(f"{name}:")]
+    return int(line.split()[1])
+
+
+class Found(NamedTuple):
+    """What one process needs: seconds, and MB."""
+
+    checked: float
+    ready: float
+    updates_per_second: float
+    own: float  # what the data adds to it
+    mapped: float  # from files
+    share: float  # of that, divided by the processes that hold it as well
+
+
+def measure(folder: Path, place: Place, rank: int, ranks: int, max_tokens: int) -> Found:
+    """Start, and go on until two more parts of the epoch have been planned."""
+    own, start = kilobytes("/proc/self/status", "RssAnon"), time.perf_counter()
+    split = corpus.Dataset.open(folder).split("train")
+    split.check_lengths("--max-tokens", max_tokens, "")
+    checked = time.perf_counter()
+    batcher = Batcher(split.source.lengths, split.target.lengths, 25_000, max_tokens, seed=1)
+    updates = Loader(split, batcher, rank, ranks, num_workers=1).updates(place)
+    work = next(updates)
+    work.share()
+    ready = time.perf_counter()
+    more = 2 * work.update.an_epoch // batcher.parts
+    for work in itertools.islice(updates, more):
+        work.share()
+    end = time.perf_counter()
+    return Found(
+        checked - start,
+        ready - start,
+        more / (end - ready),
+        (kilobytes("/proc/self/status", "RssAnon") - own) / 1024,
+        kilobytes("/proc/self/status", "RssFile") / 1024,
+        kilobytes("/proc/self/smaps_rollup", "Pss_File") / 1024,
+    )
+
+
+@click.command()
+@click.option("--pairs", default=100_000_000, help="Sentence pairs; from some 40 million on, checksums are not read.")
+@click.option("--max-tokens", default=4096)
+def main(pairs: int, max_tokens: int) -> None:
+    """Print a table with a line a process."""
+    print("| from | process | lengths checked | first update | updates/s | own memory | mapped | share of that |")
+    print("|---|---|---|---|---|---|---|---|")
+    middle = Place(3, pairs // PART // 2, 77)
+    places = {"beginning, nothing in memory": START, "beginning": START, f"part {middle.part} of epoch 3": middle}
+    with tempfile.TemporaryDirectory() as name:
+        make_dataset(Path(name), pairs)
+        for (where, place), ranks in itertools.product(places.items(), (1, 2)):
+            if "nothing" in where:
+                forget(Path(name))
+            with multiprocessing.get_context("spawn").Pool(ranks) as pool:
+                tasks = [(Path(name), place, rank, ranks, max_tokens) for rank in range(ranks)]
+                for rank, found in enumerate(pool.starmap(measure, tasks, chunksize=1), 1):
+                    print(
+                        f"| {where} | {rank} of {ranks} | {found.checked:.1f} s | {found.ready:.1f} s "
+                        f"| {found.updates_per_second:.0f} | {found.own:.0f} MB | {found.mapped:.0f} MB "
+                        f"| {found.share:.0f} MB |",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()
