@@ -25,6 +25,7 @@ def option(
     max: float | None = None,
     below: float | None = None,
     choices: Sequence[str] = (),
+    words: Mapping[str, float] | None = None,
     unset: str | None = None,
     metavar: str | None = None,
     short: str | None = None,
@@ -34,6 +35,7 @@ def option(
 
     `min` and `max` are inclusive bounds, `above` and `below` exclusive ones; `choices` lists the allowed
     words. The range is checked whenever a config is made, from flags, from a file or from Python.
+    `words` may be given for numbers: the number that each stands for.
     `unset` says what a default of None stands for, where that is more than nothing.
     `short` is a one-letter spelling; `off` names the flag that turns a yes-or-no option off, if not `--no-…`.
     """
@@ -41,6 +43,7 @@ def option(
         "help": help,
         "bounds": (min, above, max, below),
         "choices": tuple(choices),
+        "words": dict(words or {}),
         "unset": unset,
         "metavar": metavar,
         "short": short,

@@ -99,7 +99,7 @@ def _build(config: type[Config], values: dict[str, Any]) -> Config:
 def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable[[F], F]:
     """The click option of one dataclass field. Ranges are checked by the config itself, in one place."""
     kind, optional, multiple = _kind(typing.get_type_hints(config)[field.name])
-    choices = field.metadata["choices"]
+    choices, words = field.metadata["choices"], field.metadata["words"]
     spelling = flag(field.name)
     if kind is bool:
         spelling += "/" + flag(field.metadata["off"] or f"no_{field.name}")
@@ -110,13 +110,26 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         field.name,
         cls=ConfigOption,
         heading=config.heading,
-        type=click.Choice(choices) if choices else kind,
+        type=click.Choice(choices) if choices else _number_or_word(kind, words) if words else kind,
         default=None if multiple else field.default,
         multiple=multiple,
         show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),
         metavar=field.metadata["metavar"],
         help=field.metadata["help"],
     )
+
+
+def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]:
+    """A conversion for click: of a number, or of a word that stands for one."""
+
+    def convert(value: Any) -> Any:
+        try:
+            return words[value] if value in words else kind(value)
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is neither a number nor {' or '.join(words)}.") from None
+
+    convert.__name__ = "|".join(["number", *words])
+    return convert
 
 
 def _kind(annotation: Any) -> tuple[Any, bool, bool]:

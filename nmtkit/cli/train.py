@@ -14,6 +14,7 @@ from nmtkit.model.presets import PRESETS
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
+    ComputeConfig,
     DistributedConfig,
     FineTuningConfig,
     LoadingConfig,
@@ -63,6 +64,7 @@ def apply_preset(values: dict[str, Any]) -> None:
     validation=ValidationConfig,
     checkpoints=CheckpointConfig,
     distributed=DistributedConfig,
+    compute=ComputeConfig,
     device=DeviceConfig,
     log=LogConfig,
 )

@@ -1,6 +1,6 @@
 """A micro-batch as tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -18,23 +18,49 @@ Lengths = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentence pairs, PAD at the ends of rows. tgt_in is tgt_out shifted right by one, BOS first (§3.1)."""
+    """Sentence pairs, PAD at the ends of rows. tgt_in is tgt_out shifted right by one, BOS first (§3.1).
+
+    `real` are the places of tokens in the flattened tgt_out: known from the start, since a GPU that is asked for them
+    lets the host wait.
+    """
 
     src: Tensor  # (B, S)
     tgt_in: Tensor  # (B, T)
     tgt_out: Tensor  # (B, T)
+    real: Tensor  # (target_tokens,)
     source_tokens: int  # without padding, EOS counted
-    target_tokens: int
+
+    @classmethod
+    def of(cls, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> "Batch":
+        """The batch of these rows, in main memory."""
+        real = (tgt_out != PAD).flatten().nonzero().squeeze(1)
+        return cls(src, tgt_in, tgt_out, real, int((src != PAD).sum()))
+
+    @property
+    def target_tokens(self) -> int:
+        """Without padding, EOS counted."""
+        return self.real.numel()
 
     @property
     def padded_tokens(self) -> int:
         """Tokens of both sides with their padding: what the batch costs to compute."""
         return self.src.numel() + self.tgt_out.numel()
 
+    def rows(self, rows: slice) -> "Batch":
+        """Some of the pairs, with the padding that they have."""
+        return Batch.of(self.src[rows], self.tgt_in[rows], self.tgt_out[rows])
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
-        src, tgt_in, tgt_out = (t.to(device, non_blocking=True) for t in (self.src, self.tgt_in, self.tgt_out))
-        return Batch(src, tgt_in, tgt_out, self.source_tokens, self.target_tokens)
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pinned(self) -> "Batch":
+        """The same batch in memory that a GPU can copy from while the host goes on."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        src, tgt_in, tgt_out, real = map(change, (self.src, self.tgt_in, self.tgt_out, self.real))
+        return Batch(src, tgt_in, tgt_out, real, self.source_tokens)
 
 
 def collate(split: Split, indices: Indices) -> Batch:
@@ -51,8 +77,7 @@ def make_batch(
     tgt_in[:, 0] = BOS
     follows = np.arange(1, tgt_out.shape[1]) < target_lengths[:, None]  # the EOS of a shorter target is never an input
     tgt_in[:, 1:][follows] = tgt_out[:, :-1][follows]
-    src, shifted, out = map(torch.from_numpy, (_lay_out(source, source_lengths), tgt_in, tgt_out))
-    return Batch(src, shifted, out, len(source), len(target))
+    return Batch.of(*map(torch.from_numpy, (_lay_out(source, source_lengths), tgt_in, tgt_out)))
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> Tensor:

@@ -76,6 +76,11 @@ class Split:
     def __len__(self) -> int:
         return len(self.source)
 
+    def longest(self) -> int:
+        """Tokens of the longest sentence of either side."""
+        blocks = (slice(begin, begin + _BLOCK) for begin in range(0, len(self), _BLOCK))
+        return max(int(side.lengths[block].max()) for block in blocks for side in (self.source, self.target))
+
     def check_lengths(self, option: str, limit: int, instead: str) -> None:
         """UserError where a pair has a side of more tokens than an option allows; it names the first lines."""
         count, longest, first = 0, 0, list[int]()

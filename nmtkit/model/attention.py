@@ -19,13 +19,17 @@ def attend(
     mask: Tensor | None,
     dropout_rate: float = 0.0,
     record: list[Tensor] | None = None,
+    causal: bool = False,
 ) -> Tensor:
     """softmax(Q·Kᵀ / √d_k)·V for q (B, H, T, K), k (B, H, S, K), v (B, H, S, V): (B, H, T, V) (§3.2.1).
 
+    `causal` stands for a causal mask and nothing else; fused kernels are the faster for knowing so much.
     With a `record` list the weights (B, H, T, S), before dropout, are appended to it, which takes the explicit path.
     """
     if record is None and _fused_pays(q, k):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_rate)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_rate, is_causal=causal)
+    if causal:
+        mask = causal_mask(q.size(2), q.device)
     scores = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
@@ -91,6 +95,8 @@ class SelfAttention(nn.Module):
         q, k, v = self.project(x)
         if self.window is not None and record is None and x.size(1) > 2 * self.window:
             heads = _attend_blockwise(q, k, v, mask, self.window, self.causal, rate)
+        elif self.causal and mask is None and self.window is None:
+            heads = attend(q, k, v, None, rate, record, causal=True)
         else:
             heads = attend(q, k, v, self._within(x.size(1), x.device, mask), rate, record)
         attended: Tensor = self.out(join_heads(heads))

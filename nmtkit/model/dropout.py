@@ -34,7 +34,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """Zero each element of x with probability `rate`, and scale the others by 1 / (1 - rate)."""
     if rate == 0.0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
     dropped: Tensor = _BitDropout.apply(x, rate)  # type: ignore[no-untyped-call]
     return dropped

@@ -5,11 +5,12 @@ Letters: B batch, S source length, T target length, D d_model, W vocabulary. Bat
 """
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import Dropout
@@ -43,6 +44,7 @@ class Transformer(nn.Module):
         super().__init__()
         config = config.for_vocabularies(joined=source_size == target_size)
         self.config = config
+        self.activation_checkpointing = False  # layers compute their inner values twice rather than keep them
         self.target_embedding = nn.Embedding(target_size, config.d_model)
         self.source_embedding = self.target_embedding
         if config.share_embeddings != "all":
@@ -93,7 +95,7 @@ class Transformer(nn.Module):
         mask = src != PAD
         x = self._embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
         for layer in self.encoder:
-            x = layer(x, mask[:, None, None, :], record)
+            x = self._through(layer, x, mask[:, None, None, :], record)
         return Memory(self.encoder_norm(x), mask)
 
     def decode(self, tgt_in: Tensor, memory: Memory, record: AttentionWeights | None = None) -> Tensor:
@@ -101,7 +103,7 @@ class Transformer(nn.Module):
         x = self._embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
         record_self, record_cross = (record.decoder, record.cross) if record else (None, None)
         for layer in self.decoder:
-            x = layer(x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
+            x = self._through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
         return cast(Tensor, self.decoder_norm(x))
 
     def project(self, hidden: Tensor) -> Tensor:
@@ -139,6 +141,12 @@ class Transformer(nn.Module):
         weights = AttentionWeights()
         self.decode(tgt_in, self.encode(src, weights.encoder), weights)
         return weights
+
+    def _through(self, layer: nn.Module, *inputs: Any) -> Tensor:
+        """What a layer makes of its inputs."""
+        if self.activation_checkpointing and torch.is_grad_enabled():
+            return cast(Tensor, checkpoint(layer, *inputs, use_reentrant=False))
+        return cast(Tensor, layer(*inputs))
 
     def _embed(self, ids: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
         """ids (…) to √D · embedding + position, dropped out (§3.4, §3.5, §5.4): (…, D)."""

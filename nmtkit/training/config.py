@@ -6,6 +6,8 @@ from typing import ClassVar
 
 from nmtkit.config import Config, option
 
+AUTO = 0  # --max-tokens, before it has been found
+
 
 @dataclass(frozen=True)
 class BatchConfig(Config):
@@ -13,7 +15,11 @@ class BatchConfig(Config):
 
     batch_tokens: int = option(25000, min=1, help="Target tokens of one update, over all devices (§5.1).")
     max_tokens: int = option(
-        4096, min=1, help="Bound of one micro-batch on one device: padded tokens of source and of target."
+        4096,
+        min=0,
+        words={"auto": AUTO},
+        help="Bound of one micro-batch on one device: padded tokens of source and of target. auto: as many as fit "
+        "into its memory, found when a run begins.",
     )
     seed: int = option(1, min=0, max=2**63 - 1, help="Of initial weights, data order and dropout.")
     subword_sampling: float = option(
@@ -110,6 +116,18 @@ class DistributedConfig(Config):
 
     shard_optimizer: bool = option(
         False, help="Share the optimizer's memory out over the devices (ZeRO, stage 1). Changes no result."
+    )
+
+
+@dataclass(frozen=True)
+class ComputeConfig(Config):
+    heading: ClassVar[str] = "Speed and memory"
+
+    activation_checkpointing: bool = option(
+        False, help="Compute what is inside of layers twice rather than keep it: less memory, more time, same result."
+    )
+    compile: bool = option(
+        False, help="Let torch.compile make kernels for the layers: slow to start, then faster on GPUs."
     )
 
 

@@ -7,7 +7,7 @@ of dropout, is the same for any number of ranks. So runs on different numbers di
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -19,9 +19,9 @@ from nmtkit.data.batch import Batch
 from nmtkit.errors import RunError
 from nmtkit.log import logger
 from nmtkit.model.transformer import Transformer
-from nmtkit.training.loss import projected_cross_entropy
+from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.vocab import BOS, EOS
 
 
 class MicroBatchLoss(nn.Module):
@@ -32,10 +32,7 @@ class MicroBatchLoss(nn.Module):
         self.model, self.smoothing = model, smoothing
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The sums of smoothed loss and negative log-likelihood over the real target tokens of a batch."""
-        hidden = self.model.decode(batch.tgt_in, self.model.encode(batch.src))  # (B, T, D)
-        real = batch.tgt_out != PAD
-        return projected_cross_entropy(hidden[real], self.model.output_matrix, batch.tgt_out[real], self.smoothing)
+        return batch_loss(self.model, batch, self.smoothing)
 
 
 class MemoryLimits:
@@ -61,7 +58,7 @@ class MemoryLimits:
             parts = max(parts, -(-rows // max(1, limit * rows // batch.padded_tokens)))
         size = -(-rows // parts)
         for begin in range(0, rows, size):
-            yield _rows(batch, slice(begin, begin + size))
+            yield batch.rows(slice(begin, begin + size)) if size < rows else batch
 
     def lower(self, batch: Batch) -> str | None:
         """Halve what a micro-batch of such sentences may hold; returns what to complain of if it holds but one."""
@@ -147,7 +144,7 @@ class UpdateGradient:
         if self._norm(update, _Piece(number, 0, batch)) < torch.inf:
             return []
         rows = (slice(row, row + 1) for row in range(len(batch.src)))
-        norms = [self._norm(update, _Piece(number, 0, _rows(batch, row))) for row in rows]
+        norms = [self._norm(update, _Piece(number, 0, batch.rows(row))) for row in rows]
         return [row for row, norm in enumerate(norms) if not norm < torch.inf]
 
     def _norm(self, update: int, piece: _Piece) -> float:
@@ -242,9 +239,5 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
     return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
-def _rows(batch: Batch, rows: slice) -> Batch:
-    return replace(batch, src=batch.src[rows], tgt_in=batch.tgt_in[rows], tgt_out=batch.tgt_out[rows])
-
-
 # One empty sentence, for a rank without a micro-batch: it takes part in the sum and adds nothing.
-_IDLE = _Piece(0, 0, Batch(torch.tensor([[EOS]]), torch.tensor([[BOS]]), torch.tensor([[EOS]]), 1, 1), weight=0.0)
+_IDLE = _Piece(0, 0, Batch.of(torch.tensor([[EOS]]), torch.tensor([[BOS]]), torch.tensor([[EOS]])), weight=0.0)

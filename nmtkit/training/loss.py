@@ -6,6 +6,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from nmtkit.data.batch import Batch
+from nmtkit.model.transformer import Transformer
+
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
 _ROWS_CPU, _ROWS_GPU = 1024, 8192
 
@@ -73,6 +76,13 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
         tuple[Tensor, Tensor],
         _ProjectedCrossEntropy.apply(hidden, matrix, target, smoothing),  # type: ignore[no-untyped-call]
     )
+
+
+def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The sums of smoothed loss and negative log-likelihood over the real target tokens of a batch."""
+    hidden = model.decode(batch.tgt_in, model.encode(batch.src)).flatten(0, 1)  # (B·T, D)
+    hidden, target = hidden.index_select(0, batch.real), batch.tgt_out.flatten().index_select(0, batch.real)
+    return projected_cross_entropy(hidden, model.output_matrix, target, smoothing)
 
 
 def perplexity(nll: float) -> float:

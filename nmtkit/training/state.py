@@ -11,6 +11,7 @@ from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
+    ComputeConfig,
     DistributedConfig,
     FineTuningConfig,
     LoadingConfig,
@@ -37,6 +38,7 @@ class TrainingOptions:
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
     device: DeviceConfig = field(default_factory=DeviceConfig)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

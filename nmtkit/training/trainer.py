@@ -28,6 +28,8 @@ from nmtkit.log import Progress, finite, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
+from nmtkit.training.capacity import with_max_tokens
+from nmtkit.training.compiling import compile_layers
 from nmtkit.training.cost import Cost
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.fine_tuning import freeze, given_weights
@@ -74,7 +76,9 @@ def train(folder: Path, options: TrainingOptions) -> None:
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
-        trainer = ranks.together(lambda: Trainer(Dataset.open(folder, options.dataset.verify), options, ranks))
+        dataset = ranks.together(lambda: Dataset.open(folder, options.dataset.verify))
+        options = with_max_tokens(dataset, options, ranks)
+        trainer = ranks.together(lambda: Trainer(dataset, options, ranks))
         data = trainer.dataset.checksums(trainer.split.name)
         ranks.check_same({**options.common(), "--precision": trainer.precision, **data})
         trainer.rehearse() if options.stop.dry_run else trainer.fit()
@@ -99,6 +103,9 @@ class Trainer:
         torch.manual_seed(batches.seed)
         self.model = Transformer(self.model_config, len(dataset.source.vocab), len(dataset.target.vocab))
         self.model.to(ranks.device)
+        self.model.activation_checkpointing = options.compute.activation_checkpointing
+        if options.compute.compile:
+            compile_layers(self.model, ranks.device)
         self.cost = Cost(self.model_config, len(dataset.target.vocab), self.split, ranks, self.precision)
         freeze(self.model, options.fine_tuning.freeze)
         sharded = options.distributed.shard_optimizer and ranks.size > 1

@@ -18,9 +18,8 @@ from nmtkit.errors import UserError
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SPACE
 from nmtkit.training.config import ValidationConfig
-from nmtkit.training.loss import perplexity, projected_cross_entropy
+from nmtkit.training.loss import batch_loss, perplexity
 from nmtkit.training.ranks import Ranks
-from nmtkit.vocab import PAD
 
 VALIDATION = "valid"
 SAMPLES = 5
@@ -75,10 +74,7 @@ class Validator:
             if give_up():
                 break
             batch = collate(self.split, self.batches[number]).to(ranks.device)
-            hidden = model.decode(batch.tgt_in, model.encode(batch.src))
-            real = batch.tgt_out != PAD
-            target = batch.tgt_out[real]
-            loss, nll = projected_cross_entropy(hidden[real], model.output_matrix, target, self.smoothing)
+            loss, nll = batch_loss(model, batch, self.smoothing)
             sums[2 * number : 2 * number + 2] = loss.item(), nll.item()
         *sums, given_up = ranks.sum([*sums, give_up()])
         if given_up:

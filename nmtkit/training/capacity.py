@@ -1,0 +1,156 @@
+"""--max-tokens auto: the largest micro-batch that a device has the memory for, found once, when a run begins.
+
+What an update's micro-batches are decides about its masks of dropout. So the number goes into the checkpoints as if it
+had been given, and a run that is gone on with takes it from there, on whatever machine.
+"""
+
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from nmtkit.checkpoint import list_checkpoints, read_progress
+from nmtkit.data.batch import Batch
+from nmtkit.data.corpus import Dataset
+from nmtkit.errors import UserError
+from nmtkit.log import logger
+from nmtkit.model.precision import resolve_precision
+from nmtkit.model.transformer import Transformer
+from nmtkit.training.config import AUTO
+from nmtkit.training.gradient import autocast
+from nmtkit.training.loss import batch_loss
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.state import TrainingOptions
+from nmtkit.vocab import EOS
+
+_SHARE = 0.9  # of the free memory; the rest is for what comes and goes, and for the gaps between
+_TRIAL_TOKENS = 1024  # of the smaller of two trials
+
+
+def with_max_tokens(dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
+    """The options with a number for --max-tokens auto: that of the run so far, or what fits on each of the ranks."""
+    if AUTO not in ranks.gather(options.batches.max_tokens):
+        return options
+    found = ranks.on_main(lambda: _of_the_run_so_far(options.checkpoints.save_dir))
+    if found is None:
+        found = min(ranks.gather(ranks.together(lambda: _Trial(dataset, options, ranks).largest())))
+    logger.info("--max-tokens auto: %d", found)
+    batches = options.batches
+    return replace(options, batches=replace(batches, max_tokens=batches.max_tokens or found))
+
+
+def _of_the_run_so_far(save_dir: Path) -> int | None:
+    for _, path in reversed(list_checkpoints(save_dir)):
+        try:
+            return int(read_progress(path)["options"]["batches"]["max_tokens"])
+        except (UserError, KeyError):  # damaged, or an average
+            continue
+    return None
+
+
+class _Trial:
+    """A model of the run's sizes, on which micro-batches are tried."""
+
+    def __init__(self, dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> None:
+        self.longest = dataset.split("train").longest()
+        self.at_most = max(self.longest, options.batches.batch_tokens)  # no micro-batch is larger than an update
+        self.device, self.precision = ranks.device, resolve_precision(options.device.precision, ranks.device)
+        self.smoothing = options.optimizer.label_smoothing
+        self.model = Transformer(options.model, len(dataset.source.vocab), len(dataset.target.vocab)).to(self.device)
+        self.model.activation_checkpointing = options.compute.activation_checkpointing
+        numbers = sum(parameter.numel() for parameter in self.model.parameters())
+        self.kept = 4 * numbers * (2 + (options.optimizer.ema > 0))  # bytes of Adam's moments and of averages
+        self.budget = _SHARE * _free_memory(self.device) - self.kept
+
+    def largest(self) -> int:
+        """Tokens of a side that fit into memory, at least one sentence. What two small trials need tells how much more
+        each token does; on a GPU, what follows from it is tried."""
+        sizes = [self._tokens(size * _TRIAL_TOKENS) for size in (1, 2)]
+        if sizes[0] == sizes[1]:
+            sizes[1] = 2 * sizes[0]
+        one, two = (self._peak(size) for size in sizes)
+        a_token = (two - one) / (sizes[1] - sizes[0])
+        tokens = self._tokens(sizes[0] + (self.budget - one) / a_token)
+        while self.device.type == "cuda" and tokens > self.longest and not self._fits(tokens):
+            tokens = self._tokens(tokens * 0.9)
+        return tokens
+
+    def _tokens(self, tokens: float) -> int:
+        return max(self.longest, min(int(tokens), self.at_most))
+
+    def _fits(self, tokens: int) -> bool:
+        try:
+            return self._peak(tokens) <= self.budget
+        except torch.OutOfMemoryError:
+            return False
+
+    def _peak(self, tokens: int) -> float:
+        """Bytes that the forward and backward passes need for sentences as long as the longest."""
+        rows = torch.full((max(1, tokens // self.longest), self.longest), EOS)
+        batch = Batch.of(rows, rows, rows).to(self.device)
+        self.model.zero_grad(set_to_none=True)
+        return _peak_memory(self.device, lambda: self._pass(batch))
+
+    def _pass(self, batch: Batch) -> None:
+        with autocast(self.device, self.precision):
+            loss, _ = batch_loss(self.model, batch, self.smoothing)
+        torch.autograd.backward(loss)
+
+
+def _peak_memory(device: torch.device, work: Callable[[], None]) -> float:
+    """Bytes of tensors that `work` makes and holds at once."""
+    if device.type != "cuda":
+        allocations = _Allocations()
+        with allocations:
+            work()
+        return allocations.peak
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    work()
+    return float(torch.cuda.max_memory_allocated(device) - before)
+
+
+class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of the tensors that live, of those that operators have made."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self._known: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = operator(*args, **(kwargs or {}))
+        for result in tree_leaves(results):
+            if isinstance(result, Tensor) and result.untyped_storage() not in self._known:
+                self._count(result.untyped_storage())
+        return results
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        self._known.add(storage)
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._forget, storage.nbytes())
+
+    def _forget(self, size: int) -> None:
+        self.live -= size
+
+
+def _free_memory(device: torch.device) -> float:
+    """Bytes: of a GPU; or of main memory, as much of it as each process on this machine can have."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        facts = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        free = 1024 * int(facts["MemAvailable"].split()[0])
+    else:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return free / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

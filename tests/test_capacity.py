@@ -1,0 +1,68 @@
+"""--max-tokens auto: what fits is found by trial, stands in the checkpoint, and is not found anew."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtkit.checkpoint import load_checkpoint
+from nmtkit.data.corpus import Dataset
+from nmtkit.training import capacity
+
+Train = Callable[..., Any]
+
+
+def found(folder: Path) -> int:
+    number = load_checkpoint(folder / "checkpoint_last.pt").progress["options"]["batches"]["max_tokens"]
+    assert isinstance(number, int)
+    return number
+
+
+def test_memory_is_counted_while_it_is_held() -> None:
+    def work() -> None:
+        first = torch.zeros(1000)
+        second = first + 1  # 8,000 bytes held
+        del first
+        third = second.view(10, 100) * 2  # a view is no memory
+        del second, third
+        torch.zeros(100).sum()
+
+    assert capacity._peak_memory(torch.device("cpu"), work) == 8000
+
+
+def test_auto_is_what_memory_has_room_for(
+    train: Train, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = []
+    for megabytes in (0.1, 1, 4, 10_000):
+        monkeypatch.setattr(capacity, "_free_memory", lambda device, size=megabytes: size * 1e6)
+        run = tmp_path / str(megabytes)
+        result = train(run, "--max-updates", 1, "--max-tokens", "auto", "--batch-tokens", 3000)
+        numbers.append(found(run))
+        assert f"--max-tokens auto: {numbers[-1]}\n" in result.stderr.decode()
+    longest = Dataset.open(datasets["joined"]).split("train").longest()
+    assert numbers == sorted(numbers)
+    assert numbers[0] == longest  # at least a sentence, whatever the memory
+    assert longest < numbers[1] < numbers[2] < 3000
+    assert numbers[3] == 3000  # of what use would be more than an update
+
+
+def test_a_run_that_goes_on_keeps_its_number(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    auto = ("--max-tokens", "auto", "--dropout", 0.3)
+    monkeypatch.setattr(capacity, "_free_memory", lambda device: 1e6)
+    train(tmp_path / "whole", "--max-updates", 4, *auto)
+    train(tmp_path / "parts", "--max-updates", 2, *auto)
+    monkeypatch.setattr(capacity, "_free_memory", lambda device: 3e6)
+    result = train(tmp_path / "parts", "--max-updates", 4, *auto)
+    assert "other options" not in result.stderr.decode()
+    whole, parts = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "parts"))
+    assert found(tmp_path / "whole") == found(tmp_path / "parts")
+    assert all(torch.equal(weight, parts.weights[name]) for name, weight in whole.weights.items())
+
+
+def test_another_word_is_refused(train: Train, tmp_path: Path) -> None:
+    result = train(tmp_path, "--max-tokens", "many", code=2)
+    assert "--max-tokens" in result.stderr.decode()
+    assert "neither a number nor auto" in result.stderr.decode()
