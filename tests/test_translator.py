@@ -10,10 +10,9 @@ import torch
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.decoding.config import SearchConfig, StreamConfig
+from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.translator import batches_by_length
 from nmtkit.errors import RunError, UserError
-from nmtkit.model.config import DeviceConfig
 from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.vocab import EOS, SPECIALS, Vocabulary
 
@@ -88,7 +87,7 @@ def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pyte
 
 def test_learned_positions_bound_source_and_output(make_checkpoint: Callable[..., Checkpoint]) -> None:
     checkpoint = make_checkpoint(positions="learned", max_positions=9)
-    translator = Translator.of(checkpoint, DeviceConfig(device="cpu", precision="fp32"))
+    translator = Translator.of(checkpoint, EngineConfig(device="cpu", precision="fp32"))
     (translation,) = translator.stream(["dog " * 40], SearchConfig(beam=1, max_len_a=5.0))
     assert len(translation.candidates[0].tokens) <= 9
 
@@ -114,7 +113,7 @@ def test_text_segmented_into_pieces_goes_the_same_way(make_checkpoint: Callable[
     checkpoint = make_checkpoint()
     pieces = [*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 5)), "hun@@"]
     checkpoint.source = checkpoint.target = SpaceTokenizer(Vocabulary(pieces))
-    translator = Translator.of(checkpoint, DeviceConfig(device="cpu", precision="fp32"))
+    translator = Translator.of(checkpoint, EngineConfig(device="cpu", precision="fp32"))
     translated = translator.translate(["w1 hun@@ w2 never-seen", "", "w3"], max_len_b=3)
     assert [bool(text) for text in translated] == [True, False, True]
     assert not any("@@ " in text for text in translated)
@@ -130,7 +129,7 @@ def test_line_breaks_that_a_model_spells_do_not_come_out(tokenizer: Tokenizer) -
 def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
     checkpoint = make_checkpoint()
     checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
-    translator = Translator.of(checkpoint, DeviceConfig(device="cpu"))
+    translator = Translator.of(checkpoint, EngineConfig(device="cpu"))
     with pytest.raises(RunError, match="no finite probabilities"):
         translator.translate(["a dog"])
 

@@ -14,10 +14,10 @@ import click
 from nmtkit.cli.options import ConfigOption, command, given, options
 from nmtkit.config import Config, option
 from nmtkit.data.config import DatasetConfig
-from nmtkit.decoding.config import SearchConfig, StreamConfig
+from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger, report
-from nmtkit.model.config import DeviceConfig, WeightsConfig
+from nmtkit.model.config import WeightsConfig
 from nmtkit.staging import staged_file
 from nmtkit.text import decode_leniently, read_lines, read_raw_lines
 
@@ -103,7 +103,7 @@ def _the_only(context: click.Context, parameter: click.Parameter, paths: tuple[P
     search=SearchConfig,
     batches=StreamConfig,
     evaluation=EvaluationConfig,
-    engine=DeviceConfig,
+    engine=EngineConfig,
     log=LogConfig,
 )
 def main(
@@ -116,7 +116,7 @@ def main(
     search: SearchConfig,
     batches: StreamConfig,
     evaluation: EvaluationConfig,
-    engine: DeviceConfig,
+    engine: EngineConfig,
     log: LogConfig,
 ) -> None:
     """Translate raw text: stdin, a file, or a split of DATASET.

@@ -10,11 +10,12 @@ import torch
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.batch import pad
-from nmtkit.decoding.config import SearchConfig, StreamConfig
+from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.search import Hypothesis, search
-from nmtkit.errors import RunError
+from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
-from nmtkit.model.config import DeviceConfig, WeightsConfig
+from nmtkit.model.config import WeightsConfig
+from nmtkit.model.packing import inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import Tokenizer
@@ -79,22 +80,26 @@ class Translator:
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, weights: str = "auto", **engine: Any) -> "Translator":
-        """Load a checkpoint. `engine` are the fields of `DeviceConfig`: device, precision, threads.
+        """Load a checkpoint. `engine` are the fields of `EngineConfig`: device, precision, threads.
 
         `weights` are those that were trained, or their moving average (see `WeightsConfig`). Raises UserError if the
         file is missing or damaged, or the device cannot be used.
         """
-        return cls.of(load_checkpoint(Path(path)), DeviceConfig(**engine), WeightsConfig(weights))
+        return cls.of(load_checkpoint(Path(path)), EngineConfig(**engine), WeightsConfig(weights))
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, engine: DeviceConfig, choice: WeightsConfig | None = None) -> "Translator":
+    def of(cls, checkpoint: Checkpoint, engine: EngineConfig, choice: WeightsConfig | None = None) -> "Translator":
         """A translator for a checkpoint that is in memory already."""
         if engine.threads is not None:
             torch.set_num_threads(engine.threads)
         device = resolve_device(engine.device)
-        model = checkpoint.build_model((choice or WeightsConfig()).weights).to(
-            device, resolve_precision(engine.precision, device)
-        )
+        precision = inference_precision(engine.precision, device)
+        if precision == "int8" and device.type != "cpu":
+            raise UserError(f"--precision int8 is made for CPUs, not for {device}: take bf16 or fp16")
+        model = checkpoint.build_model((choice or WeightsConfig()).weights)
+        model = model.to(device, resolve_precision(precision, device))
+        if device.type == "cpu":
+            pack(model, precision)
         return cls(model, checkpoint.source, checkpoint.target)
 
     def translate(self, lines: Iterable[str], **options: Any) -> list[str]:

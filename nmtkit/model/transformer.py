@@ -52,6 +52,7 @@ class Transformer(nn.Module):
         self.projection = None
         if config.share_embeddings == "none":
             self.projection = nn.Embedding(target_size, config.d_model)
+        self.packed_output: nn.Module | None = None  # what `packing.pack` puts in the place of the output matrix
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
         self.dropout = Dropout(config.dropout)
@@ -108,6 +109,8 @@ class Transformer(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Decoder output (…, D) to logits (…, W), the pre-softmax projection of §3.4."""
+        if self.packed_output is not None:
+            return cast(Tensor, self.packed_output(hidden))
         return F.linear(hidden, self.output_matrix)
 
     @property

@@ -1,0 +1,87 @@
+"""Linear layers for inference on a CPU, their weights laid out once for its instructions. They cannot be trained."""
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.errors import UserError
+from nmtkit.model.transformer import Transformer
+
+_LEVELS = 63  # of an input to each side of 0: 7 bits, since two products of more overflow AVX2's 16-bit sums
+_WEIGHT_LEVELS = 127
+
+
+class Int8Linear(nn.Module):
+    """x·Wᵀ + b with W and x rounded to integers, each row of either scaled by its own largest value.
+
+    The sums are exact, and a row's result does not depend on the rows beside it.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.bias = bias
+        scales = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / _WEIGHT_LEVELS
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"(?s)torch\.quantize_per_tensor.* are deprecated")
+            zeros = torch.zeros(len(scales), dtype=torch.long)
+            quantized = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
+        self.packed = torch.ops.quantized.linear_prepack(quantized, None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) to (…, N)."""
+        scales = x.abs().amax(-1, keepdim=True).clamp_min_(torch.finfo(torch.float32).tiny)
+        y: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
+            x / scales, 1 / _LEVELS, _LEVELS + 1, self.packed
+        )
+        return y.mul_(scales) if self.bias is None else torch.addcmul(self.bias, y, scales)
+
+
+class OneDnnLinear(nn.Module):
+    """x·Wᵀ + b with W in oneDNN's own layout, which spares it the laying out at every call."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.bias = bias
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) to (…, N)."""
+        y: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return y
+
+
+def inference_precision(name: str, device: torch.device) -> str:
+    """The number format that `auto` means where nothing is trained; any other name is itself."""
+    return "int8" if name == "auto" and device.type == "cpu" and _has_int8() else name
+
+
+def pack(model: Transformer, precision: str) -> Transformer:
+    """Give a model on a CPU the layers that are the fastest there for its number format; returns it.
+
+    `precision` int8 takes a model in float32; UserError where torch has no 8-bit products. The other formats are packed
+    where the CPU has AVX-512, since torch's own products do not use it on every CPU; elsewhere nothing is to be gained.
+    """
+    if precision == "int8":
+        if not _has_int8():
+            raise UserError("--precision int8: this build of torch has no FBGEMM, which is made for x86-64: take fp32")
+        torch.backends.quantized.engine = "fbgemm"
+        _replace(model, Int8Linear)
+    elif torch._C._has_mkldnn and "AVX512" in torch.backends.cpu.get_cpu_capability():
+        _replace(model, OneDnnLinear)
+    return model
+
+
+def _has_int8() -> bool:
+    """Whether this torch has FBGEMM, whose products of 8-bit integers are made for x86-64."""
+    return "fbgemm" in torch.backends.quantized.supported_engines
+
+
+@torch.no_grad()
+def _replace(model: Transformer, layer: Callable[[Tensor, Tensor | None], nn.Module]) -> None:
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(parent, name, layer(child.weight.detach(), child.bias.detach()))
+    model.packed_output = layer(model.output_matrix.detach(), None)
