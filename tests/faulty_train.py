@@ -19,7 +19,7 @@ fault, rank, number = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 original = UpdateGradient._backward
 
 
-def fail(_: Tensor) -> None:
+def fail(*_: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory (a test's)")
 
 
@@ -28,11 +28,13 @@ def backward(self: UpdateGradient, update: int, piece: Any, *arguments: Any) -> 
         return original(self, update, piece, *arguments)
     if fault == "die" and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
         os.kill(os.getpid(), signal.SIGKILL)
-    large = len(piece.batch.src) > 2
-    if fault == "forward" and large:
-        raise torch.OutOfMemoryError("CUDA out of memory (a test's)")
-    # about the last gradient to be computed, when others have been added up and summed over ranks
-    hooks = [parameter.register_hook(fail) for parameter in self.loss.model.encoder[0].parameters() if large]  # type: ignore[no-untyped-call]
+    hooks: list[Any] = []
+    if fault == "forward" and len(piece.batch.src) > 2:
+        hooks.append(self.loss.register_forward_pre_hook(fail))
+    if fault == "backward" and len(piece.batch.src) > 2:
+        # about the last gradient to be computed, when others have been added up and summed over ranks
+        first_layer = self.loss.model.encoder[0]
+        hooks += [parameter.register_hook(fail) for parameter in first_layer.parameters()]  # type: ignore[no-untyped-call]
     try:
         return original(self, update, piece, *arguments)
     finally:
