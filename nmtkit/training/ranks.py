@@ -5,11 +5,14 @@ A run without torchrun is a group of one, for which everything here is a plain f
 
 import contextlib
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.rendezvous import rendezvous
 
 from nmtkit.errors import NmtkitError, RunError, SaidElsewhere, UserError
 
@@ -140,7 +143,8 @@ def join(device: torch.device) -> Iterator[Ranks]:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     try:
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, store=_fresh_store(rank, size), rank=rank, world_size=size)
         yield Ranks(device, rank, size)
     except RuntimeError as error:
         if _is_lost_connection(error):
@@ -151,7 +155,31 @@ def join(device: torch.device) -> Iterator[Ranks]:
         raise
     finally:
         with contextlib.suppress(RuntimeError):  # of no use where the others have gone
-            distributed.destroy_process_group()
+            if distributed.is_initialized():
+                distributed.destroy_process_group()
+
+
+def _fresh_store(rank: int, size: int) -> Any:
+    """Where the processes leave each other messages, as torchrun offers it, below a name of this very meeting.
+
+    After a restart torchrun's store still has the messages of the processes before, by the same keys: who reads an old
+    address instead of waiting for the new one meets nobody. So the main process answers each of the others by the word
+    that it has asked with, until it has heard again.
+    """
+    store, _, _ = next(rendezvous("env://"))
+    if rank == 0:
+        meeting = uuid.uuid4().hex
+        for other in range(1, size):
+            while not store.check([f"{meeting}/{other}"]):
+                if store.check([f"asks/{other}"]):
+                    store.set(f"answer/{other}/{store.get(f'asks/{other}').decode()}", meeting)
+                time.sleep(0.01)
+    else:
+        word = uuid.uuid4().hex
+        store.set(f"asks/{rank}", word)
+        meeting = store.get(f"answer/{rank}/{word}").decode()
+        store.set(f"{meeting}/{rank}", "here")
+    return distributed.PrefixStore(meeting, store)  # type: ignore[attr-defined]
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:
