@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import Train
 from sentencepiece import SentencePieceProcessor
+from test_ranks import OPTIONS, TRAIN, assert_near, finish, start
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.batching import START, Batcher, Place
@@ -290,6 +291,14 @@ def test_a_run_with_sampled_subwords_goes_on_as_if_never_stopped(train: Train, t
     straight, stopped = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("straight", "stopped"))
     assert all(torch.equal(weight, stopped.weights[name]) for name, weight in straight.weights.items())
     assert straight.progress["options"]["batches"]["subword_sampling"] == 0.2
+
+
+@pytest.mark.slow
+def test_the_run_is_the_same_on_two_ranks(datasets: dict[str, Path], tmp_path: Path) -> None:
+    options = (*OPTIONS, "--subword-sampling", 0.2, "--max-tokens", 100, "--max-updates", 20)
+    for ranks in (1, 2):
+        finish(start(ranks, TRAIN, datasets["joined"], "--save-dir", tmp_path / str(ranks), *options))
+    assert_near(tmp_path / "1", tmp_path / "2")
 
 
 def test_the_command_refuses_segmented_text(train: Train, datasets: dict[str, Path], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from nmtkit.averaging import average_checkpoints
 from nmtkit.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
+from nmtkit.data import batching
 from nmtkit.data.corpus import Dataset
 from nmtkit.training.gradient import UpdateGradient
 
@@ -443,6 +444,28 @@ def test_averaged_checkpoints_are_not_trained_over(train: Train, tmp_path: Path)
     train(tmp_path, "--max-updates", 1)
     save_checkpoint(tmp_path / "checkpoint_1.pt", average_checkpoints([tmp_path / "checkpoint_1.pt"]))
     refused(train(tmp_path, code=2), "can be gone on from")
+
+
+def test_an_epoch_that_is_planned_in_parts_goes_on_where_it_stood(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "PART", 100)  # of 240 pairs
+    options = ("--validate-every", 1000, "--save-every", 1, "--keep-last", 99)
+    train(tmp_path / "straight", *options, "--max-epochs", 2)
+    places = {
+        update: [
+            load_checkpoint(path).progress[name] for name in ("epoch", "part", "updates_in_part", "updates_in_epoch")
+        ]
+        for update, path in list_checkpoints(tmp_path / "straight")
+    }
+    assert {part for _, part, _, _ in places.values()} == {0, 1, 2}
+    assert places[max(places)] == [3, 0, 0, 0]
+    for stop in (3, 5):
+        train(tmp_path / "stopped", *options, "--max-updates", stop)
+    train(tmp_path / "stopped", *options, "--max-epochs", 2)
+    straight = tensors(tmp_path / "straight", "checkpoint_last.pt")
+    stopped = tensors(tmp_path / "stopped", "checkpoint_last.pt")
+    assert all(torch.equal(tensor, stopped[name]) for name, tensor in straight.items())
 
 
 def test_a_run_that_diverges_stops_with_its_checkpoints_intact_and_names_the_sentences(
