@@ -261,6 +261,7 @@ class Command(click.Command):
         rank, local_rank = (os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK"))
         if code != RunError.exit_code and local_rank != "0":
             return _let_another_speak(code)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as torchrun sends it just now, when another has ended
         click.echo(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}", err=True)
         return code
 
