@@ -70,7 +70,12 @@ class SpaceTokenizer:
         return [self.vocab.ids(line.split()) for line in lines]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return f"{' '.join(self.vocab.text(ids))} ".replace("@@ ", "").rstrip(" ")
+        return join_subwords(" ".join(self.vocab.text(ids)))
+
+
+def join_subwords(segmented: str) -> str:
+    """Words of what subword-nmt has split."""
+    return f"{segmented} ".replace("@@ ", "").rstrip(" ")
 
 
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:

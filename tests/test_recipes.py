@@ -70,9 +70,9 @@ def test_what_is_done_is_not_done_again(make: Make) -> None:
     [
         ("VOCAB_SIZE=8000", ALL),
         ("VALID=train", ALL),
-        ("DROPOUT=0.3", [TRAIN, AVERAGE, GENERATE]),
+        ("DROPOUT=0.25", [TRAIN, AVERAGE, GENERATE]),
         ("AVERAGE=--best 3", [AVERAGE, GENERATE]),
-        ("BEAM=4", [GENERATE]),
+        ("BEAM=5", [GENERATE]),
     ],
 )
 def test_a_changed_variable_repeats_what_depends_on_it(variable: str, again: list[str], make: Make) -> None:

@@ -30,6 +30,11 @@ def test_tokenized_bleu_counts_words_between_spaces() -> None:
     assert "|tok:none|" in score.text
 
 
+def test_tokenized_bleu_joins_subwords_on_both_sides() -> None:
+    words, pieces = "ein hund läuft auf dem gras", "ein hund lä@@ uf@@ t auf dem gr@@ as"
+    assert tokenized_bleu([words], [pieces]).value == tokenized_bleu([pieces], [words]).value == pytest.approx(100)
+
+
 def test_tokenized_bleu_gives_nothing_for_an_unknown_word_of_the_reference() -> None:
     sentence = "the <unk> dog runs over the street"
     other_word = sentence.replace("<unk>", "big")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from nmtkit.tokenizer import join_subwords
 from nmtkit.vocab import SPECIALS, UNK
 
 # Languages written without spaces, where the standard tokenization finds no words. sacreBLEU's own choice for
@@ -35,9 +36,11 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU on the words between spaces, as fairseq counts it: an unknown word of a reference matches nothing."""
+    """BLEU on the words between spaces, as fairseq counts it: subwords are joined on both sides, and an unknown word of
+    a reference matches nothing."""
     unknown = SPECIALS[UNK]
-    known = [reference.replace(unknown, f"<{unknown}>") for reference in references]
+    hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
+    known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]
     return _score(BLEU(tokenize="none", force=True), hypotheses, known)
 
 
