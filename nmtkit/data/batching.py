@@ -9,6 +9,7 @@ micro-batches of an update.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -67,9 +68,13 @@ class Batcher:
 
     def updates(self, place: Place = START) -> Iterator[Update]:
         """Updates without end, going on from a place."""
+        return chain.from_iterable(self.plans(place))
+
+    def plans(self, place: Place) -> Iterator[list[Update]]:
+        """The updates of each part without end, going on from a place."""
         epoch, part, done = place
         while True:
-            yield from self._part(epoch, part)[done:]
+            yield self._part(epoch, part)[done:]
             epoch, part, done = (epoch, part + 1, 0) if part + 1 < self.parts else (epoch + 1, 0, 0)
 
     def _part(self, epoch: int, part: int) -> list[Update]:

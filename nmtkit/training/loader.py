@@ -60,14 +60,23 @@ class Loader:
 
     def updates(self, place: Place) -> Iterator[Work]:
         """The updates without end, going on from a place; always one of them ahead."""
-        updates = self.batcher.updates(place)
         if self.num_workers == 0:
-            yield from (self._work(update, None) for update in updates)
+            yield from (self._work(update, None) for update in self.batcher.updates(place))
             return
         with ThreadPoolExecutor(self.num_workers) as pool:
-            for now, following in pairwise(self._work(update, pool) for update in updates):
+            for now, following in pairwise(self._work(update, pool) for update in self._planned_ahead(place)):
                 del following  # it only had to be begun
                 yield now
+
+    def _planned_ahead(self, place: Place) -> Iterator[Update]:
+        """The updates from a place; while those of one part are done, a thread of its own plans the next part."""
+        plans = self.batcher.plans(place)
+        with ThreadPoolExecutor(1) as planner:
+            following = planner.submit(next, plans)
+            while True:
+                plan = following.result()
+                following = planner.submit(next, plans)
+                yield from plan
 
     def _work(self, update: Update, pool: ThreadPoolExecutor | None) -> Work:
         sources = [self.split.source.lengths[indices] for indices in update.micro_batches]
