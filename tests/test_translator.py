@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -83,6 +84,23 @@ def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pyte
         long = texts(translator, ["dog " * 50, "cat", "dog " * 70], max_source_tokens=4)
     assert long == texts(translator, ["dog dog dog dog", "cat", "dog dog dog dog"], max_source_tokens=4)
     assert caplog.messages == ["2 lines were cut to their first 4 tokens (--max-source-tokens)"]
+
+
+def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: Translator) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    assert texts(shared, LINES * 5, batch_tokens=12, buffer=16) == texts(translator, LINES * 5)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_is_killed_is_an_error_and_no_silence(tiny_checkpoint: Path) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    stream = shared.stream(itertools.repeat("the dog runs"), SEARCH, StreamConfig(buffer=4, batch_tokens=8))
+    next(stream)
+    multiprocessing.active_children()[0].kill()
+    with pytest.raises(RunError, match="a worker process died"):
+        for _ in itertools.islice(stream, 1000):
+            pass
+    assert multiprocessing.active_children() == []
 
 
 def test_learned_positions_bound_source_and_output(make_checkpoint: Callable[..., Checkpoint]) -> None:

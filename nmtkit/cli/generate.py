@@ -137,7 +137,7 @@ def main(
     from nmtkit.decoding.translator import Translator
 
     loaded = load_checkpoint(checkpoint)
-    translator = Translator.of(loaded, engine, choice)
+    translator = Translator.of(loaded, engine, choice, checkpoint)
     split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint, translator)
     references = _references(evaluation, split, source.input, translator)
     if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):

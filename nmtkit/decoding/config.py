@@ -59,3 +59,10 @@ class EngineConfig(DeviceConfig):
         help="Number format; auto: int8 on x86-64 CPUs, else bf16 where the hardware multiplies it fast, else fp32. "
         "int8 rounds what linear layers multiply, which costs no BLEU, but one line in ten comes out in other words.",
     )
+    workers: int = option(
+        1,
+        min=1,
+        metavar="N",
+        help="Processes that share the stream, each with a model of its own and its share of the cores, or a GPU of "
+        "its own. On CPUs, a worker for each core is the fastest way through a large file.",
+    )

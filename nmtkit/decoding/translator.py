@@ -1,22 +1,19 @@
 """From lines of text to translations: a stream, sorted into batches, searched, and given back in order."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
-from nmtkit.data.batch import pad
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.search import Hypothesis, search
-from nmtkit.errors import RunError, UserError
+from nmtkit.decoding.engine import Batch, Engine, here, load_model, longest_sequence, workers
+from nmtkit.decoding.search import Hypothesis
 from nmtkit.log import logger
 from nmtkit.model.config import WeightsConfig
-from nmtkit.model.packing import inference_precision, pack
-from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import EOS, SPECIALS
@@ -72,35 +69,45 @@ class Translator:
     ['Ein Hund rennt.', '', 'Zwei Männer reden.']
     """
 
-    def __init__(self, model: Transformer, source: Tokenizer, target: Tokenizer) -> None:
-        """`model` in evaluation mode, on the device and in the number format that it is to run in."""
+    def __init__(
+        self,
+        model: Transformer,
+        source: Tokenizer,
+        target: Tokenizer,
+        start: Callable[[], AbstractContextManager[Engine]] | None = None,
+    ) -> None:
+        """`model` in evaluation mode, on the device and in the number format that it is to run in.
+
+        `start` starts other engines than this process for the time of a stream.
+        """
         self.model, self.source, self.target = model, source, target
-        learned = model.config.positions == "learned"
-        self._longest = model.config.max_positions - 1 if learned else None  # tokens beside EOS or BOS
+        self._start = start or (lambda: nullcontext(here(model)))
+        self._longest = longest_sequence(model)
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, weights: str = "auto", **engine: Any) -> "Translator":
-        """Load a checkpoint. `engine` are the fields of `EngineConfig`: device, precision, threads.
+        """Load a checkpoint. `engine` are the fields of `EngineConfig`: device, precision, threads, workers.
 
-        `weights` are those that were trained, or their moving average (see `WeightsConfig`). Raises UserError if the
+        `weights` are those that were trained, or their moving average (see `WeightsConfig`). Each of several workers
+        imports the script, which must keep what it does under `if __name__ == "__main__"`. Raises UserError if the
         file is missing or damaged, or the device cannot be used.
         """
-        return cls.of(load_checkpoint(Path(path)), EngineConfig(**engine), WeightsConfig(weights))
+        choice, config = WeightsConfig(weights), EngineConfig(**engine)
+        return cls.of(load_checkpoint(Path(path)), config, choice, Path(path))
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, engine: EngineConfig, choice: WeightsConfig | None = None) -> "Translator":
-        """A translator for a checkpoint that is in memory already."""
-        if engine.threads is not None:
-            torch.set_num_threads(engine.threads)
-        device = resolve_device(engine.device)
-        precision = inference_precision(engine.precision, device)
-        if precision == "int8" and device.type != "cpu":
-            raise UserError(f"--precision int8 is made for CPUs, not for {device}: take bf16 or fp16")
-        model = checkpoint.build_model((choice or WeightsConfig()).weights)
-        model = model.to(device, resolve_precision(precision, device))
-        if device.type == "cpu":
-            pack(model, precision)
-        return cls(model, checkpoint.source, checkpoint.target)
+    def of(
+        cls,
+        checkpoint: Checkpoint,
+        engine: EngineConfig,
+        choice: WeightsConfig | None = None,
+        path: Path | None = None,
+    ) -> "Translator":
+        """A translator for a checkpoint that is in memory already. Its `path` is where workers find it."""
+        weights = (choice or WeightsConfig()).weights
+        model = load_model(checkpoint, engine, weights)
+        start = None if path is None or engine.workers == 1 else partial(workers, path, engine, weights)
+        return cls(model, checkpoint.source, checkpoint.target, start)
 
     def translate(self, lines: Iterable[str], **options: Any) -> list[str]:
         """The best translation of each line. `options` are the fields of `SearchConfig`, such as beam=4."""
@@ -153,33 +160,16 @@ class Translator:
     ) -> Iterator[Translation]:
         longest = min(batches.max_source_tokens, self._longest or batches.max_source_tokens)
         overlong = 0
-        for chunk in _chunks(items, batches.buffer):
-            sentences = prepare(chunk)
-            overlong += sum(len(sentence.ids) > longest for sentence in sentences)
-            lengths = [min(len(sentence.ids), longest) for sentence in sentences]
-            found = self._search(sentences, lengths, config, batches.batch_tokens, advance)
-            for number, hypotheses in _in_order(found):
-                yield self._translation(sentences[number], hypotheses)
+        with self._start() as engine:
+            for chunk in _chunks(items, batches.buffer):
+                sentences = prepare(chunk)
+                overlong += sum(len(sentence.ids) > longest for sentence in sentences)
+                rows = [sentence.ids[:longest] for sentence in sentences]
+                found = _searched(engine, rows, config, batches.batch_tokens, advance)
+                for number, hypotheses in _in_order(found):
+                    yield self._translation(sentences[number], hypotheses)
         if overlong:
             logger.warning("%d lines were cut to their first %d tokens (--max-source-tokens)", overlong, longest)
-
-    def _search(
-        self, sentences: list[_Sentence], lengths: list[int], config: SearchConfig, batch_tokens: int, advance: Advance
-    ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """The hypotheses of each sentence, in the order of their batches; none for a sentence without pieces."""
-        advance(lengths.count(0))
-        yield from ((number, []) for number, length in enumerate(lengths) if length == 0)
-        for batch in batches_by_length(lengths, batch_tokens):
-            rows = [[*sentences[number].ids[: lengths[number]], EOS] for number in batch]
-            src = pad(rows).to(self.model.target_embedding.weight.device)
-            found = search(self.model, src, config, self._longest)
-            if not all(found):
-                raise RunError(
-                    "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
-                    "for them (try fp32)"
-                )
-            advance(len(batch))
-            yield from zip(batch, found, strict=True)
 
     def _translation(self, sentence: _Sentence, hypotheses: list[Hypothesis]) -> Translation:
         candidates = tuple(
@@ -192,6 +182,19 @@ class Translator:
             for hypothesis in hypotheses
         )
         return Translation(sentence.text, candidates or (Candidate(""),))
+
+
+def _searched(
+    engine: Engine, rows: list[list[int]], config: SearchConfig, batch_tokens: int, advance: Advance
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """The hypotheses of each sentence, in the order of their batches; none for a sentence without pieces."""
+    advance(sum(not ids for ids in rows))
+    yield from ((number, []) for number, ids in enumerate(rows) if not ids)
+    numbers = list(batches_by_length([len(ids) for ids in rows], batch_tokens))
+    batches = (Batch([[*rows[number], EOS] for number in batch], config) for batch in numbers)
+    for batch, found in zip(numbers, engine(batches), strict=True):
+        advance(len(batch))
+        yield from zip(batch, found, strict=True)
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:

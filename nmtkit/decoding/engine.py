@@ -1,0 +1,103 @@
+"""What runs the search: this process, or worker processes that have a model each."""
+
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.data.batch import pad
+from nmtkit.decoding.config import EngineConfig, SearchConfig
+from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.errors import RunError, UserError
+from nmtkit.model.packing import inference_precision, pack
+from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.model.transformer import Transformer
+from nmtkit.workers import WorkerPool
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentences to search together: ids of the source vocabulary, each with its EOS."""
+
+    rows: list[list[int]]
+    config: SearchConfig
+
+
+class Engine(Protocol):
+    """Searches batches: the n best of each batch's sentences, in the order of the batches."""
+
+    def __call__(self, batches: Iterable[Batch]) -> Iterator[list[list[Hypothesis]]]: ...
+
+
+def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "auto") -> Transformer:
+    """The model of a checkpoint, on the device and in the number format that `engine` names, ready for inference.
+
+    Sets the number of this process's threads. Raises UserError where the device or the format cannot be used.
+    """
+    if engine.threads is not None:
+        torch.set_num_threads(engine.threads)
+    device = resolve_device(engine.device)
+    precision = inference_precision(engine.precision, device)
+    if precision == "int8" and device.type != "cpu":
+        raise UserError(f"--precision int8 is made for CPUs, not for {device}: take bf16 or fp16")
+    model = checkpoint.build_model(weights).to(device, resolve_precision(precision, device))
+    return pack(model, precision) if device.type == "cpu" else model
+
+
+def longest_sequence(model: Transformer) -> int | None:
+    """The most tokens beside EOS or BOS that a source or an output can have, None for any number."""
+    return model.config.max_positions - 1 if model.config.positions == "learned" else None
+
+
+def search_batch(model: Transformer, batch: Batch) -> list[list[Hypothesis]]:
+    """The n best of each sentence. RunError where the model gives no finite probabilities."""
+    src = pad(batch.rows).to(model.target_embedding.weight.device)
+    found = search(model, src, batch.config, longest_sequence(model))
+    if not all(found):
+        raise RunError(
+            "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
+            "for them (try fp32)"
+        )
+    return found
+
+
+def here(model: Transformer) -> Engine:
+    """Search in this process."""
+    return lambda batches: (search_batch(model, batch) for batch in batches)
+
+
+@contextmanager
+def workers(path: Path, engine: EngineConfig, weights: str) -> Iterator[Engine]:
+    """Search in `engine.workers` processes that load the checkpoint `path` each, and end with the context."""
+    share = max(1, (os.cpu_count() or 1) // engine.workers)
+    search = _WorkerSearch(path.resolve(), replace(engine, threads=engine.threads or share), weights)
+    with WorkerPool(engine.workers) as pool:
+        yield lambda batches: pool.map(search, batches)
+
+
+@dataclass(frozen=True)
+class _WorkerSearch:
+    """What a worker does with a batch. The model is loaded with the first one, and kept."""
+
+    path: Path
+    engine: EngineConfig
+    weights: str
+
+    def __call__(self, batch: Batch) -> list[list[Hypothesis]]:
+        return search_batch(_worker_model(self), batch)
+
+
+@cache
+def _worker_model(search: _WorkerSearch) -> Transformer:
+    engine, device = search.engine, resolve_device(search.engine.device)
+    if device.type == "cuda" and device.index is None:  # the workers share all GPUs out among them
+        number = int(multiprocessing.current_process().name.rpartition(" ")[2])
+        engine = replace(engine, device=f"cuda:{number % torch.cuda.device_count()}")
+    return load_model(load_checkpoint(search.path), engine, search.weights)
