@@ -120,14 +120,17 @@ def measure(command: list[str], pattern: str, threads: int) -> Rate:
 
 
 def processor_seconds(process: int) -> float:
-    """What a process has used so far, all its threads together (Linux)."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """What a process and its children have used so far, all their threads together (Linux)."""
+    place = Path(f"/proc/{process}")
+    fields = (place / "stat").read_text().rpartition(")")[2].split()
+    children = {int(child) for path in place.glob("task/*/children") for child in path.read_text().split()}
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(map(processor_seconds, children))
 
 
 @click.command()
 @click.argument("dataset", type=click.Path(exists=True, path_type=Path))
 @click.option("--threads", default=2, show_default=True)
+@click.option("--processes", default=1, show_default=True, help="Of nmt-train, which share the threads out.")
 @click.option("--updates", default=40, show_default=True, help="Of each turn.")
 @click.option("--turns", default=3, show_default=True, help="Of each system.")
 @click.option("--precision", default="fp32", show_default=True, help="Of nmt-train; OpenNMT-py computes in fp32.")
@@ -137,6 +140,7 @@ def processor_seconds(process: int) -> float:
 def main(
     dataset: Path,
     threads: int,
+    processes: int,
     updates: int,
     turns: int,
     precision: str,
@@ -147,10 +151,19 @@ def main(
     """Train on DATASET, in turns, and print target tokens per second."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         ours = [
-            *(sys.executable, str(NMT_TRAIN), str(dataset), "--arch", "transformer_small", "--device", "cpu"),
+            *(sys.executable, *(torchrun if processes > 1 else []), str(NMT_TRAIN), str(dataset)),
+            *("--arch", "transformer_small", "--device", "cpu"),
             *("--batch-tokens", "4096", "--max-tokens", max_tokens, "--precision", precision),
-            *("--threads", str(threads), "--max-updates", str(updates), "--log-every", str(UPDATES_A_LINE)),
+            *(
+                "--threads",
+                str(threads // processes),
+                "--max-updates",
+                str(updates),
+                "--log-every",
+                str(UPDATES_A_LINE),
+            ),
             *("--log-format", "plain", "--warmup-updates", "400", "--save-minutes", "0"),
         ]
         commands = {"nmtkit": (ours, r"tokens_per_second ([\d.]+)")}
