@@ -128,4 +128,4 @@ class SaveDir:
         for update, path in numbered.items():
             if update not in keep:
                 path.unlink(missing_ok=True)
-                self._validations.pop(update, None)
+        self._validations = {update: value for update, value in self._validations.items() if update in keep}
