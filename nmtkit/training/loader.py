@@ -54,8 +54,10 @@ class Loader:
         size: int,
         num_workers: int,
         sampling: SubwordSampling | None = None,
+        pinned: bool = False,
     ) -> None:
-        self.split, self.batcher, self.sampling = split, batcher, sampling
+        """Where batches are `pinned`, a GPU can fetch them while the host goes on."""
+        self.split, self.batcher, self.sampling, self.pinned = split, batcher, sampling, pinned
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, place: Place) -> Iterator[Work]:
@@ -91,9 +93,11 @@ class Loader:
 
     def _collate(self, epoch: int, indices: Indices) -> Batch:
         if self.sampling is None:
-            return collate(self.split, indices)
-        source, target = self.sampling.gather(epoch, indices)
-        return make_batch(*source, *target)
+            batch = collate(self.split, indices)
+        else:
+            source, target = self.sampling.gather(epoch, indices)
+            batch = make_batch(*source, *target)
+        return batch.pinned() if self.pinned else batch
 
 
 def subword_sampling(dataset: Dataset, split: Split, options: TrainingOptions) -> SubwordSampling | None:

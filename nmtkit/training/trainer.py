@@ -99,7 +99,8 @@ class Trainer:
             self.split.source.lengths, self.split.target.lengths, batches.batch_tokens, batches.max_tokens, batches.seed
         )
         workers, sampling = options.loading.num_workers, subword_sampling(dataset, self.split, options)
-        self.loader = Loader(self.split, self.batcher, ranks.rank, ranks.size, workers, sampling)
+        pinned = ranks.device.type == "cuda"
+        self.loader = Loader(self.split, self.batcher, ranks.rank, ranks.size, workers, sampling, pinned)
         torch.manual_seed(batches.seed)
         self.model = Transformer(self.model_config, len(dataset.source.vocab), len(dataset.target.vocab))
         self.model.to(ranks.device)
