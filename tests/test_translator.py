@@ -89,6 +89,10 @@ def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pyte
 def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: Translator) -> None:
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
     assert texts(shared, LINES * 5, batch_tokens=12, buffer=16) == texts(translator, LINES * 5)
+    assert len(multiprocessing.active_children()) == 2  # they wait for more
+    del shared
+    for worker in multiprocessing.active_children():
+        worker.join(timeout=20)
     assert multiprocessing.active_children() == []
 
 

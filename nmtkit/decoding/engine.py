@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -73,13 +72,26 @@ def here(model: Transformer) -> Engine:
     return lambda batches: (search_batch(model, batch) for batch in batches)
 
 
-@contextmanager
-def workers(path: Path, engine: EngineConfig, weights: str) -> Iterator[Engine]:
-    """Search in `engine.workers` processes that load the checkpoint `path` each, and end with the context."""
-    share = max(1, (os.cpu_count() or 1) // engine.workers)
-    search = _WorkerSearch(path.resolve(), replace(engine, threads=engine.threads or share), weights)
-    with WorkerPool(engine.workers) as pool:
-        yield lambda batches: pool.map(search, batches)
+class Workers:
+    """Search in `engine.workers` processes that load the checkpoint `path` each.
+
+    They start with the first batch and stay for the next ones, until an error, or until nobody holds this object.
+    """
+
+    def __init__(self, path: Path, engine: EngineConfig, weights: str) -> None:
+        share = max(1, (os.cpu_count() or 1) // engine.workers)
+        self._search = _WorkerSearch(path.resolve(), replace(engine, threads=engine.threads or share), weights)
+        self._pool: WorkerPool | None = None
+
+    def __call__(self, batches: Iterable[Batch]) -> Iterator[list[list[Hypothesis]]]:
+        """As an `Engine`. RunError where a worker dies."""
+        self._pool = self._pool or WorkerPool(self._search.engine.workers)
+        try:
+            yield from self._pool.map(self._search, batches)
+        except BaseException:  # also where the results are not read to the end, and so wait in the pipes
+            self._pool.__exit__()
+            self._pool = None
+            raise
 
 
 @dataclass(frozen=True)

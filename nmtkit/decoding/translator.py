@@ -1,16 +1,14 @@
 """From lines of text to translations: a stream, sorted into batches, searched, and given back in order."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import Batch, Engine, here, load_model, longest_sequence, workers
+from nmtkit.decoding.engine import Batch, Engine, Workers, here, load_model, longest_sequence
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.log import logger
 from nmtkit.model.config import WeightsConfig
@@ -74,14 +72,14 @@ class Translator:
         model: Transformer,
         source: Tokenizer,
         target: Tokenizer,
-        start: Callable[[], AbstractContextManager[Engine]] | None = None,
+        engine: Engine | None = None,
     ) -> None:
         """`model` in evaluation mode, on the device and in the number format that it is to run in.
 
-        `start` starts other engines than this process for the time of a stream.
+        `engine` searches in another place than this process.
         """
         self.model, self.source, self.target = model, source, target
-        self._start = start or (lambda: nullcontext(here(model)))
+        self._engine = engine or here(model)
         self._longest = longest_sequence(model)
 
     @classmethod
@@ -106,8 +104,8 @@ class Translator:
         """A translator for a checkpoint that is in memory already. Its `path` is where workers find it."""
         weights = (choice or WeightsConfig()).weights
         model = load_model(checkpoint, engine, weights)
-        start = None if path is None or engine.workers == 1 else partial(workers, path, engine, weights)
-        return cls(model, checkpoint.source, checkpoint.target, start)
+        workers = None if path is None or engine.workers == 1 else Workers(path, engine, weights)
+        return cls(model, checkpoint.source, checkpoint.target, workers)
 
     def translate(self, lines: Iterable[str], **options: Any) -> list[str]:
         """The best translation of each line. `options` are the fields of `SearchConfig`, such as beam=4."""
@@ -160,14 +158,13 @@ class Translator:
     ) -> Iterator[Translation]:
         longest = min(batches.max_source_tokens, self._longest or batches.max_source_tokens)
         overlong = 0
-        with self._start() as engine:
-            for chunk in _chunks(items, batches.buffer):
-                sentences = prepare(chunk)
-                overlong += sum(len(sentence.ids) > longest for sentence in sentences)
-                rows = [sentence.ids[:longest] for sentence in sentences]
-                found = _searched(engine, rows, config, batches.batch_tokens, advance)
-                for number, hypotheses in _in_order(found):
-                    yield self._translation(sentences[number], hypotheses)
+        for chunk in _chunks(items, batches.buffer):
+            sentences = prepare(chunk)
+            overlong += sum(len(sentence.ids) > longest for sentence in sentences)
+            rows = [sentence.ids[:longest] for sentence in sentences]
+            found = _searched(self._engine, rows, config, batches.batch_tokens, advance)
+            for number, hypotheses in _in_order(found):
+                yield self._translation(sentences[number], hypotheses)
         if overlong:
             logger.warning("%d lines were cut to their first %d tokens (--max-source-tokens)", overlong, longest)
 
