@@ -1,5 +1,6 @@
 """From text to pieces and back: SentencePiece, or text that is segmented already."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -7,6 +8,7 @@ from nmtkit.errors import UserError
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary
 
 SENTENCEPIECE, SPACE = "sentencepiece", "space"
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 class Tokenizer(Protocol):
@@ -21,6 +23,9 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of one sequence of ids, on one line."""
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        """What each id adds to the text, spaces before words; a character in bytes is added by the last of them."""
 
 
 class SentencePieceTokenizer:
@@ -56,6 +61,18 @@ class SentencePieceTokenizer:
         text: str = self._processor.decode([self._to_model[i] for i in ids])
         return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell a line break
 
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        added, spelled = [], b""
+        for piece in self.vocab.text(ids):
+            byte = _BYTE_PIECE.fullmatch(piece)
+            spelled = spelled + bytes.fromhex(byte[1]) if byte else b""
+            try:
+                added.append(spelled.decode() if byte else piece.replace("▁", " "))
+                spelled = b""
+            except UnicodeDecodeError:
+                added.append("")
+        return added
+
 
 class SpaceTokenizer:
     """Text that is segmented already: pieces stand between spaces, `@@ ` joins what subword-nmt has split."""
@@ -71,6 +88,11 @@ class SpaceTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         return join_subwords(" ".join(self.vocab.text(ids)))
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        pieces = self.vocab.text(ids)
+        inside = [False, *(piece.endswith("@@") for piece in pieces[:-1])]
+        return [" " * (not joined) + piece.removesuffix("@@") for piece, joined in zip(pieces, inside, strict=True)]
 
 
 def join_subwords(segmented: str) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.decoding import translator
+from nmtkit.decoding import engine
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import EOS, PAD
@@ -88,7 +88,7 @@ def test_lines_come_out_in_the_order_they_came_in(
         rows = [[token for token in row if token not in (PAD, EOS)] for row in src.tolist()]
         return [[Hypothesis(row, 0.0, [0.0] * (len(row) + 1))] for row in rows]
 
-    monkeypatch.setattr(translator, "search", echo)
+    monkeypatch.setattr(engine, "search", echo)
     pieces = tokenizer.encode(lines_of(text))
     expected = [tokenizer.decode(ids) if line.strip() else "" for line, ids in zip(lines_of(text), pieces, strict=True)]
     assert command("--buffer", buffer, "--batch-tokens", batch_tokens, text=text) == expected

@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def translator(tiny_checkpoint: Path) -> Translator:
     return Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
 
 
-def texts(translator: Translator, lines: list[str], **batches: int) -> list[str]:
+def texts(translator: Translator, lines: list[str], **batches: Any) -> list[str]:
     return [translation.text for translation in translator.stream(lines, SEARCH, StreamConfig(**batches))]
 
 
@@ -84,6 +85,40 @@ def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pyte
         long = texts(translator, ["dog " * 50, "cat", "dog " * 70], max_source_tokens=4)
     assert long == texts(translator, ["dog dog dog dog", "cat", "dog dog dog dog"], max_source_tokens=4)
     assert caplog.messages == ["2 lines were cut to their first 4 tokens (--max-source-tokens)"]
+
+
+def test_overlong_lines_are_translated_in_parts_and_joined(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of n candidates the best of each part are the best of the line, and so on; other lines are as they were."""
+    config = SearchConfig(beam=2, max_len_b=3, nbest=2)
+    lines, parts = (
+        ["a cat", "the dog runs. die katze läuft. a cat", "", "dog"],
+        ["the dog runs.", "die katze läuft.", "a cat"],
+    )
+    longest = max(map(len, translator.source.encode(parts)))
+    with caplog.at_level(logging.WARNING):
+        batches = StreamConfig(max_source_tokens=longest, overlong="split", batch_tokens=30, buffer=3)
+        found = list(translator.stream(lines, config, batches))
+    apart = list(translator.stream(parts, config))
+    for rank, candidate in enumerate(found[1].candidates):
+        own = [part.candidates[rank] for part in apart]
+        assert candidate.text == " ".join(part.text for part in own if part.text)
+        assert candidate.tokens == sum((part.tokens for part in own), ())
+        assert candidate.score == pytest.approx(sum(part.score for part in own), rel=1e-4)
+    assert [row.text for row in found[::2]] == texts(translator, lines[::2])
+    assert caplog.messages == [f"1 lines were translated in parts of at most {longest} tokens (--max-source-tokens)"]
+
+
+def test_lines_done_before_are_passed_over_and_the_rest_is_the_same_to_the_last_bit(translator: Translator) -> None:
+    batches = StreamConfig(max_source_tokens=5, overlong="split", batch_tokens=12)
+    chunks = [LINES[:5], LINES[5:], LINES[:3]]
+    whole = list(translator.stream_chunks(chunks, SEARCH, batches))
+    for done in range(len(whole) + 2):
+        translated: list[int] = []
+        rest = list(translator.stream_chunks(chunks, SEARCH, batches, translated.append, done=done))
+        assert rest == whole[done:]
+        assert sum(translated) == len(rest)
 
 
 def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: Translator) -> None:

@@ -45,7 +45,13 @@ class StreamConfig(Config):
         4096, min=1, metavar="LINES", help="Lines read ahead and sorted by length; memory is bounded by this."
     )
     max_source_tokens: int = option(
-        1024, min=1, help="Longer lines are cut to this many tokens; a warning tells how many there were."
+        1024, min=1, help="What is longer, --overlong decides on; a warning tells how many lines there were."
+    )
+    overlong: str = option(
+        "cut",
+        choices=("cut", "split"),
+        help="cut: what exceeds --max-source-tokens is left out. split: the line is translated in parts, which end "
+        "with a sentence, else a clause, a word, a piece, and the translations are joined.",
     )
 
 

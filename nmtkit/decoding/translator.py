@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Batch, Engine, Workers, here, load_model, longest_sequence
+from nmtkit.decoding.overlong import join
+from nmtkit.decoding.overlong import parts as parts_of
+from nmtkit.decoding.reading import chunks
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.log import logger
 from nmtkit.model.config import WeightsConfig
@@ -18,6 +20,11 @@ from nmtkit.vocab import EOS, SPECIALS
 
 T = TypeVar("T")
 Advance = Callable[[int], object]
+
+_TELL_OVERLONG = {
+    "cut": "%d lines were cut to their first %d tokens (--max-source-tokens)",
+    "split": "%d lines were translated in parts of at most %d tokens (--max-source-tokens)",
+}
 
 
 def _ignore(count: int) -> None:
@@ -29,7 +36,8 @@ class Candidate:
     """One translation of a line.
 
     `tokens` are the pieces with `</s>` at their end, `token_log_probs` the log-probability of each, and `score` is
-    their sum over the length penalty. A blank line's translation has no tokens and the score 0.
+    their sum over the length penalty. A blank line's translation has no tokens and the score 0. What was joined from
+    parts has a `</s>` behind each, and the sum of their scores.
     """
 
     text: str
@@ -123,11 +131,28 @@ class Translator:
         """One translation for each line, in order, while the lines are read: at most `batches.buffer` ahead.
 
         Blank lines, and those that leave the tokenizer without a piece, become empty without reaching the model.
-        Lines beyond `batches.max_source_tokens` are cut, and a warning at the end counts them. Raises RunError where
-        the model gives no finite probabilities. `advance` is called with each number of lines that have been
-        translated, be it that others before them have not, so that they are not given back yet.
+        Lines beyond `batches.max_source_tokens` are cut, or translated in parts and joined, as `batches.overlong` has
+        it; a warning at the end counts them. Raises RunError where the model gives no finite probabilities. `advance`
+        is called with each number of lines that have been translated, be it that others before them have not, so that
+        they are not given back yet.
         """
-        return self._stream(lines, self._encode, config or SearchConfig(), batches or StreamConfig(), advance)
+        batches = batches or StreamConfig()
+        return self.stream_chunks(chunks(lines, batches.buffer), config, batches, advance)
+
+    def stream_chunks(
+        self,
+        lines: Iterable[list[str]],
+        config: SearchConfig | None = None,
+        batches: StreamConfig | None = None,
+        advance: Advance = _ignore,
+        done: int = 0,
+    ) -> Iterator[Translation]:
+        """Like `stream`, for lines in chunks of any size, each translated before the next is read.
+
+        The first `done` lines have been translated before: they are read and passed over, the others get the same
+        translations, to the last bit, as if they had not.
+        """
+        return self._stream(lines, self._encode, config or SearchConfig(), batches or StreamConfig(), advance, done)
 
     def stream_encoded(
         self,
@@ -135,11 +160,12 @@ class Translator:
         config: SearchConfig | None = None,
         batches: StreamConfig | None = None,
         advance: Advance = _ignore,
+        done: int = 0,
     ) -> Iterator[Translation]:
         """Like `stream`, for sentences that are ids of the source vocabulary already, without EOS."""
-        return self._stream(
-            sentences, self._decode_source, config or SearchConfig(), batches or StreamConfig(), advance
-        )
+        batches = batches or StreamConfig()
+        read = chunks(sentences, batches.buffer)
+        return self._stream(read, self._decode_source, config or SearchConfig(), batches, advance, done)
 
     def _encode(self, lines: list[str]) -> list[_Sentence]:
         encoded = zip(lines, self.source.encode(lines), strict=True)
@@ -150,48 +176,79 @@ class Translator:
 
     def _stream(
         self,
-        items: Iterable[T],
+        read: Iterable[list[T]],
         prepare: Callable[[list[T]], list[_Sentence]],
         config: SearchConfig,
         batches: StreamConfig,
         advance: Advance,
+        done: int,
     ) -> Iterator[Translation]:
         longest = min(batches.max_source_tokens, self._longest or batches.max_source_tokens)
         overlong = 0
-        for chunk in _chunks(items, batches.buffer):
+        for chunk in read:
+            begin = min(done, len(chunk))
+            done -= begin
+            if begin == len(chunk):
+                continue
             sentences = prepare(chunk)
-            overlong += sum(len(sentence.ids) > longest for sentence in sentences)
-            rows = [sentence.ids[:longest] for sentence in sentences]
-            found = _searched(self._engine, rows, config, batches.batch_tokens, advance)
-            for number, hypotheses in _in_order(found):
-                yield self._translation(sentences[number], hypotheses)
+            overlong += sum(len(sentence.ids) > longest for sentence in sentences[begin:])
+            parts = [self._parts(sentence.ids, longest, batches.overlong) for sentence in sentences]
+            found = _in_order(_searched(self._engine, parts, begin, config, batches.batch_tokens, advance))
+            for sentence, own_parts in zip(sentences[begin:], parts[begin:], strict=True):
+                yield self._translation(sentence, [next(found) for _ in own_parts])
+            next(found, None)  # lets the search end, so that workers are ready for the next chunk
         if overlong:
-            logger.warning("%d lines were cut to their first %d tokens (--max-source-tokens)", overlong, longest)
+            logger.warning(_TELL_OVERLONG[batches.overlong], overlong, longest)
 
-    def _translation(self, sentence: _Sentence, hypotheses: list[Hypothesis]) -> Translation:
-        candidates = tuple(
-            Candidate(
-                self.target.decode(hypothesis.ids),
-                hypothesis.score,
-                (*self.target.vocab.text(hypothesis.ids), SPECIALS[EOS]),
-                tuple(hypothesis.token_log_probs),
-            )
-            for hypothesis in hypotheses
+    def _parts(self, ids: list[int], longest: int, overlong: str) -> list[list[int]]:
+        """What is translated of a sentence, in turn: nothing if it is blank, most often all at once."""
+        if len(ids) > longest and overlong == "split":
+            return parts_of(ids, self.source.surfaces(ids), longest)
+        return [ids[:longest]] if ids else []
+
+    def _translation(self, sentence: _Sentence, parts: list[list[Hypothesis]]) -> Translation:
+        """The candidates of a sentence; of one in parts, the best of each make the best, and so on."""
+        candidates = (
+            _joined([self._candidate(hypothesis) for hypothesis in rank]) for rank in zip(*parts, strict=False)
         )
-        return Translation(sentence.text, candidates or (Candidate(""),))
+        return Translation(sentence.text, tuple(candidates) or (Candidate(""),))
+
+    def _candidate(self, hypothesis: Hypothesis) -> Candidate:
+        return Candidate(
+            self.target.decode(hypothesis.ids),
+            hypothesis.score,
+            (*self.target.vocab.text(hypothesis.ids), SPECIALS[EOS]),
+            tuple(hypothesis.token_log_probs),
+        )
+
+
+def _joined(parts: list[Candidate]) -> Candidate:
+    if len(parts) == 1:
+        return parts[0]
+    return Candidate(
+        join([part.text for part in parts]),
+        sum(part.score for part in parts),
+        tuple(token for part in parts for token in part.tokens),
+        tuple(log_prob for part in parts for log_prob in part.token_log_probs),
+    )
 
 
 def _searched(
-    engine: Engine, rows: list[list[int]], config: SearchConfig, batch_tokens: int, advance: Advance
+    engine: Engine, parts: list[list[list[int]]], begin: int, config: SearchConfig, batch_tokens: int, advance: Advance
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """The hypotheses of each sentence, in the order of their batches; none for a sentence without pieces."""
-    advance(sum(not ids for ids in rows))
-    yield from ((number, []) for number, ids in enumerate(rows) if not ids)
-    numbers = list(batches_by_length([len(ids) for ids in rows], batch_tokens))
+    """The hypotheses of each part of the sentences from `begin` on, numbered from 0, in the order of their batches.
+
+    The sentences before `begin` are batched with the others all the same, as a result may depend on it by a rounding.
+    """
+    rows = [row for own_parts in parts for row in own_parts]
+    first = sum(map(len, parts[:begin]))
+    ends_line = [number == len(own_parts) for own_parts in parts for number in range(1, len(own_parts) + 1)]
+    advance(sum(not own_parts for own_parts in parts[begin:]))
+    numbers = [batch for batch in batches_by_length([len(ids) for ids in rows], batch_tokens) if max(batch) >= first]
     batches = (Batch([[*rows[number], EOS] for number in batch], config) for batch in numbers)
     for batch, found in zip(numbers, engine(batches), strict=True):
-        advance(len(batch))
-        yield from zip(batch, found, strict=True)
+        advance(sum(ends_line[number] for number in batch if number >= first))
+        yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)
 
 
 def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
@@ -207,19 +264,12 @@ def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[lis
         start += size
 
 
-def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Successive lists of at most `size` items; nothing is read before the last list has been worked off."""
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
-
-
-def _in_order(numbered: Iterable[tuple[int, T]]) -> Iterator[tuple[int, T]]:
-    """Pairs numbered 0, 1, 2, … that come in any order, each as soon as all before it have been given."""
+def _in_order(numbered: Iterable[tuple[int, T]]) -> Iterator[T]:
+    """Items numbered 0, 1, 2, … that come in any order, each as soon as all before it have been given."""
     waiting: dict[int, T] = {}
     due = 0
     for number, item in numbered:
         waiting[number] = item
         while due in waiting:
-            yield due, waiting.pop(due)
+            yield waiting.pop(due)
             due += 1

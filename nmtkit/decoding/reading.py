@@ -1,0 +1,62 @@
+"""How a stream comes into chunks, each of which is sorted by length, translated and given back before the next."""
+
+import threading
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Successive lists of `size` items, the last of what is left; nothing is read before a list is asked for."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def chunks_as_they_come(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """The same for a source that may pause, such as a pipe: what has come is given, if it is but one item.
+
+    A thread reads ahead while a chunk is worked on, never more than `size` items. It ends with the source or with the
+    process.
+    """
+    reader = _Reader(items, size)
+    threading.Thread(target=reader.run, name="reader", daemon=True).start()
+    while chunk := reader.take():
+        yield chunk
+
+
+class _Reader(Generic[T]):
+    """Items between the thread that reads them and the one that takes them."""
+
+    def __init__(self, items: Iterable[T], limit: int) -> None:
+        self._items, self._limit = items, limit
+        self._waiting: list[T] = []
+        self._ended = False
+        self._error: Exception | None = None
+        self._change = threading.Condition()
+
+    def run(self) -> None:
+        """Read to the end, or to an error, which `take` raises in its place."""
+        try:
+            for item in self._items:
+                with self._change:
+                    self._change.wait_for(lambda: len(self._waiting) < self._limit)
+                    self._waiting.append(item)
+                    self._change.notify()
+        except Exception as error:
+            self._error = error
+        with self._change:
+            self._ended = True
+            self._change.notify()
+
+    def take(self) -> list[T]:
+        """All that has been read, at least one item; nothing at the end."""
+        with self._change:
+            self._change.wait_for(lambda: bool(self._waiting) or self._ended)
+            taken, self._waiting = self._waiting, []
+            self._change.notify()
+        if self._error is not None and not taken:
+            raise self._error
+        return taken

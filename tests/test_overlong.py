@@ -1,0 +1,50 @@
+"""Overlong sentences in parts: nothing is lost, and the parts end where a reader would end them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmtkit.decoding.overlong import join, parts
+
+
+def parted(text: str, longest: int) -> list[str]:
+    """The parts of a text whose tokens are its characters."""
+    found = parts(list(range(len(text))), list(text), longest)
+    return ["".join(text[number] for number in part) for part in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("One dog ran. Two, no, three sat. End", ["One dog ran.", " Two, no, three sat.", " End"]),
+        ("He said “go.” Then, as ever, he went", ["He said “go.”", " Then, as ever,", " he went"]),
+        ("a text without any mark that ends", ["a text without any", " mark that ends"]),
+        ("pi is 3.14159265, or about 3.1416", ["pi is 3.14159265,", " or about 3.1416"]),
+        ("犬が走る。猫が座る。鳥、魚、馬と牛がいる。おわり", ["犬が走る。猫が座る。", "鳥、魚、馬と牛がいる。おわり"]),
+        ("她说：“走吧！”然后、他一个人就慢慢地走开了去了", ["她说：“走吧！”", "然后、他一个人就慢慢地走开了去了"]),
+        ("هل ذهب؟ نعم، ذهب إلى البيت أمس", ["هل ذهب؟", " نعم،", " ذهب إلى البيت أمس"]),
+        ("वह गया। फिर वह घर आया और सो गया", ["वह गया।", " फिर वह घर आया और सो", " गया"]),
+        ("x" * 45, ["x" * 20, "x" * 20, "x" * 5]),
+        ("short", ["short"]),
+    ],
+)
+def test_a_part_ends_with_a_sentence_else_a_clause_else_a_word(text: str, expected: list[str]) -> None:
+    assert parted(text, 20) == expected
+
+
+@given(text=st.text(st.sampled_from("ab .,。、」\u3000"), min_size=1), longest=st.integers(1, 9))
+def test_parts_fit_and_lose_nothing(text: str, longest: int) -> None:
+    found = parted(text, longest)
+    assert "".join(found) == text
+    assert all(1 <= len(part) <= longest for part in found)
+
+
+def test_a_character_spelled_in_bytes_stays_whole_where_it_can() -> None:
+    assert parts([1, 2, 3, 4, 5], ["a", "", "", "€", "b"], 3) == [[1], [2, 3, 4], [5]]
+    assert parts([1, 2, 3], ["", "", "€"], 2) == [[1, 2], [3]]
+
+
+def test_translations_of_parts_are_joined_as_the_script_has_it() -> None:
+    assert join(["Ein Hund.", "", "Eine Katze."]) == "Ein Hund. Eine Katze."
+    assert join(["犬が走る。", "猫が座る。", "The end."]) == "犬が走る。猫が座る。 The end."
+    assert join(["", ""]) == ""
