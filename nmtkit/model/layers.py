@@ -22,7 +22,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) to (…, D)."""
-        hidden = dropout(F.relu(self.inner(x)), self.dropout_rate if self.training else 0.0)
+        hidden = dropout(F.relu(self.inner(x), inplace=True), self.dropout_rate if self.training else 0.0)
         y: Tensor = self.outer(hidden)
         return y
 
