@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
 
 import click
 
-from nmtkit.cli.options import ConfigOption, command, given, options
+from nmtkit.cli.options import ConfigOption, command, given, options, refuse_idle
 from nmtkit.config import Config, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
@@ -132,6 +132,7 @@ def main(
     """
     configure(log)
     _check_usage(dataset, source, evaluation)
+    _check_search(search)
 
     from nmtkit.checkpoint import load_checkpoint
     from nmtkit.decoding.translator import Translator
@@ -168,6 +169,18 @@ def _check_usage(dataset: Path | None, source: InputConfig, evaluation: Evaluati
         raise UserError("--reference serves --sacrebleu and --tokenized-bleu: give one of them")
     if scores and dataset is None and evaluation.reference is None:
         raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
+
+
+def _check_search(search: SearchConfig) -> None:
+    """Refuse options of a search that is not the one asked for."""
+    if search.sampling:
+        refuse_idle(("beam", "diversity"), "with --sampling, which draws --nbest outputs")
+    else:
+        refuse_idle(("top_k", "top_p", "temperature", "seed"), "without --sampling")
+    if search.diverse_groups == 1:
+        refuse_idle(("diversity",), "without --diverse-groups")
+    if search.length_penalty_form == "none":
+        refuse_idle(("length_penalty",), "with --length-penalty-form none")
 
 
 def _open_split(folder: Path, name: str, reading: DatasetConfig, checkpoint: Path, translator: "Translator") -> "Split":

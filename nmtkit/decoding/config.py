@@ -10,7 +10,7 @@ from nmtkit.model.config import DeviceConfig
 
 @dataclass(frozen=True)
 class SearchConfig(Config):
-    """Beam search; the defaults are the paper's (§6.1)."""
+    """Beam search, whose defaults are the paper's (§6.1), or sampling."""
 
     heading: ClassVar[str] = "Search"
 
@@ -22,14 +22,53 @@ class SearchConfig(Config):
         help="α of the score log P(Y|X) / ((5 + |Y|) / 6)^α, where |Y| counts the end of sentence. "
         "Higher values favour longer output, 0 compares plain log-probabilities.",
     )
+    length_penalty_form: str = option(
+        "gnmt",
+        choices=("gnmt", "power", "none"),
+        help="What log P(Y|X) is divided by; gnmt: ((5 + |Y|) / 6)^α, power: |Y|^α, none: nothing.",
+    )
     max_len_a: float = option(1.0, min=0.0, metavar="A", help="Output has at most A·S + B tokens for S source tokens.")
     max_len_b: int = option(50, min=0, metavar="B", help="See --max-len-a.")
+    min_len: int = option(0, min=0, metavar="N", help="Output has at least N tokens, but for --max-len-a and -b.")
     nbest: int = option(1, min=1, help="Hypotheses shown for each sentence, best first; at most --beam.")
+    no_repeat_ngram: int | None = option(None, min=1, metavar="N", help="No N tokens come twice in one output.")
+    ban: tuple[str, ...] = option(
+        (),
+        metavar="WORDS",
+        help="A word, or several in a row, that must not be produced, as written here; nor what begins with the same "
+        "pieces. May be given several times.",
+    )
+    diverse_groups: int = option(
+        1, min=1, metavar="G", help="Parts of the beam, each of which shuns what those before it do at the same step."
+    )
+    diversity: float = option(
+        0.5,
+        min=0.0,
+        help="With --diverse-groups: what a candidate loses, in log-probability, for each earlier part's choice of "
+        "its token. Scores do not show it.",
+    )
+    sampling: bool = option(
+        False, help="Draw --nbest outputs from the model, token by token and each for itself, instead of the best."
+    )
+    top_k: int | None = option(None, min=1, unset="all", help="Draw from the K likeliest tokens only.")
+    top_p: float | None = option(
+        None, above=0.0, max=1.0, unset="all", help="Draw from the fewest tokens that have this probability together."
+    )
+    temperature: float = option(
+        1.0, above=0.0, help="Divides the logits before --top-p looks and a token is drawn; below 1 is less random."
+    )
+    seed: int = option(
+        1, min=0, help="What is drawn follows from the seed and the source sentence, whatever stands around it."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.nbest > self.beam:
+        if self.nbest > self.beam and not self.sampling:
             raise UserError(f"--nbest {self.nbest} is more than --beam {self.beam}: widen the beam or ask for fewer")
+        if self.beam % self.diverse_groups:
+            raise UserError(f"--beam {self.beam} cannot be shared out among --diverse-groups {self.diverse_groups}")
+        if self.sampling and self.diverse_groups > 1:
+            raise UserError("--sampling and --diverse-groups are two ways to get various outputs: choose one")
 
 
 @dataclass(frozen=True)

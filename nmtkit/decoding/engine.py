@@ -23,10 +23,11 @@ from nmtkit.workers import WorkerPool
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentences to search together: ids of the source vocabulary, each with its EOS."""
+    """Sentences to search together: ids of the source vocabulary, each with its EOS; and what must not come."""
 
     rows: list[list[int]]
     config: SearchConfig
+    banned: tuple[tuple[int, ...], ...] = ()
 
 
 class Engine(Protocol):
@@ -58,7 +59,7 @@ def longest_sequence(model: Transformer) -> int | None:
 def search_batch(model: Transformer, batch: Batch) -> list[list[Hypothesis]]:
     """The n best of each sentence. RunError where the model gives no finite probabilities."""
     src = pad(batch.rows).to(model.target_embedding.weight.device)
-    found = search(model, src, batch.config, longest_sequence(model))
+    found = search(model, src, batch.config, longest_sequence(model), banned=batch.banned)
     if not all(found):
         raise RunError(
             "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "

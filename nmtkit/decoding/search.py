@@ -1,4 +1,4 @@
-"""Beam search over the decoder's cached `step` (§6.1). Greedy search is a beam of one.
+"""Beam search over the decoder's cached `step` (§6.1), and sampling by the same steps. Greedy search is a beam of one.
 
 A sentence has K = `beam` places. At each step its open hypotheses are extended by every token of the vocabulary,
 and the best candidates take the places that are still open, all compared by log P(Y|X). A candidate that ends with
@@ -9,21 +9,26 @@ a beam as wide as the space is exhaustive.
 A sentence is done when no place is open, or when no open hypothesis can reach the n best any more: log P only falls,
 so log P / lp(longest output allowed) is the best it can come to. Stopping there never changes the result.
 
-Letters: b sentences still in the batch, K beam, N n-best, R open hypotheses in all (a row of the decoder each),
-W vocabulary, t tokens so far.
+Other ways to choose, with places in several banks, are the strategies' (`strategies`); what must not come is the
+rules' (`rules`). What must come, a prefix and the end at the limit, stands above them.
+
+Letters: b sentences still in the batch, P places (K unless a strategy has others), N n-best, R open hypotheses in all
+(a row of the decoder each), W vocabulary, t tokens so far.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.rules import Demands, rules_of
+from nmtkit.decoding.strategies import Best, DiverseBest, Frontier, Sampled, Strategy
 from nmtkit.vocab import BOS, EOS, PAD
-
-_GROUP = 16  # columns that share a peak in `best_of_rows`
 
 
 class SearchModel(Protocol):
@@ -52,18 +57,27 @@ class Hypothesis:
 
 
 @torch.inference_mode()
-def search(model: SearchModel, src: Tensor, config: SearchConfig, longest: int | None = None) -> list[list[Hypothesis]]:
+def search(
+    model: SearchModel,
+    src: Tensor,
+    config: SearchConfig,
+    longest: int | None = None,
+    demands: Sequence[Demands] = (),
+    banned: Sequence[tuple[int, ...]] = (),
+) -> list[list[Hypothesis]]:
     """The `nbest` best outputs for each sentence of src (B, S), best first.
 
     Sentences end with EOS, then PAD. An output has at most max_len_a · S + max_len_b tokens before EOS, S counting
-    the source without its EOS, and never more than `longest`. PAD and BOS are never produced; UNK may be. There are
-    fewer than `nbest` outputs only where the limit leaves no room for as many, or the model gives no finite
-    probability. Log-probabilities are computed in fp32 whatever the model computes in.
+    the source without its EOS, or as many as are demanded, and never more than `longest`. PAD and BOS are never
+    produced; UNK may be. There are fewer than `nbest` outputs only where the limit or the rules leave no room for as
+    many, or the model gives no finite probability. Log-probabilities are computed in fp32 whatever the model computes
+    in. `demands` are those of each sentence, or none at all; `banned` are sequences of ids that must not come.
     """
     found: list[list[Hypothesis]] = [[] for _ in range(src.size(0))]
-    beam = _Beam(src, config, longest)
+    beam = _Beam(src, config, longest, demands, banned)
     state = model.start(model.encode(src))
     while True:
+        state.reorder(beam.origins())
         beam.extend(model.step(beam.last_tokens(), state))
         done = beam.done()
         if done.any():
@@ -71,31 +85,46 @@ def search(model: SearchModel, src: Tensor, config: SearchConfig, longest: int |
             if done.all():
                 return found
             beam.leave(done)
-        state.reorder(beam.origins())
 
 
 class _Beam:
     """The hypotheses of the sentences still in the batch, as tensors; nothing here works hypothesis by hypothesis."""
 
-    def __init__(self, src: Tensor, config: SearchConfig, longest: int | None) -> None:
-        B, K, N, device = src.size(0), config.beam, config.nbest, src.device
+    def __init__(
+        self,
+        src: Tensor,
+        config: SearchConfig,
+        longest: int | None,
+        demands: Sequence[Demands],
+        banned: Sequence[tuple[int, ...]],
+    ) -> None:
+        B, N, device = src.size(0), config.nbest, src.device
+        self.prefix = _prefixes(demands, B).to(device)  # (b, p) tokens that must come first, then PAD
         source_lengths = (src != PAD).sum(1) - 1
         limit = (config.max_len_a * source_lengths.double() + config.max_len_b).long()
+        limit = torch.maximum(limit, (self.prefix != PAD).sum(1))
         self.limit = limit if longest is None else limit.clamp(max=longest)  # (b,) tokens before EOS
-        counts = torch.arange(int(self.limit.max()) + 2, dtype=torch.float64)
-        self.penalty = (((5 + counts) / 6) ** config.length_penalty).float().to(device)  # lp by |Y|
+        most = int(self.limit.max()) + 1
+        self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
+        self.rules = rules_of(config, banned)
+        self.strategy = _strategy(config, src, most)
+        P = self.strategy.places
         self.sentences = torch.arange(B, device=device)  # (b,) row of `src`
-        self.places = torch.full((B,), K, device=device)  # (b,) still open
-        self.ranks = torch.arange(K, device=device)
-        self.log_probs = torch.full((B, K), -torch.inf, device=device)  # of open hypotheses; -inf: no one here
-        self.log_probs[:, 0] = 0.0  # all begin as the same empty hypothesis, which counts once
-        self.rows = self.sentences * K  # (R,) place, sentence · K + rank, of the hypothesis in each decoder's row
-        self.came_from = torch.empty(B, K, dtype=torch.long, device=device)  # decoder's row of each one's prefix
-        self.tokens = torch.empty(B, K, 0, dtype=torch.long, device=device)
-        self.token_log_probs = torch.empty(B, K, 0, device=device)
+        self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # places by bank
+        self.ranks = torch.arange(P, device=device) % self.strategy.width
+        self.log_probs = torch.full((B, P), -torch.inf, device=device)  # of open hypotheses; -inf: no one here
+        self.log_probs[:, list(self.strategy.starts)] = 0.0  # the same empty hypothesis counts once in a bank
+        self.came_from = self.sentences.unsqueeze(1).expand(-1, P)  # decoder's row of each one's prefix
+        self.tokens = torch.empty(B, P, 0, dtype=torch.long, device=device)
+        self.token_log_probs = torch.empty(B, P, 0, device=device)
         self.best_scores = torch.full((B, N), -torch.inf, device=device)  # of finished ones, best first
         self.best_tokens = torch.empty(B, N, 0, dtype=torch.long, device=device)
         self.best_token_log_probs = torch.empty(B, N, 0, device=device)
+
+    def origins(self) -> Tensor:
+        """Give each open hypothesis a row of the decoder; returns the row that each goes on from, (R,)."""
+        self.rows = (self.log_probs > -torch.inf).flatten().nonzero().squeeze(1)  # (R,) sentence · P + place
+        return self.came_from.flatten()[self.rows]
 
     def last_tokens(self) -> Tensor:
         """What to feed to the decoder next, (R,)."""
@@ -104,40 +133,49 @@ class _Beam:
         return self.tokens[:, :, -1].flatten()[self.rows]
 
     def extend(self, logits: Tensor) -> None:
-        """Take the best candidates of the next token, given logits (R, W)."""
-        b, K = self.log_probs.shape
-        step_log_probs, step_tokens = best_of_rows(self._allowed(logits.log_softmax(-1, torch.float32)), K)  # (R, c)
-        c = step_tokens.size(1)
-        candidates = step_log_probs.new_full((b * K, c), -torch.inf)
-        candidates[self.rows] = self.log_probs.flatten()[self.rows].unsqueeze(1) + step_log_probs
-        totals, index = candidates.view(b, K * c).topk(K)  # (b, K), as are all that follow
-        origin = index.div(c, rounding_mode="floor")
-        row_of_place = torch.zeros(b * K, dtype=torch.long, device=logits.device)
+        """Take the chosen candidates of the next token, given logits (R, W)."""
+        b, P = self.log_probs.shape
+        vacant = self.ranks < self.left.repeat_interleave(self.strategy.width, dim=1)
+        frontier = Frontier(self.log_probs, vacant, self.rows, self.sentences, self.tokens)
+        choice = self.strategy.choose(self._allowed(logits.log_softmax(-1, torch.float32), frontier), frontier)
+        c = choice.tokens.size(1)
+        origin = choice.index.div(c, rounding_mode="floor")  # (b, P), as are all that follow
+        row_of_place = torch.zeros(b * P, dtype=torch.long, device=logits.device)
         row_of_place[self.rows] = torch.arange(self.rows.numel(), device=logits.device)
-        self.came_from = row_of_place.view(b, K).gather(1, origin)
-        candidate = self.came_from * c + index.remainder(c)
-        token = step_tokens.flatten()[candidate]
+        self.came_from = row_of_place.view(b, P).gather(1, origin)
+        candidate = self.came_from * c + choice.index.remainder(c)
+        token = choice.tokens.flatten()[candidate]
 
-        chosen = (self.ranks < self.places.unsqueeze(1)) & (totals > -torch.inf)
+        chosen = vacant & (choice.totals > -torch.inf)
         ended = chosen & (token == EOS)
         self.tokens = _append(self.tokens, origin, token)
-        self.token_log_probs = _append(self.token_log_probs, origin, step_log_probs.flatten()[candidate])
-        self.log_probs = totals.masked_fill(~chosen | ended, -torch.inf)
+        self.token_log_probs = _append(self.token_log_probs, origin, choice.steps.flatten()[candidate])
+        self.log_probs = choice.totals.masked_fill(~chosen | ended, -torch.inf)
         if ended.any():
-            self._finish(totals.masked_fill(~ended, -torch.inf))
-            self.places = self.places - ended.sum(1)
+            self._finish(choice.totals.masked_fill(~ended, -torch.inf))
+            self.left = self.left - ended.view(b, -1, self.strategy.width).sum(2)
 
-    def _allowed(self, log_probs: Tensor) -> Tensor:
-        """log_probs (R, W) without what must not be produced; written in place."""
+    def _allowed(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
+        """log_probs (R, W) with -inf for what must not come next; may be written in place."""
+        must = self._forced()
+        if not must.any():
+            return self._permitted(log_probs, frontier)
+        token = must[frontier.numbers].unsqueeze(1)
+        only = torch.full_like(log_probs, -torch.inf).scatter_(1, token, log_probs.gather(1, token))
+        return torch.where(token == PAD, self._permitted(log_probs, frontier), only)
+
+    def _permitted(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
         log_probs[:, PAD] = -torch.inf
         log_probs[:, BOS] = -torch.inf
-        at_limit = self.limit == self.tokens.size(2)
-        if at_limit.any():
-            rows = at_limit[self.rows // self.log_probs.size(1)].nonzero().squeeze(1)
-            end = log_probs[rows, EOS]
-            log_probs[rows] = -torch.inf
-            log_probs[rows, EOS] = end
+        for rule in self.rules:
+            rule(log_probs, frontier.tokens)
         return log_probs
+
+    def _forced(self) -> Tensor:
+        """(b,) the token that must come next, PAD where it is free."""
+        length = self.tokens.size(2)
+        end = (self.limit == length) * EOS
+        return end if length >= self.prefix.size(1) else torch.where(end > 0, end, self.prefix[:, length])
 
     def _finish(self, log_probs: Tensor) -> None:
         """Join hypotheses that have just ended to the n best; log_probs (b, K), -inf for those that have not."""
@@ -166,38 +204,38 @@ class _Beam:
     def leave(self, done: Tensor) -> None:
         """Let the sentences that are done (b,) go."""
         staying = (~done).nonzero().squeeze(1)
-        self.limit, self.sentences, self.places = self.limit[staying], self.sentences[staying], self.places[staying]
+        self.limit, self.sentences, self.left = self.limit[staying], self.sentences[staying], self.left[staying]
+        self.prefix = self.prefix[staying]
         self.log_probs, self.came_from = self.log_probs[staying], self.came_from[staying]
         self.tokens, self.token_log_probs = self.tokens[staying], self.token_log_probs[staying]
         self.best_scores, self.best_tokens = self.best_scores[staying], self.best_tokens[staying]
         self.best_token_log_probs = self.best_token_log_probs[staying]
 
-    def origins(self) -> Tensor:
-        """Give each open hypothesis a row of the decoder; returns the row that each goes on from, (R,)."""
-        self.rows = (self.log_probs > -torch.inf).flatten().nonzero().squeeze(1)
-        return self.came_from.flatten()[self.rows]
+
+def length_penalties(config: SearchConfig, most: int) -> Tensor:
+    """lp by |Y| from 0 to `most` tokens, EOS counted, in the form that the options name. It never falls."""
+    counts = torch.arange(most + 1, dtype=torch.float64)
+    if config.length_penalty_form == "none":
+        return torch.ones_like(counts).float()
+    base = counts if config.length_penalty_form == "power" else (5 + counts) / 6
+    return (base**config.length_penalty).float()
 
 
-def best_of_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` highest of each row of scores (R, W), and their columns: (R, count), highest first.
+def _strategy(config: SearchConfig, src: Tensor, longest: int) -> Strategy:
+    """How to choose; an output has `longest` tokens at most, EOS counted."""
+    if config.sampling:
+        return Sampled(config, src, longest)
+    if config.diverse_groups > 1:
+        return DiverseBest(config.beam, config.diverse_groups, config.diversity)
+    return Best(config.beam)
 
-    What `topk` gives, found in two steps, several times as fast on a CPU: the highest are among the columns of the
-    groups with the highest peaks.
-    """
-    width = scores.size(1)
-    groups = width // _GROUP
-    if groups < 4 * count or scores.is_cuda:
-        highest, columns = scores.topk(min(count, width))
-        return highest, columns
-    peaks = torch.unflatten(scores[:, : groups * _GROUP], 1, (_GROUP, groups)).amax(
-        1
-    )  # column c is in group c % groups
-    members = torch.arange(_GROUP, device=scores.device) * groups
-    columns = (peaks.topk(count).indices.unsqueeze(2) + members).flatten(1)
-    rest = torch.arange(groups * _GROUP, width, device=scores.device).expand(scores.size(0), -1)
-    columns = torch.cat([columns, rest], dim=1)
-    highest, index = scores.gather(1, columns).topk(count)
-    return highest, columns.gather(1, index)
+
+def _prefixes(demands: Sequence[Demands], sentences: int) -> Tensor:
+    """(B, p) the prefixes that are demanded, PAD behind them."""
+    if not any(demand.prefix for demand in demands):
+        return torch.empty(sentences, 0, dtype=torch.long)
+    prefixes = [torch.tensor(demand.prefix, dtype=torch.long) for demand in demands]
+    return pad_sequence(prefixes, batch_first=True, padding_value=PAD)
 
 
 def _append(histories: Tensor, origin: Tensor, new: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,11 +13,12 @@ from nmtkit.decoding.overlong import join
 from nmtkit.decoding.overlong import parts as parts_of
 from nmtkit.decoding.reading import chunks
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import WeightsConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import Tokenizer
-from nmtkit.vocab import EOS, SPECIALS
+from nmtkit.vocab import EOS, SPECIALS, UNK
 
 T = TypeVar("T")
 Advance = Callable[[int], object]
@@ -184,6 +186,7 @@ class Translator:
         done: int,
     ) -> Iterator[Translation]:
         longest = min(batches.max_source_tokens, self._longest or batches.max_source_tokens)
+        batch = partial(Batch, config=config, banned=self._banned(config.ban))
         overlong = 0
         for chunk in read:
             begin = min(done, len(chunk))
@@ -193,12 +196,18 @@ class Translator:
             sentences = prepare(chunk)
             overlong += sum(len(sentence.ids) > longest for sentence in sentences[begin:])
             parts = [self._parts(sentence.ids, longest, batches.overlong) for sentence in sentences]
-            found = _in_order(_searched(self._engine, parts, begin, config, batches.batch_tokens, advance))
+            found = _in_order(_searched(self._engine, parts, begin, batch, batches.batch_tokens, advance))
             for sentence, own_parts in zip(sentences[begin:], parts[begin:], strict=True):
                 yield self._translation(sentence, [next(found) for _ in own_parts])
             next(found, None)  # lets the search end, so that workers are ready for the next chunk
         if overlong:
             logger.warning(_TELL_OVERLONG[batches.overlong], overlong, longest)
+
+    def _banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The pieces of the words; those that the vocabulary cannot spell do not come anyway."""
+        if not all(map(str.strip, words)):
+            raise UserError("--ban: there is no word")
+        return tuple(tuple(ids) for ids in self.target.encode(words) if UNK not in ids)
 
     def _parts(self, ids: list[int], longest: int, overlong: str) -> list[list[int]]:
         """What is translated of a sentence, in turn: nothing if it is blank, most often all at once."""
@@ -234,7 +243,12 @@ def _joined(parts: list[Candidate]) -> Candidate:
 
 
 def _searched(
-    engine: Engine, parts: list[list[list[int]]], begin: int, config: SearchConfig, batch_tokens: int, advance: Advance
+    engine: Engine,
+    parts: list[list[list[int]]],
+    begin: int,
+    make_batch: Callable[[list[list[int]]], Batch],
+    batch_tokens: int,
+    advance: Advance,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """The hypotheses of each part of the sentences from `begin` on, numbered from 0, in the order of their batches.
 
@@ -245,7 +259,7 @@ def _searched(
     ends_line = [number == len(own_parts) for own_parts in parts for number in range(1, len(own_parts) + 1)]
     advance(sum(not own_parts for own_parts in parts[begin:]))
     numbers = [batch for batch in batches_by_length([len(ids) for ids in rows], batch_tokens) if max(batch) >= first]
-    batches = (Batch([[*rows[number], EOS] for number in batch], config) for batch in numbers)
+    batches = (make_batch([[*rows[number], EOS] for number in batch]) for batch in numbers)
     for batch, found in zip(numbers, engine(batches), strict=True):
         advance(sum(ends_line[number] for number in batch if number >= first))
         yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)

@@ -1,0 +1,136 @@
+"""Models whose probabilities are known prefix by prefix, and searches among them that follow the definitions."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtkit.decoding.search import Hypothesis
+from nmtkit.vocab import BOS, EOS, PAD, UNK
+
+A, B, C = 4, 5, 6  # three words after the special tokens
+Prefix = tuple[int, ...]
+
+
+class PrefixState:
+    """The state of a model that looks at the whole prefix: one prefix a row."""
+
+    def __init__(self, sentences: list[int]) -> None:
+        self.rows: list[tuple[int, Prefix]] = [(sentence, ()) for sentence in sentences]
+
+    def reorder(self, origins: Tensor) -> None:
+        self.rows = [self.rows[origin] for origin in origins.tolist()]
+        runs = [sentence for sentence, _ in itertools.groupby(sentence for sentence, _ in self.rows)]
+        assert len(runs) == len(set(runs)), "rows of one sentence stand together"
+
+
+class PrefixModel:
+    """Gives each prefix the log-probabilities that `log_probs(sentence, prefix)` says."""
+
+    size = 7
+    steps = 0
+
+    def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+        raise NotImplementedError
+
+    def encode(self, src: Tensor) -> list[int]:
+        return list(range(src.size(0)))
+
+    def start(self, memory: list[int]) -> PrefixState:
+        return PrefixState(memory)
+
+    def step(self, tokens: Tensor, state: PrefixState) -> Tensor:
+        self.steps += 1
+        state.rows = [
+            (sentence, (*prefix, token)) for (sentence, prefix), token in zip(state.rows, tokens.tolist(), strict=True)
+        ]
+        assert all(prefix[0] == BOS for _, prefix in state.rows)
+        return torch.tensor([self.log_probs(sentence, prefix[1:]) for sentence, prefix in state.rows])
+
+
+class ScriptedModel(PrefixModel):
+    """Probabilities from a table: prefix -> {token: probability}; a prefix that is not in it ends at once."""
+
+    def __init__(self, *scripts: Mapping[Prefix, Mapping[int, float]]) -> None:
+        self.scripts = scripts
+
+    def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+        table = self.scripts[sentence].get(prefix, {EOS: 1.0})
+        assert sum(table.values()) == pytest.approx(1.0)
+        return [math.log(table[token]) if token in table else -math.inf for token in range(self.size)]
+
+
+class RandomModel(PrefixModel):
+    """Probabilities that depend on the whole prefix in an arbitrary but fixed way; `eos` shifts the end's logit."""
+
+    def __init__(self, seed: int, eos: float = 0.0) -> None:
+        self.seed, self.eos = seed, eos
+        self.known: dict[tuple[int, Prefix], list[float]] = {}
+
+    def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+        key = (sentence, prefix)
+        if key not in self.known:
+            number = int("1" + "".join(map(str, prefix))) * 31 + sentence * 1_000_003 + self.seed
+            logits = 2 * torch.randn(self.size, generator=torch.Generator().manual_seed(number % 2**31))
+            logits[EOS] += self.eos
+            self.known[key] = logits.log_softmax(0).tolist()
+        return self.known[key]
+
+
+def source(*lengths: int) -> Tensor:
+    """Sentences of the given numbers of tokens, EOS not counted."""
+    rows = [[A] * length + [EOS] + [PAD] * (max(lengths) - length) for length in lengths]
+    return torch.tensor(rows)
+
+
+Allowed = Callable[[Prefix, int], bool]
+
+
+def all_outputs(model: PrefixModel, sentence: int, limit: int, alpha: float) -> list[tuple[float, Prefix]]:
+    """Every output of at most `limit` tokens before EOS with its score, best first."""
+    return sorted(_outputs(model, sentence, limit, alpha), reverse=True)
+
+
+def _outputs(model: PrefixModel, sentence: int, limit: int, alpha: float) -> Iterator[tuple[float, Prefix]]:
+    for length in range(limit + 1):
+        for ids in itertools.product((UNK, A, B, C), repeat=length):
+            yield score(model, sentence, ids, alpha), ids
+
+
+def score(model: PrefixModel, sentence: int, ids: Prefix, alpha: float) -> float:
+    log_prob = sum(model.log_probs(sentence, ids[:t])[token] for t, token in enumerate((*ids, EOS)))
+    return float(log_prob / ((5 + len(ids) + 1) / 6) ** alpha)
+
+
+def plain_beam_search(
+    model: PrefixModel,
+    sentence: int,
+    limit: int,
+    beam: int,
+    alpha: float,
+    allowed: Allowed = lambda prefix, token: True,
+) -> list[tuple[float, Prefix]]:
+    """The search as its definition says, prefix by prefix, running on until no place is open.
+
+    `allowed` tells whether a token may come after a prefix.
+    """
+    open_prefixes: list[tuple[float, Prefix]] = [(0.0, ())]
+    finished: list[Prefix] = []
+    for length in range(limit + 1):
+        candidates = [
+            (log_prob + step, (*prefix, token))
+            for log_prob, prefix in open_prefixes
+            for token, step in enumerate(model.log_probs(sentence, prefix))
+            if token not in (PAD, BOS) and (token == EOS or length < limit) and allowed(prefix, token)
+        ]
+        best = sorted(candidates, reverse=True)[: beam - len(finished)]
+        finished += [prefix[:-1] for _, prefix in best if prefix[-1] == EOS]
+        open_prefixes = [(log_prob, prefix) for log_prob, prefix in best if prefix[-1] != EOS]
+    return sorted(((score(model, sentence, ids, alpha), ids) for ids in finished), reverse=True)
+
+
+def ids_of(hypotheses: list[Hypothesis]) -> list[Prefix]:
+    return [tuple(hypothesis.ids) for hypothesis in hypotheses]

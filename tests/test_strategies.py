@@ -1,0 +1,147 @@
+"""Sampling and diverse beams: shares counted, draws that depend on nothing else, and a search written out."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, ScriptedModel, ids_of, score, source
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.search import search
+from nmtkit.errors import UserError
+from nmtkit.vocab import BOS, EOS, PAD, UNK
+
+# Sampling --------------------------------------------------------------------------------------------------------
+
+TREE: dict[Prefix, dict[int, float]] = {(): {A: 0.5, B: 0.3, C: 0.15, UNK: 0.05}}
+
+
+def shares(**options: Any) -> dict[int, float]:
+    """What part of 4000 draws each first token has."""
+    config = SearchConfig(sampling=True, nbest=4000, **options)
+    (found,) = search(ScriptedModel(TREE), source(2), config)
+    assert len(found) == 4000
+    counts = Counter(hypothesis.ids[0] for hypothesis in found)
+    return {token: count / 4000 for token, count in counts.items()}
+
+
+def test_tokens_are_drawn_by_their_probabilities() -> None:
+    assert shares() == pytest.approx(TREE[()], abs=0.03)
+
+
+def test_temperature_sharpens_or_flattens() -> None:
+    total = sum(p**2 for p in TREE[()].values())
+    assert shares(temperature=0.5) == pytest.approx({token: p**2 / total for token, p in TREE[()].items()}, abs=0.03)
+    assert shares(temperature=0.01) == {A: 1.0}
+    assert shares(temperature=100.0)[UNK] == pytest.approx(0.25, abs=0.03)
+
+
+def test_top_k_and_top_p_leave_the_likeliest() -> None:
+    assert shares(top_k=2) == pytest.approx({A: 0.625, B: 0.375}, abs=0.03)
+    assert shares(top_k=1) == {A: 1.0}
+    assert shares(top_p=0.79) == pytest.approx({A: 0.625, B: 0.375}, abs=0.03)
+    assert shares(top_p=0.81) == pytest.approx({A: 0.5 / 0.95, B: 0.3 / 0.95, C: 0.15 / 0.95}, abs=0.03)
+    assert shares(top_p=0.01) == {A: 1.0}
+    assert shares(top_k=3, top_p=0.5) == pytest.approx({A: 1.0}, abs=0.03)  # of 0.95, A alone has more than half
+
+
+def test_scores_of_samples_are_the_models_own() -> None:
+    model = RandomModel(2)
+    config = SearchConfig(sampling=True, nbest=30, temperature=3.0, top_k=4, max_len_b=1)
+    (found,) = search(model, source(4), config)
+    assert len(set(ids_of(found))) > 10
+    assert [h.score for h in found] == pytest.approx([score(model, 0, tuple(h.ids), 0.6) for h in found], rel=1e-5)
+    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+    assert all(len(h.ids) <= 5 for h in found)
+
+
+class SameForAll(RandomModel):
+    """Does not look at the number of the sentence in its batch."""
+
+    def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+        return super().log_probs(0, prefix)
+
+
+def test_a_sentence_gets_the_same_samples_in_any_batch() -> None:
+    rows = [[A, B, EOS], [C, EOS], [A, A, A, A, EOS], [B, C, EOS]]
+    padded = torch.tensor([row + [PAD] * (5 - len(row)) for row in rows])
+    config = SearchConfig(sampling=True, nbest=3, seed=7, max_len_b=4)
+    together = search(SameForAll(1), padded, config)
+    for row, found in zip(rows, together, strict=True):
+        assert search(SameForAll(1), torch.tensor([row]), config) == [found]
+    assert search(SameForAll(1), padded.flip(0), config) == together[::-1]
+    assert len({tuple(ids_of(found)) for found in together}) == 4
+    other = SearchConfig(sampling=True, nbest=3, seed=8, max_len_b=4)
+    assert search(SameForAll(1), padded, other) != together
+
+
+def test_the_rules_hold_for_samples() -> None:
+    config = SearchConfig(sampling=True, nbest=50, min_len=2, no_repeat_ngram=1, max_len_b=2)
+    (found,) = search(RandomModel(5, eos=2.0), source(2), config, banned=[(B,)])
+    for hypothesis in found:
+        assert 2 <= len(hypothesis.ids) == len(set(hypothesis.ids))
+        assert B not in hypothesis.ids
+
+
+def test_samples_of_a_model_without_finite_probabilities_are_none() -> None:
+    class Broken(PrefixModel):
+        def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+            return [math.nan] * self.size
+
+    assert search(Broken(), source(3, 2), SearchConfig(sampling=True, nbest=2)) == [[], []]
+
+
+# Diverse beams -----------------------------------------------------------------------------------------------------
+
+
+def plain_diverse_search(
+    model: PrefixModel, sentence: int, limit: int, groups: int, width: int, strength: float, alpha: float
+) -> list[tuple[float, Prefix]]:
+    """Group after group at each step, each a beam search of its own that is told what those before it have taken."""
+    beams: list[list[tuple[float, Prefix]]] = [[(0.0, ())] for _ in range(groups)]
+    finished: list[list[Prefix]] = [[] for _ in range(groups)]
+    for length in range(limit + 1):
+        taken: Counter[int] = Counter()
+        for group in range(groups):
+            candidates = [
+                (log_prob + step - strength * taken[token], log_prob + step, (*prefix, token))
+                for log_prob, prefix in beams[group]
+                for token, step in enumerate(model.log_probs(sentence, prefix))
+                if token not in (PAD, BOS) and (token == EOS or length < limit)
+            ]
+            best = sorted(candidates, reverse=True)[: width - len(finished[group])]
+            taken.update(prefix[-1] for _, _, prefix in best)
+            finished[group] += [prefix[:-1] for _, _, prefix in best if prefix[-1] == EOS]
+            beams[group] = [(log_prob, prefix) for _, log_prob, prefix in best if prefix[-1] != EOS]
+    return sorted(((score(model, sentence, ids, alpha), ids) for group in finished for ids in group), reverse=True)
+
+
+@pytest.mark.parametrize(("groups", "width"), [(1, 3), (2, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_diverse_groups_are_searched_as_defined(groups: int, width: int, alpha: float) -> None:
+    beam, lengths = groups * width, (6, 3, 1)
+    for seed in range(5):
+        model, nbest = RandomModel(seed, eos=1.0), 1 + seed % beam
+        config = SearchConfig(
+            beam=beam, diverse_groups=groups, diversity=0.8, nbest=nbest, length_penalty=alpha, max_len_b=1
+        )
+        for sentence, found in enumerate(search(model, source(*lengths), config)):
+            expected = plain_diverse_search(model, sentence, lengths[sentence] + 1, groups, width, 0.8, alpha)
+            assert [h.score for h in found] == pytest.approx([s for s, _ in expected[:nbest]], rel=1e-5)
+            assert ids_of(found) == [ids for _, ids in expected[:nbest]]
+
+
+def test_groups_without_diversity_do_the_same() -> None:
+    config = SearchConfig(beam=4, diverse_groups=2, diversity=0.0, nbest=4)
+    (found,) = search(RandomModel(3), source(5), config)
+    assert ids_of(found)[0] == ids_of(found)[1]
+    assert ids_of(found)[2] == ids_of(found)[3]
+
+
+def test_groups_must_share_the_beam() -> None:
+    with pytest.raises(UserError, match="--beam 4 cannot be shared out among --diverse-groups 3"):
+        SearchConfig(diverse_groups=3)
+    with pytest.raises(UserError, match="--sampling and --diverse-groups"):
+        SearchConfig(diverse_groups=2, sampling=True)
