@@ -317,10 +317,6 @@ def test_a_missing_checkpoint_option_is_named(run_command: Run) -> None:
     refused(run_command("nmt-generate"), "--checkpoint", "--help")
 
 
-def test_a_second_checkpoint_is_refused(generate: Run) -> None:
-    refused(generate("--checkpoint", "other.pt", input=b"a dog\n"), "--checkpoint is given more than once", "other.pt")
-
-
 def test_files_that_cannot_be_used_are_named(generate: Run, generate_apart: Run, run_here: Run, tmp_path: Path) -> None:
     refused(run_here("nmt-generate", "--checkpoint", tmp_path / "none.pt"), "none.pt", "No such file")
     refused(generate("--input", tmp_path / "none.en"), "none.en", "No such file")

@@ -144,7 +144,7 @@ def test_a_worker_that_is_killed_is_an_error_and_no_silence(tiny_checkpoint: Pat
 
 def test_learned_positions_bound_source_and_output(make_checkpoint: Callable[..., Checkpoint]) -> None:
     checkpoint = make_checkpoint(positions="learned", max_positions=9)
-    translator = Translator.of(checkpoint, EngineConfig(device="cpu", precision="fp32"))
+    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
     (translation,) = translator.stream(["dog " * 40], SearchConfig(beam=1, max_len_a=5.0))
     assert len(translation.candidates[0].tokens) <= 9
 
@@ -170,7 +170,7 @@ def test_text_segmented_into_pieces_goes_the_same_way(make_checkpoint: Callable[
     checkpoint = make_checkpoint()
     pieces = [*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 5)), "hun@@"]
     checkpoint.source = checkpoint.target = SpaceTokenizer(Vocabulary(pieces))
-    translator = Translator.of(checkpoint, EngineConfig(device="cpu", precision="fp32"))
+    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
     translated = translator.translate(["w1 hun@@ w2 never-seen", "", "w3"], max_len_b=3)
     assert [bool(text) for text in translated] == [True, False, True]
     assert not any("@@ " in text for text in translated)
@@ -186,7 +186,7 @@ def test_line_breaks_that_a_model_spells_do_not_come_out(tokenizer: Tokenizer) -
 def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
     checkpoint = make_checkpoint()
     checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
-    translator = Translator.of(checkpoint, EngineConfig(device="cpu"))
+    translator = Translator.of([checkpoint], EngineConfig(device="cpu"))
     with pytest.raises(RunError, match="no finite probabilities"):
         translator.translate(["a dog"])
 

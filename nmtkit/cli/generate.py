@@ -74,14 +74,6 @@ class EvaluationConfig(Config):
     )
 
 
-def _the_only(context: click.Context, parameter: click.Parameter, paths: tuple[Path, ...]) -> Path:
-    """The one checkpoint. Of several the last must not replace the others unnoticed, as is usual for options."""
-    if len(paths) > 1:
-        names = " and ".join(map(str, paths))
-        raise UserError(f"--checkpoint is given more than once ({names}): choose one, or join them with nmt-average")
-    return paths[0]
-
-
 @command("nmt-generate")
 @click.argument("dataset", required=False, type=click.Path(path_type=Path))
 @click.option(
@@ -90,10 +82,10 @@ def _the_only(context: click.Context, parameter: click.Parameter, paths: tuple[P
     heading="Model",
     required=True,
     multiple=True,
-    callback=_the_only,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="A checkpoint of nmt-train or nmt-average; it holds the vocabulary and the tokenizer too.",
+    help="A checkpoint of nmt-train or nmt-average; it holds the vocabulary and the tokenizer too. "
+    "Given several times: an ensemble, whose probabilities are averaged.",
 )
 @options(
     choice=WeightsConfig,
@@ -108,7 +100,7 @@ def _the_only(context: click.Context, parameter: click.Parameter, paths: tuple[P
 )
 def main(
     dataset: Path | None,
-    checkpoint: Path,
+    checkpoint: tuple[Path, ...],
     choice: WeightsConfig,
     source: InputConfig,
     reading: DatasetConfig,
@@ -137,9 +129,9 @@ def main(
     from nmtkit.checkpoint import load_checkpoint
     from nmtkit.decoding.translator import Translator
 
-    loaded = load_checkpoint(checkpoint)
+    loaded = [load_checkpoint(path) for path in checkpoint]
     translator = Translator.of(loaded, engine, choice, checkpoint)
-    split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint, translator)
+    split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint[0], translator)
     references = _references(evaluation, split, source.input, translator)
     if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):
         batches = replace(batches, buffer=1)
@@ -155,7 +147,7 @@ def main(
         best = _write(translations, result, search.nbest, tally, keep=bool(references))
     tally.report(time.monotonic() - start)
     if references:
-        _evaluate(best, references, evaluation, loaded.target_language)
+        _evaluate(best, references, evaluation, loaded[0].target_language)
 
 
 def _check_usage(dataset: Path | None, source: InputConfig, evaluation: EvaluationConfig) -> None:

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -13,12 +13,16 @@ import torch
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.batch import pad
 from nmtkit.decoding.config import EngineConfig, SearchConfig
+from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.model.packing import inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
+from nmtkit.tokenizer import tokenizer_differences
 from nmtkit.workers import WorkerPool
+
+Model = Transformer | Ensemble
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,34 @@ def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "aut
     return pack(model, precision) if device.type == "cpu" else model
 
 
-def longest_sequence(model: Transformer) -> int | None:
+def load_models(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> Model:
+    """The model of one checkpoint, or the ensemble of several, as `load_model` loads each.
+
+    Raises UserError where they do not have the same vocabularies.
+    """
+    first, *others = checkpoints
+    for number, other in enumerate(others, 2):
+        for side in ("source", "target"):
+            for difference in tokenizer_differences(side, getattr(first, side), getattr(other, side)):
+                raise UserError(f"no ensemble can be made of these checkpoints: number {number} differs, {difference}")
+    models = [load_model(checkpoint, engine, weights) for checkpoint in checkpoints]
+    return Ensemble(models) if others else models[0]
+
+
+def members(model: Model) -> Sequence[Transformer]:
+    """The models of an ensemble, or the one there is."""
+    return model.models if isinstance(model, Ensemble) else [model]
+
+
+def longest_sequence(model: Model) -> int | None:
     """The most tokens beside EOS or BOS that a source or an output can have, None for any number."""
-    return model.config.max_positions - 1 if model.config.positions == "learned" else None
+    configs = [member.config for member in members(model)]
+    return min((config.max_positions - 1 for config in configs if config.positions == "learned"), default=None)
 
 
-def search_batch(model: Transformer, batch: Batch) -> list[list[Hypothesis]]:
+def search_batch(model: Model, batch: Batch) -> list[list[Hypothesis]]:
     """The n best of each sentence. RunError where the model gives no finite probabilities."""
-    src = pad(batch.rows).to(model.target_embedding.weight.device)
+    src = pad(batch.rows).to(members(model)[0].target_embedding.weight.device)
     found = search(model, src, batch.config, longest_sequence(model), banned=batch.banned)
     if not all(found):
         raise RunError(
@@ -68,20 +92,22 @@ def search_batch(model: Transformer, batch: Batch) -> list[list[Hypothesis]]:
     return found
 
 
-def here(model: Transformer) -> Engine:
+def here(model: Model) -> Engine:
     """Search in this process."""
     return lambda batches: (search_batch(model, batch) for batch in batches)
 
 
 class Workers:
-    """Search in `engine.workers` processes that load the checkpoint `path` each.
+    """Search in `engine.workers` processes that load the checkpoints each.
 
     They start with the first batch and stay for the next ones, until an error, or until nobody holds this object.
     """
 
-    def __init__(self, path: Path, engine: EngineConfig, weights: str) -> None:
+    def __init__(self, paths: Sequence[Path], engine: EngineConfig, weights: str) -> None:
         share = max(1, (os.cpu_count() or 1) // engine.workers)
-        self._search = _WorkerSearch(path.resolve(), replace(engine, threads=engine.threads or share), weights)
+        self._search = _WorkerSearch(
+            tuple(path.resolve() for path in paths), replace(engine, threads=engine.threads or share), weights
+        )
         self._pool: WorkerPool | None = None
 
     def __call__(self, batches: Iterable[Batch]) -> Iterator[list[list[Hypothesis]]]:
@@ -99,7 +125,7 @@ class Workers:
 class _WorkerSearch:
     """What a worker does with a batch. The model is loaded with the first one, and kept."""
 
-    path: Path
+    paths: tuple[Path, ...]
     engine: EngineConfig
     weights: str
 
@@ -108,9 +134,9 @@ class _WorkerSearch:
 
 
 @cache
-def _worker_model(search: _WorkerSearch) -> Transformer:
+def _worker_model(search: _WorkerSearch) -> Model:
     engine, device = search.engine, resolve_device(search.engine.device)
     if device.type == "cuda" and device.index is None:  # the workers share all GPUs out among them
         number = int(multiprocessing.current_process().name.rpartition(" ")[2])
         engine = replace(engine, device=f"cuda:{number % torch.cuda.device_count()}")
-    return load_model(load_checkpoint(search.path), engine, search.weights)
+    return load_models([load_checkpoint(path) for path in search.paths], engine, search.weights)

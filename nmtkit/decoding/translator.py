@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import Batch, Engine, Workers, here, load_model, longest_sequence
+from nmtkit.decoding.engine import Batch, Engine, Model, Workers, here, load_models, longest_sequence
 from nmtkit.decoding.overlong import join
 from nmtkit.decoding.overlong import parts as parts_of
 from nmtkit.decoding.reading import chunks
@@ -16,7 +16,6 @@ from nmtkit.decoding.search import Hypothesis
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import WeightsConfig
-from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import EOS, SPECIALS, UNK
 
@@ -79,7 +78,7 @@ class Translator:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Model,
         source: Tokenizer,
         target: Tokenizer,
         engine: Engine | None = None,
@@ -93,29 +92,32 @@ class Translator:
         self._longest = longest_sequence(model)
 
     @classmethod
-    def from_checkpoint(cls, path: str | Path, weights: str = "auto", **engine: Any) -> "Translator":
-        """Load a checkpoint. `engine` are the fields of `EngineConfig`: device, precision, threads, workers.
+    def from_checkpoint(cls, *paths: str | Path, weights: str = "auto", **engine: Any) -> "Translator":
+        """Load a checkpoint, or an ensemble of several, whose probabilities are averaged.
+
+        `engine` are the fields of `EngineConfig`: device, precision, threads, workers.
 
         `weights` are those that were trained, or their moving average (see `WeightsConfig`). Each of several workers
         imports the script, which must keep what it does under `if __name__ == "__main__"`. Raises UserError if the
         file is missing or damaged, or the device cannot be used.
         """
         choice, config = WeightsConfig(weights), EngineConfig(**engine)
-        return cls.of(load_checkpoint(Path(path)), config, choice, Path(path))
+        files = [Path(path) for path in paths]
+        return cls.of([load_checkpoint(file) for file in files], config, choice, files)
 
     @classmethod
     def of(
         cls,
-        checkpoint: Checkpoint,
+        checkpoints: Sequence[Checkpoint],
         engine: EngineConfig,
         choice: WeightsConfig | None = None,
-        path: Path | None = None,
+        paths: Sequence[Path] = (),
     ) -> "Translator":
-        """A translator for a checkpoint that is in memory already. Its `path` is where workers find it."""
+        """A translator for checkpoints that are in memory already. Their `paths` are where workers find them."""
         weights = (choice or WeightsConfig()).weights
-        model = load_model(checkpoint, engine, weights)
-        workers = None if path is None or engine.workers == 1 else Workers(path, engine, weights)
-        return cls(model, checkpoint.source, checkpoint.target, workers)
+        model = load_models(checkpoints, engine, weights)
+        workers = Workers(paths, engine, weights) if paths and engine.workers > 1 else None
+        return cls(model, checkpoints[0].source, checkpoints[0].target, workers)
 
     def translate(self, lines: Iterable[str], **options: Any) -> list[str]:
         """The best translation of each line. `options` are the fields of `SearchConfig`, such as beam=4."""

@@ -1,0 +1,51 @@
+"""Several models of the same vocabularies that search together: the probabilities of each token are averaged."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nmtkit.model.state import DecoderState
+from nmtkit.model.transformer import Memory, Transformer
+
+
+@dataclass
+class EnsembleState:
+    """The state of each model."""
+
+    states: list[DecoderState]
+
+    def reorder(self, origins: Tensor) -> None:
+        """As `DecoderState.reorder`, for all models."""
+        for state in self.states:
+            state.reorder(origins)
+
+
+class Ensemble:
+    """Log of the mean of the models' probabilities, computed in fp32, where a single model has its logits."""
+
+    def __init__(self, models: Sequence[Transformer]) -> None:
+        self.models = models
+
+    def encode(self, src: Tensor) -> list[Memory]:
+        """Each model's encoder output for src (B, S)."""
+        return [model.encode(src) for model in self.models]
+
+    def start(self, memory: list[Memory]) -> EnsembleState:
+        """The state before the first step."""
+        return EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
+
+    def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
+        """Feed tokens (R,); log-probabilities (R, W) of the next."""
+        return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
+
+    def __call__(self, src: Tensor, tgt_in: Tensor) -> Tensor:
+        """Log-probabilities (B, T, W) for src (B, S) and tgt_in (B, T)."""
+        return _mean([model(src, tgt_in) for model in self.models])
+
+
+def _mean(logits: list[Tensor]) -> Tensor:
+    log_probs = torch.stack([own.log_softmax(-1, torch.float32) for own in logits])
+    return log_probs.logsumexp(0) - math.log(len(logits))
