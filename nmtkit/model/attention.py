@@ -51,7 +51,7 @@ def attend_once(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Attention with one query a row, as in a decoding step: q (R, H·K), k (T, R, H·K), v (T, R, H·V): (R, H·V).
 
     For one query a product of matrices is hardly more than a sum, and on CPUs many small ones take longer than to
-    multiply and to add up (benchmarks/operators.py).
+    multiply and to add up (benchmarks/README.md, Generation).
     """
     q, k, v = (x.view(*x.shape[:-1], heads, -1) for x in (q, k, v))
     if q.is_cuda:
