@@ -79,6 +79,58 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
             staging.unlink(missing_ok=True)
 
 
+def partial_of(destination: Path) -> Path:
+    """Where `resumable_file` keeps what has been written so far."""
+    return destination.with_name(f"{destination.name}.partial")
+
+
+@contextlib.contextmanager
+def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
+    """A file to write to, which becomes `destination` at the end, and stays beside it if an error ends the block.
+
+    To `resume` is to get what is left of it, open at its beginning; otherwise it is begun anew. An empty one is not
+    left. What is no ordinary file is written directly. Raises UserError when the destination cannot be made or gone on
+    with, or is being written by another process; RunError when writing fails.
+    """
+    destination = destination.resolve()
+    if destination.exists() and not destination.is_file():
+        if resume:
+            raise UserError(f"--resume: {destination} is no ordinary file, so nothing of it was kept")
+        with staged_file(destination) as file:
+            yield file
+        return
+    partial = partial_of(destination)
+    file = _open_alone(partial, destination)
+    try:
+        with file:
+            if not resume:
+                file.truncate()
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            partial.replace(destination)
+        _sync_entry(destination.parent)
+    except OSError as error:
+        raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
+    finally:
+        if partial.exists() and not partial.stat().st_size:
+            partial.unlink()
+
+
+def _open_alone(path: Path, destination: Path) -> BinaryIO:
+    """Open a file to read and write, made if need be, and keep other processes out of it."""
+    try:
+        file = open(path, "r+b", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o666))  # noqa: SIM115
+    except OSError as error:
+        raise UserError(f"cannot write {destination}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise UserError(f"{destination} is being written by another process") from error
+    return file
+
+
 @contextlib.contextmanager
 def _locked(staging: Path, destination: Path) -> Iterator[None]:
     """Make the staging folder, empty, and keep other processes out of it."""

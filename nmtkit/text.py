@@ -6,6 +6,7 @@ import gzip
 import io
 import itertools
 import lzma
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ def open_binary(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _naming(path: Path | str) -> Iterator[None]:
     """Turn what goes wrong while `path` is read or decompressed into an error that names it."""
     try:
         yield
@@ -49,6 +50,16 @@ def _naming(path: Path) -> Iterator[None]:
 def read_raw_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file as bytes, without their line feeds; the last one counts also without one."""
     with open_binary(path) as file, _naming(path):
+        for line in file:
+            yield line[:-1] if line.endswith(b"\n") else line
+
+
+def read_raw_stdin() -> Iterator[bytes]:
+    """The same of stdin, which may be a pipe or a terminal: a line is given as soon as it is complete.
+
+    Through a file object of its own: a thread that waits for a line must not hold what Python closes when it ends.
+    """
+    with _naming("stdin"), open(sys.stdin.fileno(), "rb", 1 << 16, closefd=False) as file:
         for line in file:
             yield line[:-1] if line.endswith(b"\n") else line
 
@@ -125,10 +136,9 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
 
 
 def decode_leniently(lines: Iterable[bytes]) -> Iterator[tuple[str, bool]]:
-    """Each line with its line feed taken off, and whether bytes that are not UTF-8 were replaced in it."""
+    """Each line as text, and whether bytes that are not UTF-8 were replaced in it."""
     for line in lines:
-        raw = line[:-1] if line.endswith(b"\n") else line
         try:
-            yield raw.decode("utf-8"), False
+            yield line.decode("utf-8"), False
         except UnicodeDecodeError:
-            yield raw.decode("utf-8", errors="replace"), True
+            yield line.decode("utf-8", errors="replace"), True

@@ -1,15 +1,15 @@
 """What several tests share: the real commands, and a tiny model with random weights."""
 
 import importlib
-import io
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
@@ -48,18 +48,34 @@ def run_command() -> Run:
     return run
 
 
+def stdin_with(content: bytes, piped: bool) -> TextIO:
+    """A file, or a pipe of which 64 KiB wait unread."""
+    if not piped:
+        file = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        file.buffer.write(content)
+        file.seek(0)
+        return file
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "wb") as pipe:
+        pipe.write(content)
+    return os.fdopen(reader)
+
+
 @pytest.fixture
 def run_here(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Like run_command, within this process: spares the import of torch where a process of its own proves no more."""
     handlers, propagate, level = logger.handlers, logger.propagate, logger.level
     on_sigterm = signal.getsignal(signal.SIGTERM)
 
-    def run(name: str, *arguments: object, input: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    def run(
+        name: str, *arguments: object, input: bytes = b"", piped: bool = False
+    ) -> "subprocess.CompletedProcess[bytes]":
         main = importlib.import_module(f"nmtkit.cli.{name.removeprefix('nmt-')}").main
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(input)))
         capfdbinary.readouterr()
-        with pytest.raises(SystemExit) as exit:
-            main([str(argument) for argument in arguments])
+        with stdin_with(input, piped) as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            with pytest.raises(SystemExit) as exit:
+                main([str(argument) for argument in arguments])
         out, err = capfdbinary.readouterr()
         assert isinstance(exit.value.code, int)
         return subprocess.CompletedProcess([name], exit.value.code, out, err)

@@ -3,18 +3,20 @@
 import json
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 from conftest import Run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.decoding import engine
+from nmtkit.decoding.engine import Batch
+from nmtkit.decoding.layouts import FORMATS
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.translator import Translator
 from nmtkit.tokenizer import Tokenizer
-from nmtkit.vocab import EOS, PAD
+from nmtkit.vocab import EOS, SPECIALS
 
 Command = Callable[..., list[str]]
 
@@ -64,12 +66,15 @@ def lines_of(text: bytes) -> list[str]:
 
 @pytest.fixture
 def command(run_here: Run, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """nmt-generate with a tiny model that is loaded once."""
+    """nmt-generate with a tiny model that is built once."""
     loaded = make_checkpoint()
+    translator = Translator(loaded.build_model(), loaded.source, loaded.target)
     monkeypatch.setattr("nmtkit.checkpoint.load_checkpoint", lambda path: loaded)
+    monkeypatch.setattr(Translator, "of", lambda *_: translator)
 
-    def run(*arguments: object, text: bytes) -> list[str]:
-        done = run_here("nmt-generate", "--checkpoint", "tiny.pt", "--device", "cpu", *arguments, input=text)
+    def run(*arguments: object, text: bytes, piped: bool = False) -> list[str]:
+        options = ("--checkpoint", "tiny.pt", "--device", "cpu", *arguments)
+        done = run_here("nmt-generate", *options, input=text, piped=piped)
         assert done.returncode == 0, done.stderr.decode()
         assert not done.stdout or done.stdout.endswith(b"\n")
         return done.stdout.decode().split("\n")[:-1]
@@ -77,21 +82,61 @@ def command(run_here: Run, make_checkpoint: Callable[..., Checkpoint], monkeypat
     return run
 
 
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that gives the source back, so that each line is its own tag."""
+
+    def search(model: object, batch: Batch) -> list[list[Hypothesis]]:
+        return [[Hypothesis(row[:-1], 0.0, [0.0] * len(row)) for _ in range(batch.config.nbest)] for row in batch.rows]
+
+    monkeypatch.setattr("nmtkit.decoding.engine.search_batch", search)
+
+
 @fuzzed(max_examples=2000)
-@given(text=texts, buffer=st.integers(1, 5), batch_tokens=st.integers(1, 30))
+@given(text=texts, buffer=st.integers(1, 5), batch_tokens=st.integers(1, 30), piped=st.booleans())
 def test_lines_come_out_in_the_order_they_came_in(
-    text: bytes, buffer: int, batch_tokens: int, command: Command, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    text: bytes, buffer: int, batch_tokens: int, piped: bool, command: Command, tokenizer: Tokenizer, echo: None
 ) -> None:
-    """Each line is its own tag: the search gives the source back."""
-
-    def echo(model: object, src: Tensor, *_: object) -> list[list[Hypothesis]]:
-        rows = [[token for token in row if token not in (PAD, EOS)] for row in src.tolist()]
-        return [[Hypothesis(row, 0.0, [0.0] * (len(row) + 1))] for row in rows]
-
-    monkeypatch.setattr(engine, "search", echo)
+    """From a file, and from a pipe that a thread reads."""
     pieces = tokenizer.encode(lines_of(text))
     expected = [tokenizer.decode(ids) if line.strip() else "" for line, ids in zip(lines_of(text), pieces, strict=True)]
-    assert command("--buffer", buffer, "--batch-tokens", batch_tokens, text=text) == expected
+    assert command("--buffer", buffer, "--batch-tokens", batch_tokens, text=text, piped=piped) == expected
+
+
+@fuzzed(max_examples=300)
+@given(text=texts, buffer=st.integers(1, 5), longest=st.integers(1, 9))
+def test_overlong_lines_in_parts_lose_no_piece(
+    text: bytes, buffer: int, longest: int, command: Command, tokenizer: Tokenizer, echo: None
+) -> None:
+    options = ("--overlong", "split", "--max-source-tokens", longest, "--format", "jsonl", "--buffer", buffer)
+    found = [json.loads(row)["hypotheses"][0]["tokens"] for row in command(*options, text=text)]
+    pieces = [tokenizer.vocab.text(ids) for ids in tokenizer.encode(lines_of(text))]
+    blank = [not line.strip() for line in lines_of(text)]
+    assert [[token for token in row if token != SPECIALS[EOS]] for row in found] == [
+        [] if is_blank else row for row, is_blank in zip(pieces, blank, strict=True)
+    ]
+
+
+@fuzzed(max_examples=200)
+@given(
+    text=texts,
+    layout=st.sampled_from(FORMATS),
+    nbest=st.integers(1, 2),
+    kept=st.floats(0, 1),
+    buffer=st.integers(1, 5),
+)
+def test_an_output_cut_anywhere_is_resumed_to_what_it_would_have_been(
+    text: bytes, layout: str, nbest: int, kept: float, buffer: int, command: Command, echo: None, tmp_path: Path
+) -> None:
+    output, partial = tmp_path / "out", tmp_path / "out.partial"
+    options = ("--nbest", nbest, "--format", layout, "--buffer", buffer, "--output", output)
+    command(*options, text=text)
+    whole = output.read_bytes()
+    partial.write_bytes(whole[: int(kept * len(whole))])
+    output.unlink()
+    command(*options, "--resume", text=text)
+    assert output.read_bytes() == whole
+    assert not partial.exists()
 
 
 @fuzzed(max_examples=300)

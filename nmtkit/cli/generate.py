@@ -1,32 +1,34 @@
 """nmt-generate: text to translations."""
 
-import json
+import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 import click
 
-from nmtkit.cli.options import ConfigOption, command, given, options, refuse_idle
+from nmtkit.cli.options import ConfigOption, abandon_stdout, command, given, options, refuse_idle
 from nmtkit.config import Config, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.layouts import FORMATS, keep_whole_lines, rows
+from nmtkit.decoding.reading import chunks, chunks_as_they_come
+from nmtkit.decoding.tally import Tally
 from nmtkit.errors import RunError, UserError
-from nmtkit.log import LogConfig, Progress, configure, logger, report
+from nmtkit.log import LogConfig, Progress, configure, logger
 from nmtkit.model.config import WeightsConfig
-from nmtkit.staging import staged_file
-from nmtkit.text import decode_leniently, read_lines, read_raw_lines
+from nmtkit.staging import partial_of, resumable_file
+from nmtkit.text import read_lines, read_raw_lines, read_raw_stdin
 
 if TYPE_CHECKING:
     from nmtkit.data.binary import TokenFile
     from nmtkit.data.corpus import Split
     from nmtkit.decoding.translator import Translation, Translator
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,17 @@ class OutputConfig(Config):
     heading: ClassVar[str] = "Output"
 
     output: Path | None = option(
-        None, metavar="FILE", help="Where to write, instead of stdout; the file appears when it is complete."
+        None,
+        metavar="FILE",
+        help="Where to write, instead of stdout; the file appears when it is complete. Until then it is FILE.partial, "
+        "which stays if the command ends early.",
+    )
+    resume: bool = option(
+        False, help="Go on where FILE.partial of --output ends. The input and all other options must be as they were."
     )
     format: str = option(
         "text",
-        choices=("text", "tsv", "jsonl"),
+        choices=FORMATS,
         help="text: one line for each input line, or --nbest lines, best first, filled up with empty ones. "
         "tsv: input line number from 1, rank from 1, score, text; a row a hypothesis. "
         "jsonl: an object for each input line: line, source, hypotheses, each with text, score, tokens "
@@ -123,7 +131,7 @@ def main(
     that are not UTF-8 are replaced and counted.
     """
     configure(log)
-    _check_usage(dataset, source, evaluation)
+    _check_usage(dataset, source, result, evaluation)
     _check_search(search)
 
     from nmtkit.checkpoint import load_checkpoint
@@ -136,21 +144,24 @@ def main(
     if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):
         batches = replace(batches, buffer=1)
 
-    tally = _Tally()
     start = time.monotonic()
-    with _progress(result, None if split is None else len(split)) as advance:
-        if split is not None:
-            translations = translator.stream_encoded(tally.count(_without_eos(split.source)), search, batches, advance)
-        else:
-            raw_lines = sys.stdin.buffer if source.input is None else read_raw_lines(source.input)
-            translations = translator.stream(tally.decode(tally.count(raw_lines)), search, batches, advance)
-        best = _write(translations, result, search.nbest, tally, keep=bool(references))
+    with _destination(result, search.nbest) as (file, done):
+        tally = Tally(done)
+        with _progress(result, None if split is None else len(split), done) as advance:
+            if split is not None:
+                sentences = tally.count(_without_eos(split.source))
+                translations = translator.stream_encoded(sentences, search, batches, advance, done)
+            else:
+                lines = _read(source.input, batches.buffer, tally)
+                translations = translator.stream_chunks(lines, search, batches, advance, done)
+            best = _write(translations, file, result.format, search.nbest, tally, keep=bool(references))
+        tally.check()
     tally.report(time.monotonic() - start)
     if references:
         _evaluate(best, references, evaluation, loaded[0].target_language)
 
 
-def _check_usage(dataset: Path | None, source: InputConfig, evaluation: EvaluationConfig) -> None:
+def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig, evaluation: EvaluationConfig) -> None:
     """Refuse options that contradict each other, before the model is loaded."""
     scores = evaluation.sacrebleu or evaluation.tokenized_bleu
     if dataset is not None and source.input is not None:
@@ -161,6 +172,10 @@ def _check_usage(dataset: Path | None, source: InputConfig, evaluation: Evaluati
         raise UserError("--reference serves --sacrebleu and --tokenized-bleu: give one of them")
     if scores and dataset is None and evaluation.reference is None:
         raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
+    if result.resume and result.output is None:
+        raise UserError("--resume goes on with a file, but no --output FILE is given")
+    if result.resume and scores:
+        raise UserError("--resume does not see the lines that were translated before: score the finished file")
 
 
 def _check_search(search: SearchConfig) -> None:
@@ -217,96 +232,63 @@ def _check_reference(evaluation: EvaluationConfig, references: int, lines: int) 
         raise UserError(f"--reference {evaluation.reference} has {references} lines, the input has {lines}")
 
 
-@dataclass
-class _Tally:
-    """What went in and what came out."""
-
-    lines_in: int = 0
-    lines_out: int = 0
-    not_utf8: int = 0
-    tokens: int = 0  # of the best translations, without </s>
-
-    def count(self, items: Iterable[T]) -> Iterator[T]:
-        """Pass items on and count them."""
-        for item in items:
-            self.lines_in += 1
-            yield item
-
-    def decode(self, lines: Iterable[bytes]) -> Iterator[str]:
-        """Lines as text; those with bytes that are not UTF-8 are counted."""
-        for line, replaced in decode_leniently(lines):
-            self.not_utf8 += replaced
-            yield line
-
-    def check(self) -> None:
-        """The promise of the command: as many lines out as in."""
-        if self.lines_out != self.lines_in:
-            raise RunError(f"{self.lines_in} lines were read, but {self.lines_out} translated: this is a bug of nmtkit")
-
-    def report(self, seconds: float) -> None:
-        """Say what was done, on stderr."""
-        if self.not_utf8:
-            logger.warning("%d lines had bytes that are not UTF-8; each such byte became U+FFFD", self.not_utf8)
-        values = {"sentences": self.lines_out, "tokens": self.tokens, "seconds": round(seconds, 2)}
-        rates = {"sentences/s": self.lines_out / seconds, "tokens/s": self.tokens / seconds}
-        report("translated", values | rates)
-
-
 @contextmanager
-def _progress(result: OutputConfig, total: int | None) -> Iterator[Callable[[int], None]]:
+def _progress(result: OutputConfig, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
     """What to call with the number of lines that were translated; shows nothing between translations on a terminal."""
     if result.output is None and sys.stdout.isatty():
         yield lambda count: None
     else:
-        with Progress("translating", total=total) as progress:
+        with Progress("translating", total=total, done=done) as progress:
             yield progress.advance
 
 
+def _read(path: Path | None, buffer: int, tally: Tally) -> Iterator[list[str]]:
+    """The lines of a file, or of stdin, in chunks: full ones of an ordinary file, what is there of what may pause."""
+    is_file = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode) if path is None else path.is_file()
+    take = chunks if is_file else chunks_as_they_come
+    yield from map(tally.decode, take(read_raw_stdin() if path is None else read_raw_lines(path), buffer))
+
+
 def _write(
-    translations: Iterable["Translation"], result: OutputConfig, nbest: int, tally: _Tally, keep: bool
+    translations: Iterable["Translation"], file: BinaryIO, layout: str, nbest: int, tally: Tally, keep: bool
 ) -> list[str]:
     """Write each translation as soon as it is there; returns the best texts if they are to be kept for scoring."""
-    layout = _LAYOUTS[result.format]
     best = []
-    with _destination(result.output) as file:
-        for translation in translations:
-            tally.lines_out += 1
-            tally.tokens += max(0, len(translation.candidates[0].tokens) - 1)
-            file.write("".join(f"{row}\n" for row in layout(tally.lines_out, translation, nbest)).encode())
-            file.flush()
-            if keep:
-                best.append(translation.text)
-        tally.check()
+    for line, translation in enumerate(translations, tally.done + 1):
+        tally.lines_out += 1
+        tally.tokens += max(0, len(translation.candidates[0].tokens) - 1)
+        file.write(rows(layout, line, translation, nbest))
+        file.flush()
+        if keep:
+            best.append(translation.text)
     return best
 
 
-def _destination(path: Path | None) -> AbstractContextManager[BinaryIO]:
-    return nullcontext(sys.stdout.buffer) if path is None else staged_file(path)
+@contextmanager
+def _destination(result: OutputConfig, nbest: int) -> Iterator[tuple[BinaryIO, int]]:
+    """What to write to, and the number of input lines whose translations it holds already."""
+    if result.output is None:
+        with _stdout() as file:
+            yield file, 0
+        return
+    try:
+        with resumable_file(result.output, result.resume) as file:
+            yield file, keep_whole_lines(file, result.format, nbest) if result.resume else 0
+    except BaseException:
+        if (partial := partial_of(result.output)).exists():
+            logger.warning("%s keeps what has been translated; --resume goes on with it", partial)
+        raise
 
 
-def _as_text(line: int, translation: "Translation", nbest: int) -> list[str]:
-    texts = [candidate.text for candidate in translation.candidates]
-    return texts + [""] * (nbest - len(texts))
-
-
-def _as_tsv(line: int, translation: "Translation", nbest: int) -> list[str]:
-    return [
-        f"{line}\t{rank}\t{candidate.score:.6f}\t{candidate.text.replace(chr(9), ' ')}"
-        for rank, candidate in enumerate(translation.candidates, 1)
-    ]
-
-
-def _as_jsonl(line: int, translation: "Translation", nbest: int) -> list[str]:
-    hypotheses = [asdict(candidate) for candidate in translation.candidates]
-    row = {"line": line, "source": translation.source, "hypotheses": hypotheses}
-    return [json.dumps(row, ensure_ascii=False)]
-
-
-_LAYOUTS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
-    "text": _as_text,
-    "tsv": _as_tsv,
-    "jsonl": _as_jsonl,
-}
+@contextmanager
+def _stdout() -> Iterator[BinaryIO]:
+    try:
+        yield sys.stdout.buffer
+    except BrokenPipeError:
+        raise  # the command ends quietly
+    except OSError as error:
+        abandon_stdout()
+        raise RunError(f"cannot write to stdout: {error.strerror or error}") from error
 
 
 def _evaluate(best: list[str], references: list[str], evaluation: EvaluationConfig, language: str) -> None:

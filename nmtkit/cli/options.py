@@ -244,8 +244,7 @@ class Command(click.Command):
         except Terminated:
             return self._report("terminated", 128 + signal.SIGTERM)
         except BrokenPipeError:
-            # The reader has gone (`… | head`): end as quietly as a Unix tool, and keep Python from complaining.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            abandon_stdout()  # the reader has gone (`… | head`): end as quietly as a Unix tool
             return 128 + signal.SIGPIPE
         except SaidElsewhere as error:
             return _let_another_speak(error.exit_code)
@@ -264,6 +263,11 @@ class Command(click.Command):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as torchrun sends it just now, when another has ended
         click.echo(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}", err=True)
         return code
+
+
+def abandon_stdout() -> None:
+    """Let what stdout cannot take vanish, or else Python tries again when it ends, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _let_another_speak(code: int) -> int:
