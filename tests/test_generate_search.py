@@ -2,13 +2,14 @@
 
 import json
 import subprocess
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 from conftest import Run
 
-FAST = ("--max-len-b", 3, "--device", "cpu", "--precision", "fp32")
+FAST = ("--device", "cpu", "--precision", "fp32")
 LINES = b"the dog runs\n\na cat\ndie katze\n"
 
 
@@ -68,3 +69,60 @@ def test_an_output_is_as_long_as_asked_for(generate: Run) -> None:
         tokens = [json.loads(row)["hypotheses"][0]["tokens"] for row in rows]
         assert [len(pieces) >= 5 for pieces in tokens] == [True, False, True, True]
         assert all(len(set(pieces)) == len(pieces) for pieces in tokens)
+
+
+# Beside the input ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Callable[[str, str], Path]:
+    """Write a file that stands beside the input."""
+
+    def write(name: str, text: str) -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+def test_prefixes_stand_in_a_file(generate: Run, beside: Callable[[str, str], Path]) -> None:
+    prefixes = beside("prefix", "der hund\n\n\ndie katze\n")
+    texts = lines_of(generate("--prefix", prefixes, "--buffer", 2, input=LINES))
+    plain = lines_of(generate(input=LINES))
+    assert texts[0].startswith("der hund")
+    assert texts[1:3] == plain[1:3]
+    assert texts[3].startswith("die katze")
+
+
+def test_given_translations_get_the_scores_of_the_search(generate: Run, beside: Callable[[str, str], Path]) -> None:
+    rows = [json.loads(row) for row in lines_of(generate("--format", "jsonl", "--beam", 2, input=LINES))]
+    found = [row["hypotheses"][0] for row in rows]
+    given = beside("given", "".join(f"{hypothesis['text']}\n" for hypothesis in found))
+    scores = lines_of(generate("--score", given, input=LINES))
+    scored = [
+        json.loads(row)["hypotheses"][0]
+        for row in lines_of(generate("--score", given, "--format", "jsonl", input=LINES))
+    ]
+    assert [float(score) for score in scores] == pytest.approx([own["score"] for own in scored], abs=1e-5)
+    same = [(own, other) for own, other in zip(found, scored, strict=True) if own["tokens"] == other["tokens"]]
+    assert same
+    for own, other in same:
+        assert other["score"] == pytest.approx(own["score"], abs=1e-4)
+        assert other["token_log_probs"] == pytest.approx(own["token_log_probs"], abs=1e-4)
+
+
+def test_files_beside_the_input_have_its_length(generate: Run, beside: Callable[[str, str], Path]) -> None:
+    done = generate("--score", beside("given", "a\nb\n"), input=LINES)
+    assert done.returncode == 2
+    assert b"fewer lines than the input" in done.stderr
+    text = beside("text", LINES.decode())
+    done = generate("--input", text, "--prefix", beside("prefix", "a\n" * 5))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"has 5 lines, the input has 4" in done.stderr
+
+
+def test_scoring_does_not_search(generate: Run, beside: Callable[[str, str], Path]) -> None:
+    given = beside("given", "a\n" * 4)
+    for arguments in (("--beam", 3), ("--sampling",), ("--prefix", given), ("--min-len", 3)):
+        done = generate("--score", given, *arguments, input=LINES)
+        assert (done.returncode, done.stdout) == (2, b"")

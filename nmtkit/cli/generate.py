@@ -4,9 +4,10 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
@@ -15,9 +16,10 @@ import click
 from nmtkit.cli.options import ConfigOption, abandon_stdout, command, given, options, refuse_idle
 from nmtkit.config import Config, option
 from nmtkit.data.config import DatasetConfig
-from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.layouts import FORMATS, keep_whole_lines, rows
 from nmtkit.decoding.reading import chunks, chunks_as_they_come
+from nmtkit.decoding.requests import Companions, Request
 from nmtkit.decoding.tally import Tally
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger
@@ -99,6 +101,7 @@ class EvaluationConfig(Config):
     choice=WeightsConfig,
     source=InputConfig,
     reading=DatasetConfig,
+    asked=RequestConfig,
     result=OutputConfig,
     search=SearchConfig,
     batches=StreamConfig,
@@ -112,6 +115,7 @@ def main(
     choice: WeightsConfig,
     source: InputConfig,
     reading: DatasetConfig,
+    asked: RequestConfig,
     result: OutputConfig,
     search: SearchConfig,
     batches: StreamConfig,
@@ -132,7 +136,9 @@ def main(
     """
     configure(log)
     _check_usage(dataset, source, result, evaluation)
-    _check_search(search)
+    _check_search(search, asked)
+    companions = Companions(asked)
+    layout = "score" if asked.score is not None and result.format == "text" else result.format
 
     from nmtkit.checkpoint import load_checkpoint
     from nmtkit.decoding.translator import Translator
@@ -141,20 +147,20 @@ def main(
     translator = Translator.of(loaded, engine, choice, checkpoint)
     split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint[0], translator)
     references = _references(evaluation, split, source.input, translator)
+    companions.check_length(partial(_countable_lines, split, source.input))
     if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):
         batches = replace(batches, buffer=1)
 
     start = time.monotonic()
-    with _destination(result, search.nbest) as (file, done):
+    with _destination(result, layout, search.nbest) as (file, done):
         tally = Tally(done)
         with _progress(result, None if split is None else len(split), done) as advance:
-            if split is not None:
-                sentences = tally.count(_without_eos(split.source))
-                translations = translator.stream_encoded(sentences, search, batches, advance, done)
+            if split is None:
+                lines: Iterable[Sequence[str | Request]] = _read(source.input, batches.buffer, tally)
             else:
-                lines = _read(source.input, batches.buffer, tally)
-                translations = translator.stream_chunks(lines, search, batches, advance, done)
-            best = _write(translations, file, result.format, search.nbest, tally, keep=bool(references))
+                lines = chunks(map(translator.request, tally.count(_without_eos(split.source))), batches.buffer)
+            translations = translator.stream_chunks(companions.attach(lines), search, batches, advance, done)
+            best = _write(translations, file, layout, search.nbest, tally, keep=bool(references))
         tally.check()
     tally.report(time.monotonic() - start)
     if references:
@@ -178,9 +184,12 @@ def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig
         raise UserError("--resume does not see the lines that were translated before: score the finished file")
 
 
-def _check_search(search: SearchConfig) -> None:
+def _check_search(search: SearchConfig, asked: RequestConfig) -> None:
     """Refuse options of a search that is not the one asked for."""
-    if search.sampling:
+    if asked.score is not None:
+        penalty = {"length_penalty", "length_penalty_form"}
+        refuse_idle(search.to_dict().keys() - penalty, "with --score, which does not search")
+    elif search.sampling:
         refuse_idle(("beam", "diversity"), "with --sampling, which draws --nbest outputs")
     else:
         refuse_idle(("top_k", "top_p", "temperature", "seed"), "without --sampling")
@@ -203,6 +212,13 @@ def _open_split(folder: Path, name: str, reading: DatasetConfig, checkpoint: Pat
     return dataset.split(name)
 
 
+def _countable_lines(split: "Split | None", source: Path | None) -> int | None:
+    """The lines of the input, where they can be counted before it is read: a pipe can be read once only."""
+    if split is not None:
+        return len(split)
+    return sum(1 for _ in read_raw_lines(source)) if source is not None and source.is_file() else None
+
+
 def _without_eos(sentences: "TokenFile") -> Iterator[list[int]]:
     for number in range(len(sentences)):
         yield sentences[number][:-1].tolist()
@@ -217,10 +233,9 @@ def _references(
     """
     if evaluation.reference is not None:
         references = list(read_lines(evaluation.reference))
-        if split is not None:
-            _check_reference(evaluation, len(references), len(split))
-        elif source is not None and source.is_file():  # a pipe can be read once only
-            _check_reference(evaluation, len(references), sum(1 for _ in read_raw_lines(source)))
+        lines = _countable_lines(split, source)
+        if lines is not None:
+            _check_reference(evaluation, len(references), lines)
         return references
     if split is not None and (evaluation.sacrebleu or evaluation.tokenized_bleu):
         return [translator.target.decode(ids) for ids in _without_eos(split.target)]
@@ -265,7 +280,7 @@ def _write(
 
 
 @contextmanager
-def _destination(result: OutputConfig, nbest: int) -> Iterator[tuple[BinaryIO, int]]:
+def _destination(result: OutputConfig, layout: str, nbest: int) -> Iterator[tuple[BinaryIO, int]]:
     """What to write to, and the number of input lines whose translations it holds already."""
     if result.output is None:
         with _stdout() as file:
@@ -273,7 +288,7 @@ def _destination(result: OutputConfig, nbest: int) -> Iterator[tuple[BinaryIO, i
         return
     try:
         with resumable_file(result.output, result.resume) as file:
-            yield file, keep_whole_lines(file, result.format, nbest) if result.resume else 0
+            yield file, keep_whole_lines(file, layout, nbest) if result.resume else 0
     except BaseException:
         if (partial := partial_of(result.output)).exists():
             logger.warning("%s keeps what has been translated; --resume goes on with it", partial)

@@ -1,6 +1,7 @@
 """The options of generation: how to search, how to batch the stream, and where to compute."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from nmtkit.config import Config, option
@@ -69,6 +70,36 @@ class SearchConfig(Config):
             raise UserError(f"--beam {self.beam} cannot be shared out among --diverse-groups {self.diverse_groups}")
         if self.sampling and self.diverse_groups > 1:
             raise UserError("--sampling and --diverse-groups are two ways to get various outputs: choose one")
+
+
+@dataclass(frozen=True)
+class RequestConfig(Config):
+    """Files that ask for something beside the input, line by line."""
+
+    heading: ClassVar[str] = "Beside the input (each FILE has a line for each line of it)"
+
+    prefix: Path | None = option(
+        None, metavar="FILE", help="What each translation begins with, in whole words; empty lines ask for nothing."
+    )
+    constraints: Path | None = option(
+        None,
+        metavar="FILE",
+        help="Terms that must come in each translation, separated by tabs. The search then keeps --beam hypotheses "
+        "for each number of their pieces that are there.",
+    )
+    glossary: Path | None = option(
+        None,
+        metavar="FILE",
+        help="Lines of a source term, a tab and a target term, which must come where the source term does.",
+    )
+    score: Path | None = option(
+        None, metavar="FILE", help="Do not search: give the score of these translations, as the search would have it."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.score is not None and (self.prefix or self.constraints or self.glossary):
+            raise UserError("--score is for given translations: --prefix, --constraints and --glossary have no effect")
 
 
 @dataclass(frozen=True)

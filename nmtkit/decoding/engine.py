@@ -14,6 +14,8 @@ from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.batch import pad
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.decoding.forced import score
+from nmtkit.decoding.rules import NO_DEMANDS, Demands
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.model.packing import inference_precision, pack
@@ -26,12 +28,27 @@ Model = Transformer | Ensemble
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Sentences to search together: ids of the source vocabulary, each with its EOS; and what must not come."""
+class Task:
+    """A sentence as ids of the source vocabulary, with its EOS; what its output must have; or the output itself,
+    without EOS, which is to be scored."""
 
-    rows: list[list[int]]
+    row: list[int]
+    demands: Demands = NO_DEMANDS
+    target: list[int] | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentences to search together, or to score; and what must not come."""
+
+    tasks: list[Task]
     config: SearchConfig
     banned: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def rows(self) -> list[list[int]]:
+        """The source of each."""
+        return [task.row for task in self.tasks]
 
 
 class Engine(Protocol):
@@ -81,9 +98,13 @@ def longest_sequence(model: Model) -> int | None:
 
 
 def search_batch(model: Model, batch: Batch) -> list[list[Hypothesis]]:
-    """The n best of each sentence. RunError where the model gives no finite probabilities."""
-    src = pad(batch.rows).to(members(model)[0].target_embedding.weight.device)
-    found = search(model, src, batch.config, longest_sequence(model), banned=batch.banned)
+    """The n best of each sentence, or its target, scored. RunError where the model gives no finite probabilities."""
+    device = members(model)[0].target_embedding.weight.device
+    targets = [task.target for task in batch.tasks if task.target is not None]
+    if targets:
+        return [[hypothesis] for hypothesis in score(model, batch.rows, targets, batch.config, device)]
+    demands = [task.demands for task in batch.tasks]
+    found = search(model, pad(batch.rows).to(device), batch.config, longest_sequence(model), demands, batch.banned)
     if not all(found):
         raise RunError(
             "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "

@@ -14,7 +14,7 @@ FORMATS = ("text", "tsv", "jsonl")
 
 
 def rows(layout: str, line: int, translation: "Translation", nbest: int) -> bytes:
-    """The rows, of one of the `FORMATS`, of an input line, counted from 1."""
+    """The rows of an input line, counted from 1, in one of the `FORMATS`; or its score alone, in "score"."""
     found = _ROWS[layout](line, translation, nbest)
     block = "".join(f"{row}\n" for row in found).encode()
     if block.count(b"\n") != len(found):
@@ -25,6 +25,10 @@ def rows(layout: str, line: int, translation: "Translation", nbest: int) -> byte
 def _as_text(line: int, translation: "Translation", nbest: int) -> list[str]:
     texts = [candidate.text for candidate in translation.candidates]
     return texts + [""] * (nbest - len(texts))
+
+
+def _as_score(line: int, translation: "Translation", nbest: int) -> list[str]:
+    return [f"{translation.candidates[0].score:.6f}"]
 
 
 def _as_tsv(line: int, translation: "Translation", nbest: int) -> list[str]:
@@ -42,6 +46,7 @@ def _as_jsonl(line: int, translation: "Translation", nbest: int) -> list[str]:
 
 _ROWS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
     "text": _as_text,
+    "score": _as_score,
     "tsv": _as_tsv,
     "jsonl": _as_jsonl,
 }

@@ -23,6 +23,9 @@ class Demands:
     terms: tuple[tuple[int, ...], ...] = ()
 
 
+NO_DEMANDS = Demands()
+
+
 class Rule(Protocol):
     """Forbids tokens."""
 

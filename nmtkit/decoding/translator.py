@@ -8,10 +8,12 @@ from typing import Any, TypeVar
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import Batch, Engine, Model, Workers, here, load_models, longest_sequence
+from nmtkit.decoding.engine import Batch, Engine, Model, Task, Workers, here, load_models, longest_sequence
 from nmtkit.decoding.overlong import join
 from nmtkit.decoding.overlong import parts as parts_of
 from nmtkit.decoding.reading import chunks
+from nmtkit.decoding.requests import Request
+from nmtkit.decoding.rules import NO_DEMANDS, Demands
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.errors import UserError
 from nmtkit.log import logger
@@ -62,10 +64,12 @@ class Translation:
 
 @dataclass(frozen=True)
 class _Sentence:
-    """A line with its pieces, of which there are none if it is blank."""
+    """A line with its pieces, of which there are none if it is blank, and with what is asked for."""
 
     text: str
     ids: list[int]
+    demands: Demands
+    target: list[int] | None
 
 
 class Translator:
@@ -119,15 +123,28 @@ class Translator:
         workers = Workers(paths, engine, weights) if paths and engine.workers > 1 else None
         return cls(model, checkpoints[0].source, checkpoints[0].target, workers)
 
-    def translate(self, lines: Iterable[str], **options: Any) -> list[str]:
-        """The best translation of each line. `options` are the fields of `SearchConfig`, such as beam=4."""
+    def translate(self, lines: Iterable[str | Request], **options: Any) -> list[str]:
+        """The best translation of each line. `options` are the fields of `SearchConfig`, such as beam=4.
+
+        A `Request` in the place of a line asks for more: a prefix, or terms that must come.
+        """
         if isinstance(lines, str):
             raise TypeError("translate takes a list of lines, not one text: write [line]")
         return [translation.text for translation in self.stream(lines, SearchConfig(**options))]
 
+    def score(self, lines: Iterable[str], targets: Iterable[str], **options: Any) -> list[float]:
+        """The score of each line's given translation, the same that the search gives to the same pieces.
+
+        `options` are `length_penalty` and its form; without a penalty a score is log P(Y|X). Both lists have the same
+        length. The log-probabilities of single pieces are in what `stream` gives for `Request(line, target=...)`.
+        """
+        pairs = zip(lines, targets, strict=True)
+        requests = (Request(line, target=target) for line, target in pairs)
+        return [translation.candidates[0].score for translation in self.stream(requests, SearchConfig(**options))]
+
     def stream(
         self,
-        lines: Iterable[str],
+        lines: Iterable[str | Request],
         config: SearchConfig | None = None,
         batches: StreamConfig | None = None,
         advance: Advance = _ignore,
@@ -138,14 +155,14 @@ class Translator:
         Lines beyond `batches.max_source_tokens` are cut, or translated in parts and joined, as `batches.overlong` has
         it; a warning at the end counts them. Raises RunError where the model gives no finite probabilities. `advance`
         is called with each number of lines that have been translated, be it that others before them have not, so that
-        they are not given back yet.
+        they are not given back yet. Of requests, all have a target or none has.
         """
         batches = batches or StreamConfig()
         return self.stream_chunks(chunks(lines, batches.buffer), config, batches, advance)
 
     def stream_chunks(
         self,
-        lines: Iterable[list[str]],
+        lines: Iterable[Sequence[str | Request]],
         config: SearchConfig | None = None,
         batches: StreamConfig | None = None,
         advance: Advance = _ignore,
@@ -156,7 +173,7 @@ class Translator:
         The first `done` lines have been translated before: they are read and passed over, the others get the same
         translations, to the last bit, as if they had not.
         """
-        return self._stream(lines, self._encode, config or SearchConfig(), batches or StreamConfig(), advance, done)
+        return self._stream(lines, config or SearchConfig(), batches or StreamConfig(), advance, done)
 
     def stream_encoded(
         self,
@@ -168,20 +185,40 @@ class Translator:
     ) -> Iterator[Translation]:
         """Like `stream`, for sentences that are ids of the source vocabulary already, without EOS."""
         batches = batches or StreamConfig()
-        read = chunks(sentences, batches.buffer)
-        return self._stream(read, self._decode_source, config or SearchConfig(), batches, advance, done)
+        read = chunks(map(self.request, sentences), batches.buffer)
+        return self._stream(read, config or SearchConfig(), batches, advance, done)
 
-    def _encode(self, lines: list[str]) -> list[_Sentence]:
-        encoded = zip(lines, self.source.encode(lines), strict=True)
-        return [_Sentence(line, ids if line.strip() else []) for line, ids in encoded]
+    def request(self, ids: Sequence[int]) -> Request:
+        """The request to translate what is ids of the source vocabulary already, without EOS."""
+        return Request(self.source.decode(ids), ids=ids)
 
-    def _decode_source(self, sentences: list[Sequence[int]]) -> list[_Sentence]:
-        return [_Sentence(self.source.decode(ids), list(ids)) for ids in sentences]
+    def _sentences(self, lines: Sequence[str | Request]) -> list[_Sentence]:
+        requests = [Request(line) if isinstance(line, str) else line for line in lines]
+        encoded = iter(self.source.encode([request.text for request in requests if request.ids is None]))
+        return [self._sentence(request, encoded) for request in requests]
+
+    def _sentence(self, request: Request, encoded: Iterator[list[int]]) -> _Sentence:
+        """What a request becomes; its pieces are the next of `encoded` where it has none."""
+        if request.ids is not None:
+            ids = list(request.ids)
+        else:
+            ids = next(encoded) if request.text.strip() else next(encoded)[:0]
+        demands = NO_DEMANDS
+        if request.prefix or request.terms:
+            terms = tuple(tuple(term) for term in self.target.encode(request.terms) if term)
+            demands = Demands(tuple(self._target_ids(request.prefix)), terms)
+        target = None if request.target is None else self._target_ids(request.target)
+        if target and self._longest is not None and len(target) > self._longest:
+            raise UserError(f"a translation has {len(target)} pieces, the model has positions for {self._longest}")
+        return _Sentence(request.text, ids, demands, target)
+
+    def _target_ids(self, text: str) -> list[int]:
+        (ids,) = self.target.encode([text])
+        return ids if text.strip() else []
 
     def _stream(
         self,
-        read: Iterable[list[T]],
-        prepare: Callable[[list[T]], list[_Sentence]],
+        read: Iterable[Sequence[str | Request]],
         config: SearchConfig,
         batches: StreamConfig,
         advance: Advance,
@@ -195,9 +232,9 @@ class Translator:
             done -= begin
             if begin == len(chunk):
                 continue
-            sentences = prepare(chunk)
+            sentences = self._sentences(chunk)
             overlong += sum(len(sentence.ids) > longest for sentence in sentences[begin:])
-            parts = [self._parts(sentence.ids, longest, batches.overlong) for sentence in sentences]
+            parts = [self._tasks(sentence, longest, batches.overlong) for sentence in sentences]
             found = _in_order(_searched(self._engine, parts, begin, batch, batches.batch_tokens, advance))
             for sentence, own_parts in zip(sentences[begin:], parts[begin:], strict=True):
                 yield self._translation(sentence, [next(found) for _ in own_parts])
@@ -211,11 +248,13 @@ class Translator:
             raise UserError("--ban: there is no word")
         return tuple(tuple(ids) for ids in self.target.encode(words) if UNK not in ids)
 
-    def _parts(self, ids: list[int], longest: int, overlong: str) -> list[list[int]]:
+    def _tasks(self, sentence: _Sentence, longest: int, overlong: str) -> list[Task]:
         """What is translated of a sentence, in turn: nothing if it is blank, most often all at once."""
-        if len(ids) > longest and overlong == "split":
-            return parts_of(ids, self.source.surfaces(ids), longest)
-        return [ids[:longest]] if ids else []
+        ids = sentence.ids
+        plain = sentence.demands is NO_DEMANDS and sentence.target is None  # what is asked for is asked of the whole
+        if len(ids) > longest and overlong == "split" and plain:
+            return [Task([*part, EOS]) for part in parts_of(ids, self.source.surfaces(ids), longest)]
+        return [Task([*ids[:longest], EOS], sentence.demands, sentence.target)] if ids or sentence.target else []
 
     def _translation(self, sentence: _Sentence, parts: list[list[Hypothesis]]) -> Translation:
         """The candidates of a sentence; of one in parts, the best of each make the best, and so on."""
@@ -246,9 +285,9 @@ def _joined(parts: list[Candidate]) -> Candidate:
 
 def _searched(
     engine: Engine,
-    parts: list[list[list[int]]],
+    parts: list[list[Task]],
     begin: int,
-    make_batch: Callable[[list[list[int]]], Batch],
+    make_batch: Callable[[list[Task]], Batch],
     batch_tokens: int,
     advance: Advance,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -256,12 +295,13 @@ def _searched(
 
     The sentences before `begin` are batched with the others all the same, as a result may depend on it by a rounding.
     """
-    rows = [row for own_parts in parts for row in own_parts]
+    tasks = [task for own_parts in parts for task in own_parts]
+    lengths = [max(len(task.row) - 1, len(task.target or ())) for task in tasks]
     first = sum(map(len, parts[:begin]))
     ends_line = [number == len(own_parts) for own_parts in parts for number in range(1, len(own_parts) + 1)]
     advance(sum(not own_parts for own_parts in parts[begin:]))
-    numbers = [batch for batch in batches_by_length([len(ids) for ids in rows], batch_tokens) if max(batch) >= first]
-    batches = (make_batch([[*rows[number], EOS] for number in batch]) for batch in numbers)
+    numbers = [batch for batch in batches_by_length(lengths, batch_tokens) if max(batch) >= first]
+    batches = (make_batch([tasks[number] for number in batch]) for batch in numbers)
     for batch, found in zip(numbers, engine(batches), strict=True):
         advance(sum(ends_line[number] for number in batch if number >= first))
         yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)

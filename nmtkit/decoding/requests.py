@@ -1,0 +1,115 @@
+"""What is asked for beside the text of a line: how its translation begins, terms it has, or the translation itself."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmtkit.decoding.config import RequestConfig
+from nmtkit.errors import UserError
+from nmtkit.text import read_lines
+
+# Where words stand without spaces between them: Thai to Khmer, kana, and Han.
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A line to translate. What is asked for is text of the target language."""
+
+    text: str
+    prefix: str = ""  #: what the translation begins with, in whole words
+    terms: tuple[str, ...] = ()  #: what must come in it, each somewhere
+    target: str | None = None  #: the translation, which is scored instead of searched for
+    ids: Sequence[int] | None = None  #: the pieces of `text`, where they are known
+
+
+class Companions:
+    """The files beside the input, which have a line for each of its lines, and the glossary."""
+
+    def __init__(self, config: RequestConfig) -> None:
+        """Raises UserError where a file is missing, or the glossary is malformed."""
+        self._files: dict[str, Path] = {
+            flag: path
+            for flag, path in (
+                ("--prefix", config.prefix),
+                ("--constraints", config.constraints),
+                ("--score", config.score),
+            )
+            if path is not None
+        }
+        self._glossary = None if config.glossary is None else Glossary.read(config.glossary)
+
+    def check_length(self, count: Callable[[], int | None]) -> None:
+        """Raise UserError, before anything is translated, where a file does not have as many lines as the input, which
+        `count` counts where it can."""
+        lines = count() if self._files else None
+        if lines is None:
+            return
+        for flag, path in self._files.items():
+            if path.is_file() and (own := sum(1 for _ in read_lines(path))) != lines:
+                raise UserError(f"{flag} {path} has {own} lines, the input has {lines}")
+
+    def attach(self, chunks: Iterable[Sequence[str | Request]]) -> Iterator[Sequence[str | Request]]:
+        """The lines with what the files ask for. UserError where a file has more lines than there are, or fewer."""
+        if not self._files and self._glossary is None:
+            yield from chunks
+            return
+        files = {flag: read_lines(path) for flag, path in self._files.items()}
+        for chunk in chunks:
+            yield [
+                self._attached(line, {flag: self._next(flag, file) for flag, file in files.items()}) for line in chunk
+            ]
+        for flag, file in files.items():
+            if next(file, None) is not None:
+                raise UserError(f"{flag} {self._files[flag]} has more lines than the input")
+
+    def _next(self, flag: str, file: Iterator[str]) -> str:
+        line = next(file, None)
+        if line is None:
+            raise UserError(f"{flag} {self._files[flag]} has fewer lines than the input")
+        return line
+
+    def _attached(self, line: str | Request, asked: dict[str, str]) -> Request:
+        line = Request(line) if isinstance(line, str) else line
+        terms = [term for term in asked.get("--constraints", "").split("\t") if term.strip()]
+        if self._glossary is not None:
+            terms += self._glossary.terms(line.text)
+        prefix = asked.get("--prefix", "").strip()
+        return Request(line.text, prefix, tuple(dict.fromkeys(terms)), asked.get("--score"), line.ids)
+
+
+class Glossary:
+    """Terms of the source language with the terms that they must become."""
+
+    def __init__(self, entries: dict[str, str]) -> None:
+        self._entries = entries
+        longest_first = sorted(entries, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(_whole, longest_first)) or r"(?!)")
+
+    @classmethod
+    def read(cls, path: Path) -> "Glossary":
+        """Read lines of a source term, a tab, and its target term. Raises UserError that names a line that is none."""
+        entries: dict[str, str] = {}
+        for number, line in enumerate(read_lines(path), 1):
+            terms = [term.strip() for term in line.split("\t")]
+            if terms == [""]:
+                continue
+            if len(terms) != 2 or not all(terms):
+                raise UserError(
+                    f"--glossary {path}, line {number}: a source term, a tab and a target term are expected"
+                )
+            if entries.setdefault(terms[0], terms[1]) != terms[1]:
+                raise UserError(f"--glossary {path}, line {number}: {terms[0]!r} has another translation further above")
+        return cls(entries)
+
+    def terms(self, text: str) -> list[str]:
+        """The target terms of those in a text, as whole words; of terms that overlap the first and longest counts."""
+        return [self._entries[found] for found in self._pattern.findall(text)]
+
+
+def _whole(term: str) -> str:
+    """A pattern for a term that stands by itself."""
+    before = "" if _UNSPACED.match(term[0]) else r"(?<!\w)"
+    after = "" if _UNSPACED.match(term[-1]) else r"(?!\w)"
+    return before + re.escape(term) + after

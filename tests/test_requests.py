@@ -1,0 +1,149 @@
+"""What is asked for beside a line: prefixes, scores of given translations, the files and the glossary."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtkit import Translator
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig
+from nmtkit.decoding.forced import score
+from nmtkit.decoding.requests import Companions, Glossary, Request
+from nmtkit.decoding.search import search
+from nmtkit.errors import UserError
+from nmtkit.vocab import EOS
+
+SEARCH = SearchConfig(beam=3, nbest=3, max_len_b=4)
+LINES = ["the dog runs on the street", "", "a cat", "die katze läuft"]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_checkpoint: Path) -> Translator:
+    return Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+
+
+# Scores ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["gnmt", "power", "none"])
+def test_given_outputs_have_the_scores_that_the_search_gave_them(
+    form: str, make_checkpoint: Callable[..., Checkpoint]
+) -> None:
+    model, config = make_checkpoint(3).build_model(), SearchConfig(nbest=4, length_penalty_form=form, max_len_b=5)
+    rows = [[7, 8, 9, 10, EOS], [5, EOS], [20, 21, EOS]]
+    src = torch.tensor([row + [0] * (5 - len(row)) for row in rows])
+    found = search(model, src, config)
+    pairs = [(row, hypothesis) for row, nbest in zip(rows, found, strict=True) for hypothesis in nbest]
+    scored = score(model, [row for row, _ in pairs], [own.ids for _, own in pairs], config, torch.device("cpu"))
+    for (_, own), given in zip(pairs, scored, strict=True):
+        assert given.ids == own.ids
+        assert given.token_log_probs == pytest.approx(own.token_log_probs, abs=1e-5)
+        assert given.score == pytest.approx(own.score, abs=1e-5)
+
+
+def test_scores_do_not_depend_on_what_stands_beside(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    model = make_checkpoint(3).build_model()
+    rows = [[7 + n, 8, *range(9, 9 + n % 7), EOS] for n in range(60)]
+    targets = [[*range(10, 10 + (3 * n) % 50)] for n in range(60)]
+    cpu = torch.device("cpu")
+    together = score(model, rows, targets, SEARCH, cpu)
+    for row, target, given in zip(rows, targets, together, strict=True):
+        (alone,) = score(model, [row], [target], SEARCH, cpu)
+        assert alone.token_log_probs == pytest.approx(given.token_log_probs, abs=1e-5)
+
+
+def test_the_translator_scores_text(translator: Translator) -> None:
+    targets = ["der hund", "", "eine katze läuft", "cat"]
+    scores = translator.score(LINES, targets, length_penalty_form="none")
+    assert scores[1] == 0.0
+    assert all(score < 0 for score in scores[:1] + scores[2:])
+    requests = [Request(line, target=target) for line, target in zip(LINES, targets, strict=True)]
+    for translation, target, own in zip(translator.stream(requests), targets, scores, strict=True):
+        assert translation.text == target
+        assert sum(translation.candidates[0].token_log_probs) == pytest.approx(own, rel=1e-5)
+    (blank_target,) = translator.score(["a cat"], [""])
+    (blank_source,) = translator.score([""], ["eine katze"])
+    assert blank_target < 0
+    assert blank_source < 0
+
+
+def test_a_target_longer_than_the_positions_is_refused(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    checkpoint = make_checkpoint(positions="learned", max_positions=9)
+    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+    with pytest.raises(UserError, match="positions for 8"):
+        translator.score(["a dog"], ["hund " * 20])
+
+
+# Prefixes --------------------------------------------------------------------------------------------------------
+
+
+def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
+    prefixes = ["der hund läuft", "a prefix of a blank line", "", "die"]
+    requests = [Request(line, prefix) for line, prefix in zip(LINES, prefixes, strict=True)]
+    texts = translator.translate(requests, beam=2, max_len_b=3)
+    assert texts[0].startswith("der hund läuft")
+    assert texts[1] == ""
+    assert texts[2] == translator.translate(["a cat"], beam=2, max_len_b=3)[0]
+    assert texts[3].startswith("die")
+
+
+def test_a_request_without_more_is_its_line(translator: Translator) -> None:
+    config = {"beam": 2, "max_len_b": 3}
+    assert translator.translate(map(Request, LINES), **config) == translator.translate(LINES, **config)
+    encoded = [translator.request(ids) for ids in translator.source.encode(LINES)]
+    assert translator.translate(encoded, **config) == translator.translate(LINES, **config)
+
+
+# Files -----------------------------------------------------------------------------------------------------------
+
+
+def attach(config: RequestConfig, *lines: str) -> list[str | Request]:
+    chunks: list[list[str | Request]] = [list(lines[:2]), [Request(line) for line in lines[2:]]]
+    return [request for chunk in Companions(config).attach(chunks) for request in chunk]
+
+
+def test_files_go_beside_the_lines(tmp_path: Path) -> None:
+    (tmp_path / "prefix").write_text("Ein\n\n Das \n")
+    (tmp_path / "terms").write_text("Hund\tder Katze\n\t\n\nx\n".replace("x\n", ""))
+    (tmp_path / "glossary").write_text("dog\tHund\ncat\tKater\n")
+    config = RequestConfig(tmp_path / "prefix", tmp_path / "terms", tmp_path / "glossary")
+    assert attach(config, "a dog", "", "a cat and a dog") == [
+        Request("a dog", "Ein", ("Hund", "der Katze")),
+        Request(""),
+        Request("a cat and a dog", "Das", ("Kater", "Hund")),
+    ]
+
+
+@pytest.mark.parametrize(("lines", "word"), [(2, "fewer"), (4, "more")])
+def test_a_file_of_another_length_is_refused(lines: int, word: str, tmp_path: Path) -> None:
+    (tmp_path / "scored").write_text("x\n" * lines)
+    config = RequestConfig(score=tmp_path / "scored")
+    with pytest.raises(UserError, match=f"--score .*scored has {word} lines than the input"):
+        attach(config, "a", "b", "c")
+    with pytest.raises(UserError, match=f"scored has {lines} lines, the input has 3"):
+        Companions(config).check_length(lambda: 3)
+
+
+def test_scoring_leaves_no_room_for_demands(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--score is for given translations"):
+        RequestConfig(score=tmp_path, prefix=tmp_path)
+
+
+def test_a_glossary_finds_whole_words_the_longest_first() -> None:
+    glossary = Glossary({"dog": "Hund", "hot dog": "Hotdog", "cat": "Katze", "犬": "イヌ", "C++": "C++"})
+    assert glossary.terms("a hot dog, a dog and dogs") == ["Hotdog", "Hund"]
+    assert glossary.terms("concat cats Cat cat.") == ["Katze"]
+    assert glossary.terms("大犬小") == ["イヌ"]
+    assert glossary.terms("in C++ or C") == ["C++"]
+    assert Glossary({}).terms("a dog") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("dog\n", "line 1"), ("a\tb\n\ndog\t\n", "line 3"), ("a\tb\na\tc\n", "'a'")]
+)
+def test_a_malformed_glossary_is_refused(text: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "glossary").write_text(text)
+    with pytest.raises(UserError, match=words):
+        Glossary.read(tmp_path / "glossary")
