@@ -29,7 +29,10 @@ setup(
         "torch>=2.9",
         "tqdm>=4.66",
     ],
-    extras_require={"dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "ruff"], "export": ["ctranslate2>=4.5"]},
+    extras_require={
+        "dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "ruff"],
+        "export": ["ctranslate2>=4.5"],
+    },
     entry_points={
         "console_scripts": [
             "nmt-preprocess = nmtkit.cli.preprocess:main",
