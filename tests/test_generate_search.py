@@ -126,3 +126,18 @@ def test_scoring_does_not_search(generate: Run, beside: Callable[[str, str], Pat
     for arguments in (("--beam", 3), ("--sampling",), ("--prefix", given), ("--min-len", 3)):
         done = generate("--score", given, *arguments, input=LINES)
         assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_terms_come_where_they_are_asked_for(generate: Run, beside: Callable[[str, str], Path]) -> None:
+    terms = beside("terms", "hund\tdie stra\u00dfe\nder\n\n\u2603 snow\n")
+    glossary = beside("glossary", "cat\tkatze l\u00e4uft\ndog\thund\n")
+    asked = generate("--constraints", terms, "--glossary", glossary, "--beam", 2, "--buffer", 3, input=LINES)
+    texts = lines_of(asked)
+    assert "hund" in texts[0]
+    assert "die stra\u00dfe" in texts[0]
+    assert texts[1] == ""
+    assert "katze l\u00e4uft" in texts[2]
+    with_workers = generate("--constraints", terms, "--glossary", glossary, "--beam", 2, "--workers", 2, input=LINES)
+    assert lines_of(with_workers) == texts
+    done = generate("--constraints", terms, "--sampling", input=LINES)
+    assert (done.returncode, done.stdout) == (2, b"")

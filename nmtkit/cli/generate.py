@@ -24,7 +24,7 @@ from nmtkit.decoding.tally import Tally
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger
 from nmtkit.model.config import WeightsConfig
-from nmtkit.staging import partial_of, resumable_file
+from nmtkit.staging import resumable_file
 from nmtkit.text import read_lines, read_raw_lines, read_raw_stdin
 
 if TYPE_CHECKING:
@@ -193,6 +193,8 @@ def _check_search(search: SearchConfig, asked: RequestConfig) -> None:
         refuse_idle(("beam", "diversity"), "with --sampling, which draws --nbest outputs")
     else:
         refuse_idle(("top_k", "top_p", "temperature", "seed"), "without --sampling")
+    if (asked.constraints or asked.glossary) and (search.sampling or search.diverse_groups > 1):
+        raise UserError("--constraints and --glossary need a beam without --sampling and --diverse-groups")
     if search.diverse_groups == 1:
         refuse_idle(("diversity",), "without --diverse-groups")
     if search.length_penalty_form == "none":
@@ -286,13 +288,14 @@ def _destination(result: OutputConfig, layout: str, nbest: int) -> Iterator[tupl
         with _stdout() as file:
             yield file, 0
         return
-    try:
-        with resumable_file(result.output, result.resume) as file:
-            yield file, keep_whole_lines(file, layout, nbest) if result.resume else 0
-    except BaseException:
-        if (partial := partial_of(result.output)).exists():
-            logger.warning("%s keeps what has been translated; --resume goes on with it", partial)
-        raise
+    with resumable_file(result.output, result.resume) as file:
+        done = keep_whole_lines(file, layout, nbest) if result.resume else 0
+        try:
+            yield file, done
+        except BaseException:
+            if os.fstat(file.fileno()).st_size:
+                logger.warning("%s keeps what has been translated: --resume goes on with it", file.name)
+            raise
 
 
 @contextmanager

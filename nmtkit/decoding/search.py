@@ -26,8 +26,10 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.constraints import Constrained
 from nmtkit.decoding.rules import Demands, rules_of
 from nmtkit.decoding.strategies import Best, DiverseBest, Frontier, Sampled, Strategy
+from nmtkit.errors import UserError
 from nmtkit.vocab import BOS, EOS, PAD
 
 
@@ -102,12 +104,12 @@ class _Beam:
         self.prefix = _prefixes(demands, B).to(device)  # (b, p) tokens that must come first, then PAD
         source_lengths = (src != PAD).sum(1) - 1
         limit = (config.max_len_a * source_lengths.double() + config.max_len_b).long()
-        limit = torch.maximum(limit, (self.prefix != PAD).sum(1))
+        limit = torch.maximum(limit, _demanded_lengths(demands, B).to(device))
         self.limit = limit if longest is None else limit.clamp(max=longest)  # (b,) tokens before EOS
         most = int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
         self.rules = rules_of(config, banned)
-        self.strategy = _strategy(config, src, most)
+        self.strategy = _strategy(config, src, most, demands)
         P = self.strategy.places
         self.sentences = torch.arange(B, device=device)  # (b,) row of `src`
         self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # places by bank
@@ -221,13 +223,23 @@ def length_penalties(config: SearchConfig, most: int) -> Tensor:
     return (base**config.length_penalty).float()
 
 
-def _strategy(config: SearchConfig, src: Tensor, longest: int) -> Strategy:
+def _strategy(config: SearchConfig, src: Tensor, longest: int, demands: Sequence[Demands]) -> Strategy:
     """How to choose; an output has `longest` tokens at most, EOS counted."""
+    if any(demand.terms for demand in demands):
+        if config.sampling or config.diverse_groups > 1:
+            raise UserError("terms that must come are looked for without --sampling and --diverse-groups")
+        return Constrained(config.beam, demands, src.device)
     if config.sampling:
         return Sampled(config, src, longest)
     if config.diverse_groups > 1:
         return DiverseBest(config.beam, config.diverse_groups, config.diversity)
     return Best(config.beam)
+
+
+def _demanded_lengths(demands: Sequence[Demands], sentences: int) -> Tensor:
+    """(B,) the tokens for which an output must have room."""
+    lengths = [len(demand.prefix) + sum(map(len, demand.terms)) for demand in demands]
+    return torch.tensor(lengths) if demands else torch.zeros(sentences, dtype=torch.long)
 
 
 def _prefixes(demands: Sequence[Demands], sentences: int) -> Tensor:

@@ -94,6 +94,7 @@ class Translator:
         self.model, self.source, self.target = model, source, target
         self._engine = engine or here(model)
         self._longest = longest_sequence(model)
+        self._unspellable: set[str] = set()  # terms that were told of
 
     @classmethod
     def from_checkpoint(cls, *paths: str | Path, weights: str = "auto", **engine: Any) -> "Translator":
@@ -205,12 +206,20 @@ class Translator:
             ids = next(encoded) if request.text.strip() else next(encoded)[:0]
         demands = NO_DEMANDS
         if request.prefix or request.terms:
-            terms = tuple(tuple(term) for term in self.target.encode(request.terms) if term)
-            demands = Demands(tuple(self._target_ids(request.prefix)), terms)
+            demands = Demands(tuple(self._target_ids(request.prefix)), self._terms(request.terms))
         target = None if request.target is None else self._target_ids(request.target)
         if target and self._longest is not None and len(target) > self._longest:
             raise UserError(f"a translation has {len(target)} pieces, the model has positions for {self._longest}")
         return _Sentence(request.text, ids, demands, target)
+
+    def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The pieces of terms that must come; one that the vocabulary cannot spell is told of and left out."""
+        encoded = [tuple(ids) for ids in self.target.encode(terms)]
+        for term, ids in zip(terms, encoded, strict=True):
+            if UNK in ids and term not in self._unspellable:
+                self._unspellable.add(term)
+                logger.warning("the model has no pieces for %r, which is not looked for", term)
+        return tuple(ids for ids in encoded if ids and UNK not in ids)
 
     def _target_ids(self, text: str) -> list[int]:
         (ids,) = self.target.encode([text])
