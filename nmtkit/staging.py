@@ -79,14 +79,10 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
             staging.unlink(missing_ok=True)
 
 
-def partial_of(destination: Path) -> Path:
-    """Where `resumable_file` keeps what has been written so far."""
-    return destination.with_name(f"{destination.name}.partial")
-
-
 @contextlib.contextmanager
 def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
-    """A file to write to, which becomes `destination` at the end, and stays beside it if an error ends the block.
+    """A file to write to, which becomes `destination` at the end; if an error ends the block, it stays beside it, with
+    .partial behind its name.
 
     To `resume` is to get what is left of it, open at its beginning; otherwise it is begun anew. An empty one is not
     left. What is no ordinary file is written directly. Raises UserError when the destination cannot be made or gone on
@@ -99,7 +95,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
         with staged_file(destination) as file:
             yield file
         return
-    partial = partial_of(destination)
+    partial = destination.with_name(f"{destination.name}.partial")
     file = _open_alone(partial, destination)
     try:
         with file:

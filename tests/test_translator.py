@@ -12,7 +12,9 @@ import torch
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.decoding import engine
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.decoding.translator import batches_by_length
 from nmtkit.errors import RunError, UserError
 from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
@@ -119,6 +121,41 @@ def test_lines_done_before_are_passed_over_and_the_rest_is_the_same_to_the_last_
         rest = list(translator.stream_chunks(chunks, SEARCH, batches, translated.append, done=done))
         assert rest == whole[done:]
         assert sum(translated) == len(rest)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: …")]
+)
+def test_a_batch_too_large_for_the_memory_is_searched_in_halves(
+    error: Exception, translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = texts(translator, LINES * 3)
+    sizes: list[int] = []
+
+    def limited(model: Any, src: torch.Tensor, *arguments: Any) -> list[list[Hypothesis]]:
+        sizes.append(len(src))
+        if len(src) > most:
+            raise error
+        return search(model, src, *arguments)
+
+    monkeypatch.setattr(engine, "search", limited)
+    engine._tell_of_halves.cache_clear()
+    most = 2
+    with caplog.at_level(logging.WARNING):
+        assert texts(translator, LINES * 3) == expected
+    assert max(sizes) > 8
+    assert len(caplog.messages) == 1
+    most = 0
+    with pytest.raises(RunError, match="out of memory for one sentence of 3 tokens: lower --max-source-tokens"):
+        texts(translator, ["a cat"])
+
+
+def test_other_errors_of_the_search_are_not_taken_for_lack_of_memory(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "search", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="size"):
+        texts(translator, LINES)
 
 
 def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: Translator) -> None:

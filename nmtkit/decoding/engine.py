@@ -18,6 +18,7 @@ from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import NO_DEMANDS, Demands
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
+from nmtkit.log import logger
 from nmtkit.model.packing import inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
@@ -98,7 +99,36 @@ def longest_sequence(model: Model) -> int | None:
 
 
 def search_batch(model: Model, batch: Batch) -> list[list[Hypothesis]]:
-    """The n best of each sentence, or its target, scored. RunError where the model gives no finite probabilities."""
+    """The n best of each sentence, or its target, scored.
+
+    What is too large for the memory is searched in halves. Raises RunError where a sentence alone is, or where the
+    model gives no finite probabilities.
+    """
+    try:
+        return _search_at_once(model, batch)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_lack_of_memory(error):
+            raise
+        if len(batch.tasks) == 1:
+            raise RunError(
+                f"out of memory for one sentence of {len(batch.rows[0])} tokens: lower --max-source-tokens or --beam"
+            ) from error
+    _tell_of_halves()  # here, where what the failed search held has been freed
+    half = len(batch.tasks) // 2
+    halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
+    return [found for part in halves for found in search_batch(model, part)]
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+@cache
+def _tell_of_halves() -> None:
+    logger.warning("out of memory: batches are searched in halves where it is needed; a lower --batch-tokens is faster")
+
+
+def _search_at_once(model: Model, batch: Batch) -> list[list[Hypothesis]]:
     device = members(model)[0].target_embedding.weight.device
     targets = [task.target for task in batch.tasks if task.target is not None]
     if targets:
