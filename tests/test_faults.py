@@ -1,5 +1,6 @@
 """What a run survives: kills at any moment, signals, a disk that is full. It is started again by the same command."""
 
+import errno
 import os
 import random
 import resource
@@ -19,6 +20,7 @@ from test_train_cli import DROPOUT, Result, assert_same_end, environment, metric
 
 from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.errors import RunError
+from nmtkit.training.gradient import UpdateGradient
 
 Command = Callable[..., list[str]]
 
@@ -129,6 +131,42 @@ def test_a_validation_that_a_signal_has_cut_short_is_made_up_for(
     subprocess.run(words, check=True, capture_output=True, env=environment())
     assert_same_end(tmp_path, undisturbed)
     assert_same_rows(tmp_path, undisturbed)
+
+
+def test_a_signal_in_the_last_update_costs_neither_its_validation_nor_its_log_line(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--max-updates", 7, "--validate-every", 100, "--log-every", 5)
+    compute = UpdateGradient.compute
+
+    def signalled(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
+        if update == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return compute(self, update, *arguments)
+
+    monkeypatch.setattr(UpdateGradient, "compute", signalled)
+    assert train(*options).returncode == 143
+    assert train(*options).returncode == 0
+    assert [row["update"] for row in metrics(tmp_path, "train")] == [5, 7]
+    assert [row["update"] for row in metrics(tmp_path, "valid")] == [7]
+    assert (tmp_path / "checkpoint_best.pt").samefile(tmp_path / "checkpoint_7.pt")
+
+
+def test_a_folder_that_takes_no_more_files_is_a_failed_save(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def open_or_fail(self: Path, *arguments: Any, **more: Any) -> Any:
+        if self.name.startswith(".checkpoint_4.pt"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(self, *arguments, **more)
+
+    monkeypatch.setattr(Path, "open", open_or_fail)
+    result = train("--max-updates", 6, "--save-every", 2)
+    assert result.returncode == 0
+    assert b"checkpoint_4.pt: No space left on device; the checkpoints before it are intact" in result.stderr
+    assert updates(tmp_path) == [2, 6]
 
 
 @pytest.mark.slow

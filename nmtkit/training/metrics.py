@@ -1,6 +1,7 @@
 """Where the numbers of a run go: to the log, to `metrics.jsonl` in the save folder, and to TensorBoard."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +48,12 @@ class MetricsWriter:
         if self._board is not None:
             self._board.numbers(event, update, values)
             self._board.samples(update, samples)
+
+    def sync(self) -> None:
+        """See to it that what has been written stays, whatever happens to the machine."""
+        if self._size:
+            with self._path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def _append(self, line: bytes) -> None:
         """Write a line, with those before it that could not be written: a full disk leaves no gap and no half line."""

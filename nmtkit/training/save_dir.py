@@ -54,16 +54,19 @@ class SaveDir:
             raise UserError(f"--save-dir {self.folder}: cannot be made ({error.strerror})") from error
         handle = os.open(self.folder, os.O_RDONLY)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(f"--save-dir {self.folder}: another process is training in it") from error
+            except OSError as error:
+                logger.warning("--save-dir %s cannot be kept from other runs (%s)", self.folder, error.strerror)
             yield
-        except BlockingIOError as error:
-            raise UserError(f"--save-dir {self.folder}: another process is training in it") from error
         finally:
             os.close(handle)
 
     def prepare(self, options: dict[str, Any]) -> None:
         """Note the options of the run, and put right what a killed one left half-done."""
-        for leftover in self.folder.glob(".checkpoint_*.partial"):
+        for leftover in self.folder.glob(".*.partial"):
             leftover.unlink()
         if self.newest is not None:
             self._name(checkpoint_path(self.folder, self.newest))

@@ -23,7 +23,7 @@ from nmtkit.checkpoint import Checkpoint, collect_weights, load_weights
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import Batcher
 from nmtkit.data.corpus import Dataset
-from nmtkit.errors import RunError, Stopped
+from nmtkit.errors import NmtkitError, RunError, Stopped
 from nmtkit.log import Progress, finite, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
@@ -116,6 +116,7 @@ class Trainer:
         self.average: MovingAverage | None = None  # of the weights, where --ema asks for it
         self.state = RunState()
         self.window = Window()
+        self.metrics: MetricsWriter | None = None  # of the main process
         self.signals = Signals(insistent=ranks.size == 1)
         self.stop_signal = 0  # the signal to stop that all ranks know of
         self.save_dir = SaveDir(options.checkpoints)
@@ -130,7 +131,7 @@ class Trainer:
             self._resume()
             self._summarize()
             ranks.on_main(lambda: self.save_dir.prepare(self.options.to_dict()))
-            self.metrics = stack.enter_context(self._metrics()) if ranks.is_main else None
+            ranks.on_main(lambda: self._open_metrics(stack))
             self._fit()
 
     def rehearse(self) -> None:
@@ -144,9 +145,10 @@ class Trainer:
         self._update(updates)
         logger.info("%s", describe_rehearsal(self.window, self._minutes_left()))
 
-    def _metrics(self) -> MetricsWriter:
+    def _open_metrics(self, stack: contextlib.ExitStack) -> None:
         checkpoints = self.options.checkpoints
-        return MetricsWriter(checkpoints.save_dir, self.state.update, checkpoints.tensorboard)
+        writer = MetricsWriter(checkpoints.save_dir, self.state.update, checkpoints.tensorboard)
+        self.metrics = stack.enter_context(writer)
 
     def _gradient(self) -> UpdateGradient:
         """Made once the weights are there: it hands those of the main process to all ranks."""
@@ -155,6 +157,7 @@ class Trainer:
             self.model, self.ranks, self.precision, self.scaler, smoothing, batches.seed, batches.max_tokens
         )
         gradient.limits.by_length = self.state.memory_limits
+        gradient.times_out_of_memory = self.state.out_of_memory
         return gradient
 
     def _begin(self) -> Iterator[Work]:
@@ -170,6 +173,9 @@ class Trainer:
         if self.state.update and self._is_due(self.options.validation.validate_every) and not self.state.validation:
             self._validate()  # a signal had come before it
         stop = self._reason_to_stop()
+        if stop is not None and self.state.update:
+            self._round_off()  # a signal had come with the last update
+            self._save(at_the_end=True)
         most = self.options.stop.max_updates
         with Progress("training", most, "updates", self.state.update, lines=False) as progress:
             while stop is None:
@@ -236,7 +242,11 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.scaler.unscale_(self.optimizer)
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip_norm or math.inf))
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        total_norm = torch.nn.utils.get_total_norm(gradients)
+        if options.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), options.clip_norm, total_norm)
+        norm = float(total_norm)
         if math.isfinite(norm):
             state.skipped_in_a_row = 0
             self.scaler.step(self.optimizer)
@@ -280,14 +290,18 @@ class Trainer:
         if self._is_due(self.options.validation.validate_every) and not self.stop_signal:
             self._validate()
         stop = self._reason_to_stop()
-        if stop and not self.stop_signal:  # the end of the run, where nothing is left to be made up for
-            if not self.state.validation:
-                self._validate()
-            if self.window.padded_tokens:
-                self._log()
+        if stop and not self.stop_signal:
+            self._round_off()
         if stop or self.save_now or (checkpoints.save_every is not None and self._is_due(checkpoints.save_every)):
             self._save(at_the_end=stop is not None)
         return stop
+
+    def _round_off(self) -> None:
+        """What the last updates of a run are still due at its end: a validation and a log line."""
+        if not self.state.validation:
+            self._validate()
+        if self.window.padded_tokens:
+            self._log()
 
     def _reason_to_stop(self) -> str | None:
         state, stop = self.state, self.options.stop
@@ -362,8 +376,10 @@ class Trainer:
             ema=self.average.averages if self.average else None,
         )
         try:
+            if self.metrics is not None:
+                self.metrics.sync()  # the checkpoint is not to be ahead of them, even after a power cut
             self.save_dir.save(state.update, checkpoint, self.validator.better)
-        except RunError as error:
+        except (NmtkitError, OSError) as error:
             return str(error)
         return None
 
