@@ -91,8 +91,8 @@ class SpaceTokenizer:
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         pieces = self.vocab.text(ids)
-        inside = [False, *(piece.endswith("@@") for piece in pieces[:-1])]
-        return [" " * (not joined) + piece.removesuffix("@@") for piece, joined in zip(pieces, inside, strict=True)]
+        inside = [False, *(piece.endswith("@@") for piece in pieces)]
+        return [" " * (not joined) + piece.removesuffix("@@") for piece, joined in zip(pieces, inside, strict=False)]
 
 
 def join_subwords(segmented: str) -> str:

@@ -147,3 +147,12 @@ def test_a_malformed_glossary_is_refused(text: str, words: str, tmp_path: Path) 
     (tmp_path / "glossary").write_text(text)
     with pytest.raises(UserError, match=words):
         Glossary.read(tmp_path / "glossary")
+
+
+def test_terms_that_cannot_be_had_cost_no_line(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+    requests = [Request("a dog", terms=("hund",)), "a cat", Request("the cat", terms=("katze",))]
+    texts = translator.translate(requests, beam=2, max_len_b=3, ban=("hund",))
+    plain = translator.translate(["a dog", "a cat"], beam=2, max_len_b=3, ban=("hund",))
+    assert texts[:2] == plain
+    assert "katze" in texts[2]
+    assert "1 lines are translated without the terms that must come" in caplog.text

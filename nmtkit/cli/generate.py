@@ -30,7 +30,8 @@ from nmtkit.text import read_lines, read_raw_lines, read_raw_stdin
 if TYPE_CHECKING:
     from nmtkit.data.binary import TokenFile
     from nmtkit.data.corpus import Split
-    from nmtkit.decoding.translator import Translation, Translator
+    from nmtkit.decoding.translation import Translation
+    from nmtkit.decoding.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,12 @@ class OutputConfig(Config):
         "text",
         choices=FORMATS,
         help="text: one line for each input line, or --nbest lines, best first, filled up with empty ones. "
-        "tsv: input line number from 1, rank from 1, score, text; a row a hypothesis. "
+        "tsv: input line number from 1, rank from 1, score, text; a row a hypothesis, with --alignment "
+        "that in Pharaoh form at its end. "
         "jsonl: an object for each input line: line, source, hypotheses, each with text, score, tokens "
-        "(</s> the last) and token_log_probs.",
+        "(</s> the last) and token_log_probs, with --alignment also attention, a row a token, and alignment; then "
+        "there are source_tokens beside the source. "
+        "pharaoh: alignments only, as pairs of words 0-0 1-2, source first; lines as with text.",
     )
 
 
@@ -136,7 +140,9 @@ def main(
     """
     configure(log)
     _check_usage(dataset, source, result, evaluation)
-    _check_search(search, asked)
+    if result.format == "pharaoh":
+        search = replace(search, alignment=True)
+    _check_search(search, asked, result)
     companions = Companions(asked)
     layout = "score" if asked.score is not None and result.format == "text" else result.format
 
@@ -184,17 +190,21 @@ def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig
         raise UserError("--resume does not see the lines that were translated before: score the finished file")
 
 
-def _check_search(search: SearchConfig, asked: RequestConfig) -> None:
+def _check_search(search: SearchConfig, asked: RequestConfig, result: OutputConfig) -> None:
     """Refuse options of a search that is not the one asked for."""
     if asked.score is not None:
-        penalty = {"length_penalty", "length_penalty_form"}
-        refuse_idle(search.to_dict().keys() - penalty, "with --score, which does not search")
+        kept = {"length_penalty", "length_penalty_form", "alignment", "alignment_layer"}
+        refuse_idle(search.to_dict().keys() - kept, "with --score, which does not search")
     elif search.sampling:
         refuse_idle(("beam", "diversity"), "with --sampling, which draws --nbest outputs")
     else:
         refuse_idle(("top_k", "top_p", "temperature", "seed"), "without --sampling")
     if (asked.constraints or asked.glossary) and (search.sampling or search.diverse_groups > 1):
         raise UserError("--constraints and --glossary need a beam without --sampling and --diverse-groups")
+    if result.format == "text":
+        refuse_idle(("alignment",), "with --format text: take jsonl, tsv or pharaoh")
+    if not search.attends:
+        refuse_idle(("alignment_layer",), "without --alignment")
     if search.diverse_groups == 1:
         refuse_idle(("diversity",), "without --diverse-groups")
     if search.length_penalty_form == "none":

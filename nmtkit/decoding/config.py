@@ -61,6 +61,26 @@ class SearchConfig(Config):
     seed: int = option(
         1, min=0, help="What is drawn follows from the seed and the source sentence, whatever stands around it."
     )
+    alignment: bool = option(
+        False, help="Tell, in --format jsonl, tsv or pharaoh, which source words the translation's words come from."
+    )
+    alignment_layer: int | None = option(
+        None,
+        min=1,
+        metavar="N",
+        unset="the last but one",
+        help="The decoder's layer whose attention, averaged over its heads, is the alignment; 1 is the lowest.",
+    )
+    copy_unknown: bool = option(
+        False,
+        help="Put, for each unknown word, the source word that it attended to most. Of use with --tokenizer space of "
+        "nmt-preprocess, where words can be unknown.",
+    )
+
+    @property
+    def attends(self) -> bool:
+        """Whether the attention of what is found is asked for."""
+        return self.alignment or self.copy_unknown
 
     def __post_init__(self) -> None:
         super().__post_init__()

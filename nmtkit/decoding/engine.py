@@ -12,6 +12,7 @@ import torch
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.batch import pad
+from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.forced import score
@@ -132,9 +133,24 @@ def _search_at_once(model: Model, batch: Batch) -> list[list[Hypothesis]]:
     device = members(model)[0].target_embedding.weight.device
     targets = [task.target for task in batch.tasks if task.target is not None]
     if targets:
-        return [[hypothesis] for hypothesis in score(model, batch.rows, targets, batch.config, device)]
+        found = [[hypothesis] for hypothesis in score(model, batch.rows, targets, batch.config, device)]
+    else:
+        found = _found(model, batch, device)
+    if batch.config.attends:
+        return with_attention(members(model), batch.rows, found, batch.config.alignment_layer)
+    return found
+
+
+def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypothesis]]:
+    """What the search finds; without its terms where a sentence cannot have them, for a rule or for its length."""
     demands = [task.demands for task in batch.tasks]
     found = search(model, pad(batch.rows).to(device), batch.config, longest_sequence(model), demands, batch.banned)
+    lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
+    if lost:
+        logger.warning("%d lines are translated without the terms that must come: other options forbid them", len(lost))
+        tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]
+        for number, nbest in zip(lost, _found(model, replace(batch, tasks=tasks), device), strict=True):
+            found[number] = nbest
     if not all(found):
         raise RunError(
             "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "

@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nmtkit.errors import RunError, UserError
 
 if TYPE_CHECKING:
-    from nmtkit.decoding.translator import Translation
+    from nmtkit.decoding.translation import Candidate, Translation
 
-FORMATS = ("text", "tsv", "jsonl")
+FORMATS = ("text", "tsv", "jsonl", "pharaoh")
 
 
 def rows(layout: str, line: int, translation: "Translation", nbest: int) -> bytes:
@@ -34,14 +33,33 @@ def _as_score(line: int, translation: "Translation", nbest: int) -> list[str]:
 def _as_tsv(line: int, translation: "Translation", nbest: int) -> list[str]:
     return [
         f"{line}\t{rank}\t{candidate.score:.6f}\t{candidate.text.replace(chr(9), ' ')}"
+        + ("" if candidate.alignment is None else f"\t{_pharaoh(candidate)}")
         for rank, candidate in enumerate(translation.candidates, 1)
     ]
 
 
+def _as_pharaoh(line: int, translation: "Translation", nbest: int) -> list[str]:
+    alignments = [_pharaoh(candidate) for candidate in translation.candidates]
+    return alignments + [""] * (nbest - len(alignments))
+
+
+def _pharaoh(candidate: "Candidate") -> str:
+    return " ".join(f"{i}-{j}" for i, j in candidate.alignment or ())
+
+
 def _as_jsonl(line: int, translation: "Translation", nbest: int) -> list[str]:
-    hypotheses = [asdict(candidate) for candidate in translation.candidates]
-    row = {"line": line, "source": translation.source, "hypotheses": hypotheses}
+    row: dict[str, Any] = {"line": line, "source": translation.source}
+    if translation.source_tokens is not None:
+        row["source_tokens"] = translation.source_tokens
+    row["hypotheses"] = [_as_object(candidate) for candidate in translation.candidates]
     return [json.dumps(row, ensure_ascii=False)]
+
+
+def _as_object(candidate: "Candidate") -> dict[str, Any]:
+    fields = {name: value for name, value in vars(candidate).items() if value is not None}
+    if candidate.attention is not None:
+        fields["attention"] = [[round(share, 4) for share in row] for row in candidate.attention.tolist()]
+    return fields
 
 
 _ROWS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
@@ -49,6 +67,7 @@ _ROWS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
     "score": _as_score,
     "tsv": _as_tsv,
     "jsonl": _as_jsonl,
+    "pharaoh": _as_pharaoh,
 }
 
 
@@ -86,7 +105,7 @@ def _by_number(whole_rows: Iterator[bytes]) -> tuple[int, int]:
 
 def _by_count(whole_rows: Iterator[bytes], layout: str, nbest: int) -> tuple[int, int]:
     """Lines and bytes, where each line has as many rows."""
-    rows_a_line = nbest if layout == "text" else 1
+    rows_a_line = nbest if layout in ("text", "pharaoh") else 1
     lines = whole = size = 0
     for count, row in enumerate(whole_rows, 1):
         size += len(row)

@@ -17,10 +17,12 @@ Letters: b sentences still in the batch, P places (K unless a strategy has other
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
@@ -51,11 +53,15 @@ class SearchModel(Protocol):
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One finished output: its tokens without EOS, its score, and the log-probability of each token, EOS last."""
+    """One finished output: its tokens without EOS, its score, and the log-probability of each token, EOS last.
+
+    `attention` (tokens, source tokens) is what `alignment.with_attention` adds.
+    """
 
     ids: list[int]
     score: float
     token_log_probs: list[float]
+    attention: NDArray[np.float32] | None = field(default=None, compare=False)
 
 
 @torch.inference_mode()

@@ -3,22 +3,24 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.decoding.alignment import chosen_layer
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import Batch, Engine, Model, Task, Workers, here, load_models, longest_sequence
-from nmtkit.decoding.overlong import join
+from nmtkit.decoding.engine import Batch, Engine, Model, Task, Workers, here, load_models, longest_sequence, members
 from nmtkit.decoding.overlong import parts as parts_of
 from nmtkit.decoding.reading import chunks
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_DEMANDS, Demands
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.translation import Candidate, SourcePieces, Translation, compose, word_numbers
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import WeightsConfig
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.tokenizer import SPACE, Tokenizer
 from nmtkit.vocab import EOS, SPECIALS, UNK
 
 T = TypeVar("T")
@@ -32,34 +34,6 @@ _TELL_OVERLONG = {
 
 def _ignore(count: int) -> None:
     """Nobody asks how far the work has come."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One translation of a line.
-
-    `tokens` are the pieces with `</s>` at their end, `token_log_probs` the log-probability of each, and `score` is
-    their sum over the length penalty. A blank line's translation has no tokens and the score 0. What was joined from
-    parts has a `</s>` behind each, and the sum of their scores.
-    """
-
-    text: str
-    score: float = 0.0
-    tokens: tuple[str, ...] = ()
-    token_log_probs: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class Translation:
-    """What one line became: up to `nbest` candidates, at least one, best first."""
-
-    source: str
-    candidates: tuple[Candidate, ...]
-
-    @property
-    def text(self) -> str:
-        """The best translation, without line breaks."""
-        return self.candidates[0].text
 
 
 @dataclass(frozen=True)
@@ -234,6 +208,7 @@ class Translator:
         done: int,
     ) -> Iterator[Translation]:
         longest = min(batches.max_source_tokens, self._longest or batches.max_source_tokens)
+        self._check(config)
         batch = partial(Batch, config=config, banned=self._banned(config.ban))
         overlong = 0
         for chunk in read:
@@ -246,10 +221,19 @@ class Translator:
             parts = [self._tasks(sentence, longest, batches.overlong) for sentence in sentences]
             found = _in_order(_searched(self._engine, parts, begin, batch, batches.batch_tokens, advance))
             for sentence, own_parts in zip(sentences[begin:], parts[begin:], strict=True):
-                yield self._translation(sentence, [next(found) for _ in own_parts])
+                yield self._translation(sentence, own_parts, [next(found) for _ in own_parts], config)
             next(found, None)  # lets the search end, so that workers are ready for the next chunk
         if overlong:
             logger.warning(_TELL_OVERLONG[batches.overlong], overlong, longest)
+
+    def _check(self, config: SearchConfig) -> None:
+        """Raise UserError where this model or its tokenizer has not what is asked for."""
+        for model in members(self.model):
+            chosen_layer(model, config.alignment_layer)
+        if config.copy_unknown and self.target.kind != SPACE:
+            raise UserError(
+                "--copy-unknown: the target's tokenizer spells every word in pieces, so there is none unknown"
+            )
 
     def _banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The pieces of the words; those that the vocabulary cannot spell do not come anyway."""
@@ -265,31 +249,23 @@ class Translator:
             return [Task([*part, EOS]) for part in parts_of(ids, self.source.surfaces(ids), longest)]
         return [Task([*ids[:longest], EOS], sentence.demands, sentence.target)] if ids or sentence.target else []
 
-    def _translation(self, sentence: _Sentence, parts: list[list[Hypothesis]]) -> Translation:
+    def _translation(
+        self, sentence: _Sentence, parts: list[Task], found: list[list[Hypothesis]], config: SearchConfig
+    ) -> Translation:
         """The candidates of a sentence; of one in parts, the best of each make the best, and so on."""
-        candidates = (
-            _joined([self._candidate(hypothesis) for hypothesis in rank]) for rank in zip(*parts, strict=False)
-        )
-        return Translation(sentence.text, tuple(candidates) or (Candidate(""),))
+        source = self._source_pieces(sentence, parts) if config.attends else None
+        candidates = tuple(compose(rank, self.target, config, source) for rank in zip(*found, strict=False))
+        blank = Candidate("", alignment=() if config.alignment else None)
+        tokens = (*self.source.vocab.text(sentence.ids), SPECIALS[EOS]) if config.alignment else None
+        return Translation(sentence.text, candidates or (blank,), tokens)
 
-    def _candidate(self, hypothesis: Hypothesis) -> Candidate:
-        return Candidate(
-            self.target.decode(hypothesis.ids),
-            hypothesis.score,
-            (*self.target.vocab.text(hypothesis.ids), SPECIALS[EOS]),
-            tuple(hypothesis.token_log_probs),
-        )
-
-
-def _joined(parts: list[Candidate]) -> Candidate:
-    if len(parts) == 1:
-        return parts[0]
-    return Candidate(
-        join([part.text for part in parts]),
-        sum(part.score for part in parts),
-        tuple(token for part in parts for token in part.tokens),
-        tuple(log_prob for part in parts for log_prob in part.token_log_probs),
-    )
+    def _source_pieces(self, sentence: _Sentence, parts: list[Task]) -> SourcePieces:
+        """What alignments need to know of a sentence; the text of a piece is the user's own where it is a word."""
+        ids = sentence.ids
+        words = sentence.text.split()
+        texts = words if self.source.kind == SPACE and len(words) == len(ids) else self.source.vocab.text(ids)
+        starts = list(accumulate((len(part.row) - 1 for part in parts), initial=0))[:-1]
+        return SourcePieces(texts, word_numbers(self.source.surfaces(ids)), starts)
 
 
 def _searched(
