@@ -71,7 +71,7 @@ def test_it_goes_on_from_saved_averages_as_if_never_stopped(model: Transformer) 
         train(model)
         straight.step(update)
     resumed = MovingAverage(model, decay=0.9)
-    resumed.load(copy(straight.averages))
+    resumed.load(copy(straight.averages).items())
     train(model)
     for each in (straight, resumed):
         each.step(3)

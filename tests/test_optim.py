@@ -1,11 +1,12 @@
 """Schedules by their formulas, Adam against torch's, and its state through a checkpoint."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.testing import assert_close
 
 from nmtkit.training.config import OptimizerConfig
@@ -94,7 +95,7 @@ def test_an_optimizer_taken_up_from_its_tensors_goes_on_bit_for_bit() -> None:
     assert {name.partition(".")[0] for name in tensors} == {"step", "exp_avg", "exp_avg_sq"}
     second.load_state_dict(first.state_dict())
     resumed = make_optimizer(second, config)
-    load_optimizer(resumed, second, tensors)
+    load_optimizer(resumed, second, tensors.items())
     steps(second, resumed, 4, 10)
     for parameter, expected in zip(second.parameters(), straight.parameters(), strict=True):
         assert torch.equal(parameter, expected)
@@ -107,6 +108,27 @@ def test_loading_copies_so_that_training_leaves_the_tensors_alone() -> None:
     tensors = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, model).items()}
     kept = {name: tensor.clone() for name, tensor in tensors.items()}
     resumed = make_optimizer(model, OptimizerConfig())
-    load_optimizer(resumed, model, tensors)
+    load_optimizer(resumed, model, tensors.items())
     steps(model, resumed, 1, 3)
     assert all(torch.equal(tensors[name], kept[name]) for name in kept)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch leaves step counts on the CPU only beside a GPU")
+def test_a_sharded_optimizer_goes_on_on_a_gpu(tmp_path: Path) -> None:
+    device = torch.device("cuda")
+    distributed.init_process_group(
+        "nccl", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
+    try:
+        model = make_model().to(device)
+        optimizer = make_optimizer(model, OptimizerConfig(), sharded=True)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        tensors = {name: tensor.cpu() for name, tensor in optimizer_tensors(optimizer, model).items()}
+        resumed = make_optimizer(model, OptimizerConfig(), sharded=True)
+        load_optimizer(resumed, model, tensors.items())
+        resumed.step()
+        assert {tensor.item() for name, tensor in optimizer_tensors(resumed, model).items() if "step" in name} == {2.0}
+    finally:
+        distributed.destroy_process_group()

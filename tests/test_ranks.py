@@ -144,6 +144,42 @@ def test_a_run_goes_on_with_another_number_of_ranks_and_a_sharded_optimizer(
     assert optimizer.keys() == (last(runs[1]).optimizer or {}).keys()
 
 
+# Each of two ranks takes up a sharded optimizer, of which the main process has read all.
+SHARDS = """
+import weakref
+import torch
+from torch import distributed, nn
+from nmtkit.training.config import OptimizerConfig
+from nmtkit.training.optim import load_optimizer, make_optimizer
+from nmtkit.training.ranks import join
+
+with join(torch.device("cpu")) as ranks:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    kinds = ("step", "exp_avg", "exp_avg_sq")
+    names = [f"{kind}.{name}" for name, _ in model.named_parameters() for kind in kinds]
+    read = {name: torch.tensor(1.0) if "step" in name else torch.ones(4, 4) for name in names} if ranks.is_main else {}
+    alive = weakref.WeakSet()
+
+    def handed_out():
+        for name, tensor in ranks.hand_out(read):
+            if not ranks.is_main:
+                alive.add(tensor)
+                assert len(alive) <= 2, "the tensors of others are kept"
+            yield name, tensor
+
+    optimizer = make_optimizer(model, OptimizerConfig(), sharded=True)
+    load_optimizer(optimizer, model, handed_out())
+    kept = ranks.gather(len(optimizer.optim.state))
+    assert sum(kept) == 12 and min(kept) > 0, kept
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_holds_no_more_of_a_sharded_optimizer_than_its_own(tmp_path: Path) -> None:
+    (tmp_path / "shards.py").write_text(SHARDS)
+    finish(start(2, tmp_path / "shards.py"))
+
+
 @pytest.mark.slow
 def test_when_one_rank_is_killed_the_others_end_and_torchrun_goes_on_from_the_last_checkpoint(
     datasets: dict[str, Path], runs: dict[int, Path], tmp_path: Path

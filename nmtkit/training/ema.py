@@ -1,6 +1,6 @@
 """An exponential moving average of the weights, which often translates better than the weights themselves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -29,9 +29,9 @@ class MovingAverage:
         torch._foreach_lerp_(list(self.averages.values()), list(self.model.parameters()), 1 - decay)
 
     @torch.no_grad()
-    def load(self, averages: dict[str, Tensor]) -> None:
-        """Go on from averages by the names of the parameters."""
-        for name, average in averages.items():
+    def load(self, averages: Iterable[tuple[str, Tensor]]) -> None:
+        """Go on from averages, each with the name of its parameter."""
+        for name, average in averages:
             self.averages[name].copy_(average)
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -64,16 +64,22 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     return {f"{kind}.{names[i]}": value for i, values in sorted(state.items()) for kind, value in values.items()}
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """The inverse of `optimizer_tensors`, with all the tensors on every rank. Without any, it starts afresh."""
-    numbers = {name: number for number, (name, _) in enumerate(_trained(model))}
+def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """The inverse of `optimizer_tensors`, with all the tensors, one by one, on every rank, which copies those that are
+    its own. Without any, it starts afresh."""
+    local: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)  # this rank's, where it is sharded
+    own = {parameter for group in local.param_groups for parameter in group["params"]}
+    trained = _trained(model)
+    numbers = {name: number for number, (name, parameter) in enumerate(trained) if parameter in own}
     state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
+    for key, value in tensors:
         kind, _, name = key.partition(".")
         if name in numbers:  # it may have been frozen since
             state.setdefault(numbers[name], {})[kind] = value.clone()
-    groups = [{**group, "params": list(range(len(numbers)))} for group in optimizer.param_groups]
+    groups = [{**group, "params": list(range(len(trained)))} for group in optimizer.param_groups]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
+    for parameter, values in local.state.items():  # a sharded one leaves step counts on the CPU: pytorch issue 124133
+        values.update({kind: value.to(parameter.device) for kind, value in values.items() if value.dim() == 0})
 
 
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -97,18 +97,19 @@ class Ranks:
                     message = f"rank {rank} has {name} {theirs[name]}, but rank 0 has {fact}: all need the same"
                     raise self.shared(UserError(message))
 
-    def hand_out(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The main process's tensors, on every rank's device."""
+    def hand_out(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """The main process's tensors by name, on every rank's device, one after the other, so that none but the taker
+        has to hold them all. All ranks take them to the end."""
         if self.size == 1:
-            return dict(tensors)
+            yield from tensors.items()
+            return
         facts = self.on_main(lambda: {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
-        result = {}
         for name, (shape, dtype) in facts.items():
-            result[name] = (
+            tensor = (
                 tensors[name].to(self.device) if self.is_main else torch.empty(shape, dtype=dtype, device=self.device)
             )
-            distributed.broadcast(result[name], src=0)
-        return result
+            distributed.broadcast(tensor, src=0)
+            yield name, tensor
 
     def shared(self, error: NmtkitError) -> NmtkitError:
         """An error that all ranks have come to: itself in the main process, a silent end in the others."""
