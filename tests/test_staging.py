@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.errors import RunError, UserError
-from nmtkit.staging import staged_folder
+from nmtkit.staging import resumable_file, staged_folder
 
 
 def always(folder: Path) -> bool:
@@ -109,3 +109,35 @@ def test_a_destination_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write"), staged_folder(tmp_path / "file" / "result", never):
         pass
+
+
+# A file that an error leaves beside its name
+
+
+def test_a_file_appears_at_the_end_and_what_an_error_leaves_is_gone_on_with(tmp_path: Path) -> None:
+    for number, resume in enumerate([False, True, True], 1):
+        with pytest.raises(KeyboardInterrupt), resumable_file(tmp_path / "out", resume) as file:  # noqa: PT012
+            assert file.read() == b"line\n" * (number - 1)
+            file.write(b"line\n")
+            raise KeyboardInterrupt
+        assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
+    with resumable_file(tmp_path / "out", True) as file:
+        assert file.read() == b"line\n" * 3
+    assert (tmp_path / "out").read_bytes() == b"line\n" * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_is_begun_anew_unless_it_is_resumed_and_left_only_if_it_holds_something(tmp_path: Path) -> None:
+    (tmp_path / "out.partial").write_text("old")
+    with pytest.raises(UserError), resumable_file(tmp_path / "out", False) as file:  # noqa: PT012
+        assert file.read() == b""
+        raise UserError("before anything is written")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_do_not_write_the_same_file(tmp_path: Path) -> None:
+    with resumable_file(tmp_path / "out", False) as file:
+        file.write(b"first")
+        with pytest.raises(UserError, match="another process"), resumable_file(tmp_path / "out", False):
+            pass
+    assert (tmp_path / "out").read_bytes() == b"first"
