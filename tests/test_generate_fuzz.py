@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.engine import Batch
-from nmtkit.decoding.layouts import FORMATS
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translator import Translator
 from nmtkit.tokenizer import Tokenizer
@@ -120,7 +119,7 @@ def test_overlong_lines_in_parts_lose_no_piece(
 @fuzzed(max_examples=200)
 @given(
     text=texts,
-    layout=st.sampled_from(FORMATS),
+    layout=st.sampled_from(["text", "tsv", "jsonl"]),
     nbest=st.integers(1, 2),
     kept=st.floats(0, 1),
     buffer=st.integers(1, 5),
