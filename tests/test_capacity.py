@@ -49,6 +49,18 @@ def test_auto_is_what_memory_has_room_for(
     assert numbers[3] == 3000  # of what use would be more than an update
 
 
+def test_trials_for_which_there_is_no_memory_leave_the_least_there_can_be(
+    train: Train, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def peak(device: torch.device, work: Callable[[], None]) -> float:
+        torch.empty(1 << 60, dtype=torch.uint8)
+        return 0.0
+
+    monkeypatch.setattr(capacity, "_peak_memory", peak)
+    train(tmp_path, "--max-updates", 1, "--max-tokens", "auto")
+    assert found(tmp_path) == Dataset.open(datasets["joined"]).split("train").longest()
+
+
 def test_a_run_that_goes_on_keeps_its_number(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     auto = ("--max-tokens", "auto", "--dropout", 0.3)
     monkeypatch.setattr(capacity, "_free_memory", lambda device: 1e6)

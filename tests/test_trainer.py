@@ -1,5 +1,6 @@
 """The update: what it divides by, how it is cut, and that nothing but its number decides about it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +14,21 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmtkit.checkpoint import checkpoint_path, load_checkpoint
-from nmtkit.data.batch import collate
+from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batching import Update
 from nmtkit.data.corpus import Dataset
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.search import search
 from nmtkit.model.config import DeviceConfig, ModelConfig
-from nmtkit.training.config import BatchConfig, CheckpointConfig, LoadingConfig, OptimizerConfig, StopConfig
-from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.config import (
+    BatchConfig,
+    CheckpointConfig,
+    LoadingConfig,
+    OptimizerConfig,
+    StopConfig,
+    ValidationConfig,
+)
+from nmtkit.training.gradient import MicroBatchLoss, UpdateGradient
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.state import TrainingOptions
 from nmtkit.training.trainer import Trainer
@@ -147,6 +157,74 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(
     same = [all(torch.equal(tensor, now[name]) for name, tensor in last.items()) for last, now in pairwise(weights)]
     assert same == [True, False, True]
     assert (trainer.state.update, trainer.state.skipped, trainer.state.skipped_in_a_row) == (4, 2, 1)
+
+
+def test_loss_scaling_puts_the_blame_on_no_sentence_that_is_finite_in_its_update(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    trainer = make(datasets["joined"], replace(options, device=DeviceConfig(device="cpu", precision="fp16")))
+    (update,) = trainer.batcher.epoch(1)
+    (indices,) = update.micro_batches
+    batch = collate(trainer.split, indices)
+    assert trainer.scaler.get_scale() == 65536
+    assert trainer._gradient().not_finite(1, 0, batch, tokens=batch.target_tokens) == []
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda: torch.empty(1 << 60, dtype=torch.uint8),  # what a CPU says of it
+        lambda: exec(
+            'raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")'
+        ),
+        lambda: exec("raise MemoryError"),
+    ],
+)
+def test_memory_may_run_out_in_several_ways(
+    fail: Callable[[], object], datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
+    (update,) = trainer.batcher.epoch(1)
+    whole = gradients(trainer, update)
+    forward = MicroBatchLoss.forward
+
+    def limited(self: MicroBatchLoss, batch: Batch) -> tuple[Tensor, Tensor]:
+        if len(batch.src) > 100:
+            fail()
+        return forward(self, batch)
+
+    monkeypatch.setattr(MicroBatchLoss, "forward", limited)
+    parts = gradients(other, update)
+    for name, gradient in whole.items():
+        assert_close(parts[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory(
+    datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make(datasets["joined"], options)
+    monkeypatch.setattr(UpdateGradient, "_backward", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="size"):
+        gradients(trainer, next(trainer.batcher.epoch(1)))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_validation_translates_no_more_rows_at_once_than_fit_into_a_micro_batch(
+    beam: int, datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def measured(model: Any, src: Tensor, config: SearchConfig, *arguments: Any) -> Any:
+        sizes.append(src.numel() * config.beam)
+        return search(model, src, config, *arguments)
+
+    monkeypatch.setattr("nmtkit.decoding.engine.search", measured)
+    options = replace(options, validation=ValidationConfig(valid_bleu=True, valid_beam=beam))
+    trainer = make(datasets["joined"], options, max_tokens=600)
+    results = trainer.validator.run(trainer.model, trainer.ranks)
+    assert results is not None
+    assert len(results.samples) == 5
+    assert 200 < max(sizes) <= 600
 
 
 def test_validation_gives_the_loss_of_all_its_tokens(datasets: dict[str, Path], options: TrainingOptions) -> None:

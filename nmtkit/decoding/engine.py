@@ -20,6 +20,7 @@ from nmtkit.decoding.rules import NO_DEMANDS, Demands
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
+from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.packing import inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
@@ -108,7 +109,7 @@ def search_batch(model: Model, batch: Batch) -> list[list[Hypothesis]]:
     try:
         return _search_at_once(model, batch)
     except (MemoryError, RuntimeError) as error:
-        if not _is_lack_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         if len(batch.tasks) == 1:
             raise RunError(
@@ -118,10 +119,6 @@ def search_batch(model: Model, batch: Batch) -> list[list[Hypothesis]]:
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
     return [found for part in halves for found in search_batch(model, part)]
-
-
-def _is_lack_of_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
 
 
 @cache

@@ -21,6 +21,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
+from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.precision import resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import AUTO
@@ -75,7 +76,12 @@ class _Trial:
         sizes = [self._tokens(size * _TRIAL_TOKENS) for size in (1, 2)]
         if sizes[0] == sizes[1]:
             sizes[1] = 2 * sizes[0]
-        one, two = (self._peak(size) for size in sizes)
+        try:
+            one, two = (self._peak(size) for size in sizes)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return self.longest  # the least there can be
         a_token = (two - one) / (sizes[1] - sizes[0])
         tokens = self._tokens(sizes[0] + (self.budget - one) / a_token)
         while self.device.type == "cuda" and tokens > self.longest and not self._fits(tokens):
@@ -88,7 +94,9 @@ class _Trial:
     def _fits(self, tokens: int) -> bool:
         try:
             return self._peak(tokens) <= self.budget
-        except torch.OutOfMemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             return False
 
     def _peak(self, tokens: int) -> float:

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from nmtkit.data.batch import Batch
 from nmtkit.errors import RunError
 from nmtkit.log import logger
+from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
@@ -129,7 +130,9 @@ class UpdateGradient:
             loss = nll = 0.0
             try:
                 loss, nll = self._accumulate(update, share, tokens)
-            except torch.OutOfMemoryError:
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error):
+                    raise
                 out_of_memory = True
             if out_of_memory:  # not above: while an exception is handled, its traceback holds on to the tensors
                 self._sum_without_me()
@@ -139,17 +142,20 @@ class UpdateGradient:
             self._agree_on_limits(update, out_of_memory)
             self._wrap()
 
-    def not_finite(self, update: int, number: int, batch: Batch) -> list[int]:
-        """The sentence pairs (rows) of a micro-batch that have no finite gradient, each taken alone."""
-        if self._norm(update, _Piece(number, 0, batch)) < torch.inf:
+    def not_finite(self, update: int, number: int, batch: Batch, tokens: int) -> list[int]:
+        """The sentence pairs (rows) of a micro-batch that have no finite gradient, each taken alone.
+
+        `tokens` are those of the whole update: divided by less, a gradient that loss scaling has raised overflows.
+        """
+        if self._norm(update, _Piece(number, 0, batch), tokens) < torch.inf:
             return []
         rows = (slice(row, row + 1) for row in range(len(batch.src)))
-        norms = [self._norm(update, _Piece(number, 0, batch.rows(row))) for row in rows]
+        norms = [self._norm(update, _Piece(number, 0, batch.rows(row)), tokens) for row in rows]
         return [row for row, norm in enumerate(norms) if not norm < torch.inf]
 
-    def _norm(self, update: int, piece: _Piece) -> float:
+    def _norm(self, update: int, piece: _Piece, tokens: int) -> float:
         self.loss.zero_grad(set_to_none=True)
-        self._backward(update, piece, 1, self.loss)
+        self._backward(update, piece, tokens, self.loss)
         gradients = [parameter.grad for parameter in self.loss.parameters() if parameter.grad is not None]
         return float(torch.nn.utils.get_total_norm(gradients))
 

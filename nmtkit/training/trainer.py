@@ -265,7 +265,7 @@ class Trainer:
         mine = [
             int(work.update.micro_batches[number][row])
             for number, batch in share
-            for row in self.gradient.not_finite(self.state.update, number, batch)
+            for row in self.gradient.not_finite(self.state.update, number, batch, work.target_tokens)
         ]
         guilty = sorted(pair for pairs in self.ranks.gather(mine) for pair in pairs)
         of = sum(map(len, work.update.micro_batches))
@@ -458,6 +458,9 @@ class Trainer:
             describe_checkpoints(self.model, options),
         ):
             logger.info("%s", line)
+        warmup, updates = options.optimizer.warmup_updates, options.stop.max_updates - self.state.schedule_start
+        if 0 < updates <= warmup:
+            logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)
 
     def _is_due(self, every: int) -> bool:
         return self.state.update % every == 0

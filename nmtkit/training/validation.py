@@ -1,6 +1,5 @@
 """Loss, perplexity and, on request, BLEU on the validation split."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -56,6 +55,7 @@ class Validator:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)
             source, target = self.split.source.lengths[:], self.split.target.lengths[:]
             self.batches = cut(np.lexsort((source, target)), source, target, max_tokens, max_tokens)
+            self.max_tokens = max_tokens
 
     def better(self, value: float, than: float) -> bool:
         """Whether one value of the metric is better than another."""
@@ -94,14 +94,15 @@ class Validator:
         """BLEU of the translations of the split, against its targets as the tokenizer gives them back."""
         translator = Translator(model, self.dataset.source, self.dataset.target)
         search = SearchConfig(beam=self.config.valid_beam)
+        tokens = max(1, self.max_tokens // search.beam)  # of sources, each of which has as many rows as the beam
         mine: dict[int, str] = {}
         for number in range(ranks.rank, len(self.batches), ranks.size):
             if give_up():
                 break
             indices = self.batches[number].tolist()
             sources = [self.split.source[i][:-1].tolist() for i in indices]
-            everything = StreamConfig(batch_tokens=sys.maxsize, buffer=len(indices))  # the batch as it is
-            translations = translator.stream_encoded(sources, search, everything)
+            stream = StreamConfig(batch_tokens=tokens, buffer=len(indices))
+            translations = translator.stream_encoded(sources, search, stream)
             mine |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
         hypotheses = {i: text for theirs in ranks.gather(mine) for i, text in theirs.items()}
         if len(hypotheses) < len(self.split):
