@@ -4,16 +4,21 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit.version import __version__
 
-__all__ = ["Translator", "__version__"]
+__all__ = ["Request", "Translator", "__version__"]
 
 if TYPE_CHECKING:
+    from nmtkit.decoding.requests import Request
     from nmtkit.decoding.translator import Translator
 
 
 def __getattr__(name: str) -> Any:
-    """Hand on `Translator` when it is asked for, so that `import nmtkit` does not import torch."""
+    """Hand on `Translator` and `Request` when they are asked for, so that `import nmtkit` does not import torch."""
     if name == "Translator":
         from nmtkit.decoding.translator import Translator
 
         return Translator
+    if name == "Request":
+        from nmtkit.decoding.requests import Request
+
+        return Request
     raise AttributeError(f"module 'nmtkit' has no attribute {name!r}")

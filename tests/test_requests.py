@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from nmtkit import Translator
+from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig
 from nmtkit.decoding.forced import score
-from nmtkit.decoding.requests import Companions, Glossary, Request
+from nmtkit.decoding.requests import Companions, Glossary
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
 from nmtkit.vocab import EOS
@@ -150,7 +150,7 @@ def test_a_malformed_glossary_is_refused(text: str, words: str, tmp_path: Path) 
 
 
 def test_terms_that_cannot_be_had_cost_no_line(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
-    requests = [Request("a dog", terms=("hund",)), "a cat", Request("the cat", terms=("katze",))]
+    requests: list[str | Request] = [Request("a dog", terms=("hund",)), "a cat", Request("the cat", terms=("katze",))]
     texts = translator.translate(requests, beam=2, max_len_b=3, ban=("hund",))
     plain = translator.translate(["a dog", "a cat"], beam=2, max_len_b=3, ban=("hund",))
     assert texts[:2] == plain
