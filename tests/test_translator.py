@@ -14,6 +14,7 @@ from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding import engine
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.decoding.translator import batches_by_length
 from nmtkit.errors import RunError, UserError
@@ -110,6 +111,21 @@ def test_overlong_lines_are_translated_in_parts_and_joined(
         assert candidate.score == pytest.approx(sum(part.score for part in own), rel=1e-4)
     assert [row.text for row in found[::2]] == texts(translator, lines[::2])
     assert caplog.messages == [f"1 lines were translated in parts of at most {longest} tokens (--max-source-tokens)"]
+
+
+def test_a_line_with_a_prefix_of_its_own_is_cut_and_counted_as_that(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    long, batches = "dog " * 9, StreamConfig(max_source_tokens=4, overlong="split")
+    with caplog.at_level(logging.WARNING):
+        forced, cut, _ = translator.stream(
+            [Request(long, prefix="a"), Request("dog " * 4, prefix="a"), long], SEARCH, batches
+        )
+    assert forced.text == cut.text
+    assert caplog.messages == [
+        "1 lines were cut to their first 4 tokens (--max-source-tokens)",
+        "1 lines were translated in parts of at most 4 tokens (--max-source-tokens)",
+    ]
 
 
 def test_lines_done_before_are_passed_over_and_the_rest_is_the_same_to_the_last_bit(translator: Translator) -> None:

@@ -1,5 +1,6 @@
 """From lines of text to translations: a stream, sorted into batches, searched, and given back in order."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -210,21 +211,22 @@ class Translator:
         longest = min(batches.max_source_tokens, self._longest or batches.max_source_tokens)
         self._check(config)
         batch = partial(Batch, config=config, banned=self._banned(config.ban))
-        overlong = 0
+        overlong: Counter[str] = Counter()
         for chunk in read:
             begin = min(done, len(chunk))
             done -= begin
             if begin == len(chunk):
                 continue
             sentences = self._sentences(chunk)
-            overlong += sum(len(sentence.ids) > longest for sentence in sentences[begin:])
             parts = [self._tasks(sentence, longest, batches.overlong) for sentence in sentences]
             found = _in_order(_searched(self._engine, parts, begin, batch, batches.batch_tokens, advance))
             for sentence, own_parts in zip(sentences[begin:], parts[begin:], strict=True):
+                if len(sentence.ids) > longest:
+                    overlong["cut" if len(own_parts) == 1 else "split"] += 1
                 yield self._translation(sentence, own_parts, [next(found) for _ in own_parts], config)
             next(found, None)  # lets the search end, so that workers are ready for the next chunk
-        if overlong:
-            logger.warning(_TELL_OVERLONG[batches.overlong], overlong, longest)
+        for way, lines in overlong.items():
+            logger.warning(_TELL_OVERLONG[way], lines, longest)
 
     def _check(self, config: SearchConfig) -> None:
         """Raise UserError where this model or its tokenizer has not what is asked for."""
