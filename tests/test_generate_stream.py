@@ -168,9 +168,8 @@ def test_a_full_disk_ends_it_and_what_was_written_is_resumed(
     start: Callable[..., "subprocess.Popen[bytes]"], generate: Run, expected: bytes, tmp_path: Path
 ) -> None:
     limit = len(expected) // 2
-    process = start(
-        "--output", tmp_path / "out.de", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    )
+    process = start("--output", tmp_path / "out.de")
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
     _, messages = process.communicate(TEXT)
     assert process.returncode == 1
     last = messages.decode().splitlines()[-1]
