@@ -97,3 +97,26 @@ def test_bfloat16_products_give_nearly_the_same() -> None:
     for gradient, exact in zip(torch.autograd.grad(loss, (hidden, matrix)), expected_gradients, strict=True):
         assert gradient.dtype == torch.float32
         assert F.cosine_similarity(gradient.flatten(), exact.flatten(), dim=0) > 0.999
+
+
+def test_half_precision_loses_neither_small_gradients_nor_overflows() -> None:
+    """Pieces that are never wanted have gradients of the order of ε/W, which fp16 cannot hold to three digits."""
+    W, random = 50_000, torch.Generator().manual_seed(1)
+    hidden = (8 * torch.randn(64, D, generator=random)).requires_grad_()  # sure of most pieces that they do not come
+    matrix = (torch.randn(W, D, generator=random) / 4).requires_grad_()
+    target = torch.randint(10, (64,), generator=random)
+    exact = torch.autograd.grad(projected_cross_entropy(hidden, matrix, target, 0.1)[0], (hidden, matrix))
+    with torch.autocast("cpu", torch.float16):
+        loss = projected_cross_entropy(hidden, matrix, target, 0.1)[0]
+    of_hidden, of_matrix = torch.autograd.grad(loss, (hidden, matrix))
+    assert (of_hidden - exact[0]).norm() < 2e-3 * exact[0].norm()
+    errors, sizes = (of_matrix - exact[1]).norm(dim=1), exact[1].norm(dim=1)
+    assert (errors / sizes).median() < 2e-3
+
+
+def test_half_precision_sums_many_rows_of_one_piece() -> None:
+    hidden, matrix = torch.full((1024, D), 80.0, requires_grad=True), torch.zeros(W, D, requires_grad=True)
+    with torch.autocast("cpu", torch.float16):
+        loss = projected_cross_entropy(hidden, matrix, torch.zeros(1024, dtype=torch.long), 0.1)[0]
+    (gradient,) = torch.autograd.grad(loss, matrix)
+    assert_close(gradient[0], torch.full((D,), -1024 * 80 * 0.9 * (1 - 1 / W)), rtol=2e-3, atol=0)

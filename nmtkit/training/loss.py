@@ -11,6 +11,7 @@ from nmtkit.model.transformer import Transformer
 
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
 _ROWS_CPU, _ROWS_GPU = 1024, 8192
+_LARGEST_FP16 = 2.0**15
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -47,9 +48,15 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     # d loss / d logits = softmax − ((1 − ε)·one-hot + ε / W)
                     gradient = log_probs.exp_().sub_(smoothing / W)
                     gradient.scatter_add_(1, wanted, gradient.new_full(wanted.shape, smoothing - 1.0))
+                    scale = _fp16_scale(gradient, x, weights) if dtype == torch.float16 else None
+                    if scale is not None:
+                        gradient *= scale
                     low = logits.copy_(gradient)  # nothing to do where they are the same memory
-                    grad_hidden[part] = low @ weights
-                    grad_matrix += low.t() @ x
+                    by_row, by_piece = low @ weights, low.t() @ x
+                    if scale is not None:
+                        by_row, by_piece = by_row.float() / scale, by_piece.float() / scale
+                    grad_hidden[part] = by_row
+                    grad_matrix += by_piece
         context.save_for_backward(grad_hidden, grad_matrix)
         context.mark_non_differentiable(nll)
         return loss, nll
@@ -64,6 +71,17 @@ def _dtype_of_products(x: Tensor) -> torch.dtype:
     """What autocast would multiply x in."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
+    """What raises a gradient of logits, much of which is too small for fp16, as far as no sum of products overflows.
+
+    The trainer's loss scaling comes later. As a tensor, so that a GPU does not let the host wait.
+    """
+    norm = torch.linalg.vector_norm
+    in_sums_over_rows = norm(gradient, 1, dim=0).max() * norm(x, torch.inf).float()
+    in_sums_over_pieces = norm(gradient, 1, dim=1).max() * norm(weights, torch.inf).float()
+    return (_LARGEST_FP16 / torch.maximum(in_sums_over_rows, in_sums_over_pieces)).clamp(max=_LARGEST_FP16)
 
 
 def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
