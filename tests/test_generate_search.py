@@ -103,7 +103,8 @@ def test_given_translations_get_the_scores_of_the_search(generate: Run, beside: 
         json.loads(row)["hypotheses"][0]
         for row in lines_of(generate("--score", given, "--format", "jsonl", input=LINES))
     ]
-    assert [float(score) for score in scores] == pytest.approx([own["score"] for own in scored], abs=1e-5)
+    log_probs = [sum(own["token_log_probs"]) for own in scored]
+    assert [float(score) for score in scores] == pytest.approx(log_probs, abs=1e-5)
     same = [(own, other) for own, other in zip(found, scored, strict=True) if own["tokens"] == other["tokens"]]
     assert same
     for own, other in same:
@@ -123,7 +124,7 @@ def test_files_beside_the_input_have_its_length(generate: Run, beside: Callable[
 
 def test_scoring_does_not_search(generate: Run, beside: Callable[[str, str], Path]) -> None:
     given = beside("given", "a\n" * 4)
-    for arguments in (("--beam", 3), ("--sampling",), ("--prefix", given), ("--min-len", 3)):
+    for arguments in (("--beam", 3), ("--sampling",), ("--prefix", given), ("--min-len", 3), ("--length-penalty", 1)):
         done = generate("--score", given, *arguments, input=LINES)
         assert (done.returncode, done.stdout) == (2, b"")
 

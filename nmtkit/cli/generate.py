@@ -144,7 +144,7 @@ def main(
         search = replace(search, alignment=True)
     _check_search(search, asked, result)
     companions = Companions(asked)
-    layout = "score" if asked.score is not None and result.format == "text" else result.format
+    layout = "log_prob" if asked.score is not None and result.format == "text" else result.format
 
     from nmtkit.checkpoint import load_checkpoint
     from nmtkit.decoding.translator import Translator
@@ -193,8 +193,10 @@ def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig
 def _check_search(search: SearchConfig, asked: RequestConfig, result: OutputConfig) -> None:
     """Refuse options of a search that is not the one asked for."""
     if asked.score is not None:
-        kept = {"length_penalty", "length_penalty_form", "alignment", "alignment_layer"}
-        refuse_idle(search.to_dict().keys() - kept, "with --score, which does not search")
+        penalty, alignment = {"length_penalty", "length_penalty_form"}, {"alignment", "alignment_layer"}
+        refuse_idle(search.to_dict().keys() - penalty - alignment, "with --score, which does not search")
+        if result.format == "text":
+            refuse_idle(penalty, "with --score and --format text, which are log-probabilities")
     elif search.sampling:
         refuse_idle(("beam", "diversity"), "with --sampling, which draws --nbest outputs")
     else:

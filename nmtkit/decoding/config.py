@@ -113,7 +113,10 @@ class RequestConfig(Config):
         help="Lines of a source term, a tab and a target term, which must come where the source term does.",
     )
     score: Path | None = option(
-        None, metavar="FILE", help="Do not search: give the score of these translations, as the search would have it."
+        None,
+        metavar="FILE",
+        help="Do not search: give the log-probability log P(Y|X) of each of these translations; "
+        "with --format tsv or jsonl also the score that the search would give.",
     )
 
     def __post_init__(self) -> None:

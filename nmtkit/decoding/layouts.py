@@ -13,7 +13,7 @@ FORMATS = ("text", "tsv", "jsonl", "pharaoh")
 
 
 def rows(layout: str, line: int, translation: "Translation", nbest: int) -> bytes:
-    """The rows of an input line, counted from 1, in one of the `FORMATS`; or its score alone, in "score"."""
+    """The rows of an input line, counted from 1, in one of the `FORMATS`; "log_prob" is its log-probability alone."""
     found = _ROWS[layout](line, translation, nbest)
     block = "".join(f"{row}\n" for row in found).encode()
     if block.count(b"\n") != len(found):
@@ -26,8 +26,8 @@ def _as_text(line: int, translation: "Translation", nbest: int) -> list[str]:
     return texts + [""] * (nbest - len(texts))
 
 
-def _as_score(line: int, translation: "Translation", nbest: int) -> list[str]:
-    return [f"{translation.candidates[0].score:.6f}"]
+def _as_log_prob(line: int, translation: "Translation", nbest: int) -> list[str]:
+    return [f"{sum(translation.candidates[0].token_log_probs):.6f}"]
 
 
 def _as_tsv(line: int, translation: "Translation", nbest: int) -> list[str]:
@@ -64,7 +64,7 @@ def _as_object(candidate: "Candidate") -> dict[str, Any]:
 
 _ROWS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
     "text": _as_text,
-    "score": _as_score,
+    "log_prob": _as_log_prob,
     "tsv": _as_tsv,
     "jsonl": _as_jsonl,
     "pharaoh": _as_pharaoh,
