@@ -116,9 +116,7 @@ def test_loading_copies_so_that_training_leaves_the_tensors_alone() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch leaves step counts on the CPU only beside a GPU")
 def test_a_sharded_optimizer_goes_on_on_a_gpu(tmp_path: Path) -> None:
     device = torch.device("cuda")
-    distributed.init_process_group(
-        "nccl", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
-    )
+    distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         model = make_model().to(device)
         optimizer = make_optimizer(model, OptimizerConfig(), sharded=True)
