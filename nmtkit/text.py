@@ -26,7 +26,8 @@ def find_side(prefix: str, language: str) -> Path:
     for path in candidates:
         if path.is_file():
             return path
-    raise UserError(f"no file {plain} (nor {', '.join(path.name for path in candidates[1:])})")
+    hint = f"; give the prefix without .{language}" if prefix.endswith(f".{language}") else ""
+    raise UserError(f"no file {plain} (nor {', '.join(path.name for path in candidates[1:])}){hint}")
 
 
 def open_binary(path: Path) -> BinaryIO:

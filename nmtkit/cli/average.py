@@ -74,6 +74,9 @@ def main(
 
 def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None:
     """The folder to choose from, or None where the files themselves are given."""
+    for path in checkpoints:
+        if not path.exists():
+            raise UserError(f"{path}: No such file or folder; give checkpoints, or the folder of a training")
     folders = [path for path in checkpoints if path.is_dir()]
     chosen = config.last is not None or config.best is not None
     if not folders:

@@ -150,7 +150,9 @@ def _read_config_file(context: click.Context, parameter: click.Parameter, path: 
     try:
         text = path.read_text(encoding="utf-8")
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UserError(f"--config {path}: {error.strerror}") from error
+    except ValueError as error:
         raise UserError(f"--config {path}: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: a table of options is expected")
@@ -286,7 +288,8 @@ def _raise_on_sigterm(number: int, frame: types.FrameType | None) -> NoReturn:
 
 
 def _one_line(error: BaseException) -> str:
-    text = str(error) or type(error).__name__
+    text = error.strerror if isinstance(error, OSError) and error.strerror and not error.filename else str(error)
+    text = text or type(error).__name__
     return " ".join(text.split())
 
 

@@ -1,5 +1,6 @@
 """Signals as wishes, to be granted between two updates: SIGTERM and SIGINT stop the run, SIGUSR1 saves it."""
 
+import os
 import signal
 import threading
 from types import FrameType
@@ -35,5 +36,7 @@ class Signals:
             return
         self.stop = number
         if self.insistent:
+            name = signal.Signals(number).name
+            os.write(2, f"{name}: the update is finished and saved first; once more to end at once\n".encode())
             for each in _STOPPING:
                 signal.signal(each, self._before[each])

@@ -52,6 +52,7 @@ from nmtkit.training.summary import (
     describe_rehearsal,
     describe_run,
     duration,
+    idle_devices,
     peak_memory,
 )
 from nmtkit.training.validation import VALIDATION, Sample, Validator
@@ -79,8 +80,7 @@ def train(folder: Path, options: TrainingOptions) -> None:
         dataset = ranks.together(lambda: Dataset.open(folder, options.dataset.verify))
         options = with_max_tokens(dataset, options, ranks)
         trainer = ranks.together(lambda: Trainer(dataset, options, ranks))
-        data = trainer.dataset.checksums(trainer.split.name)
-        ranks.check_same({**options.common(), "--precision": trainer.precision, **data})
+        ranks.check_same({**options.common(), "--precision": trainer.precision, **dataset.checksums()})
         trainer.rehearse() if options.stop.dry_run else trainer.fit()
 
 
@@ -198,6 +198,8 @@ class Trainer:
         state, window = self.state, self.window
         if not self.updates_an_epoch:
             logger.info("%s", describe_plan(work))
+            if complaint := idle_devices(len(work.update.micro_batches), self.ranks.size):
+                logger.warning("%s", complaint)
         self.updates_an_epoch = work.update.an_epoch
         window.waiting += time.perf_counter() - start
 
@@ -362,6 +364,7 @@ class Trainer:
             "is_best": bool(state.validation) and state.validations_since_best == 0,
             **state.validation,
             "data": self.dataset.checksums(self.split.name),
+            "validation_data": self.dataset.checksums(VALIDATION),
             "options": self.options.to_dict(),
         }
         checkpoint = Checkpoint(
@@ -413,7 +416,7 @@ class Trainer:
                 logger.info("beginning with the weights of %s", given)
             return None
         check_fit(checkpoint, self.model_config, self.dataset, self.split.name, self.options)
-        state = resumed_state(checkpoint, self.validator.metric, self.options)
+        state = resumed_state(checkpoint, self.dataset.checksums(VALIDATION), self.validator.metric, self.options)
         if state.best is None:
             self.save_dir.forget_validations()
         load_weights(self.model, checkpoint.weights)
