@@ -61,6 +61,43 @@ def test_trials_for_which_there_is_no_memory_leave_the_least_there_can_be(
     assert found(tmp_path) == Dataset.open(datasets["joined"]).split("train").longest()
 
 
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "names"),
+    [
+        ("0::/pod/job", "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")),
+        (
+            "4:memory:/pod/job",
+            "sys/fs/cgroup/memory",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
+    ],
+)
+def test_the_least_that_a_control_group_leaves_is_what_there_is(
+    line: str, folder: str, names: tuple[str, str, str], tmp_path: Path
+) -> None:
+    def limit(group: str, most: object, used: int, caches: int) -> None:
+        (tmp_path / folder / group).mkdir(parents=True, exist_ok=True)
+        for name, value in zip(names, (most, used, f"anon 7\n{names[2]} {caches}"), strict=True):
+            (tmp_path / folder / group / (name if name != names[2] else "memory.stat")).write_text(f"{value}\n")
+
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"9:cpu:/\n{line}\n")
+    assert list(capacity._left_of_cgroups(tmp_path)) == []  # as within a container that does not see its own folder
+    limit("", "max", 30 * GIB, 0)
+    limit("pod", 8 * GIB, 5 * GIB, 2 * GIB)
+    limit("pod/job", 6 * GIB, 3 * GIB, GIB)
+    assert sorted(capacity._left_of_cgroups(tmp_path)) == [4 * GIB, 5 * GIB]
+
+
+def test_a_control_group_may_leave_less_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "_left_of_cgroups", lambda root: [12345])
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert capacity._free_memory(torch.device("cpu")) == 12345
+
+
 def test_a_run_that_goes_on_keeps_its_number(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     auto = ("--max-tokens", "auto", "--dropout", 0.3)
     monkeypatch.setattr(capacity, "_free_memory", lambda device: 1e6)

@@ -4,11 +4,12 @@ What an update's micro-batches are decides about its masks of dropout. So the nu
 had been given, and a run that is gone on with takes it from there, on whatever machine.
 """
 
+import contextlib
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -161,4 +162,29 @@ def _free_memory(device: torch.device) -> float:
         free = 1024 * int(facts["MemAvailable"].split()[0])
     else:
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return free / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min([free, *_left_of_cgroups(Path("/"))]) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _left_of_cgroups(root: Path) -> Iterator[int]:
+    """Bytes that a container or a batch system leaves this process, by each control group that it is in.
+
+    What caches of files take counts as free, as it does in MemAvailable.
+    """
+    groups = root / "proc/self/cgroup"
+    for line in groups.read_text().splitlines() if groups.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            top, most, used, caches = root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+        elif controllers == "memory":
+            top, most, used, caches = (
+                *(root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+                *("memory.usage_in_bytes", "total_inactive_file"),
+            )
+        else:
+            continue
+        own = PurePath(path.lstrip("/"))
+        for folder in (top / part for part in (own, *own.parents)):
+            with contextlib.suppress(OSError, KeyError, ValueError):  # not there, or "max"
+                facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                limit, usage = (int((folder / name).read_text()) for name in (most, used))
+                yield max(0, limit - usage + int(facts[caches]))
