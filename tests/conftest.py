@@ -141,6 +141,19 @@ def datasets(run_command: Run, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {kind: folder / kind for kind in kinds}
 
 
+@pytest.fixture(scope="session")
+def other_validation(run_command: Run, datasets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset `joined` with a validation split of half as many pairs."""
+    folder, text = tmp_path_factory.mktemp("other_validation"), datasets["joined"].parent
+    for language in ("en", "de"):
+        lines = (text / f"valid.{language}").read_text().splitlines(keepends=True)
+        (folder / f"valid.{language}").write_text("".join(lines[: len(lines) // 2]))
+    splits = ("--trainpref", text / "train", "--validpref", folder / "valid", "--vocab-from", datasets["joined"])
+    made = run_command("nmt-preprocess", "-s", "en", "-t", "de", *splits, "--destdir", folder / "data")
+    assert made.returncode == 0, made.stderr.decode()
+    return folder / "data"
+
+
 @pytest.fixture
 def train(run_here: Run, datasets: dict[str, Path]) -> Train:
     """Train the tiny model: train(folder, "--max-updates", 3); returns what the command did."""

@@ -63,6 +63,24 @@ def test_what_one_rank_has_of_its_own_is_said_with_its_name(
     assert not (tmp_path / "run").exists()
 
 
+# nmt-train, in which rank 1 has the second of two datasets.
+OTHER = """
+import os, sys
+from nmtkit.cli.train import main
+main([sys.argv[1 + int(os.environ["RANK"])], *sys.argv[3:]])
+"""
+
+
+@pytest.mark.slow
+def test_ranks_need_the_same_validation_split(
+    datasets: dict[str, Path], other_validation: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "other.py").write_text(OTHER)
+    said = complaint(tmp_path / "other.py", datasets["joined"], other_validation, "--save-dir", tmp_path / "run", *TINY)
+    assert said.startswith("nmt-train: rank 1 has valid.")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_only_the_main_rank_tells_of_the_run(datasets: dict[str, Path], tmp_path: Path) -> None:
     lines = finish(start(2, TRAIN, datasets["joined"], "--save-dir", tmp_path / "run", *TINY, "--dry-run"))

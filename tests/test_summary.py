@@ -13,7 +13,7 @@ from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import StopConfig
 from nmtkit.training.state import RunState
-from nmtkit.training.summary import Pace, count_parameters, describe_model, duration
+from nmtkit.training.summary import Pace, count_parameters, describe_model, duration, idle_devices
 
 D, F, W = 8, 12, 20
 SMALL = {"encoder_layers": 1, "decoder_layers": 2, "d_model": D, "d_ff": F, "heads": 2}
@@ -135,3 +135,16 @@ def test_a_dry_run_finds_what_would_be_refused(train: Train, tmp_path: Path) -> 
     if os.geteuid():  # root may write anywhere
         (tmp_path / "closed").mkdir(mode=0o500)
         refused(train(tmp_path / "closed" / "run", "--dry-run", code=2), "nothing can be written")
+
+
+@pytest.mark.parametrize(("micro_batches", "devices"), [(1, 1), (16, 8), (4, 2)])
+def test_updates_with_work_for_all_devices_are_no_reason_to_complain(micro_batches: int, devices: int) -> None:
+    assert idle_devices(micro_batches, devices) is None
+
+
+def test_updates_of_too_few_micro_batches_are_told_of_with_the_remedy() -> None:
+    said = idle_devices(7, 8)
+    assert said is not None
+    assert said.startswith("an update has 7 micro-batches for 8 devices")
+    assert "--max-tokens" in said
+    assert "--batch-tokens" in said

@@ -357,6 +357,36 @@ def test_changed_options_that_change_the_run_are_named(train: Train, tmp_path: P
     assert "warning: going on with other options than before: batch_tokens was 400, is 500" in result.stderr.decode()
 
 
+def test_all_changes_that_change_the_run_are_named_at_once(train: Train, tmp_path: Path) -> None:
+    falling = ("--lr-schedule", "linear", "--warmup-updates", 1)
+    train(tmp_path, "--max-updates", 2, *falling)
+    changed = ("--batch-tokens", 500, "--clip-norm", 1, "--freeze", "encoder.*", "--precision", "bf16")
+    said = train(tmp_path, "--max-updates", 4, *falling, *changed, "--log-every", 2).stderr.decode()
+    assert (
+        "other options than before: batch_tokens was 400, is 500; clip_norm was 0.0, is 1.0; "
+        "freeze was [], is ['encoder.*']; max_updates was 2, is 4; precision was fp32, is bf16\n"
+    ) in said
+
+
+def test_more_updates_change_nothing_where_the_learning_rate_does_not_end_with_them(
+    train: Train, tmp_path: Path
+) -> None:
+    train(tmp_path, "--max-updates", 1)
+    assert "other options" not in train(tmp_path, "--max-updates", 2).stderr.decode()
+
+
+def test_another_validation_split_is_told_of_and_starts_its_own_ranking(
+    train: Train, other_validation: Path, tmp_path: Path
+) -> None:
+    train(tmp_path, "--max-updates", 2)
+    result = train(tmp_path, "--max-updates", 4, "--lr-scale", 1e-9, dataset=other_validation)
+    assert "warning: going on with another validation split" in result.stderr.decode()
+    progress = load_checkpoint(tmp_path / "checkpoint_4.pt").progress
+    assert progress["best"] == progress["valid_loss"]
+    assert [update for update, _ in progress["checkpoint_validations"]] == [4]
+    assert "another validation" not in train(tmp_path, "--max-updates", 5, dataset=other_validation).stderr.decode()
+
+
 # Bad input
 
 

@@ -127,9 +127,10 @@ class Dataset:
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); {REMEDY}") from error
 
-    def checksums(self, split: str) -> dict[str, str]:
-        """The SHA-256 of each file of a split: whether two datasets have the same text there."""
-        return {name: facts["sha256"] for name, facts in self._files.items() if name.startswith(f"{split}.")}
+    def checksums(self, split: str | None = None) -> dict[str, str]:
+        """The SHA-256 of each file, of a split or of all the dataset: whether two of them have the same text there."""
+        files = self._files.items()
+        return {name: facts["sha256"] for name, facts in files if split is None or name.startswith(f"{split}.")}
 
     @property
     def split_names(self) -> list[str]:

@@ -10,6 +10,8 @@ from torch import Tensor, distributed, nn
 
 from nmtkit.training.config import OptimizerConfig
 
+ENDING_SCHEDULES = ("linear", "cosine")  #: fall to nothing at --max-updates, which so decides about each rate
+
 
 def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_updates: int) -> float:
     """The learning rate of an update, counted from 1."""

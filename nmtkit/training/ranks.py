@@ -92,9 +92,10 @@ class Ranks:
         """UserError, on all ranks, where one of them has other facts than the main process, naming the first."""
         everywhere = self.gather(dict(facts))
         for rank, theirs in enumerate(everywhere):
-            for name, fact in everywhere[0].items():
-                if theirs[name] != fact:
-                    message = f"rank {rank} has {name} {theirs[name]}, but rank 0 has {fact}: all need the same"
+            for name in {**everywhere[0], **theirs}:
+                own, fact = theirs.get(name, "not there"), everywhere[0].get(name, "not there")
+                if own != fact:
+                    message = f"rank {rank} has {name} {own}, but rank 0 has {fact}: all need the same"
                     raise self.shared(UserError(message))
 
     def hand_out(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

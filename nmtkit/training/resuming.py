@@ -9,6 +9,7 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig
+from nmtkit.training.optim import ENDING_SCHEDULES
 from nmtkit.training.state import RunState, TrainingOptions
 
 _RESETS = ("reset_optimizer", "reset_lr_schedule", "reset_progress")
@@ -31,7 +32,7 @@ def check_fit(
     if checkpoint.model_config != model_config:
         raise UserError(
             f"{folder} holds checkpoints of another model "
-            f"({_first_difference(checkpoint.model_config.to_dict(), model_config.to_dict())}): "
+            f"({_differences(checkpoint.model_config.to_dict(), model_config.to_dict())[0]}): "
             "take the options it was started with, or another --save-dir"
         )
     if (checkpoint.source.vocab, checkpoint.target.vocab) != (dataset.source.vocab, dataset.target.vocab):
@@ -47,25 +48,44 @@ def check_fit(
         )
 
 
-def resumed_state(checkpoint: Checkpoint, metric: str, options: TrainingOptions) -> RunState:
-    """Where the run stood, without what it is told to forget. `metric` decides which validation is best."""
+def resumed_state(
+    checkpoint: Checkpoint, validation_data: dict[str, str], metric: str, options: TrainingOptions
+) -> RunState:
+    """Where the run stood, without what it is told to forget. `metric` decides which validation is best, those on
+    other text than that of the checksums `validation_data` do not count. Warns of what makes it another run."""
     progress, resets = checkpoint.progress, new_resets(checkpoint, options)
     state = RunState(**{part.name: progress[part.name] for part in fields(RunState) if part.name in progress})
     if "reset_progress" in resets:
         state.place, state.updates_in_epoch, state.minutes = START, 0, 0.0
-    if "reset_progress" in resets or progress["best_metric"] != metric:
+    validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
+    if validated_elsewhere and "reset_progress" not in resets:
+        logger.warning("going on with another validation split than before: what was best on that one is forgotten")
+    if "reset_progress" in resets or validated_elsewhere or progress["best_metric"] != metric:
         state.best, state.validations_since_best = None, 0
     if "reset_lr_schedule" in resets:
         state.schedule_start = state.update
-    for group in ("batches", "optimizer"):
-        before, now = progress["options"][group], getattr(options, group).to_dict()
-        if before != now:
-            logger.warning("going on with other options than before: %s", _first_difference(before, now))
+    before, now = _that_change_a_run(progress["options"]), _that_change_a_run(options.to_dict())
+    if differences := _differences(before, now):
+        logger.warning("going on with other options than before: %s", "; ".join(differences))
     return state
 
 
-def _first_difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    names = {**before, **now}
-    return next(
-        f"{name} was {before.get(name)}, is {now.get(name)}" for name in names if before.get(name) != now.get(name)
-    )
+def _that_change_a_run(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The options, group by group, that decide which weights a run ends with."""
+    named = {
+        "fine_tuning": {"freeze"},
+        "stop": {"max_updates"} if options["optimizer"]["lr_schedule"] in ENDING_SCHEDULES else set(),
+        "compute": {"compile"},  # draws other masks of dropout
+        "device": {"precision"},
+    }
+    chosen = {**options["batches"], **options["optimizer"]}
+    for group, names in named.items():
+        chosen |= {name: value for name, value in options.get(group, {}).items() if name in names}
+    return chosen
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What of both has changed; an option that one of them does not have yet has not."""
+    return [
+        f"{name} was {before[name]}, is {now[name]}" for name in before if before[name] != now.get(name, before[name])
+    ]

@@ -89,6 +89,16 @@ def describe_plan(work: Work) -> str:
     )
 
 
+def idle_devices(micro_batches: int, devices: int) -> str | None:
+    """What to complain of where an update has too few micro-batches to keep all devices at work."""
+    if devices == 1 or micro_batches >= 2 * devices:
+        return None
+    return (
+        f"an update has {micro_batches} micro-batches for {devices} devices, which wait for each other: lower "
+        "--max-tokens, or raise --batch-tokens with a learning rate to match, until it has two or more for each"
+    )
+
+
 def describe_rehearsal(window: Window, minutes_left: float) -> str:
     """What one update has taken, and the run would still take, in one line."""
     averages = window.averages()
