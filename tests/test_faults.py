@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -24,8 +25,12 @@ from nmtkit.training.gradient import UpdateGradient
 
 Command = Callable[..., list[str]]
 
-END = 300  # updates of the run that the faults below disturb
-OFTEN = (*DROPOUT, "--validate-every", 20, "--valid-bleu", "--save-every", 7, "--log-every", 3, "--max-updates", END)
+END = 360  # updates of the run that the faults below disturb
+VALIDATE, LOG = 20, 4  # every so many updates; before each validation there is a log line
+OFTEN = (
+    *(*DROPOUT, "--validate-every", VALIDATE, "--valid-bleu", "--save-every", 7, "--log-every", LOG),
+    *("--max-updates", END),
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,15 @@ def running(words: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
 def reached(folder: Path, update: int) -> bool:
     """Whether the log of a run has come to an update; a line may be half-written."""
     path = folder / "metrics.jsonl"
-    return path.exists() and f'"train", "update": {update // 3 * 3},' in path.read_text(errors="replace")
+    return path.exists() and f'"train", "update": {update // LOG * LOG},' in path.read_text(errors="replace")
+
+
+def validating(folder: Path) -> int:
+    """The update whose validation has begun, as its log line tells, and not come to its results; 0 if there is none."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    last = re.match(r'{"event": "train", "update": (\d+),', lines[-1] if lines else "")
+    return int(last[1]) if last and int(last[1]) % VALIDATE == 0 else 0
 
 
 def is_saving(folder: Path) -> bool:
@@ -66,22 +79,28 @@ def test_a_run_killed_25_times_ends_as_the_undisturbed_one(
     undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     chance = random.Random(7)
-    saving = 0
+    times_saving = times_validating = 0
     for life in range(25):
         newest = updates(tmp_path)[-1] if tmp_path.exists() and updates(tmp_path) else 0
+        earlier = validating(tmp_path)  # of the life before, if it was killed there
         with running(command(datasets, tmp_path)) as process:
             aim = newest + chance.randint(4, 14)
-            wait_for(lambda aim=aim: reached(tmp_path, aim), process)  # type: ignore[misc]
+            if life % 6 == 1:
+                wait_for(lambda earlier=earlier: validating(tmp_path) > earlier, process)  # type: ignore[misc]
+            else:
+                wait_for(lambda aim=aim: reached(tmp_path, aim), process)  # type: ignore[misc]
             if life % 3 == 0:
                 wait_for(lambda: is_saving(tmp_path), process)
-            else:
+            elif life % 6 != 1:
                 time.sleep(chance.random() / 20)
-            saving += is_saving(tmp_path)
+            times_saving += is_saving(tmp_path)
             process.kill()
             assert process.wait() == -signal.SIGKILL, "the run came to its end too early"
+            times_validating += validating(tmp_path) > earlier
         for update in updates(tmp_path):
             assert load_checkpoint(tmp_path / f"checkpoint_{update}.pt").progress["update"] == update
-    assert saving >= 3
+    assert times_saving >= 3
+    assert times_validating >= 3
     subprocess.run(command(datasets, tmp_path), check=True, capture_output=True, env=environment())
     assert_same_end(tmp_path, undisturbed)
     assert_same_rows(tmp_path, undisturbed)
@@ -209,9 +228,9 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_save(
     full |= {4, 6, 10}
     result = train("--max-updates", 12, "--save-every", 2)
     assert result.returncode == 0
-    warnings = [line for line in result.stderr.decode().splitlines() if "warning: " in line]
+    warnings = [line for line in result.stderr.decode().splitlines() if "next save tries again" in line]
     assert len(warnings) == 3
-    assert all("No space left" in line and "next save tries again" in line for line in warnings)
+    assert all("warning: " in line and "No space left" in line for line in warnings)
     assert updates(tmp_path) == [2, 8, 12]
 
 
