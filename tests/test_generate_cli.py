@@ -85,6 +85,11 @@ ODD_LINES = [
 ]
 
 
+def test_a_dash_is_stdin_or_stdout(generate: Run) -> None:
+    plain = generate(input=b"a dog\nthe cat\n")
+    assert generate("--input", "-", "--output", "-", input=b"a dog\nthe cat\n").stdout == plain.stdout != b""
+
+
 def test_each_line_has_its_line_whatever_it_holds(generate_apart: Run) -> None:
     done = generate_apart("--max-source-tokens", 60, input=b"\n".join(ODD_LINES))
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class InputConfig(Config):
     heading: ClassVar[str] = "Input (without any: stdin)"
 
-    input: Path | None = option(None, metavar="FILE", help="Text to translate, plain or .gz, .xz, .bz2.")
+    input: Path | None = option(None, metavar="FILE", help="Text to translate, plain or .gz, .xz, .bz2; - is stdin.")
     split: str = option("test", help="Which split of DATASET.")
     interactive: bool = option(
         False, help="Answer each line at once, one line a batch; so it is when stdin is a terminal."
@@ -139,6 +139,7 @@ def main(
     that are not UTF-8 are replaced and counted.
     """
     configure(log)
+    source, result = _standard_streams(source, result)
     _check_usage(dataset, source, result, evaluation)
     if result.format == "pharaoh":
         search = replace(search, alignment=True)
@@ -171,6 +172,15 @@ def main(
     tally.report(time.monotonic() - start)
     if references:
         _evaluate(best, references, evaluation, loaded[0].target_language)
+
+
+def _standard_streams(source: InputConfig, result: OutputConfig) -> tuple[InputConfig, OutputConfig]:
+    """`-` for a file is stdin or stdout, as with other tools."""
+    if source.input == Path("-"):
+        source = replace(source, input=None)
+    if result.output == Path("-"):
+        result = replace(result, output=None)
+    return source, result
 
 
 def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig, evaluation: EvaluationConfig) -> None:
