@@ -30,8 +30,14 @@ class SearchConfig(Config):
     )
     max_len_a: float = option(1.0, min=0.0, metavar="A", help="Output has at most A·S + B tokens for S source tokens.")
     max_len_b: int = option(50, min=0, metavar="B", help="See --max-len-a.")
-    min_len: int = option(0, min=0, metavar="N", help="Output has at least N tokens, but for --max-len-a and -b.")
-    nbest: int = option(1, min=1, help="Hypotheses shown for each sentence, best first; at most --beam.")
+    min_len: int = option(
+        0, min=0, metavar="N", help="Output has at least N tokens, unless --max-len-a and --max-len-b end it before."
+    )
+    nbest: int = option(
+        1,
+        min=1,
+        help="Hypotheses shown for each sentence, best first; at most --beam, or as many as --sampling is to draw.",
+    )
     no_repeat_ngram: int | None = option(None, min=1, metavar="N", help="No N tokens come twice in one output.")
     ban: tuple[str, ...] = option(
         (),
@@ -56,10 +62,13 @@ class SearchConfig(Config):
         None, above=0.0, max=1.0, unset="all", help="Draw from the fewest tokens that have this probability together."
     )
     temperature: float = option(
-        1.0, above=0.0, help="Divides the logits before --top-p looks and a token is drawn; below 1 is less random."
+        1.0, min=0.01, help="Divides the logits before --top-p looks and a token is drawn; below 1 is less random."
     )
     seed: int = option(
-        1, min=0, help="What is drawn follows from the seed and the source sentence, whatever stands around it."
+        1,
+        min=0,
+        max=2**64 - 1,
+        help="What is drawn follows from the seed and the source sentence, whatever stands around it.",
     )
     alignment: bool = option(
         False, help="Tell, in --format jsonl, tsv or pharaoh, which source words the translation's words come from."
