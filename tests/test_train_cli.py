@@ -155,7 +155,7 @@ def test_bleu_of_the_validation_split_decides_what_is_best(
 
 
 def test_messages_in_json_are_json(train: Train, tmp_path: Path) -> None:
-    result = train(tmp_path, "--max-updates", 2, "--log-format", "json")
+    result = train(tmp_path, "--max-updates", 2, "--warmup-updates", 1, "--log-format", "json")
     events = [json.loads(line) for line in result.stderr.decode().splitlines()]
     assert [event["update"] for event in events if event["event"] == "train"] == [1, 2]
     assert {event["event"] for event in events} == {"info", "train", "valid"}
