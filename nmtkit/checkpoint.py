@@ -105,6 +105,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. UserError if it is missing, damaged, cut short, of a newer version, or not one of ours."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: give one of its checkpoints, such as {path / BEST}")
     _verify_checksum(path)
     try:
         return _from_tensors(torch.load(path, map_location="cpu", weights_only=True, mmap=True))

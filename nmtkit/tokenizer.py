@@ -162,5 +162,6 @@ def train_sentencepiece(
         )
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2]  # what stands before is the place in SentencePiece's source
+        reason = reason.replace("_", "-")  # its options are spelled like ours, but for that
         raise UserError(f"--vocab-size {vocab_size}: SentencePiece refused: {reason}") from error
     return content.getvalue()

@@ -156,6 +156,13 @@ def test_a_default_in_a_file_is_no_wish(
     assert run("--config", str(tmp_path / "soup.toml"), capsys=capsys)[0] == code
 
 
+def test_a_malformed_value_is_said_to_be_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "soup.toml").write_text('spoons = "many"')
+    code, _, message = run("--config", str(tmp_path / "soup.toml"), capsys=capsys)
+    assert (code, "'--spoons'" in message, "in the --config file" in message) == (2, True, True)
+    assert "--config file" not in run("--spoons", "many", capsys=capsys)[2]
+
+
 def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

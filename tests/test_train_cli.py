@@ -170,6 +170,8 @@ def test_a_run_stops_where_it_is_told(stop: tuple[Any, ...], end: int | None, tr
     assert end is None or progress["update"] == end
     assert end is not None or (progress["epoch"], progress["updates_in_epoch"]) == (3, 0)
     assert f"stopped after update {progress['update']}: {stop[0]}" in result.stderr.decode()
+    assert "nothing is left to train" not in result.stderr.decode()
+    assert "nothing is left to train" in train(tmp_path, *stop).stderr.decode()
     again = train(tmp_path, *stop)  # nothing is left to do
     assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress == progress
     assert f"stopped after update {progress['update']}: {stop[0]}" in again.stderr.decode()

@@ -188,6 +188,8 @@ def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig
     scores = evaluation.sacrebleu or evaluation.tokenized_bleu
     if dataset is not None and source.input is not None:
         raise UserError(f"both {dataset} and --input {source.input} are given: there can be one input only")
+    if dataset is not None and dataset.is_file():
+        raise UserError(f"{dataset} is a file and no dataset: text to translate is given as --input {dataset}")
     if dataset is None and given("split"):
         raise UserError("--split names a part of a dataset, but no DATASET is given")
     if evaluation.reference is not None and not scores:

@@ -240,7 +240,8 @@ class Command(click.Command):
         except click.exceptions.Exit as exit:
             return exit.exit_code
         except click.UsageError as error:
-            return self._report(f"{error.format_message()} (see {self.name} --help)", UserError.exit_code)
+            where = "in the --config file; " if _is_of_file(error) else ""
+            return self._report(f"{error.format_message()} ({where}see {self.name} --help)", UserError.exit_code)
         except (KeyboardInterrupt, click.Abort):
             return self._report("interrupted", 128 + signal.SIGINT)
         except Terminated:
@@ -285,6 +286,14 @@ class Terminated(BaseException):
 
 def _raise_on_sigterm(number: int, frame: types.FrameType | None) -> NoReturn:
     raise Terminated
+
+
+def _is_of_file(error: click.UsageError) -> bool:
+    """Whether the value that click refuses comes from a config file."""
+    parameter = error.param if isinstance(error, click.BadParameter) else None
+    if parameter is None or parameter.name is None or error.ctx is None:
+        return False
+    return error.ctx.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
 
 
 def _one_line(error: BaseException) -> str:

@@ -52,6 +52,31 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, sharded: bool = Fa
     return torch.optim.AdamW(parameters, **settings)
 
 
+def take_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    learning_rate: float,
+    clip_norm: float = 0.0,
+) -> float:
+    """One step of the optimizer with the gradient in the parameters, scaled down to `clip_norm` if that is not 0.
+
+    Returns the norm that the gradient had. Where that is not finite, nothing is changed but the scale of the loss.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    scaler.unscale_(optimizer)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    total_norm = nn.utils.get_total_norm(gradients)
+    if clip_norm:
+        nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, total_norm)
+    norm = float(total_norm)
+    if math.isfinite(norm):
+        scaler.step(optimizer)
+    scaler.update()
+    return norm
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Adam's moments and step counts by the names of the parameters, for a checkpoint.
 

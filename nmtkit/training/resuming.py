@@ -33,7 +33,7 @@ def check_fit(
         raise UserError(
             f"{folder} holds checkpoints of another model "
             f"({_differences(checkpoint.model_config.to_dict(), model_config.to_dict())[0]}): "
-            "take the options it was started with, or another --save-dir"
+            "take the options it was started with, or another --save-dir, with --init-from to begin with these weights"
         )
     if (checkpoint.source.vocab, checkpoint.target.vocab) != (dataset.source.vocab, dataset.target.vocab):
         raise UserError(

@@ -99,6 +99,18 @@ class RunState:
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
     scaler: dict[str, Any] = field(default_factory=dict)  #: loss scaling, with fp16 only
 
+    def reason_to_stop(self, stop: StopConfig, metric: str) -> str | None:
+        """The option by which the run has come to its end, if it has; `metric` decides which validation is best."""
+        if self.update >= stop.max_updates:
+            return f"--max-updates {stop.max_updates}"
+        if stop.max_epochs is not None and self.epoch > stop.max_epochs:
+            return f"--max-epochs {stop.max_epochs}"
+        if stop.max_minutes is not None and self.minutes >= stop.max_minutes:
+            return f"--max-minutes {stop.max_minutes:g}"
+        if stop.patience is not None and self.validations_since_best >= stop.patience:
+            return f"--patience {stop.patience}: that many validations without a new best {metric}"
+        return None
+
     @property
     def place(self) -> Place:
         """Where in the data the next update begins."""

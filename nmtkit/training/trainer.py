@@ -36,7 +36,7 @@ from nmtkit.training.fine_tuning import freeze, given_weights
 from nmtkit.training.gradient import UpdateGradient, autocast
 from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.metrics import MetricsWriter
-from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
+from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors, take_step
 from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.resuming import check_fit, new_resets, resumed_state
 from nmtkit.training.save_dir import SaveDir
@@ -173,6 +173,8 @@ class Trainer:
         if self.state.update and self._is_due(self.options.validation.validate_every) and not self.state.validation:
             self._validate()  # a signal had come before it
         stop = self._reason_to_stop()
+        if stop is not None and not self.stop_signal:
+            logger.info("nothing is left to train: update %d is done already", self.state.update)
         if stop is not None and self.state.update:
             self._round_off()  # a signal had come with the last update
             self._save(at_the_end=True)
@@ -240,27 +242,17 @@ class Trainer:
         options, state = self.options.optimizer, self.state
         start = state.schedule_start
         until = self.options.stop.max_updates - start
-        rate = learning_rate(state.update - start, options, self.model_config.d_model, until)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.scaler.unscale_(self.optimizer)
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        total_norm = torch.nn.utils.get_total_norm(gradients)
-        if options.clip_norm:
-            torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), options.clip_norm, total_norm)
-        norm = float(total_norm)
-        if math.isfinite(norm):
+        self.rate = learning_rate(state.update - start, options, self.model_config.d_model, until)
+        self.gradient_norm = take_step(self.model, self.optimizer, self.scaler, self.rate, options.clip_norm)
+        if math.isfinite(self.gradient_norm):
             state.skipped_in_a_row = 0
-            self.scaler.step(self.optimizer)
             if self.average is not None:
                 self.average.step(state.update)
-        else:
-            state.skipped += 1
-            state.skipped_in_a_row += 1
-            logger.warning("update %d skipped: its gradient is not finite (learning rate %.3g)", state.update, rate)
-        self.scaler.update()
-        self.gradient_norm, self.rate = norm, rate
-        return not state.skipped_in_a_row
+            return True
+        state.skipped += 1
+        state.skipped_in_a_row += 1
+        logger.warning("update %d skipped: its gradient is not finite (learning rate %.3g)", state.update, self.rate)
+        return False
 
     def _diverged(self, work: Work, share: list[tuple[int, Batch]]) -> RunError:
         """Why the run stops after too many skipped updates, with the sentences that did it in the last of them."""
@@ -306,18 +298,9 @@ class Trainer:
             self._log()
 
     def _reason_to_stop(self) -> str | None:
-        state, stop = self.state, self.options.stop
         if self.stop_signal:
             return signal.Signals(self.stop_signal).name
-        if state.update >= stop.max_updates:
-            return f"--max-updates {stop.max_updates}"
-        if stop.max_epochs is not None and state.epoch > stop.max_epochs:
-            return f"--max-epochs {stop.max_epochs}"
-        if stop.max_minutes is not None and state.minutes >= stop.max_minutes:
-            return f"--max-minutes {stop.max_minutes:g}"
-        if stop.patience is not None and state.validations_since_best >= stop.patience:
-            return f"--patience {stop.patience}: that many validations without a new best {self.validator.metric}"
-        return None
+        return self.state.reason_to_stop(self.options.stop, self.validator.metric)
 
     def _validate(self) -> None:
         """Measure on the validation split, and remember whether it is the best so far."""
