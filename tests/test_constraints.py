@@ -104,6 +104,14 @@ def test_prefix_and_terms_go_together() -> None:
     assert all(ids[:2] == (C, A) and has(ids, (A, B)) for ids in ids_of(found))
 
 
+def test_a_prefix_may_have_all_the_terms() -> None:
+    """Then there is a step at which no hypothesis misses any."""
+    demands = [Demands(prefix=(C, A, B), terms=((A, B),))]
+    (found,) = search(RandomModel(4, eos=2.0), source(1), SearchConfig(beam=2, nbest=2, max_len_b=3), demands=demands)
+    assert len(found) == 2
+    assert all(ids[:3] == (C, A, B) for ids in ids_of(found))
+
+
 def test_terms_that_rules_forbid_leave_nothing() -> None:
     demands = [Demands(terms=((A,),)), Demands()]
     found = search(RandomModel(4), source(2, 2), SearchConfig(), demands=demands, banned=[(A,)])

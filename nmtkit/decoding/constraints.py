@@ -92,8 +92,8 @@ class Constrained:
         after = [[*own.values(), *[0] * (most - len(own))] for own in advances]
         device = frontier.rows.device
         return (
-            torch.tensor(leading, dtype=torch.long, device=device).view(-1, most),
-            torch.tensor(after, dtype=torch.long, device=device).view(-1, most),
+            torch.tensor(leading, dtype=torch.long, device=device),
+            torch.tensor(after, dtype=torch.long, device=device),
             torch.tensor(otherwise, device=device),
         )
 
