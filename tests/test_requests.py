@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -90,7 +91,7 @@ def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
 
 
 def test_a_request_without_more_is_its_line(translator: Translator) -> None:
-    config = {"beam": 2, "max_len_b": 3}
+    config: dict[str, Any] = {"beam": 2, "max_len_b": 3}
     assert translator.translate(map(Request, LINES), **config) == translator.translate(LINES, **config)
     encoded = [translator.request(ids) for ids in translator.source.encode(LINES)]
     assert translator.translate(encoded, **config) == translator.translate(LINES, **config)

@@ -3,7 +3,10 @@
 import itertools
 import logging
 import multiprocessing
+import re
+import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +268,78 @@ def test_lines_count_as_translated_before_their_turn_to_be_given_back(translator
     assert counts == [1, 1, 1]  # the blank one, the longest, then the first
     assert len(list(stream)) == 2
     assert sum(counts) == len(lines)
+
+
+# From Python ---------------------------------------------------------------------------------------------------
+
+
+def test_nbest_gives_a_list_for_each_line_best_first(translator: Translator) -> None:
+    lists = translator.translate(LINES, nbest=3, beam=3, max_len_b=3)
+    assert [texts[0] for texts in lists] == translator.translate(LINES, beam=3, max_len_b=3)
+    assert [len(texts) for texts in lists] == [3 if line.strip() else 1 for line in LINES]
+    assert translator.translate(["a cat"], nbest=1, beam=3) == [translator.translate(["a cat"], beam=3)]
+
+
+def test_options_that_do_not_exist_or_make_no_sense_are_refused(translator: Translator) -> None:
+    with pytest.raises(TypeError, match="beams"):
+        translator.translate(LINES, beams=3)
+    refused: list[dict[str, Any]] = [{"beam": 0}, {"nbest": 0}, {"nbest": 5, "beam": 4}]
+    for options in refused:
+        with pytest.raises(UserError, match="--"):
+            translator.translate(LINES, **options)
+
+
+def test_one_text_in_the_place_of_a_list_is_refused(translator: Translator) -> None:
+    for call in (translator.translate, lambda text: translator.score(text, [text])):
+        with pytest.raises(TypeError, match="write \\[line\\]"):
+            call("the dog runs")
+
+
+def test_progress_shows_a_bar_that_counts_the_lines(translator: Translator, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = translator.translate(LINES, progress=True, max_len_b=3)
+    out, err = capsys.readouterr()
+    assert (out, f"{len(LINES)}/{len(LINES)}" in err) == ("", True)
+    translator.score(iter(LINES), iter(texts), progress=True)  # how many there are is not known
+    assert f"{len(LINES)} lines" in capsys.readouterr().err
+    translator.translate(LINES, max_len_b=3)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_threads_that_share_a_translator_get_what_each_would_get_alone(workers: int, tiny_checkpoint: Path) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=workers)
+    inputs = [[f"{line} {word}" for line in LINES] for word in ("dog", "cat", "street", "the", "über", "a")]
+    expected = [shared.translate(lines, max_len_b=4) for lines in inputs]
+    with ThreadPoolExecutor(len(inputs)) as threads:
+        found = [threads.submit(shared.translate, lines, max_len_b=4) for lines in inputs * 3]
+        assert [future.result(timeout=60) for future in found] == expected * 3
+
+
+def test_a_thread_does_not_wait_for_workers_that_it_keeps_busy_itself(tiny_checkpoint: Path) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    first = shared.stream(LINES * 9, SEARCH, StreamConfig(batch_tokens=8))
+    next(first)
+    with pytest.raises(RunError, match="busy with a stream that is not read to its end"):
+        shared.translate(LINES)
+    first.close()  # type: ignore[attr-defined]
+    assert len(shared.translate(LINES, max_len_b=3)) == len(LINES)
+
+
+def test_two_streams_of_one_process_can_be_read_side_by_side(translator: Translator) -> None:
+    pairs = zip(translator.stream(LINES, SEARCH), translator.stream(reversed(LINES), SEARCH), strict=True)
+    forward, backward = zip(*pairs, strict=True)
+    assert forward == backward[::-1]
+
+
+def test_the_examples_of_the_guide_run(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (Path(__file__).parent.parent / "docs/translating.md").read_text(encoding="utf-8")
+    section = guide.partition("## From Python\n")[2].partition("\n## ")[0]
+    shutil.copy(tiny_checkpoint, tmp_path / "averaged.pt")
+    (tmp_path / "input.en").write_text("the dog runs\n\na cat\n")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    exec("".join(blocks), {})
+    assert len(blocks) == 5
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 + 3

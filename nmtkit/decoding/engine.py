@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from threading import Lock, get_ident
 from typing import Protocol
 
 import torch
@@ -157,14 +158,23 @@ def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypoth
 
 
 def here(model: Model) -> Engine:
-    """Search in this process."""
-    return lambda batches: (search_batch(model, batch) for batch in batches)
+    """Search in this process, one batch at a time, whichever threads ask for them."""
+    turn = Lock()
+
+    def search_in_turn(batches: Iterable[Batch]) -> Iterator[list[list[Hypothesis]]]:
+        for batch in batches:
+            with turn:
+                found = search_batch(model, batch)
+            yield found
+
+    return search_in_turn
 
 
 class Workers:
     """Search in `engine.workers` processes that load the checkpoints each.
 
     They start with the first batch and stay for the next ones, until an error, or until nobody holds this object.
+    They have one reader at a time: another thread waits until the batches of a call have all been given back.
     """
 
     def __init__(self, paths: Sequence[Path], engine: EngineConfig, weights: str) -> None:
@@ -173,16 +183,24 @@ class Workers:
             tuple(path.resolve() for path in paths), replace(engine, threads=engine.threads or share), weights
         )
         self._pool: WorkerPool | None = None
+        self._turn = Lock()
+        self._reader: int | None = None
 
     def __call__(self, batches: Iterable[Batch]) -> Iterator[list[list[Hypothesis]]]:
-        """As an `Engine`. RunError where a worker dies."""
-        self._pool = self._pool or WorkerPool(self._search.engine.workers)
-        try:
-            yield from self._pool.map(self._search, batches)
-        except BaseException:  # also where the results are not read to the end, and so wait in the pipes
-            self._pool.__exit__()
-            self._pool = None
-            raise
+        """As an `Engine`. RunError where a worker dies, or where a thread would wait for itself."""
+        if self._reader == get_ident():
+            raise RunError("the workers are busy with a stream that is not read to its end: read it, or close() it")
+        with self._turn:
+            self._reader = get_ident()
+            self._pool = self._pool or WorkerPool(self._search.engine.workers)
+            try:
+                yield from self._pool.map(self._search, batches)
+            except BaseException:  # also where the results are not read to the end, and so wait in the pipes
+                self._pool.__exit__()
+                self._pool = None
+                raise
+            finally:
+                self._reader = None
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """From lines of text to translations: a stream, sorted into batches, searched, and given back in order."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.alignment import chosen_layer
@@ -53,6 +54,9 @@ class Translator:
     >>> translator = Translator.from_checkpoint("averaged.pt")
     >>> translator.translate(["A dog runs.", "", "Two men talk."], beam=4)
     ['Ein Hund rennt.', '', 'Zwei Männer reden.']
+
+    Threads may share one. They do not hasten each other: batches are searched one at a time, by as many processor
+    cores as the model was told to use, or by its workers.
     """
 
     def __init__(
@@ -99,24 +103,44 @@ class Translator:
         workers = Workers(paths, engine, weights) if paths and engine.workers > 1 else None
         return cls(model, checkpoints[0].source, checkpoints[0].target, workers)
 
-    def translate(self, lines: Iterable[str | Request], **options: Any) -> list[str]:
-        """The best translation of each line. `options` are the fields of `SearchConfig`, such as beam=4.
+    @overload
+    def translate(
+        self, lines: Iterable[str | Request], *, nbest: None = None, progress: bool = False, **options: Any
+    ) -> list[str]: ...
 
-        A `Request` in the place of a line asks for more: a prefix, or terms that must come.
+    @overload
+    def translate(
+        self, lines: Iterable[str | Request], *, nbest: int, progress: bool = False, **options: Any
+    ) -> list[list[str]]: ...
+
+    def translate(
+        self, lines: Iterable[str | Request], *, nbest: int | None = None, progress: bool = False, **options: Any
+    ) -> list[str] | list[list[str]]:
+        """The best translation of each line; with `nbest`, a list of up to so many of them, best first.
+
+        A `Request` in the place of a line asks for more: a prefix, or terms that must come. `options` are the other
+        fields of `SearchConfig`, such as beam=4. `progress` shows a bar, in a notebook too.
         """
-        if isinstance(lines, str):
-            raise TypeError("translate takes a list of lines, not one text: write [line]")
-        return [translation.text for translation in self.stream(lines, SearchConfig(**options))]
+        config = SearchConfig(nbest=1 if nbest is None else nbest, **options)
+        with _bar(lines, progress) as advance:
+            translations = self.stream(_checked(lines), config, advance=advance)
+            if nbest is None:
+                return [translation.text for translation in translations]
+            return [[candidate.text for candidate in translation.candidates] for translation in translations]
 
-    def score(self, lines: Iterable[str], targets: Iterable[str], **options: Any) -> list[float]:
+    def score(
+        self, lines: Iterable[str], targets: Iterable[str], *, progress: bool = False, **options: Any
+    ) -> list[float]:
         """The score of each line's given translation, the same that the search gives to the same pieces.
 
         `options` are `length_penalty` and its form; without a penalty a score is log P(Y|X). Both lists have the same
         length. The log-probabilities of single pieces are in what `stream` gives for `Request(line, target=...)`.
         """
-        pairs = zip(lines, targets, strict=True)
+        pairs = zip(_checked(lines), _checked(targets), strict=True)
         requests = (Request(line, target=target) for line, target in pairs)
-        return [translation.candidates[0].score for translation in self.stream(requests, SearchConfig(**options))]
+        with _bar(lines, progress) as advance:
+            scored = self.stream(requests, SearchConfig(**options), advance=advance)
+            return [translation.candidates[0].score for translation in scored]
 
     def stream(
         self,
@@ -268,6 +292,24 @@ class Translator:
         texts = words if self.source.kind == SPACE and len(words) == len(ids) else self.source.vocab.text(ids)
         starts = list(accumulate((len(part.row) - 1 for part in parts), initial=0))[:-1]
         return SourcePieces(texts, word_numbers(self.source.surfaces(ids)), starts)
+
+
+def _checked(lines: Iterable[T]) -> Iterable[T]:
+    if isinstance(lines, str):
+        raise TypeError("a list of lines is expected, not one text: write [line]")
+    return lines
+
+
+@contextmanager
+def _bar(lines: object, progress: bool) -> Iterator[Advance]:
+    """What to call with the number of lines that are done; shows a bar if there is to be progress to see."""
+    if not progress:
+        yield _ignore
+        return
+    from tqdm.auto import tqdm  # looks for a notebook
+
+    with tqdm(desc="translating", total=len(lines) if isinstance(lines, Sized) else None, unit=" lines") as bar:
+        yield bar.update
 
 
 def _searched(
