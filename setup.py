@@ -22,6 +22,7 @@ setup(
     install_requires=[
         "click>=8.1",
         "numpy>=1.26",
+        "regex>=2022.1.18",
         "sacrebleu>=2.4",
         "sentencepiece>=0.2.0",
         "tensorboard>=2.16",
@@ -39,6 +40,7 @@ setup(
             "nmt-train = nmtkit.cli.train:main",
             "nmt-average = nmtkit.cli.average:main",
             "nmt-generate = nmtkit.cli.generate:main",
+            "nmt-score = nmtkit.cli.score:main",
         ]
     },
 )

@@ -16,7 +16,7 @@ import click
 import pytest
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ("preprocess", "train", "average", "generate")
+COMMANDS = ("preprocess", "train", "average", "generate", "score")
 
 # From the ground up. A module imports what stands on lower floors, and what stands in its own entry of its own floor;
 # neighbours on one floor do not know each other. The picture of it is in docs/architecture.md.
@@ -29,7 +29,7 @@ FLOORS: list[list[str]] = [
     ["decoding"],
     ["averaging", "exporting", "preprocessing", "training"],
     ["cli.options"],
-    ["cli.average", "cli.generate", "cli.preprocess", "cli.train", "__init__"],
+    ["cli.average", "cli.generate", "cli.preprocess", "cli.score", "cli.train", "__init__"],
 ]
 
 
@@ -187,7 +187,7 @@ def test_documents_name_flags_that_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     known = set().union(*(flags(command) for command in COMMANDS)) | OTHERS
     assert set(FLAG.findall(text)) - known == set()
-    for command, arguments in re.findall(r"\bnmt-(preprocess|train|average|generate)\b([^\n|;`&]*)", text):
+    for command, arguments in re.findall(r"\bnmt-(preprocess|train|average|generate|score)\b([^\n|;`&]*)", text):
         assert set(FLAG.findall(arguments)) - flags(command) == set(), f"nmt-{command}{arguments}"
 
 
@@ -195,7 +195,7 @@ def test_documents_name_flags_that_exist(document: Path) -> None:
 def test_documents_show_commands_that_can_be_given(document: Path) -> None:
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        for name, words in re.findall(r"\bnmt-(preprocess|train|average|generate) ([^\n|<>]*)", block):
+        for name, words in re.findall(r"\bnmt-(preprocess|train|average|generate|score) ([^\n|<>]*)", block):
             main = import_module(f"nmtkit.cli.{name}").main
             arguments = re.sub(r"--config \S+", "", words)  # a file that is not there
             main.make_context(f"nmt-{name}", shlex.split(arguments))
@@ -232,7 +232,7 @@ def test_the_numbered_commands_of_a_recipe_are_what_make_runs(recipe: str, tmp_p
     )
     by_hand = (ROOT / "examples" / recipe / "README.md").read_text(encoding="utf-8")
     assert commands_in(by_hand) == commands_in(shown.stdout)
-    assert len(commands_in(by_hand)) == len(COMMANDS)
+    assert len(commands_in(by_hand)) == 4
 
 
 def test_every_command_is_installed_and_has_its_script() -> None:

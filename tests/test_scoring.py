@@ -5,7 +5,7 @@ import math
 import pytest
 import sacrebleu
 
-from nmtkit.decoding.scoring import bleu, chrf, tokenized_bleu
+from nmtkit.decoding.scoring import bleu, chrf, every_score, moses_bleu, tokenized_bleu
 
 HYPOTHESES = ["Ein Hund läuft (schnell).", "Zwei Männer reden, sie lachen.", ""]
 REFERENCES = ["Ein Hund rennt schnell.", "Zwei Männer reden und lachen.", "Nichts."]
@@ -50,3 +50,28 @@ def test_tokenized_periods_bring_no_warning(capfd: pytest.CaptureFixture[str]) -
     bleu(["a dog runs ."] * 200, ["a dog runs ."] * 200, "en")
     tokenized_bleu(["a dog runs ."] * 200, ["a dog runs ."] * 200)
     assert capfd.readouterr().err == ""
+
+
+def test_moses_bleu_counts_tokens_and_compounds_by_hand() -> None:
+    hypothesis, reference = "Ein E-Mail Konto ist da.", "Ein E-Mail-Konto ist da."
+    # Ein E-Mail Konto ist da . | Ein E-Mail-Konto ist da .: 4 of 6, 2 of 5, 1 of 4, 0 of 3: without smoothing nothing
+    assert moses_bleu([hypothesis], [reference], "de").value == 0
+    # Ein E @-@ Mail Konto ist da . | Ein E @-@ Mail @-@ Konto ist da .: 8 of 8, 6 of 7, 4 of 6, 2 of 5
+    expected = 100 * math.exp(1 - 9 / 8) * (8 / 8 * 6 / 7 * 4 / 6 * 2 / 5) ** 0.25
+    split = moses_bleu([hypothesis], [reference], "de", split_compounds=True)
+    assert split.value == pytest.approx(expected)
+    assert split.text.startswith("BLEU|nrefs:1|case:mixed|eff:no|tok:moses-de-compounds|smooth:none|version:")
+
+
+def test_moses_bleu_is_sacrebleu_of_tokens_where_nothing_is_left_to_tokenize() -> None:
+    hypotheses, references = ["a b c d e x y", "s t u v"], ["a b c d e f g", "s t u w x"]
+    expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize="none", smooth_method="none", force=True)
+    assert moses_bleu(hypotheses, references, "en").value == expected.score
+
+
+def test_every_score_is_there_where_the_tokenization_is_known() -> None:
+    def names(language: str) -> list[str]:
+        return [score.text.split("|")[4] for score, _ in every_score(HYPOTHESES, REFERENCES, language)]
+
+    assert names("de") == ["tok:moses-de", "tok:moses-de-compounds", "tok:13a", "nc:6"]
+    assert names("ja") == ["tok:char", "nc:6"]

@@ -1,12 +1,13 @@
 """BLEU and chrF as sacreBLEU computes them, each with the signature that makes the number comparable."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from nmtkit.decoding import moses
 from nmtkit.tokenizer import join_subwords
 from nmtkit.vocab import SPECIALS, UNK
 
@@ -21,6 +22,21 @@ class Score:
 
     value: float
     text: str
+
+
+def every_score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Iterator[tuple[Score, str]]:
+    """All scores of detokenized text that are there for the language, each with what it may be compared with."""
+    if language in moses.LANGUAGES:
+        yield (
+            moses_bleu(hypotheses, references, language),
+            "tokenized BLEU, of tokenizer.perl and multi-bleu.perl: the paper's for En-Fr, and others of its time",
+        )
+        yield (
+            moses_bleu(hypotheses, references, language, split_compounds=True),
+            "tokenized BLEU after compound splitting, of get_ende_bleu.sh: the paper's for En-De",
+        )
+    yield bleu(hypotheses, references, language), "sacreBLEU: any score with the same signature, and no other"
+    yield chrf(hypotheses, references), "chrF, which no tokenization has a part in: any with the same signature"
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
@@ -42,6 +58,25 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
     hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
     known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]
     return _score(BLEU(tokenize="none", force=True), hypotheses, known)
+
+
+def moses_bleu(
+    hypotheses: Sequence[str], references: Sequence[str], language: str, split_compounds: bool = False
+) -> Score:
+    """BLEU as Moses's multi-bleu.perl computes it, of detokenized text that is tokenized here as by tokenizer.perl.
+
+    With `split_compounds` also hyphens are split off, on both sides: the score of the paper's Table 2 for English to
+    German. The language is one of moses.LANGUAGES. The signature is sacreBLEU's, with a name for the tokenization.
+    """
+
+    def tokens(line: str) -> str:
+        text = moses.tokenize(line, language)
+        return moses.split_compounds(text) if split_compounds else text
+
+    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    score = _score(metric, [tokens(line) for line in hypotheses], [tokens(line) for line in references])
+    name = f"tok:moses-{language}{'-compounds' if split_compounds else ''}"
+    return Score(score.value, score.text.replace("tok:none", name))
 
 
 def _score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Score:

@@ -1,0 +1,77 @@
+"""nmt-score: a translation's scores, side by side."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from nmtkit.cli.options import ConfigOption, command, options
+from nmtkit.errors import UserError
+from nmtkit.log import LogConfig, configure, logger
+from nmtkit.text import decode_line, read_lines, read_raw_stdin
+
+_SUBWORD_MARKS = ("@@ ", "▁")
+
+
+@command("nmt-score")
+@click.argument("translation", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--reference",
+    cls=ConfigOption,
+    heading="Scores",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The reference, a line for each line of the translation.",
+)
+@click.option(
+    "--target-lang",
+    "-t",
+    cls=ConfigOption,
+    heading="Scores",
+    required=True,
+    metavar="LANG",
+    help="Language of the translation, as de, which decides how it is tokenized. Moses's tokenization is known for de, "
+    "en and fr.",
+)
+@options(log=LogConfig)
+def main(translation: Path | None, reference: Path, target_lang: str, log: LogConfig) -> None:
+    """Score TRANSLATION, or stdin, in every way that published scores are counted.
+
+    \b
+    nmt-score newstest2014.output.de --reference newstest2014.de --target-lang de
+    nmt-generate --checkpoint averaged.pt < test.en | nmt-score --reference test.de --target-lang de
+
+    Each score comes with its signature, and with what it may be compared with. Both files are text as people write it,
+    neither tokenized nor lower-cased, plain or .gz, .xz, .bz2.
+    """
+    configure(log)
+    hypotheses, references = _lines(translation), list(read_lines(reference))
+    if len(hypotheses) != len(references):
+        raise UserError(
+            f"{translation or 'stdin'} has {len(hypotheses)} lines and {reference} has {len(references)}: there "
+            "must be a reference for each line"
+        )
+    if not references:
+        raise UserError(f"{reference} has no lines: there is nothing to score")
+    _warn_of_subwords(hypotheses)
+
+    from nmtkit.decoding.scoring import every_score
+
+    for score, use in every_score(hypotheses, references, target_lang):
+        click.echo(f"{score.text}\n    {use}")
+
+
+def _lines(path: Path | None) -> list[str]:
+    if path is None or path == Path("-"):
+        return [decode_line(line, Path("stdin"), number) for number, line in enumerate(read_raw_stdin(), 1)]
+    return list(read_lines(path))
+
+
+def _warn_of_subwords(hypotheses: Sequence[str]) -> None:
+    marked = sum(any(mark in line for mark in _SUBWORD_MARKS) for line in hypotheses)
+    if marked:
+        logger.warning(
+            "%d of %d lines have marks of subwords (@@ or ▁): scores are for words, join the subwords first",
+            *(marked, len(hypotheses)),
+        )
