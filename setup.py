@@ -32,13 +32,14 @@ setup(
     ],
     extras_require={
         "dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "ruff"],
-        "export": ["ctranslate2>=4.5"],
+        "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
     },
     entry_points={
         "console_scripts": [
             "nmt-preprocess = nmtkit.cli.preprocess:main",
             "nmt-train = nmtkit.cli.train:main",
             "nmt-average = nmtkit.cli.average:main",
+            "nmt-export = nmtkit.cli.export:main",
             "nmt-generate = nmtkit.cli.generate:main",
             "nmt-score = nmtkit.cli.score:main",
         ]

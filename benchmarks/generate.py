@@ -28,7 +28,7 @@ import ctranslate2
 from nmtkit import Translator
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.decoding.config import SearchConfig, StreamConfig
-from nmtkit.exporting import to_ctranslate2
+from nmtkit.exporting.ctranslate2 import to_ctranslate2
 from nmtkit.text import read_lines
 
 TICK = os.sysconf("SC_CLK_TCK")

@@ -11,7 +11,8 @@ import pickle
 import re
 import shutil
 import zipfile
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -64,6 +65,10 @@ class Checkpoint:
         if which == "ema" and self.ema is None:
             raise UserError("--weights ema: the checkpoint has no moving average, it was trained without --ema")
         return self.weights if which == "trained" or self.ema is None else self.ema
+
+    def without_training(self, which: str = "auto") -> "Checkpoint":
+        """The same with the `chosen` weights alone, and nothing that only a training needs."""
+        return replace(self, weights=self.chosen(which), optimizer=None, ema=None)
 
     def build_model(self, which: str = "auto") -> Transformer:
         """The model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
@@ -123,7 +128,7 @@ def read_progress(path: Path) -> dict[str, Any]:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            progress: dict[str, Any] = _read_header(archive.read("archive/data/0"))["progress"]
+            progress: dict[str, Any] = read_header(archive.read("archive/data/0"))["progress"]
             return progress
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
@@ -159,8 +164,9 @@ def link_checkpoint(path: Path, name: str) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    header = {
+def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Everything but the tensors and the tokenizers, as JSON values."""
+    return {
         "format": FORMAT,
         "version": VERSION,
         "model": checkpoint.model_config.to_dict(),
@@ -170,6 +176,37 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
         "tokenizer": {"source": checkpoint.source.kind, "target": checkpoint.target.kind},
         "progress": checkpoint.progress,
     }
+
+
+def read_header(content: bytes) -> dict[str, Any]:
+    """The inverse, of its JSON. UserError where it is of another format or of a newer version."""
+    header: dict[str, Any] = json.loads(content)
+    if header["format"] != FORMAT:
+        raise UserError("not a checkpoint of nmtkit")
+    if header["version"] != VERSION:
+        raise UserError(f"format version {header['version']}, this nmtkit reads {VERSION}: use a newer nmtkit")
+    return header
+
+
+def from_header(
+    header: dict[str, Any], weights: dict[str, Tensor], tokenizer: Callable[[str], Tokenizer], **training: Any
+) -> Checkpoint:
+    """The checkpoint of a header, given its weights, and the tokenizer of each side, "source" or "target"."""
+    source = tokenizer("source")
+    return Checkpoint(
+        ModelConfig.from_dict(header["model"]),
+        weights,
+        header["source_language"],
+        header["target_language"],
+        source,
+        source if header["joined_vocabulary"] else tokenizer("target"),
+        header["progress"],
+        **training,
+    )
+
+
+def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    header = to_header(checkpoint)
     sides = {"source": checkpoint.source} | ({} if checkpoint.joined else {"target": checkpoint.target})
     tensors: dict[str, Tensor] = {}
     for side, tokenizer in sides.items():
@@ -185,28 +222,14 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _from_tensors(tensors: dict[str, Tensor]) -> Checkpoint:
-    header = _read_header(_to_bytes(tensors["header"]))
-    source = _tokenizer("source", header, tensors)
-    return Checkpoint(
-        model_config=ModelConfig.from_dict(header["model"]),
-        weights=_with_prefix(_WEIGHTS, tensors),
-        source_language=header["source_language"],
-        target_language=header["target_language"],
-        source=source,
-        target=source if header["joined_vocabulary"] else _tokenizer("target", header, tensors),
-        progress=header["progress"],
+    header = read_header(_to_bytes(tensors["header"]))
+    return from_header(
+        header,
+        _with_prefix(_WEIGHTS, tensors),
+        lambda side: _tokenizer(side, header, tensors),
         optimizer=_with_prefix(_OPTIMIZER, tensors) or None,
         ema=_with_prefix(_EMA, tensors) or None,
     )
-
-
-def _read_header(content: bytes) -> dict[str, Any]:
-    header: dict[str, Any] = json.loads(content)
-    if header["format"] != FORMAT:
-        raise UserError("not a checkpoint of nmtkit")
-    if header["version"] != VERSION:
-        raise UserError(f"format version {header['version']}, this nmtkit reads {VERSION}: use a newer nmtkit")
-    return header
 
 
 def _tokenizer(side: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> Tokenizer:

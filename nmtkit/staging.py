@@ -30,7 +30,7 @@ def staged_folder(destination: Path, may_replace: Callable[[Path], bool]) -> Ite
                 replaced.rename(destination)
             shutil.rmtree(replaced, ignore_errors=True)  # killed after both
             if destination.exists() and not _is_replaceable(destination, may_replace):
-                raise UserError(f"{destination} exists and is not a dataset: choose another destination, or remove it")
+                raise UserError(f"{destination} exists and is something else: choose another destination, or remove it")
             yield staging
             _sync(staging)
             if destination.exists():

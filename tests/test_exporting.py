@@ -1,17 +1,25 @@
-"""The exported model computes what ours does, by the other engine's own word."""
+"""What is exported is the model: by the other engine's own word, and bit by bit on the way back."""
 
 import itertools
+import json
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from conftest import Run
 
-from nmtkit.checkpoint import Checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.exporting import to_ctranslate2
+from nmtkit.exporting.ctranslate2 import to_ctranslate2
+from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.vocab import SPECIALS, Vocabulary
 
 LINES = ["the dog runs", "a cat on the street", "die katze läuft über die straße", "ein hund"]
 
@@ -36,7 +44,7 @@ def test_ctranslate2_gives_the_same_greedy_tokens_and_log_probabilities(
     assert [result.hypotheses[0] for result in theirs] == tokens
     for score, candidate in zip(engine.score_batch(sources, tokens), best, strict=True):
         assert score.log_probs == pytest.approx(candidate.token_log_probs, abs=1e-4)
-    assert (tmp_path / "exported" / "source.spm.model").read_bytes() == checkpoint.source.model
+    assert (tmp_path / "exported" / "spm.model").read_bytes() == checkpoint.source.model
 
 
 @pytest.mark.parametrize("changes", [{"attention_window": 2}, {"d_k": 4, "d_v": 8}])
@@ -47,3 +55,142 @@ def test_what_ctranslate2_does_not_know_is_refused(
     with pytest.raises(UserError, match="cannot be exported"):
         to_ctranslate2(make_checkpoint(**changes), tmp_path / "exported")
     assert list(tmp_path.iterdir()) == []
+
+
+# The command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def export(run_here: Run, tiny_checkpoint: Path) -> Run:
+    """Run nmt-export with the tiny checkpoint."""
+    return partial(run_here, "nmt-export", tiny_checkpoint)
+
+
+def refusal(done: Any) -> str:
+    """The one line with which the command refuses."""
+    assert (done.returncode, done.stdout) == (2, b""), done.stderr
+    (line,) = done.stderr.decode().splitlines()
+    return str(line)
+
+
+def test_what_stands_in_a_folder_for_ctranslate2_is_all_that_translating_needs(
+    export: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    from sentencepiece import SentencePieceProcessor
+
+    done = export("--to", "ctranslate2", "--output", tmp_path / "engine")
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    engine = ctranslate2.Translator(str(tmp_path / "engine"), device="cpu", intra_threads=1)
+    pieces = SentencePieceProcessor(model_file=str(tmp_path / "engine/spm.model"))
+    theirs = engine.translate_batch(pieces.encode(LINES, out_type=str), beam_size=1, max_decoding_length=9)
+    ours = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+    assert [pieces.decode(result.hypotheses[0]) for result in theirs] == ours.translate(
+        LINES, beam=1, max_len_a=0, max_len_b=9
+    )
+
+
+def test_the_weights_for_ctranslate2_may_be_smaller_numbers(export: Run, tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    assert export("--to", "ctranslate2", "--quantization", "int8", "--output", tmp_path / "engine").returncode == 0
+    engine = ctranslate2.Translator(str(tmp_path / "engine"), device="cpu", intra_threads=1)
+    assert engine.compute_type.startswith("int8")
+
+
+def test_a_folder_of_safetensors_becomes_the_same_checkpoint_again(
+    export: Run, run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("safetensors.torch")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    done = run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "back.pt").read_bytes() == tiny_checkpoint.read_bytes()
+    tensors = library.load_file(tmp_path / "model/model.safetensors")
+    weights = load_checkpoint(tiny_checkpoint).weights
+    assert tensors.keys() == weights.keys()
+    assert all(torch.equal(tensors[name], weights[name]) for name in weights)
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        *("config.json", "model.safetensors", "spm.model", "vocab.txt")
+    ]
+
+
+def test_two_vocabularies_and_the_chosen_weights_go_there_and_back(
+    make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    checkpoint = make_checkpoint(share_embeddings="decoder")
+    size = len(checkpoint.source.vocab)
+    source, target = (
+        SpaceTokenizer(Vocabulary([*SPECIALS, *(f"{side}{n}" for n in range(size - len(SPECIALS)))])) for side in "st"
+    )
+    ema = {name: tensor + 1 for name, tensor in checkpoint.weights.items()}
+    save_checkpoint(tmp_path / "a.pt", replace(checkpoint, source=source, target=target, ema=ema))
+    for path, to, output in (("a.pt", "safetensors", "model"), ("model", "checkpoint", "b.pt")):
+        assert run_here("nmt-export", tmp_path / path, "--to", to, "--output", tmp_path / output).returncode == 0
+    back = load_checkpoint(tmp_path / "b.pt")
+    assert (back.source.vocab, back.target.vocab) == (source.vocab, target.vocab)
+    assert (back.ema, back.optimizer, back.progress) == (None, None, checkpoint.progress)
+    assert all(torch.equal(back.weights[name], ema[name]) for name in ema)
+
+
+def test_only_an_export_is_replaced_and_only_by_force(export: Run, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    to_safetensors = partial(export, "--to", "safetensors", "--output", tmp_path / "model")
+    (tmp_path / "model").mkdir()
+    assert to_safetensors().returncode == 0
+    assert "model exists: replace it with --force" in refusal(to_safetensors())
+    assert to_safetensors("--force").returncode == 0
+    (tmp_path / "model/thesis").touch()
+    assert "exists and is something else" in refusal(to_safetensors("--force"))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    checkpoint = partial(export, "--to", "checkpoint", "--output", tmp_path / "model.pt")
+    assert checkpoint().returncode == 0
+    assert "model.pt exists" in refusal(checkpoint())
+    assert checkpoint("--force").returncode == 0
+
+
+@pytest.mark.parametrize("package", ["ctranslate2", "safetensors"])
+def test_a_missing_package_is_named_with_the_way_to_get_it(
+    package: str, export: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (package, f"{package}.specs", f"{package}.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    message = refusal(export("--to", package, "--output", tmp_path / "model"))
+    assert message == f'nmt-export: this format needs the package {package}: pip install "nmtkit[export]"'
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("model.safetensors", None, "has no model.safetensors"),
+        ("config.json", None, "has no config.json"),
+        ("vocab.txt", None, "vocab.txt"),
+        ("model.safetensors", b"not at all", "not a model that nmt-export has written"),
+        ("config.json", b"[]", "not a model that nmt-export has written"),
+        ("config.json", {"version": 99}, "version 99"),
+        ("config.json", {"format": "other"}, "not a checkpoint of nmtkit"),
+        ("config.json", {"model": {"d_model": 32, "heads": 2}}, "the weights do not fit the model"),
+        ("spm.model", b"", "not a SentencePiece model"),
+    ],
+)
+def test_a_folder_that_is_no_export_is_refused(
+    name: str, content: bytes | dict[str, Any] | None, words: str, export: Run, run_here: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    path = tmp_path / "model" / name
+    if content is None:
+        path.unlink()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | content))
+    done = run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt")
+    assert words in refusal(done)
+    assert not (tmp_path / "back.pt").exists()
+
+
+def test_options_without_effect_are_refused(export: Run, tmp_path: Path) -> None:
+    done = export("--to", "safetensors", "--quantization", "int8", "--output", tmp_path / "model")
+    assert "--quantization has no effect with --to safetensors" in refusal(done)

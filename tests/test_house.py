@@ -16,7 +16,7 @@ import click
 import pytest
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = ("preprocess", "train", "average", "generate", "score")
+COMMANDS = ("preprocess", "train", "average", "export", "generate", "score")
 
 # From the ground up. A module imports what stands on lower floors, and what stands in its own entry of its own floor;
 # neighbours on one floor do not know each other. The picture of it is in docs/architecture.md.
@@ -29,7 +29,7 @@ FLOORS: list[list[str]] = [
     ["decoding"],
     ["averaging", "exporting", "preprocessing", "training"],
     ["cli.options"],
-    ["cli.average", "cli.generate", "cli.preprocess", "cli.score", "cli.train", "__init__"],
+    ["cli.average", "cli.export", "cli.generate", "cli.preprocess", "cli.score", "cli.train", "__init__"],
 ]
 
 
@@ -91,7 +91,7 @@ def test_no_module_imports_itself_on_any_way_deferred_imports_counted() -> None:
 
 
 def test_every_module_has_its_place_in_the_description_of_the_house() -> None:
-    described = set(re.findall(r"`([a-z_.]+)`", (ROOT / "docs/architecture.md").read_text(encoding="utf-8")))
+    described = set(re.findall(r"`([a-z0-9_.]+)`", (ROOT / "docs/architecture.md").read_text(encoding="utf-8")))
     inside = {module.partition(".")[2] for module in imports() if not module.startswith("cli") and "." in module}
     assert inside - described - {"config"} == set()
 
@@ -187,7 +187,7 @@ def test_documents_name_flags_that_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     known = set().union(*(flags(command) for command in COMMANDS)) | OTHERS
     assert set(FLAG.findall(text)) - known == set()
-    for command, arguments in re.findall(r"\bnmt-(preprocess|train|average|generate|score)\b([^\n|;`&]*)", text):
+    for command, arguments in re.findall(r"\bnmt-(preprocess|train|average|export|generate|score)\b([^\n|;`&]*)", text):
         assert set(FLAG.findall(arguments)) - flags(command) == set(), f"nmt-{command}{arguments}"
 
 
@@ -195,7 +195,7 @@ def test_documents_name_flags_that_exist(document: Path) -> None:
 def test_documents_show_commands_that_can_be_given(document: Path) -> None:
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        for name, words in re.findall(r"\bnmt-(preprocess|train|average|generate|score) ([^\n|<>]*)", block):
+        for name, words in re.findall(r"\bnmt-(preprocess|train|average|export|generate|score) ([^\n|<>]*)", block):
             main = import_module(f"nmtkit.cli.{name}").main
             arguments = re.sub(r"--config \S+", "", words)  # a file that is not there
             main.make_context(f"nmt-{name}", shlex.split(arguments))

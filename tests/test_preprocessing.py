@@ -383,7 +383,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "a destination that is something else": (
         {"thesis/chapter1": b"It was a dark and stormy night.\n"},
         ["--destdir", "{folder}/thesis"],
-        "thesis exists and is not a dataset",
+        "thesis exists and is something else",
     ),
     "one language twice": ({}, ["-t", "en"], "--source-lang and --target-lang are both en"),
     "a language with a slash": ({}, ["-t", "../de"], r"--target-lang '\.\./de'"),

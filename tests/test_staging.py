@@ -66,7 +66,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
         (tmp_path / "result").mkdir()
     (tmp_path / "result" / "thesis" if kind == "folder" else tmp_path / "result").write_text("years of work")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="exists and is not a dataset"), staged_folder(tmp_path / "result", never):
+    with pytest.raises(UserError, match="exists and is something else"), staged_folder(tmp_path / "result", never):
         pass
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -1,4 +1,4 @@
-"""Models for other engines: CTranslate2's format, with the tokenizer beside it."""
+"""A folder for CTranslate2, the C++ engine."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -9,29 +9,34 @@ from torch import Tensor, nn
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
+from nmtkit.exporting.folder import export_folder
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions, sinusoids
 from nmtkit.model.transformer import Transformer
-from nmtkit.staging import staged_folder
 from nmtkit.vocab import SPECIALS
 
 POSITIONS = 4096  # rows of the table of sines: CTranslate2 computes its own in another order
 
 
 def to_ctranslate2(
-    checkpoint: Checkpoint, folder: Path, weights: str = "auto", quantization: str | None = None
+    checkpoint: Checkpoint,
+    folder: Path,
+    weights: str = "auto",
+    quantization: str | None = None,
+    *,
+    replace: bool = False,
 ) -> None:
     """Write a checkpoint as a CTranslate2 model, which appears whole or not at all.
 
-    SentencePiece models stand beside it, for whoever cuts the text into pieces. `weights` are as in `WeightsConfig`;
-    `quantization` is a type of CTranslate2, such as int8, or None for float32. Raises UserError where the package is
-    missing, or the model has a part that the engine does not know.
+    Its tokenizers stand beside it, for whoever cuts the text into pieces. `weights` are as in `WeightsConfig`;
+    `quantization` is one of `QUANTIZATIONS`, or None for float32. Raises UserError where the package is missing, the
+    folder is taken, or the model has a part that the engine does not know.
     """
     try:
         from ctranslate2.specs import TransformerSpec
     except ImportError as error:
-        raise UserError('exporting needs the package ctranslate2: pip install "nmtkit[export]"') from error
+        raise UserError('this format needs the package ctranslate2: pip install "nmtkit[export]"') from error
     config = checkpoint.model_config
     _check_known_to_ctranslate2(config)
     spec = TransformerSpec.from_config(
@@ -45,11 +50,8 @@ def to_ctranslate2(
     _fill_transformer(spec, checkpoint.build_model(weights))
     spec.validate()
     spec.optimize(quantization=quantization)
-    with staged_folder(folder, lambda taken: (taken / "model.bin").is_file()) as staging:
+    with export_folder(folder, checkpoint, replace) as staging:
         spec.save(str(staging))
-        for side, tokenizer in (("source", checkpoint.source), ("target", checkpoint.target)):
-            if tokenizer.model:
-                (staging / f"{side}.spm.model").write_bytes(tokenizer.model)
 
 
 def _check_known_to_ctranslate2(config: ModelConfig) -> None:

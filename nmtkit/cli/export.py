@@ -1,0 +1,67 @@
+"""nmt-export: checkpoints for other programs, and back."""
+
+from pathlib import Path
+
+import click
+
+from nmtkit.cli.options import ConfigOption, command, options, refuse_idle
+from nmtkit.exporting.config import ExportConfig
+from nmtkit.log import LogConfig, configure, logger
+from nmtkit.model.config import WeightsConfig
+
+CTRANSLATE2, SAFETENSORS, CHECKPOINT = "ctranslate2", "safetensors", "checkpoint"
+
+
+@command("nmt-export")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option(
+    "--to",
+    "target",
+    cls=ConfigOption,
+    heading="Result",
+    required=True,
+    type=click.Choice((CTRANSLATE2, SAFETENSORS, CHECKPOINT)),
+    help="ctranslate2: a folder for that engine. safetensors: a folder with model.safetensors and config.json. "
+    "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the state of a training.",
+)
+@click.option(
+    "--output",
+    cls=ConfigOption,
+    heading="Result",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The folder to make, or the file with --to checkpoint; it appears when it is complete.",
+)
+@options(export=ExportConfig, choice=WeightsConfig, log=LogConfig)
+def main(
+    checkpoint: Path, target: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig
+) -> None:
+    """Export CHECKPOINT, which may also be a folder of safetensors that this command has made.
+
+    \b
+    nmt-export averaged.pt --to ctranslate2 --quantization int8 --output ende-ct2
+    nmt-export averaged.pt --to safetensors --output ende
+    nmt-export ende --to checkpoint --output averaged.pt
+
+    The vocabularies and SentencePiece models come along. What stands at --output is only replaced with --force, and
+    only if an export has made it. ctranslate2 and safetensors need their packages: pip install "nmtkit[export]".
+    """
+    configure(log)
+    if target != CTRANSLATE2:
+        refuse_idle(("quantization",), f"with --to {target}")
+
+    from nmtkit.checkpoint import load_checkpoint, save_checkpoint
+    from nmtkit.exporting.ctranslate2 import to_ctranslate2
+    from nmtkit.exporting.folder import check_free
+    from nmtkit.exporting.safetensors import from_safetensors, to_safetensors
+
+    check_free(output, export.force)
+    loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
+    if target == CTRANSLATE2:
+        to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
+    elif target == SAFETENSORS:
+        to_safetensors(loaded, output, choice.weights, replace=export.force)
+    else:
+        save_checkpoint(output, loaded.without_training(choice.weights))
+    logger.info("%s: the model of %s", output, checkpoint)

@@ -1,0 +1,21 @@
+"""The options of an export."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nmtkit.config import Config, option
+
+QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+
+
+@dataclass(frozen=True)
+class ExportConfig(Config):
+    heading: ClassVar[str] = "Result"
+
+    quantization: str | None = option(
+        None,
+        choices=QUANTIZATIONS,
+        unset="float32",
+        help="With --to ctranslate2: the number format of its weights.",
+    )
+    force: bool = option(False, help="Replace what an earlier export has left at --output.")
