@@ -30,7 +30,7 @@ lint: $(INSTALLED)  ## Check style (ruff) and types (mypy)
 	mypy
 
 test: lint  ## Check style and types, and run the whole test suite
-	pytest
+	pytest -n auto --maxprocesses 8 --dist worksteal
 
 demo: $(INSTALLED)  ## Train on a built-in language pair and translate its unseen test set: about 3 minutes
 	@$(MAKE) --no-print-directory -C examples/demo

@@ -31,7 +31,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "ruff"],
+        "dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
     },
     entry_points={
