@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from nmtkit.data.batch import collate
+from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batching import cut
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.scoring import bleu, tokenized_bleu
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import UserError
+from nmtkit.errors import RunError, UserError
+from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SPACE
 from nmtkit.training.config import ValidationConfig
@@ -73,9 +74,8 @@ class Validator:
         for number in range(ranks.rank, len(self.batches), ranks.size):
             if give_up():
                 break
-            batch = collate(self.split, self.batches[number]).to(ranks.device)
-            loss, nll = batch_loss(model, batch, self.smoothing)
-            sums[2 * number : 2 * number + 2] = loss.item(), nll.item()
+            batch = collate(self.split, self.batches[number])
+            sums[2 * number : 2 * number + 2] = self._losses(model, batch, ranks.device)
         *sums, given_up = ranks.sum([*sums, give_up()])
         if given_up:
             return None
@@ -89,6 +89,22 @@ class Validator:
             return None
         value, samples = translated
         return Results(values | {"valid_bleu": value}, samples)
+
+    def _losses(self, model: Transformer, batch: Batch, device: torch.device) -> list[float]:
+        """Loss and nll of a batch; in halves where the memory is not enough for it."""
+        try:
+            return [value.item() for value in batch_loss(model, batch.to(device), self.smoothing)]
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(batch.src) == 1:
+                lengths = f"{batch.src.size(1)} and {batch.tgt_out.size(1)} tokens"
+                raise RunError(
+                    f"out of memory for one pair of split '{VALIDATION}' of {lengths}: take text without such sentences"
+                ) from error
+        half = len(batch.src) // 2  # tried here, where what the whole held has been freed
+        halves = (self._losses(model, batch.rows(rows), device) for rows in (slice(half), slice(half, None)))
+        return [sum(values) for values in zip(*halves, strict=True)]
 
     def _bleu(self, model: Transformer, ranks: Ranks, give_up: Callable[[], bool]) -> tuple[float, list[Sample]] | None:
         """BLEU of the translations of the split, against its targets as the tokenizer gives them back."""
