@@ -21,7 +21,7 @@ $(INSTALLED): setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet -c constraints.txt torch==2.13.0
 	$(VENV)/bin/pip install --quiet -c constraints.txt setuptools
-	$(VENV)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,export]'
+	$(VENV)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,export,serve]'
 	touch $@
 
 lint: $(INSTALLED)  ## Check style (ruff) and types (mypy)

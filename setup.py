@@ -18,7 +18,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["nmtkit", "nmtkit.*"]),
-    package_data={"nmtkit": ["py.typed"]},
+    package_data={"nmtkit": ["py.typed", "serving/page.html"]},
     install_requires=[
         "click>=8.1",
         "numpy>=1.26",
@@ -33,6 +33,7 @@ setup(
     extras_require={
         "dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
+        "serve": ["uvicorn>=0.30"],
     },
     entry_points={
         "console_scripts": [

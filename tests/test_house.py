@@ -27,7 +27,7 @@ FLOORS: list[list[str]] = [
     ["data", "model"],
     ["checkpoint"],
     ["decoding"],
-    ["averaging", "exporting", "preprocessing", "training"],
+    ["averaging", "exporting", "preprocessing", "serving", "training"],
     ["cli.options"],
     ["cli.average", "cli.export", "cli.generate", "cli.preprocess", "cli.score", "cli.train", "__init__"],
 ]

@@ -24,10 +24,12 @@ from nmtkit.decoding.tally import Tally
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger
 from nmtkit.model.config import WeightsConfig
+from nmtkit.serving.config import ServeConfig
 from nmtkit.staging import resumable_file
 from nmtkit.text import read_lines, read_raw_lines, read_raw_stdin
 
 if TYPE_CHECKING:
+    from nmtkit.checkpoint import Checkpoint
     from nmtkit.data.binary import TokenFile
     from nmtkit.data.corpus import Split
     from nmtkit.decoding.translation import Translation
@@ -110,6 +112,7 @@ class EvaluationConfig(Config):
     search=SearchConfig,
     batches=StreamConfig,
     evaluation=EvaluationConfig,
+    server=ServeConfig,
     engine=EngineConfig,
     log=LogConfig,
 )
@@ -124,6 +127,7 @@ def main(
     search: SearchConfig,
     batches: StreamConfig,
     evaluation: EvaluationConfig,
+    server: ServeConfig,
     engine: EngineConfig,
     log: LogConfig,
 ) -> None:
@@ -133,6 +137,7 @@ def main(
     nmt-generate --checkpoint averaged.pt < input.en > output.de
     nmt-generate --checkpoint averaged.pt --input input.en.gz --output output.de
     nmt-generate --checkpoint averaged.pt data-bin/en-de --split test --sacrebleu
+    nmt-generate --checkpoint averaged.pt --serve 8080
 
     There is one line of output for each line of input, in order. A line ends at a line feed and nowhere else; a
     carriage return before it is white space to the tokenizer and does not come back. Blank lines stay blank. Bytes
@@ -141,9 +146,13 @@ def main(
     configure(log)
     source, result = _standard_streams(source, result)
     _check_usage(dataset, source, result, evaluation)
+    if server.serve is None:
+        refuse_idle(server.to_dict(), "without --serve")
+    else:
+        _check_serving(dataset, search, asked)
     if result.format == "pharaoh":
         search = replace(search, alignment=True)
-    _check_search(search, asked, result)
+    _check_search(search, asked, result, server)
     companions = Companions(asked)
     layout = "log_prob" if asked.score is not None and result.format == "text" else result.format
 
@@ -152,6 +161,9 @@ def main(
 
     loaded = [load_checkpoint(path) for path in checkpoint]
     translator = Translator.of(loaded, engine, choice, checkpoint)
+    if server.serve is not None:
+        _serve(translator, companions, search, batches, server, loaded[0])
+        return
     split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint[0], translator)
     references = _references(evaluation, split, source.input, translator)
     companions.check_length(partial(_countable_lines, split, source.input))
@@ -202,7 +214,16 @@ def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig
         raise UserError("--resume does not see the lines that were translated before: score the finished file")
 
 
-def _check_search(search: SearchConfig, asked: RequestConfig, result: OutputConfig) -> None:
+def _check_serving(dataset: Path | None, search: SearchConfig, asked: RequestConfig) -> None:
+    """Refuse options that are about a text, or that each request has for itself."""
+    if dataset is not None:
+        raise UserError(f"--serve takes what is sent to it, and no DATASET: {dataset}")
+    about_text = [name for config in (InputConfig, OutputConfig, EvaluationConfig) for name in config().to_dict()]
+    refuse_idle((*about_text, "prefix", "constraints", "score", "buffer"), "with --serve")
+    refuse_idle(("nbest", "alignment"), "with --serve: each request asks for itself")
+
+
+def _check_search(search: SearchConfig, asked: RequestConfig, result: OutputConfig, server: ServeConfig) -> None:
     """Refuse options of a search that is not the one asked for."""
     if asked.score is not None:
         penalty, alignment = {"length_penalty", "length_penalty_form"}, {"alignment", "alignment_layer"}
@@ -215,14 +236,34 @@ def _check_search(search: SearchConfig, asked: RequestConfig, result: OutputConf
         refuse_idle(("top_k", "top_p", "temperature", "seed"), "without --sampling")
     if (asked.constraints or asked.glossary) and (search.sampling or search.diverse_groups > 1):
         raise UserError("--constraints and --glossary need a beam without --sampling and --diverse-groups")
-    if result.format == "text":
+    if result.format == "text" and server.serve is None:
         refuse_idle(("alignment",), "with --format text: take jsonl, tsv or pharaoh")
-    if not search.attends:
+    if not search.attends and server.serve is None:
         refuse_idle(("alignment_layer",), "without --alignment")
     if search.diverse_groups == 1:
         refuse_idle(("diversity",), "without --diverse-groups")
     if search.length_penalty_form == "none":
         refuse_idle(("length_penalty",), "with --length-penalty-form none")
+
+
+def _serve(
+    translator: "Translator",
+    companions: Companions,
+    search: SearchConfig,
+    batches: StreamConfig,
+    server: ServeConfig,
+    checkpoint: "Checkpoint",
+) -> None:
+    try:
+        from nmtkit.serving.server import serve
+    except ModuleNotFoundError as error:
+        raise UserError(f'--serve needs the package {error.name}: pip install "nmtkit[serve]"') from error
+
+    def translate(lines: Sequence[str], config: SearchConfig) -> list["Translation"]:
+        return list(translator.stream_chunks(companions.attach([lines]), config, batches))
+
+    languages = (checkpoint.source_language, checkpoint.target_language)
+    serve(translate, search, translator.source, languages, server)
 
 
 def _open_split(folder: Path, name: str, reading: DatasetConfig, checkpoint: Path, translator: "Translator") -> "Split":

@@ -1,0 +1,75 @@
+"""The server around the service: its socket, its signals, its end."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.errors import UserError
+from nmtkit.log import logger
+from nmtkit.serving.app import App
+from nmtkit.serving.batching import Batcher, Translate
+from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.metrics import Metrics
+from nmtkit.tokenizer import Tokenizer
+
+SECONDS_TO_ASK = 30.0  # for a client that has connected
+SECONDS_TO_DRAIN = 60
+
+
+class _Protocol(H11Protocol):
+    """Ends a connection over which no request comes."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(SECONDS_TO_ASK, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
+def serve(
+    translate: Translate, search: SearchConfig, source: Tokenizer, languages: Sequence[str], config: ServeConfig
+) -> None:
+    """Answer requests until SIGINT or SIGTERM, which are raised again when what had been asked has been answered.
+
+    Raises UserError where the address cannot be used, or the model has not what `search` asks for.
+    """
+    with _listening(config) as listener:
+        translate(["A first one."], replace(search, alignment=True))
+        metrics = Metrics()
+        batcher = Batcher(translate, config.max_queue, metrics)
+        app = App(batcher, search, source, languages, config, metrics)
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what clients do wrong is told to them
+        settings = uvicorn.Config(
+            app,
+            http=_Protocol,
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=SECONDS_TO_DRAIN,
+        )
+        host, port = listener.getsockname()[:2]
+        logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        try:
+            uvicorn.Server(settings).run(sockets=[listener])
+        finally:
+            batcher.close()
+
+
+def _listening(config: ServeConfig) -> socket.socket:
+    host, port = config.address
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family, backlog=1024)
+    except OSError as error:
+        raise UserError(f"--serve {config.serve}: {error.strerror or error}") from error

@@ -1,0 +1,106 @@
+"""A headless Chromium, driven over WebDriver, whose protocol is JSON over HTTP."""
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-dev-shm-usage",
+        "--window-size=1100,560",
+    ),
+)
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the name that the standard gives to a reference
+
+
+def programs() -> tuple[str, str] | None:
+    """The browser and its driver, where both are installed."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    return (browser, driver) if browser and driver else None
+
+
+class Browser:
+    """A window; a context manager that closes it. `profile` is an empty folder."""
+
+    def __init__(self, profile: Path, *, phone: bool = False, dark: bool = False) -> None:
+        found = programs()
+        assert found is not None
+        binary, driver = found
+        self._driver = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, text=True)
+        assert self._driver.stdout is not None
+        port = next(
+            match[1] for line in self._driver.stdout if (match := re.search(r"successfully on port (\d+)", line))
+        )
+        self._address = f"http://127.0.0.1:{port}/session"
+        flags = [*FLAGS, f"--user-data-dir={profile}", *(["--force-dark-mode"] if dark else [])]
+        options: dict[str, Any] = {"binary": binary, "args": flags}
+        if phone:
+            options["mobileEmulation"] = {"deviceMetrics": {"width": 360, "height": 740, "pixelRatio": 2}}
+        session = self._call("POST", "", {"capabilities": {"alwaysMatch": {"goog:chromeOptions": options}}})
+        self._address += f"/{session['sessionId']}"
+
+    def __enter__(self) -> "Browser":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._call("DELETE", "")
+        finally:
+            self._driver.terminate()
+            self._driver.communicate(timeout=20)
+
+    def open(self, address: str) -> None:
+        self._call("POST", "/url", {"url": address})
+
+    def type(self, selector: str, text: str) -> None:
+        self._call("POST", f"/element/{self._find(selector)}/value", {"text": text})
+
+    def click(self, selector: str) -> None:
+        self._call("POST", f"/element/{self._find(selector)}/click", {})
+
+    def hover(self, selector: str) -> None:
+        move = {"type": "pointerMove", "duration": 0, "x": 0, "y": 0, "origin": {_ELEMENT: self._find(selector)}}
+        pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}
+        self._call("POST", "/actions", {"actions": [pointer]})
+
+    def texts(self, selector: str) -> list[str]:
+        """The text of each element."""
+        script = "return [...document.querySelectorAll(arguments[0])].map(element => element.textContent)"
+        return list(self.run(script, selector))
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self._call("POST", "/execute/sync", {"script": script, "args": arguments})
+
+    def wait_for(self, selector: str, seconds: float = 20) -> None:
+        end = time.monotonic() + seconds
+        while not self.texts(selector):
+            assert time.monotonic() < end, f"no {selector}: {self.texts('body')}"
+            time.sleep(0.05)
+
+    def screenshot(self) -> bytes:
+        return base64.b64decode(self._call("GET", "/screenshot"))
+
+    def _find(self, selector: str) -> str:
+        found = self._call("POST", "/element", {"using": "css selector", "value": selector})
+        return str(found[_ELEMENT])
+
+    def _call(self, method: str, path: str, values: Any = None) -> Any:
+        body = None if values is None else json.dumps(values).encode()
+        request = urllib.request.Request(
+            self._address + path, body, {"content-type": "application/json"}, method=method
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.load(response)["value"]

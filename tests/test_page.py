@@ -1,0 +1,74 @@
+"""The page that nmt-generate --serve shows, in a browser."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Browser, programs
+from running_server import Server
+
+from nmtkit import Translator
+from nmtkit.decoding.config import SearchConfig
+
+pytest.importorskip("uvicorn")
+pytestmark = pytest.mark.skipif(programs() is None, reason="chromium and chromedriver are not installed")
+
+LINES = ["the dog runs on the street", "", "die katze läuft"]
+
+
+@pytest.fixture(scope="module")
+def server(tiny_checkpoint: Path) -> Iterator[Server]:
+    running = Server(tiny_checkpoint)
+    yield running
+    if running.process.poll() is None:
+        running.end()
+
+
+def test_a_text_is_typed_translated_and_its_words_show_what_they_come_from(
+    server: Server, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+    expected = list(translator.stream(LINES, SearchConfig(beam=3, max_len_b=3, alignment=True)))
+    with Browser(tmp_path) as browser:
+        browser.open(server.address)
+        browser.wait_for("body[data-source]")
+        assert browser.texts("h1") == ["English to German"]
+        browser.type("#text", "\n".join(LINES))
+        browser.click("#button")
+        browser.wait_for("#output .target")
+        assert browser.texts(".target") == [translation.text for translation in expected]
+        assert browser.texts(".source") == LINES
+        for line, side in ((0, "target"), (0, "source"), (2, "target")):
+            own, other = (1, 0) if side == "target" else (0, 1)
+            pairs = expected[line].candidates[0].alignment or ()
+            number = pairs[0][own]
+            partners = {pair[other] for pair in pairs if pair[own] == number}
+            browser.hover(f'[data-line="{line}"][data-side="{side}"][data-number="{number}"]')
+            marked = "return [...document.querySelectorAll(arguments[0])].map(e => [e.dataset.line, e.dataset.number])"
+            assert browser.run(marked, ".here") == [[str(line), str(number)]]
+            assert {tuple(place) for place in browser.run(marked, ".there")} == {
+                (str(line), str(partner)) for partner in partners
+            }
+        browser.hover("h1")
+        assert browser.texts(".here, .there") == []
+
+
+def test_a_phone_shows_all_of_it_and_errors_are_told(server: Server, tmp_path: Path) -> None:
+    with Browser(tmp_path, phone=True, dark=True) as browser:
+        browser.open(server.address)
+        browser.type("#text", f"{LINES[0]} {'dog' * 40}")
+        browser.click("#button")
+        browser.wait_for("#output .target")
+        assert browser.run("return [innerWidth, document.documentElement.scrollWidth]") == [360, 360]
+        assert browser.run("return matchMedia('(prefers-color-scheme: dark)').matches")
+        browser.click("#output .word")
+        assert len(browser.texts(".here")) == 1
+        browser.run("document.querySelector('#text').value = 'a dog\\n'.repeat(1000)")
+        browser.click("#button")
+        browser.wait_for("#status.bad")
+        assert browser.texts("#status") == ["1001 lines are too many, 1000 may be sent"]
+        server.end()
+        browser.run("document.querySelector('#text').value = 'a dog'")
+        browser.click("#button")
+        browser.wait_for("#status.bad")
+        assert browser.texts("#status") == ["The server does not answer."]
