@@ -6,13 +6,13 @@ VENV := .venv
 INSTALLED := $(VENV)/installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja
+RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big
 
 .DEFAULT_GOAL := help
 .PHONY: help install lint test clean $(RECIPES)
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' Makefile
 
 install: $(INSTALLED)  ## Make .venv with nmtkit and its development tools in it
 
@@ -43,6 +43,21 @@ multi30k-bpe: $(INSTALLED)  ## The published Multi30k experiment on segmented te
 
 tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_DIR)
 	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(abspath $(TANAKA_DIR))
+
+# Each takes GPUS, NODES, DATA_DIR, SMOKE=1 and all that examples/wmt14/README.md names.
+wmt14 = @$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(abspath $(DATA_DIR))
+
+wmt14-en-de: $(INSTALLED)  ## The paper's base model, WMT 2014 English to German, from the download to BLEU (GPUS, DATA_DIR, SMOKE=1)
+	$(wmt14) PAIR=en-de SIZE=base
+
+wmt14-en-de-big: $(INSTALLED)  ## The same with the big model
+	$(wmt14) PAIR=en-de SIZE=big
+
+wmt14-en-fr: $(INSTALLED)  ## The base model, English to French
+	$(wmt14) PAIR=en-fr SIZE=base
+
+wmt14-en-fr-big: $(INSTALLED)  ## The big model, English to French
+	$(wmt14) PAIR=en-fr SIZE=big
 
 clean:  ## Remove the environment and everything that the recipes have made
 	rm -rf $(VENV) examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache

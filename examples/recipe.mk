@@ -9,22 +9,25 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 ENDING ?= .gz
+WORK ?= work
+RUN ?= $(WORK)# where several trainings share a dataset, each has a folder of its own
 SIDES := $(foreach split,$(TRAIN) $(VALID) $(TEST),$(split).$(SOURCE)$(ENDING) $(split).$(TARGET)$(ENDING))
-TEXT := $(SIDES:%=work/text/%)
+TEXT := $(SIDES:%=$(WORK)/text/%)
 
-preprocess = nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir work/data-bin --trainpref work/text/$(TRAIN) \
-	--validpref work/text/$(VALID) --testpref work/text/$(TEST) $(PREPROCESS)
-train = nmt-train work/data-bin --save-dir work/checkpoints $(TRAINING)
-average = nmt-average work/checkpoints $(AVERAGE) --output work/averaged.pt
-generate = nmt-generate --checkpoint work/averaged.pt --input work/text/$(TEST).$(SOURCE)$(ENDING) \
-	--output work/translation.$(TARGET) $(SEARCH) --reference work/text/$(TEST).$(TARGET)$(ENDING) $(SCORES)
+preprocess = nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir $(WORK)/data-bin $(TRAIN:%=--trainpref $(WORK)/text/%) \
+	--validpref $(WORK)/text/$(VALID) --testpref $(WORK)/text/$(TEST) $(PREPROCESS)
+train = nmt-train $(WORK)/data-bin --save-dir $(RUN)/checkpoints $(TRAINING)
+average = nmt-average $(RUN)/checkpoints $(AVERAGE) --output $(RUN)/averaged.pt
+generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(WORK)/text/$(TEST).$(SOURCE)$(ENDING) \
+	--output $(RUN)/translation.$(TARGET) $(SEARCH) --reference $(WORK)/text/$(TEST).$(TARGET)$(ENDING) $(SCORES)
 
 .PHONY: score always
-score: work/scores.txt
+score: $(RUN)/scores.txt
 	@cat $<
 
-work/text/%:
-	@mkdir -p work/text
+ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
+$(WORK)/text/%:
+	@mkdir -p $(@D)
 ifneq ($(FOLDER),)
 	cp "$(FOLDER)/$*" $@
 else ifneq ($(URL),)
@@ -32,26 +35,28 @@ else ifneq ($(URL),)
 else
 	@echo "$*: $(HOW_TO_GET)" >&2; exit 1
 endif
+endif
 
 # The command that a step was last begun with: a new file only where it has changed.
-work/commands/%: always
-	@mkdir -p work/commands
-	@echo '$($*)' | cmp -s - $@ || echo '$($*)' > $@
+%.command: always
+	@mkdir -p $(@D)
+	@echo '$($(*F))' | cmp -s - $@ || echo '$($(*F))' > $@
 
-work/data-bin/dataset.json: $(TEXT) work/commands/preprocess
-	$(preprocess)
+# What stands around the commands here (ON_…, LAUNCH) is about the machine: it changes no result, and repeats no step.
+$(WORK)/data-bin/dataset.json: $(TEXT) $(WORK)/preprocess.command
+	$(strip $(preprocess) $(ON_CORES))
 
 # A new dataset or a changed command begins a new training. Without this, one that was broken off goes on.
-work/begun: work/data-bin/dataset.json work/commands/train
-	rm -rf work/checkpoints
+$(RUN)/begun: $(WORK)/data-bin/dataset.json $(RUN)/train.command
+	rm -rf $(RUN)/checkpoints
 	touch $@
 
-work/trained: work/begun
-	$(train)
+$(RUN)/trained: $(RUN)/begun
+	$(strip $(LAUNCH) $(train) $(ON_DEVICE))
 	touch $@
 
-work/averaged.pt: work/trained work/commands/average
+$(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
 	$(average)
 
-work/scores.txt: work/averaged.pt work/commands/generate
+$(RUN)/scores.txt: $(RUN)/averaged.pt $(RUN)/generate.command
 	$(generate) 2>&1 | tee $@

@@ -1,0 +1,50 @@
+"""The paper's two models: what their training took, and what they reached."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.flops import rates_of, table2_flops, training_flops
+from nmtkit.model.presets import PRESETS
+
+GPUS, GPU = 8, "P100"
+VOCABULARY = {"en-de": 37_000, "en-fr": 32_000}
+BATCH_TOKENS = 25_000  # of each side (§5.1)
+_SENTENCE = 27  # tokens of a typical sentence; the length has little weight beside that of the matrices
+
+
+@dataclass(frozen=True)
+class Training:
+    """A row of Table 2."""
+
+    arch: str
+    updates: int
+    hours: float
+    bleu: dict[str, float]  # of newstest2014, by language pair
+
+    @property
+    def flops(self) -> float:
+        """By the paper's method: time × GPUs × what one of them sustains."""
+        rates = rates_of(GPU)
+        assert rates is not None
+        return table2_flops(3600 * self.hours, GPUS, rates.single * 1e12)
+
+
+TRAININGS = {
+    "base": Training("transformer_base", 100_000, 12, {"en-de": 27.3, "en-fr": 38.1}),
+    "big": Training("transformer_big", 300_000, 84, {"en-de": 28.4, "en-fr": 41.8}),
+}
+
+
+def model_config(arch: str) -> ModelConfig:
+    """The model of a preset of nmt-train."""
+    names = {field.name for field in fields(ModelConfig)}
+    return ModelConfig(**{name: value for name, value in PRESETS[arch].items() if name in names})
+
+
+def counted_flops(model: ModelConfig, vocabulary: int, updates: int, batch_tokens: int) -> float:
+    """What the formulas of the model need, for updates of so many tokens of each side."""
+    lengths = np.full(1000, _SENTENCE)
+    a_token = training_flops(model, vocabulary, lengths, lengths) / int(lengths.sum())
+    return a_token * batch_tokens * updates

@@ -1,0 +1,82 @@
+"""Two sides of a corpus, as the archives have them, to two files of text, line by line.
+
+    python parallel_text.py FROM_SOURCE FROM_TARGET TO_SOURCE TO_TARGET
+
+Development and test sets are .sgm files: their segments are taken in order, all of them, as they are. Training text,
+plain or .gz, is cleaned: a pair is left out if a side is not UTF-8 or blank, or if both sides are the same; how many
+that were is told. Length and ratio are nmt-preprocess's to judge, which knows the tokens.
+"""
+
+import html
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+from nmtkit.errors import NmtkitError
+from nmtkit.staging import staged_file
+from nmtkit.text import read_lines, read_raw_lines
+
+_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE | re.DOTALL)
+_UNPRINTED = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")  # other tools' ends of lines, and the like
+
+Pair = tuple[str, str]
+
+
+def segments(path: Path) -> list[str]:
+    """The segments of an .sgm file, each on one line, entities (&amp;) resolved."""
+    text = "\n".join(read_lines(path))
+    return [" ".join(html.unescape(segment).split()) for segment in _SEGMENT.findall(text)]
+
+
+def side_by_side(source: Path, target: Path) -> Iterator[tuple[bytes, bytes]]:
+    """The lines of two files that must have as many."""
+    for number, (one, other) in enumerate(zip_longest(read_raw_lines(source), read_raw_lines(target)), 1):
+        if one is None or other is None:
+            ended, longer = (source, target) if one is None else (target, source)
+            sys.exit(f"{ended} ends before line {number}, {longer} goes on: the two sides must correspond line by line")
+        yield one, other
+
+
+def cleaned(pairs: Iterable[tuple[bytes, bytes]], left_out: Counter[str]) -> Iterator[Pair]:
+    """The pairs that can be learned from; the others are counted by reason."""
+    for pair in pairs:
+        try:
+            source, target = (_UNPRINTED.sub(" ", side.decode("utf-8")).strip() for side in pair)
+        except UnicodeDecodeError:
+            left_out["not UTF-8"] += 1
+            continue
+        if not (source and target):
+            left_out["a blank side"] += 1
+        elif source == target:
+            left_out["both sides the same"] += 1
+        else:
+            yield source, target
+
+
+def main(source: Path, target: Path, to_source: Path, to_target: Path) -> None:
+    left_out: Counter[str] = Counter()
+    if source.suffix == ".sgm":
+        sides = segments(source), segments(target)
+        if len(sides[0]) != len(sides[1]) or not sides[0]:
+            sys.exit(f"{source} has {len(sides[0])} segments and {target} has {len(sides[1])}")
+        pairs: Iterable[Pair] = zip(*sides, strict=True)
+    else:
+        pairs = cleaned(side_by_side(source, target), left_out)
+    with staged_file(to_source) as source_file, staged_file(to_target) as target_file:
+        count = 0
+        for one, other in pairs:
+            source_file.write(f"{one}\n".encode())
+            target_file.write(f"{other}\n".encode())
+            count += 1
+    reasons = "".join(f", {number} left out: {reason}" for reason, number in sorted(left_out.items()))
+    print(f"{to_source.stem}: {count} pairs{reasons}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    try:
+        main(*map(Path, sys.argv[1:]))
+    except NmtkitError as error:
+        sys.exit(str(error))

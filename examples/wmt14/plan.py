@@ -1,0 +1,136 @@
+"""What the recipe is going to take, before it begins: disk, memory, updates, hours on the hardware at hand, cost.
+
+Run by make, with the numbers of the recipe; a moment of training, with a model of that size, tells the pace.
+"""
+
+import argparse
+import os
+import shutil
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import archives
+import paper
+import torch
+
+from nmtkit.cli.train import apply_preset
+from nmtkit.cli.train import main as nmt_train
+from nmtkit.data.batch import Batch
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.model.transformer import Transformer
+from nmtkit.training.gradient import autocast
+from nmtkit.training.loss import batch_loss
+from nmtkit.training.summary import describe_model, duration, existing_part, peak_memory
+from nmtkit.vocab import EOS
+
+LENGTH = 32  # tokens of a trial's sentences
+TRIAL_TOKENS_ON_CPU = 256  # a side
+TRIAL_SECONDS = 1.0
+KEPT_BESIDE = 3  # checkpoints more than are averaged: the best, and one in the making; then their mean
+
+
+class Trial(NamedTuple):
+    """What a moment of training showed."""
+
+    tokens_per_second: float  # target tokens, of one device
+    memory: float  # GiB that training takes on a device
+    parameters: int
+    model: str  # its sizes, in words
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=paper.TRAININGS, required=True)
+    parser.add_argument("--list", type=Path, required=True)
+    parser.add_argument("--archives", type=Path, nargs="+", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--text-gb", type=float, required=True)
+    for name in ("vocab-size", "gpus", "nodes"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("training", nargs=argparse.REMAINDER, help="-- and the options of nmt-train")
+    return parser.parse_args()
+
+
+def training_options(flags: list[str]) -> tuple[ModelConfig, dict[str, Any]]:
+    """The model, and all options by name, that nmt-train makes of its command line."""
+    with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
+        apply_preset(context.params)
+        names = (field.name for field in fields(ModelConfig))
+        return ModelConfig(**{name: context.params[name] for name in names}), context.params
+
+
+def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.device) -> Trial:
+    """Forward and backward passes over a micro-batch, again and again for a moment."""
+    tokens = tokens if device.type == "cuda" else min(tokens, TRIAL_TOKENS_ON_CPU)
+    rows = torch.full((max(1, tokens // LENGTH), LENGTH), EOS)
+    batch = Batch.of(rows, rows, rows).to(device)
+    model = Transformer(config, vocabulary, vocabulary).to(device)
+    passes = -1  # the first one is slower
+    begun = time.monotonic()
+    while passes < 1 or time.monotonic() - begun < TRIAL_SECONDS:
+        with autocast(device, resolve_precision("auto", device)):
+            loss, _ = batch_loss(model, batch, smoothing=0.1)
+        torch.autograd.backward(loss)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        passes += 1
+        if passes == 0:
+            begun = time.monotonic()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    adam = 8 * parameters / 2**30
+    pace = passes * rows.numel() / (time.monotonic() - begun)
+    return Trial(pace, peak_memory(device) + adam, parameters, describe_model(model, config).removeprefix("model: "))
+
+
+def memory_there(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1] / 2**30
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+
+
+def describe_disk(given: argparse.Namespace, kept: int, parameters: int) -> str:
+    """Text is there twice, as it was and cleaned; a checkpoint has the weights and Adam's two moments."""
+    known = archives.read(given.list)
+    parts = {
+        "archives": sum(known[path.name].size or 0 for path in given.archives if not path.exists()) / 1e9,
+        "text": 2 * given.text_gb,
+        "dataset": given.text_gb / 2,
+        "checkpoints": (kept + KEPT_BESIDE) * 12 * parameters / 1e9,
+    }
+    free = shutil.disk_usage(existing_part(given.folder)).free / 1e9
+    listed = ", ".join(f"{name} {size:.3g}" for name, size in parts.items())
+    needed = sum(parts.values())
+    return f"{needed:.3g} GB still to come ({listed}), {free:.3g} GB free{'' if free > needed else ': TOO LITTLE'}"
+
+
+def main() -> None:
+    given = arguments()
+    model, training = training_options(given.training[1:])
+    updates, batch_tokens = training["max_updates"], training["batch_tokens"]
+    device = resolve_device("auto" if given.gpus else "cpu")
+    seen = trial(model, given.vocab_size, training["max_tokens"], device)
+    devices = max(1, given.gpus) * given.nodes
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    minutes = updates * batch_tokens / (seen.tokens_per_second * devices) / 60
+    there, published = memory_there(device), paper.TRAININGS[given.size]
+    lines = {
+        "model": seen.model,
+        "disk": describe_disk(given, training["keep_last"], seen.parameters),
+        "memory": f"{'about' if device.type == 'cuda' else 'at least'} {seen.memory:.2g} GiB on each device, which has "
+        f"{there:.3g}{'' if there > seen.memory else ': TOO LITTLE'}",
+        "updates": f"{updates} of about {batch_tokens} target tokens, whatever the number of devices",
+        "time": f"about {duration(minutes)} of training on {devices} × {name} ({seen.tokens_per_second:.3g} target "
+        "tokens a second each in a trial), validations and what comes before and after not counted",
+        "cost": f"{paper.counted_flops(model, given.vocab_size, updates, batch_tokens):.2g} floating-point operations "
+        "by the model's own count",
+        "the paper": f"{published.updates} updates of the {given.size} model in {published.hours:g} hours on "
+        f"{paper.GPUS} {paper.GPU}: {published.flops:.2g} by its own method, time × GPUs × rate",
+    }
+    print("The plan", *(f"  {name:10}{line}" for name, line in lines.items()), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What a training has reached and cost, beside the paper's figures.
+
+python report.py SAVE_DIR PAIR SIZE DEVICES     after the scores of nmt-score
+"""
+
+import sys
+from pathlib import Path
+
+import paper
+import torch
+
+from nmtkit.checkpoint import read_progress
+from nmtkit.model.flops import rates_of, table2_flops
+
+_ROW = "{:<60} {:>16} {:>10}"
+
+
+def rows(progress: dict[str, float], pair: str, size: str, devices: int) -> list[tuple[str, str, str]]:
+    """Table 2's cost of this training and of the paper's, as in the paper and counted; by the name of each."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    hours, rates, published = progress["minutes"] / 60, rates_of(device), paper.TRAININGS[size]
+    as_in_paper = f"{table2_flops(3600 * hours, devices, rates.single * 1e12):.2g}" if rates else "rate not known"
+    model = paper.model_config(published.arch)
+    counted = paper.counted_flops(model, paper.VOCABULARY[pair], published.updates, paper.BATCH_TOKENS)
+    here = f"here: {progress['update']} updates in {hours:.2g} h on {devices} × {device}"
+    return [
+        ("Cost of the training, floating-point operations", "as in Table 2", "counted"),
+        (here, as_in_paper, f"{progress['flops']:.2g}"),
+        (
+            f"the paper: {published.updates} updates in {published.hours:g} h on {paper.GPUS} × {paper.GPU}",
+            *(f"{published.flops:.2g}", f"{counted:.2g}"),
+        ),
+    ]
+
+
+def main(save_dir: Path, pair: str, size: str, devices: int) -> None:
+    kind = "after compound splitting" if pair == "en-de" else "tokenized"
+    print(f"The paper's BLEU of its {size} model, {kind}: {paper.TRAININGS[size].bleu[pair]}\n")
+    for row in rows(read_progress(save_dir / "checkpoint_last.pt"), pair, size, devices):
+        print(_ROW.format(*row))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))
