@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
@@ -18,7 +19,7 @@ from nmtkit.config import Config, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.layouts import FORMATS, keep_whole_lines, rows
-from nmtkit.decoding.reading import chunks, chunks_as_they_come
+from nmtkit.decoding.reading import WHOLE, Shard, chunks, chunks_as_they_come
 from nmtkit.decoding.requests import Companions, Request
 from nmtkit.decoding.tally import Tally
 from nmtkit.errors import RunError, UserError
@@ -42,6 +43,12 @@ class InputConfig(Config):
 
     input: Path | None = option(None, metavar="FILE", help="Text to translate, plain or .gz, .xz, .bz2; - is stdin.")
     split: str = option("test", help="Which split of DATASET.")
+    shard: str | None = option(
+        None,
+        metavar="I/N",
+        help="Translate only the I-th of N parts of the input, I from 1 to N; each has the same number of lines, give "
+        "or take one. The outputs of all, one after the other, are that of the whole.",
+    )
     interactive: bool = option(
         False, help="Answer each line at once, one line a batch; so it is when stdin is a terminal."
     )
@@ -167,19 +174,22 @@ def main(
     split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint[0], translator)
     references = _references(evaluation, split, source.input, translator)
     companions.check_length(partial(_countable_lines, split, source.input))
+    share = _share(source, split)
     if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):
         batches = replace(batches, buffer=1)
 
     start = time.monotonic()
-    with _destination(result, layout, search.nbest) as (file, done):
+    with _destination(result, layout, search.nbest, share.start) as (file, done):
         tally = Tally(done)
-        with _progress(result, None if split is None else len(split), done) as advance:
+        known = share.stop if split is None else len(split)
+        with _progress(result, None if known is None else len(range(known)[share]), done) as advance:
             if split is None:
-                lines: Iterable[Sequence[str | Request]] = _read(source.input, batches.buffer, tally)
+                lines: Iterable[Sequence[str | Request]] = _read(source.input, share, batches.buffer, tally)
             else:
-                lines = chunks(map(translator.request, tally.count(_without_eos(split.source))), batches.buffer)
-            translations = translator.stream_chunks(companions.attach(lines), search, batches, advance, done)
-            best = _write(translations, file, layout, search.nbest, tally, keep=bool(references))
+                sentences = tally.count(_without_eos(split.source, share))
+                lines = chunks(map(translator.request, sentences), batches.buffer)
+            translations = translator.stream_chunks(companions.attach(lines, share), search, batches, advance, done)
+            best = _write(translations, file, layout, search.nbest, tally, share.start, keep=bool(references))
         tally.check()
     tally.report(time.monotonic() - start)
     if references:
@@ -210,6 +220,8 @@ def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig
         raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
     if result.resume and result.output is None:
         raise UserError("--resume goes on with a file, but no --output FILE is given")
+    if source.shard is not None and scores:
+        raise UserError("--shard sees a part of the text: score the parts when they are joined")
     if result.resume and scores:
         raise UserError("--resume does not see the lines that were translated before: score the finished file")
 
@@ -283,11 +295,33 @@ def _countable_lines(split: "Split | None", source: Path | None) -> int | None:
     """The lines of the input, where they can be counted before it is read: a pipe can be read once only."""
     if split is not None:
         return len(split)
-    return sum(1 for _ in read_raw_lines(source)) if source is not None and source.is_file() else None
+    if source is not None:
+        return sum(1 for _ in read_raw_lines(source)) if source.is_file() else None
+    if not _stdin_is_file():
+        return None
+    begin = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
+    lines = sum(1 for _ in read_raw_stdin())
+    os.lseek(sys.stdin.fileno(), begin, os.SEEK_SET)
+    return lines
 
 
-def _without_eos(sentences: "TokenFile") -> Iterator[list[int]]:
-    for number in range(len(sentences)):
+def _stdin_is_file() -> bool:
+    return stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+
+
+def _share(source: InputConfig, split: "Split | None") -> slice:
+    """Which lines of the input are to be translated."""
+    if source.shard is None:
+        return WHOLE
+    shard = Shard.parse(source.shard)
+    lines = _countable_lines(split, source.input)
+    if lines is None:
+        raise UserError("--shard counts the lines of its input first, which a pipe does not let: give --input FILE")
+    return shard.of(lines)
+
+
+def _without_eos(sentences: "TokenFile", share: slice = WHOLE) -> Iterator[list[int]]:
+    for number in range(len(sentences))[share]:
         yield sentences[number][:-1].tolist()
 
 
@@ -324,19 +358,30 @@ def _progress(result: OutputConfig, total: int | None, done: int) -> Iterator[Ca
             yield progress.advance
 
 
-def _read(path: Path | None, buffer: int, tally: Tally) -> Iterator[list[str]]:
-    """The lines of a file, or of stdin, in chunks: full ones of an ordinary file, what is there of what may pause."""
-    is_file = stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode) if path is None else path.is_file()
+def _read(path: Path | None, share: slice, buffer: int, tally: Tally) -> Iterator[list[str]]:
+    """A share of the lines of a file, or of stdin, in chunks: full ones of an ordinary file, what is there of what may
+    pause."""
+    is_file = _stdin_is_file() if path is None else path.is_file()
     take = chunks if is_file else chunks_as_they_come
-    yield from map(tally.decode, take(read_raw_stdin() if path is None else read_raw_lines(path), buffer))
+    lines = read_raw_stdin() if path is None else read_raw_lines(path)
+    yield from map(tally.decode, take(islice(lines, share.start, share.stop), buffer))
 
 
 def _write(
-    translations: Iterable["Translation"], file: BinaryIO, layout: str, nbest: int, tally: Tally, keep: bool
+    translations: Iterable["Translation"],
+    file: BinaryIO,
+    layout: str,
+    nbest: int,
+    tally: Tally,
+    before: int,
+    keep: bool,
 ) -> list[str]:
-    """Write each translation as soon as it is there; returns the best texts if they are to be kept for scoring."""
+    """Write each translation as soon as it is there; returns the best texts if they are to be kept for scoring.
+
+    Lines are numbered from 1 on, and `before` stand before the first.
+    """
     best = []
-    for line, translation in enumerate(translations, tally.done + 1):
+    for line, translation in enumerate(translations, before + tally.done + 1):
         tally.lines_out += 1
         tally.tokens += max(0, len(translation.candidates[0].tokens) - 1)
         file.write(rows(layout, line, translation, nbest))
@@ -347,14 +392,14 @@ def _write(
 
 
 @contextmanager
-def _destination(result: OutputConfig, layout: str, nbest: int) -> Iterator[tuple[BinaryIO, int]]:
+def _destination(result: OutputConfig, layout: str, nbest: int, before: int) -> Iterator[tuple[BinaryIO, int]]:
     """What to write to, and the number of input lines whose translations it holds already."""
     if result.output is None:
         with _stdout() as file:
             yield file, 0
         return
     with resumable_file(result.output, result.resume) as file:
-        done = keep_whole_lines(file, layout, nbest) if result.resume else 0
+        done = keep_whole_lines(file, layout, nbest, before) if result.resume else 0
         try:
             yield file, done
         except BaseException:

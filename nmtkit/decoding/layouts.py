@@ -71,15 +71,18 @@ _ROWS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
 }
 
 
-def keep_whole_lines(file: BinaryIO, layout: str, nbest: int) -> int:
+def keep_whole_lines(file: BinaryIO, layout: str, nbest: int, before: int = 0) -> int:
     """Cut an output that was left half-written behind the rows of the last input line that surely has all of its own.
 
-    Returns how many input lines are left, and the file open for the rows of the next. Raises UserError where it is no
-    such output.
+    `before` input lines stand elsewhere. Returns how many are left, and the file open for the rows of the next. Raises
+    UserError where it is no such output.
     """
     whole_rows = (row for row in file if row.endswith(b"\n"))
     try:
-        lines, size = _by_number(whole_rows) if layout == "tsv" else _by_count(whole_rows, layout, nbest)
+        if layout == "tsv":
+            lines, size = _by_number(whole_rows, before)
+        else:
+            lines, size = _by_count(whole_rows, layout, nbest, before)
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(
             f"--resume: {file.name} does not hold what --format {layout} writes: give the options that it was begun "
@@ -90,11 +93,11 @@ def keep_whole_lines(file: BinaryIO, layout: str, nbest: int) -> int:
     return lines
 
 
-def _by_number(whole_rows: Iterator[bytes]) -> tuple[int, int]:
+def _by_number(whole_rows: Iterator[bytes], lines_before: int) -> tuple[int, int]:
     """Lines and bytes before the last line whose rows begin; of these there may be more to come."""
     lines = before = size = 0
     for row in whole_rows:
-        number = int(row.partition(b"\t")[0])
+        number = int(row.partition(b"\t")[0]) - lines_before
         if number != lines + 1:
             if number != lines + 2:
                 raise ValueError(f"line {number} after line {lines + 1}")
@@ -103,7 +106,7 @@ def _by_number(whole_rows: Iterator[bytes]) -> tuple[int, int]:
     return lines, before
 
 
-def _by_count(whole_rows: Iterator[bytes], layout: str, nbest: int) -> tuple[int, int]:
+def _by_count(whole_rows: Iterator[bytes], layout: str, nbest: int, lines_before: int) -> tuple[int, int]:
     """Lines and bytes, where each line has as many rows."""
     rows_a_line = nbest if layout in ("text", "pharaoh") else 1
     lines = whole = size = 0
@@ -111,6 +114,6 @@ def _by_count(whole_rows: Iterator[bytes], layout: str, nbest: int) -> tuple[int
         size += len(row)
         if count % rows_a_line == 0:
             lines, whole = lines + 1, size
-    if layout == "jsonl" and lines and json.loads(row)["line"] != lines:
-        raise ValueError(f"the last line is not line {lines}")
+    if layout == "jsonl" and lines and json.loads(row)["line"] != lines_before + lines:
+        raise ValueError(f"the last line is not line {lines_before + lines}")
     return lines, whole

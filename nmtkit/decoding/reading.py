@@ -1,11 +1,37 @@
 """How a stream comes into chunks, each of which is sorted by length, translated and given back before the next."""
 
+import re
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Generic, TypeVar
 
+from nmtkit.errors import UserError
+
 T = TypeVar("T")
+
+WHOLE = slice(0, None)  #: a share that is all of the input
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of several parts of a text, which follow each other and differ by a line at most."""
+
+    number: int  #: from 1
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Read 2/8, the second of eight."""
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise UserError(f"--shard {text}: I/N is expected, the I-th of N parts, such as 1/8 up to 8/8")
+        return cls(int(match[1]), int(match[2]))
+
+    def of(self, lines: int) -> slice:
+        """Where it stands in so many lines."""
+        return slice(lines * (self.number - 1) // self.count, lines * self.number // self.count)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

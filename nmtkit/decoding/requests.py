@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from nmtkit.decoding.config import RequestConfig
+from nmtkit.decoding.reading import WHOLE
 from nmtkit.errors import UserError
 from nmtkit.text import read_lines
 
@@ -50,12 +52,17 @@ class Companions:
             if path.is_file() and (own := sum(1 for _ in read_lines(path))) != lines:
                 raise UserError(f"{flag} {path} has {own} lines, the input has {lines}")
 
-    def attach(self, chunks: Iterable[Sequence[str | Request]]) -> Iterator[Sequence[str | Request]]:
-        """The lines with what the files ask for. UserError where a file has more lines than there are, or fewer."""
+    def attach(
+        self, chunks: Iterable[Sequence[str | Request]], share: slice = WHOLE
+    ) -> Iterator[Sequence[str | Request]]:
+        """The lines with what the files ask for; the lines may be a share of the input's.
+
+        Raises UserError where a file has more lines than there are, or fewer.
+        """
         if not self._files and self._glossary is None:
             yield from chunks
             return
-        files = {flag: read_lines(path) for flag, path in self._files.items()}
+        files = {flag: islice(read_lines(path), share.start, share.stop) for flag, path in self._files.items()}
         for chunk in chunks:
             yield [
                 self._attached(line, {flag: self._next(flag, file) for flag, file in files.items()}) for line in chunk
