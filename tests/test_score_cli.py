@@ -29,7 +29,7 @@ def test_all_scores_come_with_signature_and_use_from_a_file_or_a_pipe(reference:
     assert re.findall(r"^(\S+) = 100\.0", done.stdout, re.MULTILINE) == [
         *(name for name in done.stdout.split() if name.startswith(("BLEU|", "chrF2|")))
     ]
-    assert [line.startswith("    ") for line in done.stdout.splitlines()] == [False, True] * 4
+    assert [line.startswith("    ") for line in done.stdout.splitlines()] == [False, True] * 5
     piped = score("--reference", reference, "-t", "de", stdin=reference.read_text(encoding="utf-8"))
     assert (piped.returncode, piped.stdout) == (0, done.stdout)
 

@@ -69,9 +69,19 @@ def test_moses_bleu_is_sacrebleu_of_tokens_where_nothing_is_left_to_tokenize() -
     assert moses_bleu(hypotheses, references, "en").value == expected.score
 
 
+def test_quotes_of_any_kind_are_alike_where_that_is_asked_for() -> None:
+    hypothesis, reference = 'Er sagte: "Ja, morgen."', "Er sagte: „Ja, morgen.“"
+    # Er sagte : " Ja , morgen . " | Er sagte : „ Ja , morgen . “: 7 of 9, 5 of 8, 3 of 7, 1 of 6
+    expected = 100 * (7 / 9 * 5 / 8 * 3 / 7 * 1 / 6) ** 0.25
+    assert moses_bleu([hypothesis], [reference], "de").value == pytest.approx(expected)
+    alike = moses_bleu([hypothesis], [reference], "de", plain_quotes=True)
+    assert alike.value == pytest.approx(100)
+    assert "|tok:moses-de-quotes|" in alike.text
+
+
 def test_every_score_is_there_where_the_tokenization_is_known() -> None:
     def names(language: str) -> list[str]:
         return [score.text.split("|")[4] for score, _ in every_score(HYPOTHESES, REFERENCES, language)]
 
-    assert names("de") == ["tok:moses-de", "tok:moses-de-compounds", "tok:13a", "nc:6"]
+    assert names("de") == ["tok:moses-de", "tok:moses-de-compounds", "tok:moses-de-compounds-quotes", "tok:13a", "nc:6"]
     assert names("ja") == ["tok:char", "nc:6"]

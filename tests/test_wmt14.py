@@ -77,7 +77,7 @@ def test_all_targets_work_from_the_download_to_the_scores_and_then_there_is_noth
     report = (run / "report.txt").read_text(encoding="utf-8")
     assert shown.endswith(report)
     assert [name.split("|")[4] for name in re.findall(r"^(?:BLEU|chrF2)\|\S+", report, re.MULTILINE)] == [
-        *("tok:moses-de", "tok:moses-de-compounds", "tok:13a", "nc:6"),
+        *("tok:moses-de", "tok:moses-de-compounds", "tok:moses-de-compounds-quotes", "tok:13a", "nc:6"),
     ]
     assert re.search(r"the paper: 100000 updates in 12 h on 8 × P100 +3\.3e\+18", report)
     text = recipe / "work/smoke/en-de/text"

@@ -64,6 +64,7 @@ _LETTER = regex.compile(r"\p{Alphabetic}")
 _DIGIT = regex.compile(r"[0-9]")
 _LOWER = regex.compile(r"\p{Lowercase}")
 _CLOSING = regex.compile(r"\.' ?$")
+_QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
 _COMPOUND = regex.compile(r"(\S)-(\S)")
 
 
@@ -77,6 +78,11 @@ def tokenize(line: str, language: str) -> str:
     words = text.rstrip(" ").split(" ")
     words = [_without_period(words, place, language) for place in range(len(words))]
     return " ".join(_CLOSING.sub(" . '", " ".join(words)).replace(_DOT, ".").split())
+
+
+def plain_quotes(line: str) -> str:
+    """The line with " for all double quotes, as in the reference of Tensor2Tensor (its issue 317 on GitHub)."""
+    return line.translate(_QUOTES)
 
 
 def split_compounds(tokens: str) -> str:
