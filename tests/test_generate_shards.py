@@ -35,13 +35,28 @@ def joined(run: Callable[..., bytes], count: int) -> bytes:
     return b"".join(run("--shard", f"{number}/{count}") for number in range(1, count + 1))
 
 
-@pytest.mark.parametrize(("lines", "count"), [(0, 3), (1, 1), (2, 5), (7, 3), (8, 4), (10**9 + 1, 7)])
-def test_parts_follow_each_other_and_differ_by_a_line_at_most(lines: int, count: int) -> None:
-    shares = [Shard(number, count).of(lines) for number in range(1, count + 1)]
+@pytest.mark.parametrize("lines", [0, 1, 2, 7, 8, 239, 240, 241, 10**9 + 1])
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_parts_follow_each_other_and_differ_by_a_line_or_large_ones_by_a_buffer(lines: int, count: int) -> None:
+    buffer = 10
+    shares = [Shard(number, count).of(lines, buffer) for number in range(1, count + 1)]
     assert (shares[0].start, shares[-1].stop) == (0, lines)
     assert all(one.stop == next.start for one, next in pairwise(shares))
     sizes = {share.stop - share.start for share in shares}
-    assert max(sizes) - min(sizes) <= 1
+    large = lines >= 8 * buffer * count
+    assert max(sizes) - min(sizes) <= (buffer if large else 1)
+    assert not large or all(share.start % buffer == 0 for share in shares)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_joined_large_parts_are_the_whole_to_the_last_byte(
+    precision: str, run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "input.en"
+    text.write_text("".join(f"{line} {number}\n" for number in range(7) for line in LINES))
+    options = ("--max-len-b", 3, "--format", "jsonl", "--buffer", 3, "--precision", precision, "--quiet")
+    run = partial(run_here, "nmt-generate", "--checkpoint", tiny_checkpoint, "--input", text, *options)
+    assert joined(lambda *shard: run(*shard).stdout, 2) == run().stdout != b""
 
 
 @pytest.mark.parametrize("count", [1, 3, len(LINES) + 3])

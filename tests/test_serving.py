@@ -418,7 +418,21 @@ def test_an_error_of_the_search_is_answered_and_told_to_who_runs_the_server(
     search.may_go.set()
     status, answer = ask(body(text="bad"))
     assert (status, answer["error"]) == (500, "an error of the server, see its log")
-    assert "a request could not be translated: RunError: out of memory" in caplog.messages
+    assert "POST /translate: RunError: out of memory" in caplog.messages
+
+
+def test_what_fails_once_is_tried_again(search: Upside, batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter([RunError("a worker process died"), None])
+
+    def unlucky(lines: Sequence[str], config: SearchConfig) -> list[Translation]:
+        error = next(calls)
+        if error is not None:
+            raise error
+        return search(lines, config)
+
+    monkeypatch.setattr(batcher, "_translate", unlucky)
+    search.may_go.set()
+    assert texts(batcher.submit(["dog"], SearchConfig())) == ["god"]
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ class InputConfig(Config):
     shard: str | None = option(
         None,
         metavar="I/N",
-        help="Translate only the I-th of N parts of the input, I from 1 to N; each has the same number of lines, give "
-        "or take one. The outputs of all, one after the other, are that of the whole.",
+        help="Translate only the I-th of N parts of the input, I from 1 to N, which have about the same number of lines. "
+        "The outputs of all, one after the other, are that of the whole.",
     )
     interactive: bool = option(
         False, help="Answer each line at once, one line a batch; so it is when stdin is a terminal."
@@ -174,7 +174,7 @@ def main(
     split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint[0], translator)
     references = _references(evaluation, split, source.input, translator)
     companions.check_length(partial(_countable_lines, split, source.input))
-    share = _share(source, split)
+    share = _share(source, split, batches.buffer)
     if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):
         batches = replace(batches, buffer=1)
 
@@ -309,7 +309,7 @@ def _stdin_is_file() -> bool:
     return stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
 
 
-def _share(source: InputConfig, split: "Split | None") -> slice:
+def _share(source: InputConfig, split: "Split | None", buffer: int) -> slice:
     """Which lines of the input are to be translated."""
     if source.shard is None:
         return WHOLE
@@ -317,7 +317,7 @@ def _share(source: InputConfig, split: "Split | None") -> slice:
     lines = _countable_lines(split, source.input)
     if lines is None:
         raise UserError("--shard counts the lines of its input first, which a pipe does not let: give --input FILE")
-    return shard.of(lines)
+    return shard.of(lines, buffer)
 
 
 def _without_eos(sentences: "TokenFile", share: slice = WHOLE) -> Iterator[list[int]]:

@@ -11,12 +11,13 @@ from nmtkit.errors import UserError
 
 T = TypeVar("T")
 
+_BUFFERS_OF_A_LARGE_PART = 8
 WHOLE = slice(0, None)  #: a share that is all of the input
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several parts of a text, which follow each other and differ by a line at most."""
+    """One of several parts of a text, which follow each other."""
 
     number: int  #: from 1
     count: int
@@ -29,9 +30,16 @@ class Shard:
             raise UserError(f"--shard {text}: I/N is expected, the I-th of N parts, such as 1/8 up to 8/8")
         return cls(int(match[1]), int(match[2]))
 
-    def of(self, lines: int) -> slice:
-        """Where it stands in so many lines."""
-        return slice(lines * (self.number - 1) // self.count, lines * self.number // self.count)
+    def of(self, lines: int, buffer: int) -> slice:
+        """Where it stands in so many lines.
+
+        Large parts are made of whole buffers, whose lines so share their batches with the same lines as if the text
+        were not parted; small ones have the same number of lines, give or take one.
+        """
+        unit = buffer if lines >= _BUFFERS_OF_A_LARGE_PART * buffer * self.count else 1
+        units = -(-lines // unit)
+        begin, end = (units * number // self.count * unit for number in (self.number - 1, self.number))
+        return slice(begin, min(end, lines))
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -40,8 +40,8 @@ class Job:
 class Batcher:
     """A thread that translates jobs, a round of lines at a time, each with some of several jobs.
 
-    `translate` must give a translation for each line. Where it fails, the jobs of the round are tried one by one, so
-    that only the one that is to blame fails.
+    `translate` must give a translation for each line. Where it fails, each job of the round is tried once more by
+    itself, so that only the one that is to blame fails, if it is one and not the moment.
     """
 
     def __init__(self, translate: Translate, max_lines: int, metrics: Metrics) -> None:
@@ -101,22 +101,21 @@ class Batcher:
 
     def _search(self, jobs: list[Job], config: SearchConfig) -> None:
         """Translate the next lines of jobs, which have the same `config`."""
-        jobs = [job for job in jobs if not job.abandoned]
-        if not jobs:
-            return
-        lines = [line for job in jobs for line in job.next_lines()]
         try:
-            translations = iter(self._translate(lines, config))
-            found = [[next(translations) for _ in job.next_lines()] for job in jobs]
+            self._search_together([job for job in jobs if not job.abandoned], config)
         except Exception as error:
-            if len(jobs) > 1:
-                for job in jobs:
-                    self._search([job], config)
-            else:
-                logger.error("a request could not be translated: %s: %s", type(error).__name__, error)
-                self._metrics.add("failures_total")
-                jobs[0].result.set_exception(error)
-            return
+            logger.warning("a search failed, its requests are tried one by one: %s: %s", type(error).__name__, error)
+            for job in jobs:
+                try:
+                    self._search_together([job], config)
+                except Exception as own_error:
+                    self._metrics.add("failures_total")
+                    job.result.set_exception(own_error)
+
+    def _search_together(self, jobs: list[Job], config: SearchConfig) -> None:
+        lines = [line for job in jobs for line in job.next_lines()]
+        translations = iter(self._translate(lines, config))
+        found = [[next(translations) for _ in job.next_lines()] for job in jobs]
         self._metrics.add("lines_total", len(lines))
         for job, own in zip(jobs, found, strict=True):
             self._metrics.add("tokens_total", sum(max(0, len(line.candidates[0].tokens) - 1) for line in own))
