@@ -46,7 +46,7 @@ class InputConfig(Config):
     shard: str | None = option(
         None,
         metavar="I/N",
-        help="Translate only the I-th of N parts of the input, I from 1 to N, which have about the same number of lines. "
+        help="Translate only the I-th of N parts of the input, I from 1 to N, of about the same number of lines each. "
         "The outputs of all, one after the other, are that of the whole.",
     )
     interactive: bool = option(
