@@ -53,7 +53,7 @@ $(RUN)/begun: $(WORK)/data-bin/dataset.json $(RUN)/train.command
 
 $(RUN)/trained: $(RUN)/begun
 	$(strip $(LAUNCH) $(train) $(ON_DEVICE))
-	touch $@
+	@echo $(or $(DEVICES),1) > $@
 
 $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
 	$(average)

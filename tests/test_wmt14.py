@@ -23,6 +23,7 @@ ARCHIVES = {
     *("test.tgz", "test-full.tgz"),
 }
 Make = Callable[..., "subprocess.CompletedProcess[str]"]
+downloads = pytest.mark.skipif(shutil.which("curl") is None, reason="curl, which downloads the archives, is not there")
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,7 @@ def files(folder: Path) -> dict[Path, float]:
     return {path: path.stat().st_mtime for path in folder.rglob("*") if path.is_file()}
 
 
+@downloads
 @pytest.mark.slow
 def test_all_targets_work_from_the_download_to_the_scores_and_then_there_is_nothing_to_do(
     recipe: Path, tmp_path: Path
@@ -81,7 +83,7 @@ def test_all_targets_work_from_the_download_to_the_scores_and_then_there_is_noth
     ]
     assert re.search(r"the paper: 100000 updates in 12 h on 8 × P100 +3\.3e\+18", report)
     text = recipe / "work/smoke/en-de/text"
-    assert len((run / "translation.de").read_text(encoding="utf-8").splitlines()) == 41
+    assert len((run / "translation.de").read_text(encoding="utf-8").splitlines()) == 21
     assert (text / "newstest2014.en").read_text(encoding="utf-8").endswith("\nR&D <today>\n")
 
     before = files(recipe / "work")
@@ -140,13 +142,14 @@ ALL_TEXTS = {
         "europarl": 400,
         "commoncrawl": 400,
         "news-commentary": 400,
-        "newstest2013": 41,
-        "newstest2014": 41,
+        "newstest2013": 21,
+        "newstest2014": 21,
     }.items()
     for language in ("en", "de")
 }
 
 
+@downloads
 def test_french_has_the_un_corpus_and_the_giga_corpus_as_well(make: Make, recipe: Path) -> None:
     make("PAIR=en-fr", "SIZE=big")
     french = {name.replace(".de", ".fr"): lines for name, lines in ALL_TEXTS.items()}
@@ -184,6 +187,7 @@ def test_an_archive_that_is_not_the_one_it_should_be_is_named(
     assert texts(recipe) == ALL_TEXTS
 
 
+@downloads
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_a_download_that_was_broken_off_goes_on(share: float, make: Make, recipe: Path) -> None:
     whole = (recipe / "work/smoke/server/wmt14/test-full.tgz").read_bytes()
@@ -194,6 +198,7 @@ def test_a_download_that_was_broken_off_goes_on(share: float, make: Make, recipe
     assert {path.name for path in (recipe / "work/smoke/archives").iterdir()} == ARCHIVES
 
 
+@downloads
 def test_a_server_that_does_not_answer_ends_with_one_line_and_the_next_call_goes_on(make: Make, recipe: Path) -> None:
     there = recipe / "work/smoke/server/wmt13/test.tgz"
     aside = there.rename(there.with_name("aside"))
@@ -203,6 +208,7 @@ def test_a_server_that_does_not_answer_ends_with_one_line_and_the_next_call_goes
     assert texts(recipe) == ALL_TEXTS
 
 
+@downloads
 def test_a_full_disk_ends_the_recipe_and_the_next_call_goes_on(make: Make, recipe: Path, data_dir: Path) -> None:
     assert "the download broke off" in make(code=2, kilobytes="8").stderr
     here = f"DATA_DIR={data_dir}"
@@ -214,6 +220,7 @@ def test_a_full_disk_ends_the_recipe_and_the_next_call_goes_on(make: Make, recip
     assert texts(recipe) == ALL_TEXTS
 
 
+@downloads
 def test_what_computes_may_change_between_calls_and_nothing_is_done_anew(make: Make, recipe: Path) -> None:
     make()
     before = files(recipe / "work/smoke/en-de/data-bin") | files(recipe / "work/smoke/en-de/base/checkpoints")
@@ -222,6 +229,7 @@ def test_what_computes_may_change_between_calls_and_nothing_is_done_anew(make: M
     assert "nmt-generate" in make("SEARCH=--beam 5").stdout
 
 
+@downloads
 def test_a_kill_in_the_middle_of_the_extraction_leaves_nothing_half_done(
     make: Make, recipe: Path, tmp_path: Path
 ) -> None:
@@ -280,6 +288,7 @@ def test_the_numbers_are_the_papers(pair: str, size: str, expected: str, make: M
         assert f" {option} " in f"{shown} ".replace("\n", " "), option
 
 
+@downloads
 def test_several_machines_need_a_dataset_and_a_place_to_meet(make: Make, recipe: Path) -> None:
     assert "make ready first, on one machine" in make("NODES=2", "RENDEZVOUS=a:1", code=2).stderr
     make("ready")

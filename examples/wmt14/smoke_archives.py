@@ -101,12 +101,15 @@ def held_out(valid: Text, test: Text) -> dict[str, dict[str, bytes]]:
 
 
 def pack(path: Path, members: dict[str, bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as archive:
-        for name, content in members.items():
+    """Write an archive, the same to the byte each time."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as archive:
+        for name, member in members.items():
             entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
+            entry.size = len(member)
+            archive.addfile(entry, io.BytesIO(member))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content.getvalue(), mtime=0) if path.suffix == ".tgz" else content.getvalue())
 
 
 def main(folder: Path) -> None:
@@ -115,7 +118,7 @@ def main(folder: Path) -> None:
     texts = [
         {name: lines[start : start + PAIRS] for name, lines in train.items()} for start in range(0, 5 * PAIRS, PAIRS)
     ]
-    few = [{name: [*lines[:40], "R&D <today>"] for name, lines in splits[split].items()} for split in ("valid", "test")]
+    few = [{name: [*lines[:20], "R&D <today>"] for name, lines in splits[split].items()} for split in ("valid", "test")]
     for place, members in (training(texts) | held_out(*few)).items():
         pack(folder / place, members)
     listed = [
