@@ -18,7 +18,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["nmtkit", "nmtkit.*"]),
-    package_data={"nmtkit": ["py.typed", "serving/page.html"]},
+    package_data={"nmtkit": ["py.typed", "decoding/attention.html", "serving/page.html"]},
     install_requires=[
         "click>=8.1",
         "numpy>=1.26",

@@ -341,5 +341,5 @@ def test_the_examples_of_the_guide_run(
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     exec("".join(blocks), {})
-    assert len(blocks) == 5
-    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 + 3
+    assert len(blocks) == 6
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 + 1 + 3

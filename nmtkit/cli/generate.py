@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
@@ -17,7 +17,7 @@ import click
 from nmtkit.cli.options import ConfigOption, abandon_stdout, command, given, options, refuse_idle
 from nmtkit.config import Config, option
 from nmtkit.data.config import DatasetConfig
-from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import PAGE_LINES, EngineConfig, RequestConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.layouts import FORMATS, keep_whole_lines, rows
 from nmtkit.decoding.reading import WHOLE, Shard, chunks, chunks_as_they_come
 from nmtkit.decoding.requests import Companions, Request
@@ -77,6 +77,12 @@ class OutputConfig(Config):
         "(</s> the last) and token_log_probs, with --alignment also attention, a row a token, and alignment; then "
         "there are source_tokens beside the source. "
         "pharaoh: alignments only, as pairs of words 0-0 1-2, source first; lines as with text.",
+    )
+    attention_html: Path | None = option(
+        None,
+        metavar="FILE",
+        help="Also write a page for the browser, with the attention of every layer and head; for at most "
+        f"{PAGE_LINES} lines. With --score it is that of the given translations.",
     )
 
 
@@ -152,7 +158,7 @@ def main(
     """
     configure(log)
     source, result = _standard_streams(source, result)
-    _check_usage(dataset, source, result, evaluation)
+    _check_usage(dataset, source, result, evaluation, models=len(checkpoint))
     if server.serve is None:
         refuse_idle(server.to_dict(), "without --serve")
     else:
@@ -164,6 +170,7 @@ def main(
     layout = "log_prob" if asked.score is not None and result.format == "text" else result.format
 
     from nmtkit.checkpoint import load_checkpoint
+    from nmtkit.decoding.attention_page import at_most_a_page, write_attention_page
     from nmtkit.decoding.translator import Translator
 
     loaded = [load_checkpoint(path) for path in checkpoint]
@@ -188,10 +195,18 @@ def main(
             else:
                 sentences = tally.count(_without_eos(split.source, share))
                 lines = chunks(map(translator.request, sentences), batches.buffer)
+            if result.attention_html is not None:
+                lines = at_most_a_page(lines)
             translations = translator.stream_chunks(companions.attach(lines, share), search, batches, advance, done)
+            if result.attention_html is not None:
+                translations, shown = tee(translations)
             best = _write(translations, file, layout, search.nbest, tally, share.start, keep=bool(references))
         tally.check()
     tally.report(time.monotonic() - start)
+    if result.attention_html is not None:
+        attentions = map(translator.attention_of, (own for own in shown if own.candidates[0].tokens))
+        languages = (loaded[0].source_language, loaded[0].target_language)
+        write_attention_page(result.attention_html, attentions, languages)
     if references:
         _evaluate(best, references, evaluation, loaded[0].target_language)
 
@@ -205,7 +220,9 @@ def _standard_streams(source: InputConfig, result: OutputConfig) -> tuple[InputC
     return source, result
 
 
-def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig, evaluation: EvaluationConfig) -> None:
+def _check_usage(
+    dataset: Path | None, source: InputConfig, result: OutputConfig, evaluation: EvaluationConfig, models: int
+) -> None:
     """Refuse options that contradict each other, before the model is loaded."""
     scores = evaluation.sacrebleu or evaluation.tokenized_bleu
     if dataset is not None and source.input is not None:
@@ -222,6 +239,10 @@ def _check_usage(dataset: Path | None, source: InputConfig, result: OutputConfig
         raise UserError("--resume goes on with a file, but no --output FILE is given")
     if source.shard is not None and scores:
         raise UserError("--shard sees a part of the text: score the parts when they are joined")
+    if result.attention_html is not None and models > 1:
+        raise UserError("--attention-html shows one model: give one --checkpoint (nmt-average makes one of several)")
+    if result.resume and result.attention_html is not None:
+        raise UserError("--resume does not see the lines that were translated before, which --attention-html shows")
     if result.resume and scores:
         raise UserError("--resume does not see the lines that were translated before: score the finished file")
 

@@ -1,9 +1,12 @@
-"""The attention of a decoder's layer to the source, for outputs that were found: a soft alignment of the pieces."""
+"""The attention that a model pays, for outputs that were found: of a decoder's layer to the source, which is a soft
+alignment of the pieces, or of all that there is."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtkit.data.batch import pad
@@ -54,3 +57,17 @@ def _attention(model: Transformer, src: Tensor, tgt_in: Tensor, layer: int | Non
     record = AttentionWeights()
     model.decode(tgt_in, model.encode(src), record)
     return record.cross[chosen_layer(model, layer)].float().mean(1)
+
+
+@torch.inference_mode()
+def all_heads(
+    model: Transformer, row: list[int], target: list[int]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """The weights of all L layers and H heads for a source (with EOS) and an output (without), EOS counted on both
+    sides: the encoder's (L, H, S, S), the decoder's to itself (L, H, T, T) and to the source (L, H, T, S)."""
+    device = model.target_embedding.weight.device
+    weights = model.attention_weights(pad([row]).to(device), pad([[BOS, *target]]).to(device))
+    encoder, decoder, cross = (
+        torch.cat(layers).float().cpu().numpy() for layers in (weights.encoder, weights.decoder, weights.cross)
+    )
+    return encoder, decoder, cross

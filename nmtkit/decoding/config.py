@@ -8,6 +8,8 @@ from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig
 
+PAGE_LINES = 20  # that a page of attention has room for
+
 
 @dataclass(frozen=True)
 class SearchConfig(Config):

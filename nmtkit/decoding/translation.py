@@ -40,11 +40,12 @@ class Candidate:
 @dataclass(frozen=True)
 class Translation:
     """What one line became: up to `nbest` candidates, at least one, best first. The tokens of the source, with `</s>`,
-    are there where alignments are asked for."""
+    are there where alignments are asked for; `source_ids` are those that the model was given, without."""
 
     source: str
     candidates: tuple[Candidate, ...]
     source_tokens: tuple[str, ...] | None = None
+    source_ids: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
-from nmtkit.decoding.alignment import chosen_layer
+from nmtkit.decoding.alignment import all_heads, chosen_layer
+from nmtkit.decoding.attention_page import Attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Batch, Engine, Model, Task, Workers, here, load_models, longest_sequence, members
 from nmtkit.decoding.overlong import parts as parts_of
@@ -141,6 +142,31 @@ class Translator:
         with _bar(lines, progress) as advance:
             scored = self.stream(requests, SearchConfig(**options), advance=advance)
             return [translation.candidates[0].score for translation in scored]
+
+    def attention(self, lines: Iterable[str | Request], **options: Any) -> list[Attention]:
+        """The weights of every layer and head for each line that is not blank, and its translation.
+
+        `options` are the fields of `SearchConfig`; a `Request(line, target=...)` asks for a given translation. Raises
+        UserError for an ensemble.
+        """
+        translations = self.stream(_checked(lines), SearchConfig(**options))
+        return [self.attention_of(translation) for translation in translations if translation.candidates[0].tokens]
+
+    def attention_of(self, translation: Translation) -> Attention:
+        """The weights of every layer and head for a line that is not blank, and the best of its translations.
+
+        Raises UserError where several models or several parts of the line have a share in it.
+        """
+        model, *others = members(self.model)
+        best = translation.candidates[0]
+        if others:
+            raise UserError("attention is that of one model, and no ensemble has it: give one checkpoint")
+        if best.tokens.count(SPECIALS[EOS]) > 1:
+            raise UserError("attention is that of a whole line, and this one was split: raise --max-source-tokens")
+        target = self.target.vocab.ids(best.tokens[:-1])
+        encoder, decoder, cross = all_heads(model, [*translation.source_ids, EOS], target)
+        source = (*self.source.vocab.text(translation.source_ids), SPECIALS[EOS])
+        return Attention(translation.source, best.text, source, best.tokens, encoder, decoder, cross)
 
     def stream(
         self,
@@ -283,7 +309,8 @@ class Translator:
         candidates = tuple(compose(rank, self.target, config, source) for rank in zip(*found, strict=False))
         blank = Candidate("", alignment=() if config.alignment else None)
         tokens = (*self.source.vocab.text(sentence.ids), SPECIALS[EOS]) if config.alignment else None
-        return Translation(sentence.text, candidates or (blank,), tokens)
+        given = tuple(id for part in parts for id in part.row[:-1])
+        return Translation(sentence.text, candidates or (blank,), tokens, given)
 
     def _source_pieces(self, sentence: _Sentence, parts: list[Task]) -> SourcePieces:
         """What alignments need to know of a sentence; the text of a piece is the user's own where it is a word."""
