@@ -45,7 +45,7 @@ tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_
 	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(abspath $(TANAKA_DIR))
 
 # Each takes GPUS, NODES, DATA_DIR, SMOKE=1 and all that examples/wmt14/README.md names.
-wmt14 = @$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(abspath $(DATA_DIR))
+wmt14 = +@$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(abspath $(DATA_DIR))
 
 wmt14-en-de: $(INSTALLED)  ## The paper's base model, WMT 2014 English to German, from the download to BLEU (GPUS, DATA_DIR, SMOKE=1)
 	$(wmt14) PAIR=en-de SIZE=base

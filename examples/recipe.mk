@@ -21,9 +21,12 @@ average = nmt-average $(RUN)/checkpoints $(AVERAGE) --output $(RUN)/averaged.pt
 generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(WORK)/text/$(TEST).$(SOURCE)$(ENDING) \
 	--output $(RUN)/translation.$(TARGET) $(SEARCH) --reference $(WORK)/text/$(TEST).$(TARGET)$(ENDING) $(SCORES)
 
-.PHONY: score always
+.PHONY: always
+ifdef SCORES
+.PHONY: score
 score: $(RUN)/scores.txt
 	@cat $<
+endif
 
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
 $(WORK)/text/%:

@@ -75,6 +75,8 @@ def test_all_targets_work_from_the_download_to_the_scores_and_then_there_is_noth
 
     shown = make()
     assert shown.index("The plan") < shown.index("downloading") < shown.index("nmt-preprocess")
+    planned = re.findall(r"^  (\w[\w ]+?)  ", shown, re.MULTILINE)
+    assert planned[:8] == ["model", "archives", "disk", "memory", "updates", "time", "cost", "the paper"]
     run = recipe / "work/smoke/en-de/base"
     report = (run / "report.txt").read_text(encoding="utf-8")
     assert shown.endswith(report)

@@ -91,6 +91,11 @@ def memory_there(device: torch.device) -> float:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
 
 
+def describe_archives(paths: list[Path]) -> str:
+    missing = [path.name for path in paths if not path.exists()]
+    return f"{len(paths) - len(missing)} of {len(paths)} there{'; to come: ' if missing else ''}{', '.join(missing)}"
+
+
 def describe_disk(given: argparse.Namespace, kept: int, parameters: int) -> str:
     """Text is there twice, as it was and cleaned; a checkpoint has the weights and Adam's two moments."""
     known = archives.read(given.list)
@@ -118,6 +123,7 @@ def main() -> None:
     there, published = memory_there(device), paper.TRAININGS[given.size]
     lines = {
         "model": seen.model,
+        "archives": describe_archives(given.archives),
         "disk": describe_disk(given, training["keep_last"], seen.parameters),
         "memory": f"{'about' if device.type == 'cuda' else 'at least'} {seen.memory:.2g} GiB on each device, which has "
         f"{there:.3g}{'' if there > seen.memory else ': TOO LITTLE'}",
@@ -129,7 +135,7 @@ def main() -> None:
         "the paper": f"{published.updates} updates of the {given.size} model in {published.hours:g} hours on "
         f"{paper.GPUS} {paper.GPU}: {published.flops:.2g} by its own method, time × GPUs × rate",
     }
-    print("The plan", *(f"  {name:10}{line}" for name, line in lines.items()), sep="\n")
+    print("The plan", *(f"  {name:11}{line}" for name, line in lines.items()), sep="\n")
 
 
 if __name__ == "__main__":
