@@ -6,7 +6,7 @@ VENV := .venv
 INSTALLED := $(VENV)/installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big
+RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big
 
 .DEFAULT_GOAL := help
 .PHONY: help install lint test clean $(RECIPES)
@@ -43,6 +43,9 @@ multi30k-bpe: $(INSTALLED)  ## The published Multi30k experiment on segmented te
 
 tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_DIR)
 	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(abspath $(TANAKA_DIR))
+
+parsing: $(INSTALLED)  ## English constituency parsing, from trees to labelled F1 (TREEBANK_DIR; EXTRA, SIZE=paper)
+	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(abspath $(TREEBANK_DIR)) EXTRA="$(abspath $(EXTRA))"
 
 # Each takes GPUS, NODES, DATA_DIR, SMOKE=1 and all that examples/wmt14/README.md names.
 wmt14 = +@$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(abspath $(DATA_DIR))

@@ -223,7 +223,9 @@ def commands_in(text: str) -> list[list[str]]:
     ]
 
 
-@pytest.mark.parametrize(("recipe", "count"), [("multi30k", 4), ("multi30k-bpe", 4), ("tanaka", 4), ("wmt14", 5)])
+@pytest.mark.parametrize(
+    ("recipe", "count"), [("multi30k", 4), ("multi30k-bpe", 4), ("tanaka", 4), ("parsing", 4), ("wmt14", 5)]
+)
 def test_the_numbered_commands_of_a_recipe_are_what_make_runs(recipe: str, count: int, tmp_path: Path) -> None:
     examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     shown = subprocess.run(

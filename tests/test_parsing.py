@@ -1,0 +1,350 @@
+"""Parsing as translation: trees to tokens and back from any tokens, labelled F1 as EVALB counts it, the recipe."""
+
+from collections import Counter
+from pathlib import Path
+from typing import cast
+
+import evalb
+import pytest
+import restore as restore_script
+from evalb import Agreement, agreement
+from hypothesis import given
+from hypothesis import strategies as st
+from parse import parse
+from rare_words import known_words, model_words, word_class
+from trees import Tree, linearize, parse_brackets, restore
+
+from nmtkit import Translator
+from nmtkit.errors import UserError
+
+PIERRE = """( (S (NP-SBJ (NP (NNP Pierre) (NNP Vinken) ) (, ,) (ADJP (NP (CD 61) (NNS years) ) (JJ old) ) (, ,) )
+    (VP (MD will) (VP (VB join) (NP (DT the) (NN board) ))) (. .) ))"""
+
+
+def tree(text: str) -> Tree:
+    (only,) = parse_brackets(text.splitlines(), "here")
+    return only
+
+
+# --- reading and writing
+
+
+def test_a_tree_becomes_labelled_brackets_around_tags() -> None:
+    tokens = "(S (NP (NP NNP NNP )NP , (ADJP (NP CD NNS )NP JJ )ADJP , )NP (VP MD (VP VB (NP DT NN )NP )VP )VP . )S"
+    assert linearize(tree(PIERRE)) == tokens.split()
+    assert " ".join(tree(PIERRE).words) == "Pierre Vinken , 61 years old , will join the board ."
+
+
+@pytest.mark.parametrize("root", ["( %s )", "(TOP %s)", "(ROOT\n  %s\n)", "(S1 %s)", "%s"])
+def test_the_root_is_no_constituent_whatever_it_is_called(root: str) -> None:
+    sentence = "(S (NP (PRP It)) (VP (VBZ is)))"
+    assert str(tree(root % sentence)) == f"(TOP {sentence})"
+
+
+def test_traces_go_with_all_that_holds_nothing_else() -> None:
+    text = "(S (NP-SBJ-1 (PRP he)) (VP (VBD said) (SBAR (-NONE- 0) (S (NP (-NONE- *-1)) (-NONE- *T*-2)))) (. .))"
+    assert str(tree(text)) == "(TOP (S (NP (PRP he)) (VP (VBD said)) (. .)))"
+
+
+@pytest.mark.parametrize(
+    ("label", "bare"),
+    [("NP-SBJ-1", "NP"), ("NP=2", "NP"), ("NP-SBJ=1-3", "NP"), ("ADVP|PRT", "ADVP")],
+)
+def test_functional_tags_and_indices_are_left_out(label: str, bare: str) -> None:
+    assert linearize(tree(f"( ({label} (-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-)))")) == [
+        *(f"({bare}", "-LRB-", "PRP$", "-RRB-", f"){bare}")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("(S (NN a))\n(S (NN a)", "here, line 2: the file ends within a tree, 1 brackets are open"),
+        ("(S (NN a)))", "here, line 1: ')' stands outside"),
+        ("\n(S (NP (DT the) dog))", "here, line 2: 'dog' stands outside"),
+        ("S (NN a)", "here, line 1: 'S' stands outside"),
+    ],
+)
+def test_brackets_that_do_not_match_are_named_by_line(text: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        list(parse_brackets(text.split("\n"), "here"))
+    assert str(caught.value).startswith(says)
+
+
+# --- there and back
+
+NAMES = st.sampled_from(["NN", "DT", ".", ",", "``", "-LRB-", "PRP$", "#", "XX"])
+LABELS = st.sampled_from(["S", "NP", "VP", "PP", "WHNP", "X", "TOP"])
+WORDS = st.text(st.characters(exclude_categories=["Z", "C"], exclude_characters="()"), min_size=1, max_size=6)
+LEAVES = st.builds("({} {})".format, NAMES, WORDS)
+CONSTITUENTS = st.recursive(
+    st.builds("({} {})".format, LABELS, LEAVES),
+    lambda inner: st.builds(
+        lambda label, parts: f"({label} {' '.join(parts)})", LABELS, st.lists(LEAVES | inner, min_size=1, max_size=4)
+    ),
+    max_leaves=12,
+)
+TREES = st.lists(LEAVES | CONSTITUENTS, min_size=1, max_size=3).map(lambda parts: f"(TOP {' '.join(parts)})")
+TOKENS = st.sampled_from(["(S", ")S", "(NP", ")NP", "(VP", ")VP", "NN", "DT", "-NONE-", "<unk>"])
+SYMBOLS = st.text("()-=| NPS\u3042", min_size=1, max_size=4).map(lambda text: text.replace(" ", "") or "(")
+
+
+@given(TREES)
+def test_every_tree_comes_back_from_its_text_and_from_its_tokens(text: str) -> None:
+    there = tree(text)
+    assert str(there) == text
+    assert restore(linearize(there), there.words) == there
+
+
+def well_formed(some: Tree) -> bool:
+    """Constituents lie within each other, outer and left ones first; none is empty."""
+    inside = [len(some.leaves)]
+    before = 0
+    for _, start, end in some.constituents:
+        while inside and inside[-1] <= start:
+            inside.pop()
+        if not (before <= start < end) or not inside or end > inside[-1]:
+            return False
+        inside.append(end)
+        before = start
+    return True
+
+
+@given(st.lists(TOKENS | SYMBOLS, max_size=40), st.lists(WORDS, max_size=12))
+def test_any_tokens_give_a_well_formed_tree_over_exactly_the_words(tokens: list[str], words: list[str]) -> None:
+    there = restore(tokens, words)
+    assert there.words == words
+    assert well_formed(there)
+    assert tree(str(there)) == there
+    assert restore(linearize(there), words) == there
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ("(S (NP DT NN )NP (VP VBZ )VP )S", "(S (NP (DT a) (NN b)) (VP (VBZ c)))"),
+        ("(S (NP DT NN )NP (VP VBZ", "(S (NP (DT a) (NN b)) (VP (VBZ c)))"),
+        ("(S (NP DT NN (VP VBZ )VP )S", "(S (NP (DT a) (NN b) (VP (VBZ c))))"),
+        ("(S (NP DT NN )PP (VP VBZ )VP )S", "(S (NP (DT a) (NN b)) (VP (VBZ c)))"),
+        ("(S (NP DT NN )S VBZ", "(S (NP (DT a) (NN b))) (VBZ c)"),
+        (")VP )S DT NN )S VBZ", "(DT a) (NN b) (VBZ c)"),
+        ("(S (NP DT )NP )S", "(S (NP (DT a)) (XX b) (XX c))"),
+        ("(S (NP DT )NP )S NN", "(S (NP (DT a))) (NN b) (XX c)"),
+        ("(S DT (NP NN VBZ JJ )NP (PP IN )PP )S", "(S (DT a) (NP (NN b) (VBZ c)))"),
+        ("(S (NP )NP DT NN VBZ )S", "(S (DT a) (NN b) (VBZ c))"),
+        ("( DT NN ) VBZ", "(X (DT a) (NN b)) (VBZ c)"),
+        ("(N(P DT N)N VBZ", "(NP (DT a) (NN b) (VBZ c))"),
+        ("-NONE- (NP-SBJ NN VBZ )NP-SBJ", "(XX a) (NP (NN b) (VBZ c))"),
+        ("", "(XX a) (XX b) (XX c)"),
+    ],
+)
+def test_wrong_output_is_mended(tokens: str, expected: str) -> None:
+    assert str(restore(tokens.split(), ["a", "b", "c"])) == f"(TOP {expected})"
+
+
+def test_no_depth_is_too_much() -> None:
+    tokens = [*["(NP"] * 5000, "NN", *[")NP"] * 5000]
+    deep = restore(tokens, ["rain"])
+    assert linearize(deep) == tokens
+    assert tree(str(deep)) == deep
+    assert agreement(deep, deep).matched == 5000
+
+
+def test_the_script_says_how_many_outputs_it_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("it rains\nit rains\n")
+    (tmp_path / "output").write_text("(S PRP VBZ )S\n(S PRP\n")
+    restore_script.main(tmp_path / "text", tmp_path / "output")
+    printed = capsys.readouterr()
+    assert printed.out == "(TOP (S (PRP it) (VBZ rains)))\n(TOP (S (PRP it) (XX rains)))\n"
+    assert printed.err.startswith("1 of 2 outputs")
+    (tmp_path / "output").write_text("(S PRP VBZ )S\n")
+    with pytest.raises(UserError, match="output ends before line 2"):
+        restore_script.main(tmp_path / "text", tmp_path / "output")
+
+
+class Scripted:
+    """A translator that always says the same."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    def translate(self, lines: list[str], **options: float) -> list[str]:
+        self.lines = lines
+        return [self.output] * len(lines)
+
+
+def test_sentences_are_parsed_with_brackets_as_treebanks_write_them() -> None:
+    translator = Scripted("(S NN -LRB- NN -RRB- )S")
+    parsed = parse(["rain ( again )\n", "\n"], cast(Translator, translator), {"rain", "-LRB-", "-RRB-"})
+    assert translator.lines == ["rain -LRB- unknown -RRB-", ""]
+    assert [str(tree) for tree in parsed] == ["(TOP (S (NN rain) (-LRB- -LRB-) (NN again) (-RRB- -RRB-)))", "(TOP)"]
+
+
+# --- rare words
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("1989", "unknown-digit"),
+        ("Elsevier", "unknown-capital-er"),
+        ("U.S.", "unknown-capital-capitals"),
+        ("third-quarter", "unknown-hyphen-er"),
+        ("is", "unknown"),
+        ("nonrecurring", "unknown-ing"),
+    ],
+)
+def test_a_class_tells_what_can_be_seen_of_a_word(word: str, expected: str) -> None:
+    assert word_class(word) == expected
+
+
+def test_known_words_come_more_than_once_the_most_frequent_first(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("(X (X c) (X b) (X b) (X a))")
+    (tmp_path / "b").write_text("( (X (X a) (X b) (X d) (-NONE- 0) (-NONE- 0)))")
+    assert known_words(10, [tmp_path / "a", tmp_path / "b"]) == ["b", "a"]
+    assert known_words(1, [tmp_path / "a", tmp_path / "b"]) == ["b"]
+
+
+def test_the_model_sees_known_words_and_classes() -> None:
+    known = {"the", "company", "in"}
+    assert model_words(["The", "company", "walked", "in", "The", "end"], known) == [
+        *("the", "company", "unknown-ed", "in", "unknown-capital-e", "unknown")
+    ]
+    assert model_words([], known) == []
+
+
+# --- labelled F1
+
+# Brackets matched, in the treebank, found; tags that agree, words. PYEVALB 0.1.3 gave these figures for the same trees
+# (its Scorer.score_trees). It knows no parameters, so it was given them as COLLINS.prm leaves them: see PARAMETERS.
+DOG = "(S (NP (DT the) (NN dog)) (VP (VBZ barks)))"
+COUNTED_BY_PYEVALB = {
+    "the same": (DOG, DOG, 3, 3, 3, 3, 3),
+    "attachment": (
+        "(S (NP (PRP I)) (VP (VBD saw) (NP (DT the) (NN man)) (PP (IN with) (NP (DT a) (NN telescope)))))",
+        "(S (NP (PRP I)) (VP (VBD saw) (NP (NP (DT the) (NN man)) (PP (IN with) (NP (DT a) (NN telescope))))))",
+        *(6, 6, 7, 7, 7),
+    ),
+    "crossing": (
+        "(S (NP (NP (JJ old) (NNS men)) (CC and) (NP (NNS women))) (VP (VBP sleep)))",
+        "(S (NP (JJ old) (NP (NNS men) (CC and) (NNS women))) (VP (VBP sleep)))",
+        *(3, 5, 4, 5, 5),
+    ),
+    "other labels": (
+        "(S (NP (VBG Running)) (VP (VBZ helps)))",
+        "(S (S (VP (VBG Running))) (VP (VBZ helps)))",
+        *(2, 3, 4, 2, 2),
+    ),
+    "nothing in common": (DOG, "(X (DT the) (NN dog) (VBZ barks))", 0, 3, 1, 3, 3),
+    "other tags": (
+        "(S (NP (PRP They)) (VP (VBP can) (NP (NN fish))))",
+        "(S (NP (PRP They)) (VP (MD can) (VP (VB fish))))",
+        *(3, 4, 4, 1, 3),
+    ),
+    "a label twice in the treebank": (
+        "(S (NP (NP (NN rain))) (VP (VBZ falls)))",
+        "(S (NP (NN rain)) (VP (VBZ falls)))",
+        *(3, 4, 3, 2, 2),
+    ),
+    "one word, two labels": ("(S (VP (VB Go)))", "(VP (S (VB Go)))", 2, 2, 2, 1, 1),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED_BY_PYEVALB.values(), ids=list(COUNTED_BY_PYEVALB))
+def test_brackets_and_tags_are_counted_as_another_program_counts_them(
+    case: tuple[str, str, int, int, int, int, int],
+) -> None:
+    gold, found, *expected = case
+    counted = agreement(tree(gold), tree(found))
+    assert [counted.matched, counted.gold, counted.found, counted.tags, counted.words] == expected
+    assert counted.complete == (counted.matched == counted.gold == counted.found)
+
+
+# What EVALB makes of COLLINS.prm: both trees count as the third one, or as nothing.
+PARAMETERS = {
+    "a comma in another place": (
+        "(S (NP (DT the) (NN dog) (, ,)) (VP (VBZ barks)) (. .))",
+        "(TOP (S (NP (DT the) (NN dog)) (, ,) (VP (VBZ barks) (. .))))",
+        DOG,
+    ),
+    "a constituent of nothing but punctuation": (
+        "(S (NP (DT the) (NN dog)) (PRN (: --) (X (. !))) (VP (VBZ barks)))",
+        "(S (NP (DT the) (NN dog) (: --) (. !)) (VP (VBZ barks)))",
+        DOG,
+    ),
+    "punctuation that the model tags otherwise": (
+        "(S (`` ``) (NP (DT the) (NN dog)) ('' '') (VP (VBZ barks)))",
+        "(S (XX ``) (NP (DT the) (NN dog)) (VP (POS '') (VBZ barks)))",
+        DOG,
+    ),
+    "PRT and ADVP": (
+        "(S (NP (PRP it)) (VP (VBD gave) (PRT (RP up))))",
+        "(S (NP (PRP it)) (VP (VBD gave) (ADVP (RP up))))",
+        "(S (NP (PRP it)) (VP (VBD gave) (ADVP (RP up))))",
+    ),
+    "the root within": ("(S (NN rain))", "(TOP (TOP (S (NN rain))))", "(S (NN rain))"),
+    # one bracket of the treebank answers for one that was found, and not for more
+    "a label twice in both": ("(NP (NP (NN rain)))", "(NP (NP (NN rain)))", "(NP (NP (NN rain)))"),
+}
+
+
+@pytest.mark.parametrize(("gold", "found", "counts_as"), PARAMETERS.values(), ids=list(PARAMETERS))
+def test_what_the_parameters_delete_or_make_equal_does_not_count(gold: str, found: str, counts_as: str) -> None:
+    brackets = len(tree(counts_as).constituents)
+    words = len(tree(counts_as).leaves)
+    assert agreement(tree(gold), tree(found)) == Agreement(brackets, brackets, brackets, 1, 1, words, words)
+
+
+def test_a_sentence_of_nothing_but_punctuation_is_passed_over() -> None:
+    dots = tree("(S (: ...) (. .))")
+    assert agreement(dots, dots) == Agreement()
+
+
+def spans(text: str, start: int = 0) -> tuple[int, "Counter[tuple[str, int, int]]"]:
+    """EVALB's definition by another road, for text without punctuation: where it ends, and its brackets."""
+    parts = text[1:-1].split(" ", 1)
+    if not parts[1].startswith("("):
+        return start + 1, Counter()
+    end, found, depth, begun = start, Counter[tuple[str, int, int]](), 0, 0
+    for place, letter in enumerate(parts[1]):
+        if letter == "(" and not depth:
+            begun = place
+        depth += (letter == "(") - (letter == ")")
+        if letter == ")" and not depth:
+            end, inner = spans(parts[1][begun : place + 1], end)
+            found += inner
+    if parts[0] != "TOP":
+        found["ADVP" if parts[0] == "PRT" else parts[0], start, end] += 1
+    return end, found
+
+
+NO_PUNCTUATION = TREES.map(lambda text: text.translate({ord(","): "NN", ord("."): "DT", ord("`"): "J"}))
+
+
+@given(NO_PUNCTUATION, st.lists(TOKENS, max_size=40))
+def test_brackets_are_those_of_a_walk_through_the_text(text: str, tokens: list[str]) -> None:
+    gold = tree(text)
+    found = restore(tokens, gold.words)
+    counted = agreement(gold, found)
+    expected, given = spans(text)[1], spans(str(found))[1]
+    assert (counted.matched, counted.gold, counted.found) == (
+        *((expected & given).total(), expected.total(), given.total()),
+    )
+
+
+def test_f1_is_of_all_brackets_together_and_not_a_mean_of_sentences() -> None:
+    total = Agreement(matched=1, gold=2, found=1) + Agreement(matched=5, gold=8, found=11)
+    assert (total.recall, total.precision) == (0.6, 0.5)
+    assert total.f1 == pytest.approx(12 / 22)
+    assert Agreement().f1 == 0
+
+
+def test_trees_over_other_words_are_refused_and_named(tmp_path: Path) -> None:
+    gold, found = tmp_path / "gold", tmp_path / "found"
+    gold.write_text(f"{DOG}\n{DOG}\n")
+    found.write_text(f"{DOG}\n{DOG.replace('dog', 'cat')}\n")
+    with pytest.raises(UserError, match="found, tree 2: the words differ"):
+        evalb.compare(gold, found)
+    found.write_text(DOG)
+    with pytest.raises(UserError, match="found ends before tree 2"):
+        evalb.compare(gold, found)
