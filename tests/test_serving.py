@@ -77,6 +77,17 @@ def test_nbest_scores_and_alignments_are_told_where_they_are_asked_for(server: S
     assert server.translate(text=LINES, nbest=1)[0].keys() == {"text", "nbest"}
 
 
+def test_source_words_are_those_that_alignments_count(server: Server) -> None:
+    for text, words in (
+        ("The  dog\u3000RUNS", ["The", "dog", "RUNS"]),
+        ("½ cat\u00a0on", ["½", "cat", "on"]),
+        ("", []),
+    ):
+        (line,) = server.translate(text=[text], alignment=True)
+        assert line["source_words"] == words
+        assert all(source < len(words) for source, _ in line["alignment"])
+
+
 def test_odd_lines_are_lines(server: Server) -> None:
     odd = ["dog\rcat", "dog\x00cat", "dog\u2028cat", "a\nb", "half a pair \ud800", "🐕", "x" * 500]
     found = server.translate(text=odd)
@@ -209,7 +220,7 @@ def test_connections_that_end_too_early_or_speak_no_http_do_no_harm(server: Serv
 def test_a_signal_ends_it_when_all_that_was_asked_is_answered(number: int, code: int, tiny_checkpoint: Path) -> None:
     server = Server(tiny_checkpoint, "--max-len-b", 60)
     with ThreadPoolExecutor(1) as client:
-        lines = ["the dog runs on the street"] * 500
+        lines = ["the dog runs on the street"] * 150
         answer = client.submit(server.translate, text=lines)
         deadline = time.monotonic() + 20
         while not server.metric("queued_lines"):

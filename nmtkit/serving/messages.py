@@ -77,7 +77,8 @@ def _translation(ask: Ask, translation: Translation, source: Tokenizer) -> dict[
     values = dict(best)
     if translation.source_tokens is not None:
         pieces = source.vocab.ids(translation.source_tokens[:-1])
-        values["source_words"] = "".join(source.surfaces(pieces)).split()
+        counted, written = "".join(source.surfaces(pieces)).split(), translation.source.split()
+        values["source_words"] = written if len(written) == len(counted) else counted
     if ask.nbest is not None:
         values["nbest"] = hypotheses
     return values
