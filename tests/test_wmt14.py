@@ -14,7 +14,10 @@ from pathlib import Path
 import archives
 import paper
 import parallel_text
+import plan
 import pytest
+import report
+import torch
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("preprocess", "train", "average", "generate", "score")
@@ -358,3 +361,29 @@ def test_the_papers_cost_is_that_of_table_2_and_the_count_near_six_operations_a_
     counted = paper.counted_flops(paper.model_config(base.arch), 37_000, base.updates, paper.BATCH_TOKENS)
     in_layers_and_output = 6 * 25_000 * 100_000 * (19e6 + 25e6 + 19e6)  # encoder, decoder, output
     assert 0.9 < counted / in_layers_and_output < 1.1
+
+
+def test_the_papers_run_would_be_reported_with_the_papers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla P100-SXM2-16GB")
+    _, here, published = report.rows({"update": 100_000, "minutes": 12 * 60, "flops": 9.5e17}, "en-de", "base", 8)
+    assert here[0] == "here: 100000 updates in 12 h on 8 × Tesla P100-SXM2-16GB"
+    assert here[1:] == published[1:] == ("3.3e+18", "9.5e+17")
+
+
+def test_a_device_of_unknown_rate_has_no_cost_by_the_papers_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    _, here, _ = report.rows({"update": 40, "minutes": 0.1, "flops": 1e11}, "en-fr", "big", 1)
+    assert here[1:] == ("rate not known", "1e+11")
+
+
+def test_the_plan_knows_the_options_of_the_training_as_nmt_train_does() -> None:
+    model, options = plan.training_options(["--arch", "transformer_big", "--heads", "8", "--batch-tokens", "30000"])
+    assert (model.d_model, model.heads, model.dropout) == (1024, 8, 0.3)
+    assert (options["max_updates"], options["batch_tokens"], options["keep_last"]) == (300_000, 30_000, 10)
+
+
+def test_the_plan_tells_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.tgz").touch()
+    assert plan.describe_archives([tmp_path / "a.tgz"]) == "1 of 1 there"
+    assert plan.describe_archives([tmp_path / name for name in ("a.tgz", "b.tgz")]) == "1 of 2 there; to come: b.tgz"
