@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -103,6 +105,17 @@ def test_requests_that_arrive_together_are_translated_together(server: Server, t
         found = list(clients.map(lambda text: server.translate(text=text), texts))
     assert [line["text"] for (line,) in found] == expected
     assert server.metric("rounds_total") - rounds < len(texts) / 2
+
+
+def test_the_benchmark_asks_as_many_at_a_time_as_it_is_told(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("the dog runs\n\na cat\n")
+    benchmark = Path(__file__).parent.parent / "benchmarks/serve.py"
+    options = ("--port", server.port, "--input", tmp_path / "text", "--clients", 3, "--seconds", 0.1)
+    command = [sys.executable, str(benchmark), *map(str, options)]
+    environment = {**os.environ, "PYTHONPATH": str(benchmark.parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\| 3 \| [\d.]+ \| [\d,]+ ms \| [\d,]+ ms \|$", done.stdout, re.MULTILINE)
 
 
 def test_health_and_metrics(server: Server) -> None:
