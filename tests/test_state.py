@@ -60,6 +60,26 @@ def test_steps_equal_decoding_anew_whatever_rows_come_and_go(changes: dict[str, 
         assert_close(model.step(prefixes[:, -1], state), decode_anew(model, memory, prefixes, owners))
 
 
+def test_a_long_output_goes_on_from_other_rows_at_any_step() -> None:
+    model = make().eval()
+    random = torch.Generator().manual_seed(5)
+    with torch.inference_mode():
+        memory = model.encode(sentences(7, 2))
+        state = model.start(memory)
+        prefixes = torch.full((2, 1), BOS)
+        for length in range(1, 40):  # where the caches grow, some have just been moved and others not
+            logits = model.step(prefixes[:, -1], state)
+            owners = torch.arange(2).repeat_interleave(len(logits) // 2)
+            assert_close(logits, decode_anew(model, memory, prefixes, owners))
+            origins = torch.arange(len(logits))
+            if length in (1, 3, 16, 17, 20, 36):
+                own = drawn(torch.arange(len(logits) // 2), 3, random)
+                origins = torch.cat([own, own + len(logits) // 2])
+            state.reorder(origins)
+            new = torch.randint(BOS, W, (origins.numel(), 1), generator=random)
+            prefixes = torch.cat((prefixes[origins], new), dim=1)
+
+
 def drawn(rows: Tensor, count: int, random: torch.Generator) -> Tensor:
     """`count` of the rows, some of them more than once."""
     return rows[torch.randint(max(1, rows.numel()), (count,), generator=random)]

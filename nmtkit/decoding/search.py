@@ -48,7 +48,7 @@ class SearchModel(Protocol):
         """
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """Feed tokens (R,) and get logits, or log-probabilities, (R, W) of the next ones."""
+        """Feed tokens (R,) and get logits, or log-probabilities, (R, W) of the next ones, which may be written over."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,9 @@ class _Beam:
         limit = (config.max_len_a * source_lengths.double() + config.max_len_b).long()
         limit = torch.maximum(limit, _demanded_lengths(demands, B).to(device))
         self.limit = limit if longest is None else limit.clamp(max=longest)  # (b,) tokens before EOS
-        most = int(self.limit.max()) + 1
+        self.first_limit, most = int(self.limit.min()), int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
+        self.never = torch.tensor([PAD, BOS], device=device)
         self.rules = rules_of(config, banned)
         self.strategy = _strategy(config, src, most, demands)
         P = self.strategy.places
@@ -131,7 +132,8 @@ class _Beam:
 
     def origins(self) -> Tensor:
         """Give each open hypothesis a row of the decoder; returns the row that each goes on from, (R,)."""
-        self.rows = (self.log_probs > -torch.inf).flatten().nonzero().squeeze(1)  # (R,) sentence · P + place
+        self.open = (self.log_probs > -torch.inf).flatten()
+        self.rows = self.open.nonzero().squeeze(1)  # (R,) sentence · P + place
         return self.came_from.flatten()[self.rows]
 
     def last_tokens(self) -> Tensor:
@@ -145,12 +147,11 @@ class _Beam:
         b, P = self.log_probs.shape
         vacant = self.ranks < self.left.repeat_interleave(self.strategy.width, dim=1)
         frontier = Frontier(self.log_probs, vacant, self.rows, self.sentences, self.tokens)
-        choice = self.strategy.choose(self._allowed(logits.log_softmax(-1, torch.float32), frontier), frontier)
+        choice = self.strategy.choose(self._allowed(_log_probs(logits), frontier), frontier)
         c = choice.tokens.size(1)
         origin = choice.index.div(c, rounding_mode="floor")  # (b, P), as are all that follow
-        row_of_place = torch.zeros(b * P, dtype=torch.long, device=logits.device)
-        row_of_place[self.rows] = torch.arange(self.rows.numel(), device=logits.device)
-        self.came_from = row_of_place.view(b, P).gather(1, origin)
+        row_of_place = (self.open.cumsum(0) - 1).clamp_min_(0).view(b, P)
+        self.came_from = row_of_place.gather(1, origin)
         candidate = self.came_from * c + choice.index.remainder(c)
         token = choice.tokens.flatten()[candidate]
 
@@ -165,16 +166,16 @@ class _Beam:
 
     def _allowed(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
         """log_probs (R, W) with -inf for what must not come next; may be written in place."""
-        must = self._forced()
-        if not must.any():
+        length = self.tokens.size(2)
+        if self.prefix.size(1) <= length < self.first_limit:
             return self._permitted(log_probs, frontier)
+        must = self._forced()
         token = must[frontier.numbers].unsqueeze(1)
         only = torch.full_like(log_probs, -torch.inf).scatter_(1, token, log_probs.gather(1, token))
         return torch.where(token == PAD, self._permitted(log_probs, frontier), only)
 
     def _permitted(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
-        log_probs[:, PAD] = -torch.inf
-        log_probs[:, BOS] = -torch.inf
+        log_probs.index_fill_(1, self.never, -torch.inf)
         for rule in self.rules:
             rule(log_probs, frontier.tokens)
         return log_probs
@@ -218,6 +219,14 @@ class _Beam:
         self.tokens, self.token_log_probs = self.tokens[staying], self.token_log_probs[staying]
         self.best_scores, self.best_tokens = self.best_scores[staying], self.best_tokens[staying]
         self.best_token_log_probs = self.best_token_log_probs[staying]
+
+
+def _log_probs(logits: Tensor) -> Tensor:
+    """log softmax of logits (R, W) in fp32, in their own memory if they are: fresh memory for a large vocabulary takes
+    longer than the softmax."""
+    if logits.dtype != torch.float32:
+        return logits.log_softmax(-1, torch.float32)
+    return torch.log_softmax(logits, -1, out=logits)
 
 
 def length_penalties(config: SearchConfig, most: int) -> Tensor:

@@ -17,6 +17,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.vocab import PAD
 
 _GROUP = 16  # columns that share a peak in `best_of_rows`
+_SMALL = 1 << 15  # scores that `topk` is the fastest for
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,8 @@ class Frontier:
     def by_place(self, x: Tensor, missing: float) -> Tensor:
         """x (R, c) to (b, P, c), with `missing` where there is no hypothesis."""
         b, P = self.log_probs.shape
+        if x.size(0) == b * P:
+            return x.view(b, P, -1)
         placed = x.new_full((b * P, x.size(1)), missing)
         placed[self.rows] = x
         return placed.view(b, P, -1)
@@ -170,12 +173,10 @@ def best_of_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     width = scores.size(1)
     groups = width // _GROUP
-    if groups < 4 * count or scores.is_cuda:
+    if groups < 4 * count or scores.numel() <= _SMALL or scores.is_cuda:
         highest, columns = scores.topk(min(count, width))
         return highest, columns
-    peaks = torch.unflatten(scores[:, : groups * _GROUP], 1, (_GROUP, groups)).amax(
-        1
-    )  # column c is in group c % groups
+    peaks = torch.unflatten(scores[:, : groups * _GROUP], 1, (_GROUP, groups)).amax(1)  # group c % groups has column c
     members = torch.arange(_GROUP, device=scores.device) * groups
     columns = (peaks.topk(count).indices.unsqueeze(2) + members).flatten(1)
     rest = torch.arange(groups * _GROUP, width, device=scores.device).expand(scores.size(0), -1)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.model.attention import CrossAttention, SelfAttention, attend, attend_once, join_heads, split_heads
+from nmtkit.model.attention import CrossAttention, SelfAttention, attend_once, attend_together
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.state import DecoderState
@@ -114,7 +114,7 @@ class DecoderLayer(nn.Module):
         """x (R, D): the rows of a sentence query its source together, as if they were a sequence, so that the source's
         keys and values are never repeated."""
         attention, cache = self.cross_attention, state.layers[layer]
-        q = split_heads(state.by_sentence(attention.q(x)), attention.heads)
-        heads = attend(q, cache.memory_keys, cache.memory_values, state.memory_mask)
-        attended: Tensor = attention.out(state.by_row(join_heads(heads)))
+        q = state.by_sentence(attention.q(x))
+        heads = attend_together(q, cache.memory_keys, cache.memory_values, state.memory_bias)
+        attended: Tensor = attention.out(state.by_row(heads))
         return attended

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nmtkit.errors import UserError
 from nmtkit.model.transformer import Transformer
@@ -31,13 +32,24 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) to (…, N)."""
-        scales = torch.maximum(x.amax(-1, keepdim=True), -x.amin(-1, keepdim=True))
-        scales.clamp_min_(torch.finfo(torch.float32).tiny)
+        scales = x.abs().amax(-1, keepdim=True).clamp_min_(torch.finfo(torch.float32).tiny)
         y: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
             x / scales, 1 / _LEVELS, _LEVELS + 1, self.packed
         )
-        y.mul_(scales)  # then the bias: two passes over y, each of which torch does faster than both at once
-        return y if self.bias is None else y.add_(self.bias)
+        return y.mul_(scales) if self.bias is None else torch.addcmul(self.bias, y, scales)
+
+
+class TransposedLinear(nn.Module):
+    """x·Wᵀ + b with Wᵀ in memory row by row, which BLAS reads twice as fast when x has only a few rows."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.bias = bias
+        self.weight = weight.t().contiguous().t()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) to (…, N)."""
+        return F.linear(x, self.weight, self.bias)
 
 
 class OneDnnLinear(nn.Module):
@@ -72,6 +84,8 @@ def pack(model: Transformer, precision: str) -> Transformer:
         _replace(model, Int8Linear)
     elif torch._C._has_mkldnn and "AVX512" in torch.backends.cpu.get_cpu_capability():
         _replace(model, OneDnnLinear)
+    elif precision == "fp32":
+        _replace(model, TransposedLinear)
     return model
 
 

@@ -129,7 +129,8 @@ class Transformer(nn.Module):
             k, v = layer.cross_attention.keys_and_values(memory.values)
             own = (k.new_empty(0, memory.values.size(0), width) for width in layer.self_attention.widths[1:])
             layers.append(LayerState(k.contiguous(), v.contiguous(), *own))
-        return DecoderState(layers, memory.mask[:, None, None, :])
+        bias = memory.values.new_zeros(memory.mask.shape).masked_fill_(~memory.mask, -torch.inf)
+        return DecoderState(layers, bias[:, None, None, :].repeat(1, self.config.heads, 1, 1))
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
         """Feed one token to each row: tokens (R,) to logits (R, W) for the next; advances `state`."""
