@@ -22,3 +22,13 @@ def test_the_one_for_gpus_runs_on_a_cpu_as_well() -> None:
     shown = run("gpu.py", *small, "--updates", 1, "--device", "cpu", "--precision", "fp32", "--no-compile")
     assert re.findall(r"^without (\w+)", shown, re.MULTILINE) == ["nothing", "fused", "fused", "loss"]
     assert all(int(rate.replace(",", "")) > 0 for rate in re.findall(r"([\d,]+) target tokens/s", shown))
+
+
+def test_table_1_is_measured_and_drawn(tmp_path: Path) -> None:
+    small = ("--max-length", 128, "--max-width", 128, "--length", 64, "--width", 64, "--runs", 1)
+    shown = run("table1.py", *small, "--picture", tmp_path / "table1.svg")
+    fits = re.findall(r"^\| (.+?) \| (O\(.+?\)) \| (-?[\d.]+) \(\d\) \| (-?[\d.]+) \(\d\)", shown, re.MULTILINE)
+    assert [name for name, *_ in fits if "whole layer" not in name] == [
+        *("self-attention", "self-attention, restricted", "recurrent (LSTM)", "convolutional (k = 3)"),
+    ]
+    assert (tmp_path / "table1.svg").read_text(encoding="utf-8").endswith("</svg>\n")

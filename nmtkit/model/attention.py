@@ -113,7 +113,7 @@ class SelfAttention(nn.Module):
         rate = self.dropout_rate if self.training else 0.0
         q, k, v = self.project(x)
         if self.window is not None and record is None and x.size(1) > 2 * self.window:
-            heads = _attend_blockwise(q, k, v, mask, self.window, self.causal, rate)
+            heads = attend_blockwise(q, k, v, mask, self.window, self.causal, rate)
         elif self.causal and mask is None and self.window is None:
             heads = attend(q, k, v, None, rate, record, causal=True)
         else:
@@ -168,7 +168,7 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def _attend_blockwise(
+def attend_blockwise(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int, causal: bool, dropout_rate: float
 ) -> Tensor:
     """Self-attention restricted to `window` neighbours, in O(r·n·d) (§4): each block of R queries sees 3 blocks of
