@@ -6,7 +6,7 @@ VENV := .venv
 INSTALLED := $(VENV)/installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big
+RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table3 positions
 
 .DEFAULT_GOAL := help
 .PHONY: help install lint test clean $(RECIPES)
@@ -61,6 +61,12 @@ wmt14-en-fr: $(INSTALLED)  ## The base model, English to French
 
 wmt14-en-fr-big: $(INSTALLED)  ## The big model, English to French
 	$(wmt14) PAIR=en-fr SIZE=big
+
+table3: $(INSTALLED)  ## The rows of the paper's Table 3, scaled to the machine, beside the paper's (CORPUS, UPDATES, ROWS)
+	@$(MAKE) --no-print-directory -C examples/table3 CORPUS=$(abspath $(CORPUS))
+
+positions: $(INSTALLED)  ## Sinusoids against learned positions, on sentences longer than those of training (CORPUS)
+	@$(MAKE) --no-print-directory -C examples/table3 positions CORPUS=$(abspath $(CORPUS))
 
 clean:  ## Remove the environment and everything that the recipes have made
 	rm -rf $(VENV) examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache

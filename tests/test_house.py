@@ -175,11 +175,11 @@ def documents() -> list[Path]:
 
 
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+)\b")
-OTHERS = {  # of torchrun, SLURM, curl and examples/wmt14/plan.py
+OTHERS = {  # of torchrun, SLURM, curl, make and examples/wmt14/plan.py
     *("--no-python", "--standalone", "--nproc-per-node", "--nnodes", "--max-restarts"),
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
-    "--retry",
+    *("--retry", "--no-print-directory"),
     *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus"),
 }
 

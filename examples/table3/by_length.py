@@ -1,0 +1,72 @@
+"""How translation holds up beyond the lengths trained on: perplexity and BLEU by length, as a table in Markdown.
+
+python by_length.py SOURCE TARGET LONGEST NAME=CHECKPOINT …     LONGEST: tokens a side of the longest pair trained on
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from nmtkit import Translator
+from nmtkit.decoding.requests import Request
+from nmtkit.decoding.scoring import bleu
+from nmtkit.text import read_lines
+
+STEPS = (1.0, 1.25, 1.5, 2.0)  # times LONGEST: where the ranges of lengths end; the last has no end
+
+
+class Pair(NamedTuple):
+    """A sentence pair, and what a model made of it."""
+
+    length: int  # of the longer side, in tokens
+    reference: str
+    translation: str
+    log_probabilities: list[float]  # of the reference's tokens, its end counted
+
+
+def pairs(checkpoint: str, sources: Sequence[str], references: Sequence[str]) -> list[Pair]:
+    """What the model of a checkpoint makes of the pairs."""
+    translator = Translator.from_checkpoint(checkpoint, precision="fp32")
+    translations = translator.translate(sources, beam=4)
+    requests = [Request(source, target=reference) for source, reference in zip(sources, references, strict=True)]
+    given = [list(scored.candidates[0].token_log_probs) for scored in translator.stream(requests)]
+    lengths = [max(len(ids), len(own) - 1) for ids, own in zip(translator.source.encode(sources), given, strict=True)]
+    return list(map(Pair, lengths, references, translations, given))
+
+
+def perplexity(some: Sequence[Pair]) -> float:
+    total = sum(sum(pair.log_probabilities) for pair in some)
+    return math.exp(-total / sum(len(pair.log_probabilities) for pair in some))
+
+
+def ranges(longest: int) -> list[tuple[int, int | None]]:
+    """The lengths of each line of the table, both ends included."""
+    ends = [round(step * longest) for step in STEPS]
+    return [*zip([1, *(end + 1 for end in ends)], [*ends, None], strict=True)]
+
+
+def main(source: str, target: str, longest: int, checkpoints: dict[str, str]) -> None:
+    sources, references = (list(read_lines(Path(path))) for path in (source, target))
+    models = {name: pairs(checkpoint, sources, references) for name, checkpoint in checkpoints.items()}
+    print(f"| tokens | pairs | {' | '.join(f'perplexity, {name}' for name in models)}", end=" | ")
+    print(f"{' | '.join(f'BLEU, {name}' for name in models)} |")
+    print("|---" * (2 + 2 * len(models)) + "|")
+    for first, last in ranges(longest):
+        chosen = {
+            name: [pair for pair in some if pair.length >= first and (last is None or pair.length <= last)]
+            for name, some in models.items()
+        }
+        count = len(next(iter(chosen.values())))
+        if not count:
+            continue
+        cells = [f"{perplexity(some):.1f}" for some in chosen.values()]
+        for some in chosen.values():
+            score = bleu([pair.translation for pair in some], [pair.reference for pair in some], "de")
+            cells.append(f"{score.value:.1f}")
+        print(f"| {first}–{last or ''} | {count} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), dict(one.rsplit("=", 1) for one in sys.argv[4:]))

@@ -1,0 +1,93 @@
+"""The rows of Table 3 that have been trained, beside the paper's, as a table in Markdown.
+
+python table3.py FOLDER     with a folder for each row, named as in variations.py
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from variations import ROWS, Row
+
+from nmtkit.checkpoint import load_checkpoint
+from nmtkit.model.config import ModelConfig
+
+COLUMNS = [
+    *("row", "change", "here: N, d_model, d_ff, h, d_k, d_v", "updates", "minutes"),
+    *("perplexity", "paper", "÷ base", "paper", "BLEU", "paper", "− base", "paper", "parameters, 10⁶", "paper"),
+]
+
+
+class Result(NamedTuple):
+    """What a row has come to."""
+
+    model: ModelConfig
+    updates: int
+    minutes: float
+    flops: float
+    perplexity: float
+    bleu: float
+    parameters: int
+
+
+def result(folder: Path) -> Result | None:
+    """Of the row in this folder; None where it is not complete."""
+    scores, checkpoint = folder / "scores.txt", folder / "averaged.pt"
+    if not (scores.exists() and checkpoint.exists()):
+        return None
+    trained = load_checkpoint(folder / "checkpoints/checkpoint_last.pt")
+    bleu = re.search(r"^BLEU\S* = ([\d.]+)", scores.read_text(), re.MULTILINE)
+    assert bleu, f"{scores} has no BLEU"
+    progress, parameters = trained.progress, sum(weights.numel() for weights in trained.weights.values())
+    training = (progress["update"], progress["minutes"], progress["flops"])
+    return Result(trained.model_config, *training, progress["valid_ppl"], float(bleu[1]), parameters)
+
+
+def sizes(model: ModelConfig) -> str:
+    numbers = (model.encoder_layers, model.d_model, model.d_ff, model.heads, model.key_size, model.value_size)
+    return ", ".join(map(str, numbers))
+
+
+def cells(row: Row, ours: Result | None, base: Result | None) -> list[str]:
+    """A line of the table; blank where there is nothing to say, as in the paper."""
+    paper = ROWS["base"]
+    here = ["", "", "", "", "", "", "", ""]
+    if ours:
+        here = [sizes(ours.model), f"{ours.updates}", f"{ours.minutes:.1f}"]
+        here += [f"{ours.perplexity:.2f}", f"{ours.perplexity / base.perplexity:.3f}" if base else ""]
+        here += [f"{ours.bleu:.1f}", f"{ours.bleu - base.bleu:+.1f}" if base else "", f"{ours.parameters / 1e6:.3f}"]
+    model, updates, minutes, perplexity, ratio, bleu, difference, parameters = here
+    return [
+        *(row.letter, row.change, model, updates, minutes),
+        *(perplexity, f"{row.perplexity:.2f}", ratio, f"{row.perplexity / paper.perplexity:.3f}"),
+        *(bleu, f"{row.bleu:.1f}", difference, f"{row.bleu - paper.bleu:+.1f}"),
+        *(parameters, str(row.parameters or "")),
+    ]
+
+
+def same_side(results: dict[str, Result], base: Result) -> tuple[int, int]:
+    """Of how many rows the perplexity differs from base's in the direction of the paper, and of how many rows."""
+    ours = {name: one.perplexity - base.perplexity for name, one in results.items()}
+    paper = {name: ROWS[name].perplexity - ROWS["base"].perplexity for name in results}
+    compared = [name for name in results if ours[name] and paper[name]]
+    return sum(ours[name] * paper[name] > 0 for name in compared), len(compared)
+
+
+def main(folder: Path) -> None:
+    found = {name: result(folder / name) for name in ROWS}
+    results = {name: one for name, one in found.items() if one}
+    base = results.get("base")
+    print(f"| {' | '.join(COLUMNS)} |")
+    print("|---" * len(COLUMNS) + "|")
+    for name, row in ROWS.items():
+        print(f"| {' | '.join(cells(row, found[name], base))} |")
+    minutes, flops = sum(one.minutes for one in results.values()), sum(one.flops for one in results.values())
+    print(f"\n{len(results)} of {len(ROWS)} rows, {minutes:.0f} minutes of training, {flops:.2g} operations.", end=" ")
+    if base:
+        same, compared = same_side(results, base)
+        print(f"Perplexity lies on the paper's side of base in {same} of {compared} rows.")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

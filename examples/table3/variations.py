@@ -1,0 +1,87 @@
+"""The rows of the paper's Table 3: what each changes, what it reached, and the options that train it.
+
+python variations.py ROW WIDTH DEPTH     the options of nmt-train: widths divided by WIDTH, layers by DEPTH
+"""
+
+import sys
+from dataclasses import fields
+from typing import NamedTuple
+
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.presets import PRESETS
+
+
+class Row(NamedTuple):
+    """A row of the table as printed: newstest2013, English to German, no averaging; None where it leaves a blank."""
+
+    letter: str
+    change: str
+    perplexity: float
+    bleu: float
+    parameters: int | None = None  # in millions
+    arch: str = ""
+
+
+ROWS = {
+    "base": Row("", "base", 4.92, 25.8, 65, "transformer_base"),
+    "a_h1": Row("A", "h = 1, d_k = d_v = 512", 5.29, 24.9),
+    "a_h4": Row("A", "h = 4, d_k = d_v = 128", 5.00, 25.5),
+    "a_h16": Row("A", "h = 16, d_k = d_v = 32", 4.91, 25.8),
+    "a_h32": Row("A", "h = 32, d_k = d_v = 16", 5.01, 25.4),
+    "b_dk16": Row("B", "d_k = 16", 5.16, 25.1, 58),
+    "b_dk32": Row("B", "d_k = 32", 5.01, 25.4, 60),
+    "c_n2": Row("C", "N = 2", 6.11, 23.7, 36),
+    "c_n4": Row("C", "N = 4", 5.19, 25.3, 50),
+    "c_n8": Row("C", "N = 8", 4.88, 25.5, 80),
+    "c_d256": Row("C", "d_model = 256, d_k = d_v = 32", 5.75, 24.5, 28),
+    "c_d1024": Row("C", "d_model = 1024, d_k = d_v = 128", 4.66, 26.0, 168),
+    "c_ff1024": Row("C", "d_ff = 1024", 5.12, 25.4, 53),
+    "c_ff4096": Row("C", "d_ff = 4096", 4.75, 26.2, 90),
+    "d_dropout0": Row("D", "P_drop = 0.0", 5.77, 24.6),
+    "d_dropout2": Row("D", "P_drop = 0.2", 4.95, 25.5),
+    "d_smoothing0": Row("D", "ε_ls = 0.0", 4.67, 25.3),
+    "d_smoothing2": Row("D", "ε_ls = 0.2", 5.47, 25.7),
+    "e_learned": Row("E", "learned positions", 4.92, 25.7),
+    "big": Row("big", "d_model = 1024, d_ff = 4096, h = 16, P_drop = 0.3", 4.33, 26.4, 213, "transformer_big"),
+}
+
+
+def arch(row: str) -> str:
+    """The preset of a row."""
+    return ROWS[row].arch or f"table3_{row}"
+
+
+def options(row: str, width: int, depth: int) -> list[str]:
+    """The options of nmt-train for a row: widths divided by `width`, layers by `depth`, as many heads as ever.
+
+    ValueError where a division leaves a rest.
+    """
+    preset = PRESETS[arch(row)]
+    full = ModelConfig(**{one.name: preset[one.name] for one in fields(ModelConfig) if one.name in preset})
+    sizes = {
+        "encoder-layers": (full.encoder_layers, depth),
+        "decoder-layers": (full.decoder_layers, depth),
+        "d-model": (full.d_model, width),
+        "d-ff": (full.d_ff, width),
+        "d-k": (full.key_size, width),
+        "d-v": (full.value_size, width),
+    }
+    flags = ["--arch", arch(row)]
+    for name, (size, divisor) in sizes.items():
+        if size % divisor:
+            raise ValueError(f"{row}: {name} is {size}, which {divisor} does not divide")
+        flags += [f"--{name}", str(size // divisor)]
+    return flags
+
+
+def main(row: str, width: str, depth: str) -> None:
+    if row not in ROWS:
+        sys.exit(f"{row} is no row of Table 3, which are: {' '.join(ROWS)}")
+    try:
+        print(*options(row, int(width), int(depth)))
+    except ValueError as error:
+        sys.exit(f"WIDTH={width} DEPTH={depth}: {error}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
