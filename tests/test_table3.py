@@ -85,6 +85,20 @@ def test_perplexity_is_of_all_tokens_together() -> None:
     assert by_length.perplexity(some) == pytest.approx(20.0855, abs=1e-3)  # e^3
 
 
+def test_models_are_set_side_by_side_in_each_range_of_lengths(
+    tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["ein hund", "a cat", "the dog runs and runs", "die katze läuft über die straße und zurück"]
+    (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = str(tmp_path / "text")
+    by_length.main(text, text, "de", 6, {"one": str(tiny_checkpoint), "two": str(tiny_checkpoint)})
+    header, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert header == ["tokens", "pairs", "perplexity, one", "perplexity, two", "BLEU, one", "BLEU, two"]
+    assert sum(int(row[1]) for row in rows) == len(lines)
+    assert len(rows) > 1
+    assert all(row[2] == row[3] and row[4] == row[5] for row in rows)
+
+
 def test_the_sides_of_base_are_compared_where_the_paper_has_two() -> None:
     def reached(perplexity: float) -> table3.Result:
         return table3.Result(ModelConfig(), 1, 1.0, 1.0, perplexity, 1.0, 1)

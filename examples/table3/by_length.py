@@ -1,6 +1,8 @@
 """How translation holds up beyond the lengths trained on: perplexity and BLEU by length, as a table in Markdown.
 
-python by_length.py SOURCE TARGET LONGEST NAME=CHECKPOINT …     LONGEST: tokens a side of the longest pair trained on
+python by_length.py SOURCE TARGET LANGUAGE LONGEST NAME=CHECKPOINT …
+
+SOURCE and TARGET are files, LANGUAGE that of the latter, LONGEST the tokens a side of the longest pair trained on.
 """
 
 import math
@@ -47,7 +49,7 @@ def ranges(longest: int) -> list[tuple[int, int | None]]:
     return [*zip([1, *(end + 1 for end in ends)], [*ends, None], strict=True)]
 
 
-def main(source: str, target: str, longest: int, checkpoints: dict[str, str]) -> None:
+def main(source: str, target: str, language: str, longest: int, checkpoints: dict[str, str]) -> None:
     sources, references = (list(read_lines(Path(path))) for path in (source, target))
     models = {name: pairs(checkpoint, sources, references) for name, checkpoint in checkpoints.items()}
     print(f"| tokens | pairs | {' | '.join(f'perplexity, {name}' for name in models)}", end=" | ")
@@ -63,10 +65,11 @@ def main(source: str, target: str, longest: int, checkpoints: dict[str, str]) ->
             continue
         cells = [f"{perplexity(some):.1f}" for some in chosen.values()]
         for some in chosen.values():
-            score = bleu([pair.translation for pair in some], [pair.reference for pair in some], "de")
+            score = bleu([pair.translation for pair in some], [pair.reference for pair in some], language)
             cells.append(f"{score.value:.1f}")
         print(f"| {first}–{last or ''} | {count} | {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), dict(one.rsplit("=", 1) for one in sys.argv[4:]))
+    source, target, language, longest, *named = sys.argv[1:]
+    main(source, target, language, int(longest), dict(one.rsplit("=", 1) for one in named))
