@@ -6,13 +6,13 @@ from typing import cast
 
 import evalb
 import pytest
-import restore as restore_script
 from evalb import Agreement, agreement
 from hypothesis import given
 from hypothesis import strategies as st
+from lexicon import make_lexicon, model_words, read_lexicon, tags_of, word_class
 from parse import parse
-from rare_words import known_words, model_words, word_class
-from trees import Tree, linearize, parse_brackets, restore
+from restore import align, main, restore
+from trees import Leaf, Tree, linearize, parse_brackets
 
 from nmtkit import Translator
 from nmtkit.errors import UserError
@@ -110,9 +110,15 @@ def well_formed(some: Tree) -> bool:
     return True
 
 
-@given(st.lists(TOKENS | SYMBOLS, max_size=40), st.lists(WORDS, max_size=12))
-def test_any_tokens_give_a_well_formed_tree_over_exactly_the_words(tokens: list[str], words: list[str]) -> None:
-    there = restore(tokens, words)
+SENTENCES = st.lists(st.tuples(WORDS, st.lists(st.sampled_from(["NN", "DT", "."]), max_size=2)), max_size=12)
+
+
+@given(st.lists(TOKENS | SYMBOLS, max_size=40), SENTENCES)
+def test_any_tokens_give_a_well_formed_tree_over_exactly_the_words(
+    tokens: list[str], sentence: list[tuple[str, list[str]]]
+) -> None:
+    words = [word for word, _ in sentence]
+    there = restore(tokens, words, [tags for _, tags in sentence])
     assert there.words == words
     assert well_formed(there)
     assert tree(str(there)) == there
@@ -142,6 +148,47 @@ def test_wrong_output_is_mended(tokens: str, expected: str) -> None:
     assert str(restore(tokens.split(), ["a", "b", "c"])) == f"(TOP {expected})"
 
 
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ("(S (NP NN )NP (VP VBZ )VP . )S", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
+        ("(S (NP DT )NP (VP VBZ )VP . )S", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
+        ("(S (NP DT JJ NN )NP (VP VBZ )VP . )S", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
+        ("(S (NP DT NN )NP (VP VBZ (NP DT )NP )VP . )S", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
+        ("(S (NP DT NN )NP (VP VBZ )VP", "(S (NP (DT the) (NN dog)) (VP (VBZ barks)) (. .))"),
+        ("(S (NP PRP )NP (VP VBZ )VP . )S", "(S (NP (PRP the) (NN dog)) (VP (VBZ barks)) (. .))"),
+        ("(S (NP PRP NN )NP (VP VBZ )VP . )S", "(S (NP (PRP the) (NN dog)) (VP (VBZ barks)) (. .))"),
+    ],
+)
+def test_tags_that_words_can_have_tell_where_leaves_are_missing_or_too_many(tokens: str, expected: str) -> None:
+    tags = [["DT"], ["NN", "VB"], ["VBZ", "NNS"], ["."]]
+    assert str(restore(tokens.split(), ["the", "dog", "barks", "."], tags)) == f"(TOP {expected})"
+
+
+def fewest_edits(found: list[str], tags: list[list[str]]) -> int:
+    """The definition, by trying everything."""
+    if not found or not tags:
+        return len(found) + len(tags)
+    return min(
+        fewest_edits(found[1:], tags[1:]) + (found[0] not in tags[0]),
+        fewest_edits(found[1:], tags) + 1,
+        fewest_edits(found, tags[1:]) + 1,
+    )
+
+
+@given(
+    st.lists(st.sampled_from("abc"), max_size=5),
+    st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=2), max_size=5),
+)
+def test_words_and_tags_are_aligned_with_the_fewest_edits(found: list[str], tags: list[list[str]]) -> None:
+    places = align(found, tags)
+    together = [(found[place], likely) for place, likely in zip(places, tags, strict=True) if place is not None]
+    taken = [place for place in places if place is not None]
+    assert taken == sorted(set(taken))
+    misfits = sum(tag not in likely for tag, likely in together)
+    assert misfits + len(found) + len(tags) - 2 * len(together) == fewest_edits(found, tags)
+
+
 def test_no_depth_is_too_much() -> None:
     tokens = [*["(NP"] * 5000, "NN", *[")NP"] * 5000]
     deep = restore(tokens, ["rain"])
@@ -151,15 +198,16 @@ def test_no_depth_is_too_much() -> None:
 
 
 def test_the_script_says_how_many_outputs_it_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lexicon").write_text("it PRP\nunknown-s NNS VBZ\n")
     (tmp_path / "text").write_text("it rains\nit rains\n")
     (tmp_path / "output").write_text("(S PRP VBZ )S\n(S PRP\n")
-    restore_script.main(tmp_path / "text", tmp_path / "output")
+    main(tmp_path / "lexicon", tmp_path / "text", tmp_path / "output")
     printed = capsys.readouterr()
-    assert printed.out == "(TOP (S (PRP it) (VBZ rains)))\n(TOP (S (PRP it) (XX rains)))\n"
+    assert printed.out == "(TOP (S (PRP it) (VBZ rains)))\n(TOP (S (PRP it) (NNS rains)))\n"
     assert printed.err.startswith("1 of 2 outputs")
     (tmp_path / "output").write_text("(S PRP VBZ )S\n")
     with pytest.raises(UserError, match="output ends before line 2"):
-        restore_script.main(tmp_path / "text", tmp_path / "output")
+        main(tmp_path / "lexicon", tmp_path / "text", tmp_path / "output")
 
 
 class Scripted:
@@ -174,10 +222,11 @@ class Scripted:
 
 
 def test_sentences_are_parsed_with_brackets_as_treebanks_write_them() -> None:
-    translator = Scripted("(S NN -LRB- NN -RRB- )S")
-    parsed = parse(["rain ( again )\n", "\n"], cast(Translator, translator), {"rain", "-LRB-", "-RRB-"})
+    translator = Scripted("(S NN -LRB- -RRB- )S")
+    lexicon = {"rain": ["NN"], "-LRB-": ["-LRB-"], "-RRB-": ["-RRB-"], "unknown": ["RB"]}
+    parsed = parse(["rain ( again )\n", "\n"], cast(Translator, translator), lexicon)
     assert translator.lines == ["rain -LRB- unknown -RRB-", ""]
-    assert [str(tree) for tree in parsed] == ["(TOP (S (NN rain) (-LRB- -LRB-) (NN again) (-RRB- -RRB-)))", "(TOP)"]
+    assert [str(tree) for tree in parsed] == ["(TOP (S (NN rain) (-LRB- -LRB-) (RB again) (-RRB- -RRB-)))", "(TOP)"]
 
 
 # --- rare words
@@ -198,11 +247,21 @@ def test_a_class_tells_what_can_be_seen_of_a_word(word: str, expected: str) -> N
     assert word_class(word) == expected
 
 
-def test_known_words_come_more_than_once_the_most_frequent_first(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("(X (X c) (X b) (X b) (X a))")
-    (tmp_path / "b").write_text("( (X (X a) (X b) (X d) (-NONE- 0) (-NONE- 0)))")
-    assert known_words(10, [tmp_path / "a", tmp_path / "b"]) == ["b", "a"]
-    assert known_words(1, [tmp_path / "a", tmp_path / "b"]) == ["b"]
+def test_a_lexicon_has_the_most_frequent_words_and_the_classes_of_others_with_their_tags() -> None:
+    leaves = [
+        Leaf(*pair.split("/")) for pair in ["NN/b", "NN/b", "VB/b", "NN/a", "NN/a", "JJ/once", "NN/twice", "NN/twice"]
+    ]
+    lexicon = make_lexicon(2, leaves)
+    assert {word: [tag for tag, _ in tags.most_common()] for word, tags in lexicon.items()} == {
+        **{"b": ["NN", "VB"], "a": ["NN"]},
+        **{"unknown-e": ["NN", "JJ"]},
+    }
+
+
+def test_the_tags_of_a_word_are_its_own_or_those_of_its_class(tmp_path: Path) -> None:
+    (tmp_path / "lexicon").write_text("the DT\nunknown-ed VBD VBN\n")
+    lexicon = read_lexicon(tmp_path / "lexicon")
+    assert tags_of(["The", "rained", "42"], lexicon) == [["DT"], ["VBD", "VBN"], ()]
 
 
 def test_the_model_sees_known_words_and_classes() -> None:

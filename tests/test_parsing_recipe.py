@@ -129,4 +129,4 @@ def test_a_broken_treebank_is_named_by_line_and_the_next_call_goes_on(make: Make
 def test_the_papers_size_has_the_papers_numbers(make: Make) -> None:
     shown = make("-n", "SIZE=paper", "MODEL=--encoder-layers 4 --decoder-layers 4 --d-model 1024", "BEAM=21")
     assert "--beam 21 --length-penalty 0.3 --max-len-a 1 --max-len-b 300" in shown
-    assert "rare_words.py 16000 " in shown
+    assert "lexicon.py 16000 " in shown

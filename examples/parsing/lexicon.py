@@ -1,20 +1,23 @@
-"""Words that a model knows by themselves, and classes for all others.
+"""What training has seen of words: those that a model knows, classes for all others, and the tags of each.
 
-    python rare_words.py SIZE TREES... > KNOWN     the SIZE most frequent words of those that come more than once
+    python lexicon.py SIZE TREES... > LEXICON     the SIZE most frequent words of those that come more than once
 
-A word that comes only once in training is its class there, so that training shows what a class stands for.
+A line of a lexicon is a word or a class, and its tags, frequent ones first. A word that comes only once in training is
+its class there, so that training shows what a class stands for.
 """
 
 import re
 import sys
 from collections import Counter
-from collections.abc import Set
-from itertools import chain
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from trees import read_trees
+from trees import Leaf, read_trees
 
 from nmtkit.errors import NmtkitError
+from nmtkit.text import read_lines
+
+Lexicon = Mapping[str, Sequence[str]]  # the tags of each word and class, frequent ones first
 
 _ENDINGS = re.compile(
     "(ing|ed|tion|sion|ity|ness|ment|able|ible|al|ous|ive|less|ful|ic|ly|est|er|or|ist|ism|ies|es|ss|us|s|y|e)$"
@@ -30,7 +33,7 @@ def word_class(word: str) -> str:
     return f"unknown{digits}{capital}{hyphen}" + (f"-{ending[0]}" if ending else "")
 
 
-def model_words(words: list[str], known: Set[str]) -> list[str]:
+def model_words(words: Sequence[str], known: Container[str]) -> list[str]:
     """The words of a sentence as the model sees them: each itself, in lower case at the beginning, or its class."""
     seen = [word if word in known else word_class(word) for word in words]
     if words and words[0] not in known and words[0].lower() in known:
@@ -38,14 +41,36 @@ def model_words(words: list[str], known: Set[str]) -> list[str]:
     return seen
 
 
-def known_words(size: int, paths: list[Path]) -> list[str]:
-    counts = Counter(chain.from_iterable(tree.words for path in paths for tree in read_trees(path)))
-    common = sorted((-count, word) for word, count in counts.items() if count > 1)
-    return [word for _, word in common[:size]]
+def tags_of(words: Sequence[str], lexicon: Lexicon) -> list[Sequence[str]]:
+    """The tags that each word of a sentence can have; none where its class has not been seen either."""
+    return [lexicon.get(word, ()) for word in model_words(words, lexicon)]
+
+
+def make_lexicon(size: int, leaves: Iterable[Leaf]) -> dict[str, "Counter[str]"]:
+    """How often each known word, and each class of others, has which tag."""
+    seen = Counter(leaves)
+    words: Counter[str] = Counter()
+    for leaf, count in seen.items():
+        words[leaf.word] += count
+    known = {word for word, count in words.most_common(size) if count > 1}
+    lexicon: dict[str, Counter[str]] = {}
+    for (tag, word), count in seen.items():
+        lexicon.setdefault(word if word in known else word_class(word), Counter())[tag] += count
+    return lexicon
+
+
+def read_lexicon(path: Path) -> Lexicon:
+    return {word: tags for word, *tags in map(str.split, read_lines(path))}
+
+
+def main(size: int, paths: list[Path]) -> None:
+    lexicon = make_lexicon(size, (leaf for path in paths for tree in read_trees(path) for leaf in tree.leaves))
+    for word, tags in lexicon.items():
+        print(word, *(tag for tag, _ in tags.most_common()))
 
 
 if __name__ == "__main__":
     try:
-        print(*known_words(int(sys.argv[1]), list(map(Path, sys.argv[2:]))), sep="\n")
+        main(int(sys.argv[1]), list(map(Path, sys.argv[2:])))
     except NmtkitError as error:
         sys.exit(f"error: {error}")

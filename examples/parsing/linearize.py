@@ -1,8 +1,8 @@
 """Trees to the two sides of a parallel text, for a model to learn parsing as translation.
 
-    python linearize.py KNOWN PREFIX TREES     writes PREFIX.txt, PREFIX.words and PREFIX.tree
+    python linearize.py LEXICON PREFIX TREES     writes PREFIX.txt, PREFIX.words and PREFIX.tree
 
-PREFIX.txt has the words of each tree as they are, PREFIX.words those of the list KNOWN and the classes of all others,
+PREFIX.txt has the words of each tree as they are, PREFIX.words as the model sees them, known ones and classes,
 PREFIX.tree the brackets.
 """
 
@@ -10,23 +10,22 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from rare_words import model_words
+from lexicon import model_words, read_lexicon
 from trees import linearize, read_trees
 
 from nmtkit.errors import NmtkitError
 from nmtkit.staging import staged_file
-from nmtkit.text import read_lines
 
 
-def main(known: Path, prefix: str, trees: Path) -> None:
-    words = set(read_lines(known))
+def main(lexicon: Path, prefix: str, trees: Path) -> None:
+    known = read_lexicon(lexicon)
     with ExitStack() as stack:
         text, source, target = (
             stack.enter_context(staged_file(Path(f"{prefix}.{ending}"))) for ending in ("txt", "words", "tree")
         )
         for tree in read_trees(trees):
             text.write(f"{' '.join(tree.words)}\n".encode())
-            source.write(f"{' '.join(model_words(tree.words, words))}\n".encode())
+            source.write(f"{' '.join(model_words(tree.words, known))}\n".encode())
             target.write(f"{' '.join(linearize(tree))}\n".encode())
 
 

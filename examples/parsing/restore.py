@@ -1,36 +1,117 @@
 """The output of a model to trees over the words that it was given.
 
-    python restore.py TEXT OUTPUT > TREES     a tree for each line of TEXT, whatever OUTPUT says
+    python restore.py LEXICON TEXT OUTPUT > TREES     a tree for each line of TEXT, whatever OUTPUT says
 
 How many lines of the output were no tree over their words is told on stderr.
 """
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
-from trees import Tree, linearize, restore
+from lexicon import read_lexicon, tags_of
+from trees import ANY_LABEL, ANY_TAG, TRACE, Leaf, Tree, TreeBuilder, bare, linearize
 
 from nmtkit.errors import NmtkitError, UserError
 from nmtkit.text import read_lines
 
-
-def restored(text: Path, output: Path) -> Iterator[tuple[Tree, bool]]:
-    """The tree of each sentence, and whether the output was that tree as it stood."""
-    for number, (words, tokens) in enumerate(zip_longest(read_lines(text), read_lines(output)), 1):
-        if words is None or tokens is None:
-            raise UserError(f"{text if words is None else output} ends before line {number}: not output for this text")
-        tree = restore(tokens.split(), words.split())
-        yield tree, linearize(tree) == tokens.split()
+Tags = Sequence[Sequence[str]]  # for each word of a sentence those that it can have, likely ones first
 
 
-def main(text: Path, output: Path) -> None:
+def restore(tokens: Iterable[str], words: Sequence[str], tags: Tags = ()) -> Tree:
+    """The tree over exactly these words that the tokens of a model come closest to, however wrong they are.
+
+    A bracket that closes a label which is not open closes the innermost constituent; one whose label is open further
+    out closes all up to there; what is never closed ends with the sentence. Where there are not as many leaves as
+    words, words take leaves with one of their `tags`, as far as the order of both allows. Leaves that no word takes
+    are left out; a word that takes none stands beside the word before it, or at the end of the sentence in the last
+    of the outermost constituents. The inverse of `linearize`.
+    """
+    parts = [(token[0], bare(re.sub("[()]", "", token))) for token in tokens]
+    found = [name if name and name != TRACE else ANY_TAG for kind, name in parts if kind not in "()"]
+    *taken, left = _take(found, words, tags or [()] * len(words))
+    builder = TreeBuilder()
+    leaves = iter(taken)
+    for kind, name in parts:
+        if kind == "(":
+            builder.begin(name or ANY_LABEL)
+        elif kind == ")":
+            builder.end(builder.opened_since(name) or min(1, len(builder.open)))
+        else:
+            builder.leaves += next(leaves)
+    builder.end(len(builder.open))
+    return _with_end(builder.tree(), left)
+
+
+def _take(found: Sequence[str], words: Sequence[str], tags: Tags) -> list[list[Leaf]]:
+    """The leaves in the place of each tag that was found: none, one, or more; and at last those at the end."""
+    end = len(found)
+    places = list(range(end)) if end == len(words) else align(found, tags)
+    aligned = [number for number, place in enumerate(places) if place is not None]
+    last = aligned[-1] if aligned else -1
+    here = next((place for place in places if place is not None), end)
+    taken: list[list[Leaf]] = [[] for _ in range(end + 1)]
+    for number, (word, likely, place) in enumerate(zip(words, tags, places, strict=True)):
+        if place is not None:
+            here = place
+        tag = next(iter(likely), ANY_TAG) if place is None else found[place]
+        taken[here if number <= last else end].append(Leaf(tag, word))
+    return taken
+
+
+def align(found: Sequence[str], tags: Tags) -> list[int | None]:
+    """For each word the place of its tag among those found, in order, or None; with the fewest edits.
+
+    An edit is a word without a tag, a tag without a word, or a word with a tag that it cannot have. Of several ways
+    it is the one that keeps words and tags together from the beginning.
+    """
+    edits = [list(range(len(found), -1, -1))]  # that are needed from each tag on, after the last word; then before it
+    for likely in reversed(tags):
+        after = edits[-1]
+        row = [after[-1] + 1]
+        for place in range(len(found) - 1, -1, -1):
+            together = after[place + 1] + _misfit(found[place], likely)
+            row.append(min(together, after[place] + 1, row[-1] + 1))
+        edits.append(row[::-1])
+    places: list[int | None] = []
+    place = 0
+    for likely, here, after in zip(tags, edits[:0:-1], edits[-2::-1], strict=True):
+        while True:
+            if place < len(found) and here[place] == after[place + 1] + _misfit(found[place], likely):
+                places.append(place)
+                place += 1
+                break
+            if here[place] == after[place] + 1:
+                places.append(None)
+                break
+            place += 1
+    return places
+
+
+def _misfit(tag: str, likely: Sequence[str]) -> bool:
+    return bool(likely) and tag not in likely
+
+
+def _with_end(tree: Tree, leaves: Sequence[Leaf]) -> Tree:
+    """The tree with more leaves at its end, in the outermost constituent that ends there."""
+    spans = list(tree.constituents)
+    last = next((place for place, span in enumerate(spans) if span.end == len(tree.leaves)), None)
+    if last is not None:
+        spans[last] = spans[last]._replace(end=len(tree.leaves) + len(leaves))
+    return Tree((*tree.leaves, *leaves), tuple(spans))
+
+
+def main(lexicon: Path, text: Path, output: Path) -> None:
+    known = read_lexicon(lexicon)
     count = mended = 0
-    for tree, as_it_stood in restored(text, output):
+    for count, (line, tokens) in enumerate(zip_longest(read_lines(text), read_lines(output)), 1):
+        if line is None or tokens is None:
+            raise UserError(f"{text if line is None else output} ends before line {count}: not output for this text")
+        tree = restore(tokens.split(), line.split(), tags_of(line.split(), known))
+        mended += linearize(tree) != tokens.split()
         print(tree)
-        count += 1
-        mended += not as_it_stood
     print(f"{mended} of {count} outputs were no tree over their words and had to be mended", file=sys.stderr)
 
 

@@ -88,7 +88,7 @@ def linearize(tree: Tree) -> list[str]:
     return tokens
 
 
-class _Builder:
+class TreeBuilder:
     """A tree in the making, from left to right."""
 
     def __init__(self) -> None:
@@ -115,38 +115,7 @@ class _Builder:
         return Tree(tuple(self.leaves), tuple(span for span in self.spans if span.start < span.end))
 
 
-def restore(tokens: Iterable[str], words: Sequence[str]) -> Tree:
-    """The tree over exactly these words that the tokens of a model come closest to, however wrong they are.
-
-    A bracket that closes a label which is not open closes the innermost constituent; one whose label is open further
-    out closes all up to there; what is never closed ends with the sentence. Surplus leaves are left out. Words for
-    which there is no leaf are added to the last of the outermost constituents. The inverse of `linearize`.
-    """
-    builder = _Builder()
-    for token in tokens:
-        name = _bare(re.sub("[()]", "", token))
-        if token.startswith("("):
-            builder.begin(name or ANY_LABEL)
-        elif token.startswith(")"):
-            builder.end(builder.opened_since(name) or min(1, len(builder.open)))
-        elif len(builder.leaves) < len(words):
-            tag = name if name and name != TRACE else ANY_TAG
-            builder.leaves.append(Leaf(tag, words[len(builder.leaves)]))
-    builder.end(len(builder.open))
-    return _completed(builder.tree(), words)
-
-
-def _completed(tree: Tree, words: Sequence[str]) -> Tree:
-    """The tree with the words that it lacks at its end."""
-    given = len(tree.leaves)
-    last = next((place for place, span in enumerate(tree.constituents) if span.end == given), None)
-    spans = list(tree.constituents)
-    if last is not None:
-        spans[last] = spans[last]._replace(end=len(words))
-    return Tree(tree.leaves + tuple(Leaf(ANY_TAG, word) for word in words[given:]), tuple(spans))
-
-
-def _bare(label: str) -> str:
+def bare(label: str) -> str:
     """A label without functional tags, indices and alternatives: NP for NP-SBJ-1, NP=2, NP|NX; but -LRB- is a label."""
     return label if label.startswith("-") else re.split("[-=|]", label, maxsplit=1)[0]
 
@@ -161,7 +130,7 @@ def read_trees(path: Path) -> Iterator[Tree]:
 
 def parse_brackets(lines: Iterable[str], name: str) -> Iterator[Tree]:
     """The same of lines, which errors call `name`."""
-    builder, depth, number = _Builder(), 0, 0
+    builder, depth, number = TreeBuilder(), 0, 0
     for number, line in enumerate(lines, 1):
         for part in _PART.finditer(line):
             if part["odd"] or (depth == 0 and not part["open"]):
@@ -169,15 +138,15 @@ def parse_brackets(lines: Iterable[str], name: str) -> Iterator[Tree]:
             if part["open"]:
                 depth += 1
                 if depth > 1 or part["label"] not in ROOTS:
-                    builder.begin(_bare(part["label"]) or ANY_LABEL)
+                    builder.begin(bare(part["label"]) or ANY_LABEL)
             elif part["tag"]:
-                builder.leaves.append(Leaf(_bare(part["tag"]) or ANY_TAG, part["word"]))
+                builder.leaves.append(Leaf(bare(part["tag"]) or ANY_TAG, part["word"]))
             else:
                 depth -= 1
                 builder.end(min(1, len(builder.open)))
             if depth == 0:
                 tree = builder.tree()
                 yield tree.only([leaf.tag != TRACE for leaf in tree.leaves])
-                builder = _Builder()
+                builder = TreeBuilder()
     if depth:
         raise UserError(f"{name}, line {number}: the file ends within a tree, {depth} brackets are open")
