@@ -9,9 +9,9 @@ from torch.testing import assert_close
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.model import packing
-from nmtkit.model.packing import Int8Linear, OneDnnLinear, pack
+from nmtkit.model.packing import Fp16Linear, Int8Linear, OneDnnLinear, pack
 
-pytestmark = pytest.mark.skipif(not packing._has_int8(), reason="this torch has no FBGEMM")
+pytestmark = pytest.mark.skipif(not packing._has_fbgemm(), reason="this torch has no FBGEMM")
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +40,16 @@ def test_int8_of_zeros_is_the_bias() -> None:
 
 
 @torch.inference_mode()
+def test_fp16_rounds_the_weights_only() -> None:
+    weight, bias, x = torch.randn(40, 64), torch.randn(40), torch.randn(3, 7, 64)
+    for layer, exact in (
+        (Fp16Linear(weight, bias), F.linear(x, weight.half().float(), bias)),
+        (Fp16Linear(weight, None), F.linear(x, weight.half().float())),
+    ):
+        assert_close(layer(x), exact)
+
+
+@torch.inference_mode()
 def test_onednn_gives_the_same_product() -> None:
     weight, bias, x = torch.randn(40, 64), torch.randn(40), torch.randn(3, 7, 64)
     assert_close(OneDnnLinear(weight, bias)(x), F.linear(x, weight, bias))
@@ -47,7 +57,7 @@ def test_onednn_gives_the_same_product() -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize(("precision", "near"), [("fp32", 1e-4), ("int8", 0.1)])
+@pytest.mark.parametrize(("precision", "near"), [("fp32", 1e-4), ("fp16", 1e-2), ("int8", 0.1)])
 def test_a_packed_model_computes_what_the_plain_one_does(
     precision: str, near: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

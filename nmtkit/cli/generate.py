@@ -171,6 +171,7 @@ def main(
 
     from nmtkit.checkpoint import load_checkpoint
     from nmtkit.decoding.attention_page import at_most_a_page, write_attention_page
+    from nmtkit.decoding.engine import precision_in_use
     from nmtkit.decoding.translator import Translator
 
     loaded = [load_checkpoint(path) for path in checkpoint]
@@ -202,7 +203,7 @@ def main(
                 translations, shown = tee(translations)
             best = _write(translations, file, layout, search.nbest, tally, share.start, keep=bool(references))
         tally.check()
-    tally.report(time.monotonic() - start)
+    tally.report(time.monotonic() - start, precision_in_use(engine))
     if result.attention_html is not None:
         attentions = map(translator.attention_of, (own for own in shown if own.candidates[0].tokens))
         languages = (loaded[0].source_language, loaded[0].target_language)

@@ -72,8 +72,13 @@ def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "aut
     precision = inference_precision(engine.precision, device)
     if precision == "int8" and device.type != "cpu":
         raise UserError(f"--precision int8 is made for CPUs, not for {device}: take bf16 or fp16")
-    model = checkpoint.build_model(weights).to(device, resolve_precision(precision, device))
-    return pack(model, precision) if device.type == "cpu" else model
+    model = checkpoint.build_model(weights)
+    return pack(model, precision) if device.type == "cpu" else model.to(device, resolve_precision(precision, device))
+
+
+def precision_in_use(engine: EngineConfig) -> str:
+    """The number format that `load_model` takes, `auto` having been decided."""
+    return inference_precision(engine.precision, resolve_device(engine.device))
 
 
 def load_models(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> Model:

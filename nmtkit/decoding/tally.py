@@ -44,10 +44,10 @@ class Tally:
                 f"{self.lines_in} lines were read, but {self.done + self.lines_out} translated: this is a bug of nmtkit"
             )
 
-    def report(self, seconds: float) -> None:
-        """Say what was done, on stderr."""
+    def report(self, seconds: float, precision: str) -> None:
+        """Say what was done, and in which number format, on stderr."""
         if self.not_utf8:
             logger.warning("%d lines had bytes that are not UTF-8; each such byte became U+FFFD", self.not_utf8)
         values = {"sentences": self.lines_out, "tokens": self.tokens, "seconds": round(seconds, 2)}
         rates = {"sentences/s": self.lines_out / seconds, "tokens/s": self.tokens / seconds}
-        report("translated", values | rates)
+        report("translated", values | rates | {"precision": precision})
