@@ -122,6 +122,7 @@ def test_any_tokens_give_a_well_formed_tree_over_exactly_the_words(
     assert there.words == words
     assert well_formed(there)
     assert tree(str(there)) == there
+    assert restore(linearize(there), words) == restore(linearize(there), words, [[leaf.tag] for leaf in there.leaves])
     assert restore(linearize(there), words) == there
 
 
@@ -181,12 +182,12 @@ def fewest_edits(found: list[str], tags: list[list[str]]) -> int:
     st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=2), max_size=5),
 )
 def test_words_and_tags_are_aligned_with_the_fewest_edits(found: list[str], tags: list[list[str]]) -> None:
-    places = align(found, tags)
+    edits, places = align(found, tags)
     together = [(found[place], likely) for place, likely in zip(places, tags, strict=True) if place is not None]
     taken = [place for place in places if place is not None]
     assert taken == sorted(set(taken))
     misfits = sum(tag not in likely for tag, likely in together)
-    assert misfits + len(found) + len(tags) - 2 * len(together) == fewest_edits(found, tags)
+    assert edits == misfits + len(found) + len(tags) - 2 * len(together) == fewest_edits(found, tags)
 
 
 def test_no_depth_is_too_much() -> None:
@@ -206,7 +207,7 @@ def test_the_script_says_how_many_outputs_it_mended(tmp_path: Path, capsys: pyte
     assert printed.out == "(TOP (S (PRP it) (VBZ rains)))\n(TOP (S (PRP it) (NNS rains)))\n"
     assert printed.err.startswith("1 of 2 outputs")
     (tmp_path / "output").write_text("(S PRP VBZ )S\n")
-    with pytest.raises(UserError, match="output ends before line 2"):
+    with pytest.raises(UserError, match="output ends before sentence 2"):
         main(tmp_path / "lexicon", tmp_path / "text", tmp_path / "output")
 
 
@@ -216,9 +217,9 @@ class Scripted:
     def __init__(self, output: str) -> None:
         self.output = output
 
-    def translate(self, lines: list[str], **options: float) -> list[str]:
+    def translate(self, lines: list[str], **options: float) -> list[list[str]]:
         self.lines = lines
-        return [self.output] * len(lines)
+        return [["(S", self.output, self.output + " )NP"] if line else [] for line in lines]
 
 
 def test_sentences_are_parsed_with_brackets_as_treebanks_write_them() -> None:
@@ -227,6 +228,20 @@ def test_sentences_are_parsed_with_brackets_as_treebanks_write_them() -> None:
     parsed = parse(["rain ( again )\n", "\n"], cast(Translator, translator), lexicon)
     assert translator.lines == ["rain -LRB- unknown -RRB-", ""]
     assert [str(tree) for tree in parsed] == ["(TOP (S (NN rain) (-LRB- -LRB-) (RB again) (-RRB- -RRB-)))", "(TOP)"]
+
+
+def test_of_several_outputs_the_one_is_taken_whose_tags_fit_the_words_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lexicon").write_text("it PRP\nunknown-s NNS VBZ\n")
+    (tmp_path / "text").write_text("it rains\n\nit\n")
+    (tmp_path / "output").write_text("(X PRP )X\n(S PRP VBZ )S\n(X PRP NNS )X\n" + "\n" * 3 + "(X NN )X\nPRP\n\n")
+    main(tmp_path / "lexicon", tmp_path / "text", tmp_path / "output", 3)
+    printed = capsys.readouterr()
+    assert printed.out == "(TOP (S (PRP it) (VBZ rains)))\n(TOP)\n(TOP (PRP it))\n"
+    assert printed.err.startswith("0 of 3 outputs")
+    with pytest.raises(UserError, match="output ends before sentence 3, or within it"):
+        main(tmp_path / "lexicon", tmp_path / "text", tmp_path / "output", 4)
 
 
 # --- rare words

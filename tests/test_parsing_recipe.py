@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -69,9 +69,9 @@ def make(recipe: Path, treebank: Path, tmp_path: Path) -> Make:
         "TREEBANK_DIR": str(treebank),
     }
 
-    def run(*arguments: str, code: int = 0) -> str:
+    def run(*arguments: str, code: int = 0, settings: Sequence[str] = TINY) -> str:
         done = subprocess.run(
-            ["make", *TINY, *arguments], cwd=recipe, env=environment, capture_output=True, text=True, timeout=120
+            ["make", *settings, *arguments], cwd=recipe, env=environment, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr
@@ -84,6 +84,7 @@ def test_trees_are_learned_restored_and_scored_and_then_there_is_nothing_to_do(
 ) -> None:
     said = make()
     assert float(re.findall(r"^F1 +([\d.]+)$", said, re.MULTILINE)[0]) > 30
+    assert "train.mrg: 200 trees, each of which comes back" in said
     work = recipe / "work/treebank"
     gold, found = (list(read_trees(path)) for path in (treebank / "dev.mrg", work / "small/dev.trees"))
     assert [tree.words for tree in found] == [tree.words for tree in gold]
@@ -126,6 +127,7 @@ def test_a_broken_treebank_is_named_by_line_and_the_next_call_goes_on(make: Make
 
 
 def test_the_papers_size_has_the_papers_numbers(make: Make) -> None:
-    shown = make("-n", "SIZE=paper", "MODEL=--encoder-layers 4 --decoder-layers 4 --d-model 1024", "BEAM=21")
-    assert "--beam 21 --length-penalty 0.3 --max-len-a 1 --max-len-b 300" in shown
+    shown = make("-n", settings=["SIZE=paper"])
+    assert "--encoder-layers 4 --decoder-layers 4 --d-model 1024 " in shown
+    assert "--beam 21 --nbest 1 --length-penalty 0.3 --max-len-a 1 --max-len-b 300" in shown
     assert "lexicon.py 16000 " in shown

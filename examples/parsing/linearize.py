@@ -3,7 +3,7 @@
     python linearize.py LEXICON PREFIX TREES     writes PREFIX.txt, PREFIX.words and PREFIX.tree
 
 PREFIX.txt has the words of each tree as they are, PREFIX.words as the model sees them, known ones and classes,
-PREFIX.tree the brackets.
+PREFIX.tree the brackets. Each tree is checked to come back from these as it was.
 """
 
 import sys
@@ -11,9 +11,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lexicon import model_words, read_lexicon
+from restore import restore
 from trees import linearize, read_trees
 
-from nmtkit.errors import NmtkitError
+from nmtkit.errors import NmtkitError, RunError
 from nmtkit.staging import staged_file
 
 
@@ -23,10 +24,15 @@ def main(lexicon: Path, prefix: str, trees: Path) -> None:
         text, source, target = (
             stack.enter_context(staged_file(Path(f"{prefix}.{ending}"))) for ending in ("txt", "words", "tree")
         )
-        for tree in read_trees(trees):
+        count = 0
+        for count, tree in enumerate(read_trees(trees), 1):
+            tokens = linearize(tree)
+            if restore(tokens, tree.words) != tree:
+                raise RunError(f"{trees}: tree {count} does not come back from {' '.join(tokens)}")
             text.write(f"{' '.join(tree.words)}\n".encode())
             source.write(f"{' '.join(model_words(tree.words, known))}\n".encode())
-            target.write(f"{' '.join(linearize(tree))}\n".encode())
+            target.write(f"{' '.join(tokens)}\n".encode())
+    print(f"{trees}: {count} trees, each of which comes back from its tokens", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -11,23 +11,26 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lexicon import Lexicon, model_words, read_lexicon, tags_of
-from restore import restore
+from restore import best_fitting, restore
 from trees import Tree
 
 from nmtkit import Translator
 from nmtkit.errors import NmtkitError
 
+BEAM = 21
 AS_IN_TREEBANKS = str.maketrans({"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"})
 
 
 def parse(sentences: Iterable[str], translator: Translator, lexicon: Lexicon) -> list[Tree]:
     words = [sentence.translate(AS_IN_TREEBANKS).split() for sentence in sentences]
     seen = [" ".join(model_words(sentence, lexicon)) for sentence in words]
-    outputs = translator.translate(seen, beam=21, length_penalty=0.3, max_len_b=300)
-    return [
-        restore(output.split(), sentence, tags_of(sentence, lexicon))
-        for output, sentence in zip(outputs, words, strict=True)
-    ]
+    found = translator.translate(seen, nbest=BEAM, beam=BEAM, length_penalty=0.3, max_len_b=300)
+    trees = []
+    for sentence, outputs in zip(words, found, strict=True):
+        tags = tags_of(sentence, lexicon)
+        best = best_fitting([output.split() for output in outputs] or [[]], tags)
+        trees.append(restore(best, sentence, tags))
+    return trees
 
 
 if __name__ == "__main__":

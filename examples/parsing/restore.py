@@ -1,14 +1,15 @@
 """The output of a model to trees over the words that it was given.
 
-    python restore.py LEXICON TEXT OUTPUT > TREES     a tree for each line of TEXT, whatever OUTPUT says
+    python restore.py LEXICON TEXT OUTPUT [N] > TREES     a tree for each line of TEXT, whatever OUTPUT says
 
-How many lines of the output were no tree over their words is told on stderr.
+With N, OUTPUT has N lines for each line of TEXT, likely ones first, and the one whose tags fit the words best is taken.
+How many of those that were taken were no tree over their words is told on stderr.
 """
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from lexicon import read_lexicon, tags_of
@@ -20,18 +21,17 @@ from nmtkit.text import read_lines
 Tags = Sequence[Sequence[str]]  # for each word of a sentence those that it can have, likely ones first
 
 
-def restore(tokens: Iterable[str], words: Sequence[str], tags: Tags = ()) -> Tree:
+def restore(tokens: Sequence[str], words: Sequence[str], tags: Tags = ()) -> Tree:
     """The tree over exactly these words that the tokens of a model come closest to, however wrong they are.
 
     A bracket that closes a label which is not open closes the innermost constituent; one whose label is open further
-    out closes all up to there; what is never closed ends with the sentence. Where there are not as many leaves as
-    words, words take leaves with one of their `tags`, as far as the order of both allows. Leaves that no word takes
-    are left out; a word that takes none stands beside the word before it, or at the end of the sentence in the last
-    of the outermost constituents. The inverse of `linearize`.
+    out closes all up to there; what is never closed ends with the sentence. Words take leaves with one of their `tags`,
+    as far as the order of both allows. Leaves that no word takes are left out; a word that takes none stands beside
+    the word before it, or at the end of the sentence in the last of the outermost constituents. The inverse of
+    `linearize`, for words that can have the tags that they have in the tree, or any.
     """
     parts = [(token[0], bare(re.sub("[()]", "", token))) for token in tokens]
-    found = [name if name and name != TRACE else ANY_TAG for kind, name in parts if kind not in "()"]
-    *taken, left = _take(found, words, tags or [()] * len(words))
+    *taken, left = _take(found_tags(tokens), words, tags or [()] * len(words))
     builder = TreeBuilder()
     leaves = iter(taken)
     for kind, name in parts:
@@ -45,10 +45,21 @@ def restore(tokens: Iterable[str], words: Sequence[str], tags: Tags = ()) -> Tre
     return _with_end(builder.tree(), left)
 
 
+def found_tags(tokens: Sequence[str]) -> list[str]:
+    """The tags among the tokens of a model."""
+    names = (bare(re.sub("[()]", "", token)) for token in tokens if token[0] not in "()")
+    return [name if name and name != TRACE else ANY_TAG for name in names]
+
+
+def best_fitting(outputs: Sequence[Sequence[str]], tags: Tags) -> Sequence[str]:
+    """The tokens whose tags fit the words with the fewest edits; of equal ones the first."""
+    return min(outputs, key=lambda tokens: align(found_tags(tokens), tags)[0])
+
+
 def _take(found: Sequence[str], words: Sequence[str], tags: Tags) -> list[list[Leaf]]:
     """The leaves in the place of each tag that was found: none, one, or more; and at last those at the end."""
     end = len(found)
-    places = list(range(end)) if end == len(words) else align(found, tags)
+    _, places = align(found, tags)
     aligned = [number for number, place in enumerate(places) if place is not None]
     last = aligned[-1] if aligned else -1
     here = next((place for place in places if place is not None), end)
@@ -61,8 +72,8 @@ def _take(found: Sequence[str], words: Sequence[str], tags: Tags) -> list[list[L
     return taken
 
 
-def align(found: Sequence[str], tags: Tags) -> list[int | None]:
-    """For each word the place of its tag among those found, in order, or None; with the fewest edits.
+def align(found: Sequence[str], tags: Tags) -> tuple[int, list[int | None]]:
+    """The fewest edits, and with them for each word the place of its tag among those found, in order, or None.
 
     An edit is a word without a tag, a tag without a word, or a word with a tag that it cannot have. Of several ways
     it is the one that keeps words and tags together from the beginning.
@@ -87,7 +98,7 @@ def align(found: Sequence[str], tags: Tags) -> list[int | None]:
                 places.append(None)
                 break
             place += 1
-    return places
+    return edits[-1][0], places
 
 
 def _misfit(tag: str, likely: Sequence[str]) -> bool:
@@ -103,20 +114,26 @@ def _with_end(tree: Tree, leaves: Sequence[Leaf]) -> Tree:
     return Tree((*tree.leaves, *leaves), tuple(spans))
 
 
-def main(lexicon: Path, text: Path, output: Path) -> None:
+def main(lexicon: Path, text: Path, output: Path, nbest: int = 1) -> None:
     known = read_lexicon(lexicon)
+    lines = read_lines(output)
+    groups = iter(lambda: [line.split() for line in islice(lines, nbest)], [])
     count = mended = 0
-    for count, (line, tokens) in enumerate(zip_longest(read_lines(text), read_lines(output)), 1):
-        if line is None or tokens is None:
-            raise UserError(f"{text if line is None else output} ends before line {count}: not output for this text")
-        tree = restore(tokens.split(), line.split(), tags_of(line.split(), known))
-        mended += linearize(tree) != tokens.split()
+    for count, (line, outputs) in enumerate(zip_longest(read_lines(text), groups), 1):
+        if line is None or outputs is None or len(outputs) < nbest:
+            ended = text if line is None else output
+            raise UserError(f"{ended} ends before sentence {count}, or within it: not the output for this text")
+        words = line.split()
+        tags = tags_of(words, known)
+        tokens = best_fitting(outputs, tags)
+        tree = restore(tokens, words, tags)
+        mended += linearize(tree) != tokens
         print(tree)
     print(f"{mended} of {count} outputs were no tree over their words and had to be mended", file=sys.stderr)
 
 
 if __name__ == "__main__":
     try:
-        main(*map(Path, sys.argv[1:]))
+        main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), *map(int, sys.argv[4:]))
     except NmtkitError as error:
         sys.exit(f"error: {error}")
