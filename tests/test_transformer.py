@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmtkit.errors import UserError
-from nmtkit.model import attention
+from nmtkit.model import attention, transformer
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.model.transformer import Transformer
@@ -50,6 +50,16 @@ variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
+@torch.inference_mode()
+def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, src = make().eval(), sentences(7, 7, 5, 1, 3)
+    together = model.encode(src)
+    monkeypatch.setattr(transformer, "_PART", 12)
+    parts = model.encode(src)
+    assert [longest for _, longest in transformer._parts(parts.mask)] == [7, 7, 5, 3]
+    assert_close(parts.values[parts.mask], together.values[together.mask])
+
+
 def test_the_stacks_equal_those_of_torch(norm: str) -> None:
     model = make(norm=norm)
     last = nn.LayerNorm(D, dtype=torch.float64) if norm == "pre" else None  # the paper's stacks have none

@@ -4,6 +4,7 @@ Letters: B batch, S source length, T target length, D d_model, W vocabulary. Bat
 `encode`, `decode` and `step` are the three ways through the model; `forward` joins the first two for training.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -35,6 +36,23 @@ class AttentionWeights:
     encoder: list[Tensor] = field(default_factory=list)  # (B, H, S, S)
     decoder: list[Tensor] = field(default_factory=list)  # (B, H, T, T)
     cross: list[Tensor] = field(default_factory=list)  # (B, H, T, S)
+
+
+_PART = 512  # tokens that a CPU encodes at once in inference
+
+
+def _parts(mask: Tensor) -> Iterator[tuple[slice, int]]:
+    """Successive sentences of a batch with mask (B, S), some `_PART` tokens at a time, and the longest one's length: a
+    CPU gains nothing from more at once, and where sentences stand by length hardly any padding is left."""
+    lengths = mask.sum(1).tolist()
+    start = 0
+    while start < len(lengths):
+        end, longest = start, 0
+        while end < len(lengths) and (end == start or max(longest, lengths[end]) * (end + 1 - start) <= _PART):
+            longest = max(longest, lengths[end])
+            end += 1
+        yield slice(start, end), longest
+        start = end
 
 
 class Transformer(nn.Module):
@@ -94,10 +112,18 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor, record: list[Tensor] | None = None) -> Memory:
         """src (B, S) with PAD at the ends of rows."""
         mask = src != PAD
+        if torch.is_inference_mode_enabled() and src.device.type == "cpu" and record is None:
+            values = torch.zeros(*src.shape, self.config.d_model, dtype=self.target_embedding.weight.dtype)
+            for rows, longest in _parts(mask):
+                values[rows, :longest] = self._encode(src[rows, :longest], mask[rows, :longest], record)
+            return Memory(values, mask)
+        return Memory(self._encode(src, mask, record), mask)
+
+    def _encode(self, src: Tensor, mask: Tensor, record: list[Tensor] | None) -> Tensor:
         x = self._embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
         for layer in self.encoder:
             x = self._through(layer, x, mask[:, None, None, :], record)
-        return Memory(self.encoder_norm(x), mask)
+        return cast(Tensor, self.encoder_norm(x))
 
     def decode(self, tgt_in: Tensor, memory: Memory, record: AttentionWeights | None = None) -> Tensor:
         """tgt_in (B, T), the target shifted right by one; returns the decoder's output (B, T, D)."""
