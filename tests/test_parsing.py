@@ -225,7 +225,7 @@ class Scripted:
 def test_sentences_are_parsed_with_brackets_as_treebanks_write_them() -> None:
     translator = Scripted("(S NN -LRB- -RRB- )S")
     lexicon = {"rain": ["NN"], "-LRB-": ["-LRB-"], "-RRB-": ["-RRB-"], "unknown": ["RB"]}
-    parsed = parse(["rain ( again )\n", "\n"], cast(Translator, translator), lexicon)
+    parsed = parse(["rain (again)\n", "\n"], cast(Translator, translator), lexicon)
     assert translator.lines == ["rain -LRB- unknown -RRB-", ""]
     assert [str(tree) for tree in parsed] == ["(TOP (S (NN rain) (-LRB- -LRB-) (RB again) (-RRB- -RRB-)))", "(TOP)"]
 

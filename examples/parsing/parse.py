@@ -18,7 +18,9 @@ from nmtkit import Translator
 from nmtkit.errors import NmtkitError
 
 BEAM = 21
-AS_IN_TREEBANKS = str.maketrans({"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"})
+AS_IN_TREEBANKS = str.maketrans(
+    {"(": " -LRB- ", ")": " -RRB- ", "[": " -LSB- ", "]": " -RSB- ", "{": " -LCB- ", "}": " -RCB- "}
+)
 
 
 def parse(sentences: Iterable[str], translator: Translator, lexicon: Lexicon) -> list[Tree]:
