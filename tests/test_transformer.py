@@ -50,16 +50,6 @@ variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@torch.inference_mode()
-def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, src = make().eval(), sentences(7, 7, 5, 1, 3)
-    together = model.encode(src)
-    monkeypatch.setattr(transformer, "_PART", 12)
-    parts = model.encode(src)
-    assert [longest for _, longest in transformer._parts(parts.mask)] == [7, 7, 5, 3]
-    assert_close(parts.values[parts.mask], together.values[together.mask])
-
-
 def test_the_stacks_equal_those_of_torch(norm: str) -> None:
     model = make(norm=norm)
     last = nn.LayerNorm(D, dtype=torch.float64) if norm == "pre" else None  # the paper's stacks have none
@@ -270,3 +260,13 @@ def test_bfloat16_is_close_to_single_precision() -> None:
     expected = model(src, tgt_in).log_softmax(-1)
     with torch.autocast("cpu", torch.bfloat16):
         assert_close(model(src, tgt_in).float().log_softmax(-1), expected, atol=0.15, rtol=0)
+
+
+@torch.inference_mode()
+def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, src = make().eval(), sentences(7, 7, 5, 1, 3)
+    together = model.encode(src)
+    monkeypatch.setattr(transformer, "_PART", 12)
+    parts = model.encode(src)
+    assert [longest for _, longest in transformer._parts(parts.mask)] == [7, 7, 5, 3]
+    assert_close(parts.values[parts.mask], together.values[together.mask])
