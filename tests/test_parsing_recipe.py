@@ -110,6 +110,12 @@ def test_trees_of_a_parser_are_mixed_in_beside_the_treebank_and_its_results(
     assert not (recipe / "work/treebank").exists()
 
 
+def test_a_plain_file_is_taken_and_not_its_compressed_twin_as_well(make: Make, recipe: Path, treebank: Path) -> None:
+    (treebank / "train.mrg").write_text("(S (NN rain))\n")
+    make("work/treebank/trees/train.mrg")
+    assert (recipe / "work/treebank/trees/train.mrg").read_text() == "(S (NN rain))\n"
+
+
 def test_a_missing_treebank_is_asked_for(make: Make, recipe: Path) -> None:
     assert "set TREEBANK_DIR" in make("TREEBANK_DIR=elsewhere", code=2)
     assert not list((recipe / "work").rglob("*.mrg"))
