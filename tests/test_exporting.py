@@ -147,6 +147,9 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, tmp_path: Pat
     assert checkpoint().returncode == 0
     assert "model.pt exists" in refusal(checkpoint())
     assert checkpoint("--force").returncode == 0
+    (tmp_path / "model.pt").write_bytes(b"a thesis")
+    assert "exists and is no checkpoint" in refusal(checkpoint("--force"))
+    assert (tmp_path / "model.pt").read_bytes() == b"a thesis"
 
 
 @pytest.mark.parametrize("package", ["ctranslate2", "safetensors"])

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from nmtkit.cli.options import ConfigOption, command, options, refuse_idle
+from nmtkit.errors import UserError
 from nmtkit.exporting.config import ExportConfig
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import WeightsConfig
@@ -45,18 +46,24 @@ def main(
     nmt-export ende --to checkpoint --output averaged.pt
 
     The vocabularies and SentencePiece models come along. What stands at --output is only replaced with --force, and
-    only if an export has made it. ctranslate2 and safetensors need their packages: pip install "nmtkit[export]".
+    only if it is an export or a checkpoint. ctranslate2 and safetensors need their packages:
+    pip install "nmtkit[export]".
     """
     configure(log)
     if target != CTRANSLATE2:
         refuse_idle(("quantization",), f"with --to {target}")
 
-    from nmtkit.checkpoint import load_checkpoint, save_checkpoint
+    from nmtkit.checkpoint import load_checkpoint, read_progress, save_checkpoint
     from nmtkit.exporting.ctranslate2 import to_ctranslate2
     from nmtkit.exporting.folder import check_free
     from nmtkit.exporting.safetensors import from_safetensors, to_safetensors
 
     check_free(output, export.force)
+    if target == CHECKPOINT and output.exists():
+        try:
+            read_progress(output)
+        except UserError as error:
+            raise UserError(f"{output} exists and is no checkpoint: choose another --output, or remove it") from error
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
     if target == CTRANSLATE2:
         to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
