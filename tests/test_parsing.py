@@ -7,7 +7,7 @@ from typing import cast
 import evalb
 import pytest
 from evalb import Agreement, agreement
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lexicon import make_lexicon, model_words, read_lexicon, tags_of, word_class
 from parse import parse
@@ -89,6 +89,7 @@ TOKENS = st.sampled_from(["(S", ")S", "(NP", ")NP", "(VP", ")VP", "NN", "DT", "-
 SYMBOLS = st.text("()-=| NPS\u3042", min_size=1, max_size=4).map(lambda text: text.replace(" ", "") or "(")
 
 
+@settings(deadline=None)
 @given(TREES)
 def test_every_tree_comes_back_from_its_text_and_from_its_tokens(text: str) -> None:
     there = tree(text)
@@ -113,6 +114,7 @@ def well_formed(some: Tree) -> bool:
 SENTENCES = st.lists(st.tuples(WORDS, st.lists(st.sampled_from(["NN", "DT", "."]), max_size=2)), max_size=12)
 
 
+@settings(deadline=None)
 @given(st.lists(TOKENS | SYMBOLS, max_size=40), SENTENCES)
 def test_any_tokens_give_a_well_formed_tree_over_exactly_the_words(
     tokens: list[str], sentence: list[tuple[str, list[str]]]
@@ -177,6 +179,7 @@ def fewest_edits(found: list[str], tags: list[list[str]]) -> int:
     )
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from("abc"), max_size=5),
     st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=2), max_size=5),
@@ -395,6 +398,7 @@ def spans(text: str, start: int = 0) -> tuple[int, "Counter[tuple[str, int, int]
 NO_PUNCTUATION = TREES.map(lambda text: text.translate({ord(","): "NN", ord("."): "DT", ord("`"): "J"}))
 
 
+@settings(deadline=None)
 @given(NO_PUNCTUATION, st.lists(TOKENS, max_size=40))
 def test_brackets_are_those_of_a_walk_through_the_text(text: str, tokens: list[str]) -> None:
     gold = tree(text)
