@@ -133,7 +133,7 @@ def test_two_vocabularies_and_the_chosen_weights_go_there_and_back(
     assert all(torch.equal(back.weights[name], ema[name]) for name in ema)
 
 
-def test_only_an_export_is_replaced_and_only_by_force(export: Run, tmp_path: Path) -> None:
+def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     to_safetensors = partial(export, "--to", "safetensors", "--output", tmp_path / "model")
     (tmp_path / "model").mkdir()
@@ -147,6 +147,8 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, tmp_path: Pat
     assert checkpoint().returncode == 0
     assert "model.pt exists" in refusal(checkpoint())
     assert checkpoint("--force").returncode == 0
+    itself = ("--to", "checkpoint", "--output", tmp_path / "model.pt", "--force")
+    assert "is what is exported" in refusal(run_here("nmt-export", tmp_path / "model.pt", *itself))
     (tmp_path / "model.pt").write_bytes(b"a thesis")
     assert "exists and is no checkpoint" in refusal(checkpoint("--force"))
     assert (tmp_path / "model.pt").read_bytes() == b"a thesis"

@@ -171,10 +171,18 @@ def test_a_run_stops_where_it_is_told(stop: tuple[Any, ...], end: int | None, tr
     assert end is not None or (progress["epoch"], progress["updates_in_epoch"]) == (3, 0)
     assert f"stopped after update {progress['update']}: {stop[0]}" in result.stderr.decode()
     assert "nothing is left to train" not in result.stderr.decode()
-    assert "nothing is left to train" in train(tmp_path, *stop).stderr.decode()
     again = train(tmp_path, *stop)  # nothing is left to do
     assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress == progress
     assert f"stopped after update {progress['update']}: {stop[0]}" in again.stderr.decode()
+
+
+@pytest.mark.parametrize("stop", [("--max-updates", 3), ("--max-epochs", 1)])
+def test_a_finished_run_started_again_has_nothing_to_do(stop: tuple[Any, ...], train: Train, tmp_path: Path) -> None:
+    arguments = (tmp_path, *stop, "--validate-every", 2, "--log-every", 7)
+    train(*arguments)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    assert "nothing is left to train" in train(*arguments).stderr.decode()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
 def test_bfloat16_trains_and_stays_near_single_precision(train: Train, tmp_path: Path) -> None:

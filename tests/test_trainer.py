@@ -131,9 +131,9 @@ def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], 
         each.state.update = 1
         assert each._step()
         norms.append(torch.cat([gradient.flatten() for gradient in kept.values()]).norm().item())
-    assert norms[0] == pytest.approx(trainer.gradient_norm, rel=1e-4)
+    assert norms[0] == pytest.approx(trainer.window.gradient_norm, rel=1e-4)
     assert norms[1] == pytest.approx(0.01, rel=1e-3)
-    assert clipped.gradient_norm == pytest.approx(trainer.gradient_norm, rel=1e-4)
+    assert clipped.window.gradient_norm == pytest.approx(trainer.window.gradient_norm, rel=1e-4)
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_counted(

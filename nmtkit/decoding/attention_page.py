@@ -49,7 +49,9 @@ def write_attention_page(
         weights += attention.encoder.size + attention.decoder.size // 2 + attention.cross.size
         if len(sentences) == PAGE_LINES or weights > MAX_WEIGHTS:
             raise UserError(
-                f"a page of attention takes {PAGE_LINES} sentences with {MAX_WEIGHTS:,} weights: give it less"
+                f"a page of attention takes {PAGE_LINES} sentences with {MAX_WEIGHTS:,} weights, and sentence "
+                f"{len(sentences) + 1}, of {len(attention.source)} and {len(attention.target)} pieces, is more: "
+                "give it fewer or shorter ones"
             )
         sentences.append(_as_object(attention))
     if not sentences:

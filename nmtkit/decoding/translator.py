@@ -220,6 +220,9 @@ class Translator:
 
     def _sentences(self, lines: Sequence[str | Request]) -> list[_Sentence]:
         requests = [Request(line) if isinstance(line, str) else line for line in lines]
+        for request in requests:
+            if not isinstance(request, Request):
+                raise TypeError(f"a line is a str or a Request, not {type(request).__name__}")
         encoded = iter(self.source.encode([request.text for request in requests if request.ids is None]))
         return [self._sentence(request, encoded) for request in requests]
 

@@ -105,7 +105,7 @@ class Batcher:
             self._search_together([job for job in jobs if not job.abandoned], config)
         except Exception as error:
             logger.warning("a search failed, its requests are tried one by one: %s: %s", type(error).__name__, error)
-            for job in jobs:
+            for job in (job for job in jobs if not job.abandoned):
                 try:
                     self._search_together([job], config)
                 except Exception as own_error:

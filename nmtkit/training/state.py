@@ -53,7 +53,7 @@ class TrainingOptions:
 
 @dataclass
 class Window:
-    """Sums over the updates since the last log line."""
+    """Sums over the updates since the last log line; learning rate and norm of the gradient are those of the last."""
 
     loss: float = 0.0
     nll: float = 0.0
@@ -63,6 +63,8 @@ class Window:
     seconds: float = 0.0
     waiting: float = 0.0  #: seconds, of those above, without a micro-batch to work on
     flops: int = 0  #: the model's own, padding left out
+    rate: float = 0.0
+    gradient_norm: float | None = None  #: None where it was not finite
 
     def averages(self) -> dict[str, float]:
         """The sums by token and by second, as a log line has them; no number where every update was skipped."""

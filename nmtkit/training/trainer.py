@@ -242,16 +242,18 @@ class Trainer:
         options, state = self.options.optimizer, self.state
         start = state.schedule_start
         until = self.options.stop.max_updates - start
-        self.rate = learning_rate(state.update - start, options, self.model_config.d_model, until)
-        self.gradient_norm = take_step(self.model, self.optimizer, self.scaler, self.rate, options.clip_norm)
-        if math.isfinite(self.gradient_norm):
+        rate = learning_rate(state.update - start, options, self.model_config.d_model, until)
+        norm = take_step(self.model, self.optimizer, self.scaler, rate, options.clip_norm)
+        is_finite = math.isfinite(norm)
+        self.window.rate, self.window.gradient_norm = rate, norm if is_finite else None
+        if is_finite:
             state.skipped_in_a_row = 0
             if self.average is not None:
                 self.average.step(state.update)
             return True
         state.skipped += 1
         state.skipped_in_a_row += 1
-        logger.warning("update %d skipped: its gradient is not finite (learning rate %.3g)", state.update, self.rate)
+        logger.warning("update %d skipped: its gradient is not finite (learning rate %.3g)", state.update, rate)
         return False
 
     def _diverged(self, work: Work, share: list[tuple[int, Batch]]) -> RunError:
@@ -270,7 +272,7 @@ class Trainer:
         )
         return RunError(
             f"{self.state.skipped_in_a_row} updates in a row had no finite gradient, the last is {self.state.update} "
-            f"(learning rate {self.rate:.3g}; {pairs}): the run has diverged; the checkpoints before are intact. "
+            f"(learning rate {self.window.rate:.3g}; {pairs}): the run has diverged; the checkpoints before are intact. "
             "Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
         )
 
@@ -291,11 +293,12 @@ class Trainer:
         return stop
 
     def _round_off(self) -> None:
-        """What the last updates of a run are still due at its end: a validation and a log line."""
-        if not self.state.validation:
-            self._validate()
+        """What the last updates of a run are still due at its end: a log line and a validation, which saves."""
         if self.window.padded_tokens:
             self._log()
+            self.saved = None  # a checkpoint of this update that has the line still to come is written anew
+        if not self.state.validation:
+            self._validate()
 
     def _reason_to_stop(self) -> str | None:
         if self.stop_signal:
@@ -417,8 +420,8 @@ class Trainer:
             "epoch": state.epoch,
             **self.window.averages(),
             "mfu": self.cost.utilization(self.window.flops, self.window.seconds),
-            "lr": self.rate,
-            "gradient_norm": self.gradient_norm,
+            "lr": self.window.rate,
+            "gradient_norm": self.window.gradient_norm,
             "skipped": state.skipped or None,
             "out_of_memory": state.out_of_memory or None,
             "peak_memory_gib": peak_memory(self.ranks.device),
@@ -445,7 +448,7 @@ class Trainer:
         ):
             logger.info("%s", line)
         warmup, updates = options.optimizer.warmup_updates, options.stop.max_updates - self.state.schedule_start
-        if 0 < updates <= warmup:
+        if 0 < updates < warmup:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)
 
     def _is_due(self, every: int) -> bool:
