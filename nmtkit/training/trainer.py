@@ -272,8 +272,8 @@ class Trainer:
         )
         return RunError(
             f"{self.state.skipped_in_a_row} updates in a row had no finite gradient, the last is {self.state.update} "
-            f"(learning rate {self.window.rate:.3g}; {pairs}): the run has diverged; the checkpoints before are intact. "
-            "Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
+            f"(learning rate {self.window.rate:.3g}; {pairs}): the run has diverged; the checkpoints before are "
+            "intact. Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
         )
 
     def _conclude(self) -> str | None:
