@@ -113,7 +113,7 @@ def test_given_translations_get_the_scores_of_the_search(generate: Run, beside: 
 
 
 def test_files_beside_the_input_have_its_length(generate: Run, beside: Callable[[str, str], Path]) -> None:
-    done = generate("--score", beside("given", "a\nb\n"), input=LINES)
+    done = generate("--score", beside("given", "a\nb\n"), input=LINES, piped=True)
     assert done.returncode == 2
     assert b"fewer lines than the input" in done.stderr
     text = beside("text", LINES.decode())

@@ -1,10 +1,11 @@
-"""The options of generation: how to search, how to batch the stream, and where to compute."""
+"""The options of generation: what to read and write, how to search, how to batch the stream, where to compute."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from nmtkit.config import Config, option
+from nmtkit.decoding.layouts import FORMATS
 from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig
 
@@ -176,4 +177,70 @@ class EngineConfig(DeviceConfig):
         metavar="N",
         help="Processes that share the stream, each with a model of its own and its share of the cores, or a GPU of "
         "its own. On CPUs, a worker for each core is the fastest way through a large file.",
+    )
+
+
+@dataclass(frozen=True)
+class InputConfig(Config):
+    heading: ClassVar[str] = "Input (without any: stdin)"
+
+    input: Path | None = option(None, metavar="FILE", help="Text to translate, plain or .gz, .xz, .bz2; - is stdin.")
+    split: str = option("test", help="Which split of DATASET.")
+    shard: str | None = option(
+        None,
+        metavar="I/N",
+        help="Translate only the I-th of N parts of the input, I from 1 to N, of about the same number of lines each. "
+        "The outputs of all, one after the other, are that of the whole.",
+    )
+    interactive: bool = option(
+        False, help="Answer each line at once, one line a batch; so it is when stdin is a terminal."
+    )
+
+
+@dataclass(frozen=True)
+class OutputConfig(Config):
+    heading: ClassVar[str] = "Output"
+
+    output: Path | None = option(
+        None,
+        metavar="FILE",
+        help="Where to write, instead of stdout; the file appears when it is complete. Until then it is FILE.partial, "
+        "which stays if the command ends early.",
+    )
+    resume: bool = option(
+        False, help="Go on where FILE.partial of --output ends. The input and all other options must be as they were."
+    )
+    format: str = option(
+        "text",
+        choices=FORMATS,
+        help="text: one line for each input line, or --nbest lines, best first, filled up with empty ones. "
+        "tsv: input line number from 1, rank from 1, score, text; a row a hypothesis, with --alignment "
+        "that in Pharaoh form at its end. "
+        "jsonl: an object for each input line: line, source, hypotheses, each with text, score, tokens "
+        "(</s> the last) and token_log_probs, with --alignment also attention, a row a token, and alignment; then "
+        "there are source_tokens beside the source. "
+        "pharaoh: alignments only, as pairs of words 0-0 1-2, source first; lines as with text.",
+    )
+    attention_html: Path | None = option(
+        None,
+        metavar="FILE",
+        help="Also write a page for the browser, with the attention of every layer and head; for at most "
+        f"{PAGE_LINES} lines. With --score it is that of the given translations.",
+    )
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(Config):
+    heading: ClassVar[str] = "Evaluation (on stderr)"
+
+    sacrebleu: bool = option(False, help="BLEU and chrF against the reference, with sacreBLEU's signatures.")
+    tokenized_bleu: bool = option(
+        False, help="BLEU on the words between spaces, subwords joined, as fairseq prints it; for segmented text."
+    )
+    reference: Path | None = option(
+        None,
+        metavar="FILE",
+        help="The reference, a line for each input line. Default with DATASET: its target side, decoded from the "
+        "stored pieces, where SentencePiece has normalized it (Unicode forms, runs of spaces); give the raw file "
+        "for a score to publish.",
     )

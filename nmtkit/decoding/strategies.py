@@ -17,7 +17,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.vocab import PAD
 
 _GROUP = 16  # columns that share a peak in `best_of_rows`
-_SMALL = 1 << 15  # scores that `topk` is the fastest for
+_SMALL = 1 << 15  # scores that `topk` is the fastest for; it may put equal ones in another order
 
 
 @dataclass(frozen=True)
