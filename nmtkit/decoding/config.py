@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from nmtkit.config import Config, option
-from nmtkit.decoding.layouts import FORMATS
 from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig
 
 PAGE_LINES = 20  # that a page of attention has room for
+FORMATS = ("text", "tsv", "jsonl", "pharaoh")  # of the output
 
 
 @dataclass(frozen=True)

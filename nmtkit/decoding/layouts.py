@@ -9,8 +9,6 @@ from nmtkit.errors import RunError, UserError
 if TYPE_CHECKING:
     from nmtkit.decoding.translation import Candidate, Translation
 
-FORMATS = ("text", "tsv", "jsonl", "pharaoh")
-
 
 def rows(layout: str, line: int, translation: "Translation", nbest: int) -> bytes:
     """The rows of an input line, counted from 1, in one of the `FORMATS`; "log_prob" is its log-probability alone."""
