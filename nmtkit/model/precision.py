@@ -15,7 +15,7 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         if reason.startswith("Expected one of"):
             reason = "auto, cpu, cuda or one of several as cuda:1 is expected"
