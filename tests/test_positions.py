@@ -46,6 +46,7 @@ def test_the_table_is_no_part_of_the_weights() -> None:
 
 def test_learned_positions_are_parameters_and_end() -> None:
     positions = LearnedPositions(5, 6)
+    torch.nn.init.normal_(positions.table)
     assert torch.equal(positions(1, 4), positions.table[1:5])
     with pytest.raises(UserError, match=r"6 tokens exceeds the 5 learned positions .*--max-positions"):
         positions(5, 1)
