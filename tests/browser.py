@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from patience import PATIENCE
+
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
     *(
@@ -60,7 +62,7 @@ class Browser:
             self._call("DELETE", "")
         finally:
             self._driver.terminate()
-            self._driver.communicate(timeout=20)
+            self._driver.communicate(timeout=PATIENCE)
 
     def open(self, address: str) -> None:
         self._call("POST", "/url", {"url": address})
@@ -84,8 +86,8 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         return self._call("POST", "/execute/sync", {"script": script, "args": arguments})
 
-    def wait_for(self, selector: str, seconds: float = 20) -> None:
-        end = time.monotonic() + seconds
+    def wait_for(self, selector: str) -> None:
+        end = time.monotonic() + PATIENCE
         while not self.texts(selector):
             assert time.monotonic() < end, f"no {selector}: {self.texts('body')}"
             time.sleep(0.05)
@@ -102,5 +104,5 @@ class Browser:
         request = urllib.request.Request(
             self._address + path, body, {"content-type": "application/json"}, method=method
         )
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             return json.load(response)["value"]

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import pytest
 import torch
+from patience import PATIENCE
 
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
 from nmtkit.log import logger
@@ -43,7 +44,7 @@ def run_command() -> Run:
     def run(name: str, *arguments: object, input: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         command = [sys.executable, str(BIN / name), *map(str, arguments)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.run(command, input=input, capture_output=True, env=environment, timeout=120, check=False)
+        return subprocess.run(command, input=input, capture_output=True, env=environment, timeout=PATIENCE, check=False)
 
     return run
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conftest import BIN
+from patience import PATIENCE
 
 OPTIONS = ("--device", "cpu", "--precision", "fp32", "--threads", "1", "--beam", "3", "--max-len-b", "3")
 
@@ -29,7 +30,7 @@ class Server:
         self.address, self.port = match[1], int(match[2])
 
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, bytes, http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body)
             response = connection.getresponse()
@@ -50,6 +51,6 @@ class Server:
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Send a signal; the exit code and what was said on stderr. Nothing is ever said on stdout."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         assert out == b""
         return self.process.returncode, err.decode()

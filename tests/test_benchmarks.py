@@ -6,13 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 
 
 def run(name: str, *arguments: object) -> str:
     command = [sys.executable, str(ROOT / "benchmarks" / name), *map(str, arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from conftest import Train
+from patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
@@ -19,7 +20,9 @@ PLACES = tuple[float, float]
 def curves(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, str(ROOT / "examples/curves.py"), *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False
+    )
 
 
 def run_in(folder: Path, updates: int, scale: float = 1.0) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from make_corpus import (
     make,
     ravic,
 )
+from patience import PATIENCE
 
 SEE, SLEEP = ("see", "sees", "saw"), ("sleep", "sleeps", "slept")
 GENERATOR = Path(__file__).parent.parent / "examples/demo/make_corpus.py"
@@ -133,7 +134,7 @@ def test_every_intransitive_verb_stays_without_object(splits: Splits) -> None:
 
 def test_the_command_writes_the_same_bytes_each_time(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        subprocess.run([sys.executable, str(GENERATOR), str(tmp_path / name)], check=True, timeout=60)
+        subprocess.run([sys.executable, str(GENERATOR), str(tmp_path / name)], check=True, timeout=PATIENCE)
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == sorted(f"{split}.{language}" for split in SIZES for language in ("en", "rv"))
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)

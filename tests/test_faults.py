@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import BIN, TINY, Run
+from patience import PATIENCE
 from test_ranks import assert_same_rows, wait_for
 from test_train_cli import DROPOUT, Result, assert_same_end, environment, metrics, updates
 
@@ -114,7 +115,7 @@ def test_a_signal_stops_the_run_after_its_update_with_a_checkpoint(
     with running(command(datasets, tmp_path)) as process:
         wait_for(lambda: reached(tmp_path, 30), process)
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     *_, line = stderr.decode().splitlines()
     assert (
@@ -195,7 +196,7 @@ def test_sigusr1_saves_at_once_and_the_run_goes_on(datasets: dict[str, Path], tm
         process.send_signal(signal.SIGUSR1)
         wait_for(lambda: updates(tmp_path) != [], process)
         first = updates(tmp_path)[0]
-        assert process.wait(timeout=120) == 0
+        assert process.wait(timeout=PATIENCE) == 0
     assert 9 <= first < END
     assert updates(tmp_path)[-1] == END
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import click
 import pytest
+from patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("preprocess", "train", "average", "export", "generate", "score")
@@ -121,7 +122,7 @@ def torch_after(code: str, *arguments: str, cwd: Path = ROOT) -> tuple[bool, "su
     """Whether torch is in memory when Python has run `code` and left it in any way."""
     tell = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr));"
     command = [sys.executable, "-c", f"{tell} sys.path.insert(0, {str(ROOT)!r}); {code}", *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE)
     return done.stderr.splitlines()[-1] == "True", done
 
 
@@ -233,7 +234,7 @@ def test_the_numbered_commands_of_a_recipe_are_what_make_runs(recipe: str, count
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=PATIENCE,
     )
     by_hand = (ROOT / "examples" / recipe / "README.md").read_text(encoding="utf-8")
     assert commands_in(by_hand) == commands_in(shown.stdout)

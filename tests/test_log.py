@@ -13,6 +13,7 @@ import termios
 from collections.abc import Iterator
 
 import pytest
+from patience import PATIENCE
 
 from nmtkit import log
 from nmtkit.log import LogConfig, Progress, configure, logger, report
@@ -115,7 +116,9 @@ with Progress("reading", total=4, unit="lines") as progress:
 def test_on_a_terminal_there_is_a_bar_on_stderr_and_messages_stand_above_it() -> None:
     terminal, its_end = pty.openpty()
     fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    done = subprocess.run([sys.executable, "-c", BAR], stdout=subprocess.PIPE, stderr=its_end, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", BAR], stdout=subprocess.PIPE, stderr=its_end, timeout=PATIENCE, check=True
+    )
     os.close(its_end)
     shown = os.read(terminal, 100_000).decode()
     os.close(terminal)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from patience import PATIENCE
 
 import nmtkit
 from nmtkit.cli.options import command, given, options, refuse_idle
@@ -291,7 +292,7 @@ def test_a_signal_ends_a_command_with_one_line_and_128_more_than_its_number(
         assert process.stdout
         process.stdout.readline()
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert err.strip() in ("soup: interrupted", "soup: terminated")
 
@@ -303,7 +304,7 @@ def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         process.stdout.close()
         err = process.stderr.read()
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGPIPE
     assert err == ""
 
@@ -333,7 +334,7 @@ def test_a_value_of_the_wrong_type_in_a_config_file_is_one_line_and_exit_code_2(
 def test_a_closed_stream_is_no_traceback(closed: str, complaint: bytes) -> None:
     script = Path(__file__).parent.parent / "bin" / "nmt-generate"
     line = f"{sys.executable} {script} {closed}"
-    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=60)
+    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
     assert done.returncode == 2
     assert complaint in done.stderr
     assert b"Traceback" not in done.stderr

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from trees import read_trees
 
 ROOT = Path(__file__).parent.parent
@@ -71,7 +72,12 @@ def make(recipe: Path, treebank: Path, tmp_path: Path) -> Make:
 
     def run(*arguments: str, code: int = 0, settings: Sequence[str] = TINY) -> str:
         done = subprocess.run(
-            ["make", *settings, *arguments], cwd=recipe, env=environment, capture_output=True, text=True, timeout=120
+            ["make", *settings, *arguments],
+            cwd=recipe,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
         assert done.returncode == code, done.stderr
         return done.stdout + done.stderr

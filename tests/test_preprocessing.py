@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 
 from nmtkit import text
 from nmtkit.data.corpus import Dataset, Split
@@ -449,7 +450,7 @@ def test_a_full_disk_is_exit_code_1_and_no_dataset(corpus: Path) -> None:
         [sys.executable, str(COMMAND), *arguments(corpus, "--quiet")],
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)),
     )
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
@@ -468,7 +469,9 @@ def test_preprocessing_imports_no_torch(corpus: Path) -> None:
         "    finally: assert 'numpy' in sys.modules and 'torch' not in sys.modules\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(COMMAND.parent.parent)}
-    done = subprocess.run([sys.executable, str(path), *arguments(corpus)], env=environment, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments(corpus)], env=environment, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0
 
 
@@ -482,7 +485,7 @@ def long_run(corpus: Path) -> Any:
     command = [sys.executable, str(COMMAND), *arguments(corpus, "--quiet", "--workers", "2")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
     begun = corpus / ".dataset.partial" / "train.en.bin"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not begun.exists():
         assert process.poll() is None
         assert time.monotonic() < deadline
@@ -521,7 +524,7 @@ def test_kill_9_leaves_no_dataset_and_no_processes_and_the_next_run_clears_up(
     long_run.wait()
     assert not (corpus / "dataset").exists()
     assert (corpus / ".dataset.partial").exists()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while any(Path(f"/proc/{worker}").exists() for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -535,7 +538,7 @@ def test_a_signal_ends_the_run_with_its_exit_code_and_nothing_left(
     corpus: Path, long_run: "subprocess.Popen[bytes]", number: signal.Signals
 ) -> None:
     long_run.send_signal(number)
-    _, errors = long_run.communicate(timeout=30)
+    _, errors = long_run.communicate(timeout=PATIENCE)
     assert long_run.returncode == 128 + number
     assert errors.count(b"\n") == 1
     assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
@@ -544,7 +547,7 @@ def test_a_signal_ends_the_run_with_its_exit_code_and_nothing_left(
 @needs_proc
 def test_a_killed_worker_is_exit_code_1_and_no_dataset(corpus: Path, long_run: "subprocess.Popen[bytes]") -> None:
     os.kill(children(long_run)[0], signal.SIGKILL)
-    _, errors = long_run.communicate(timeout=30)
+    _, errors = long_run.communicate(timeout=PATIENCE)
     assert (long_run.returncode, errors.count(b"\n")) == (1, 1)
     assert b"a worker process died (exit code -9" in errors
     assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]

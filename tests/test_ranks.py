@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import BIN, TINY
+from patience import PATIENCE
 from test_train_cli import DROPOUT, TIMES, environment, metrics, updates
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
@@ -37,7 +38,7 @@ def start(ranks: int, program: Path, *arguments: object, restarts: int = 0) -> P
 
 def finish(process: Process, code: int = 0) -> list[str]:
     """The lines that all its ranks have written."""
-    _, stderr = process.communicate(timeout=300)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, stderr.decode()
     return stderr.decode().splitlines()
 
@@ -221,7 +222,7 @@ def test_sigterm_to_torchrun_saves_and_stops_all_ranks(
     process = start(2, TRAIN, *options, "--max-updates", 1_000_000)
     wait_for(lambda: (tmp_path / "metrics.jsonl").exists() and len(metrics(tmp_path, "train")) > 3, process)
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     said = [line for line in stderr.decode().splitlines() if line.startswith("nmt-train: SIGTERM")]
     assert len(said) == 1
@@ -236,7 +237,7 @@ def test_sigterm_to_torchrun_saves_and_stops_all_ranks(
 
 def wait_for(condition: Callable[[], bool], process: Process) -> None:
     """Until something has come about, or a process has ended."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + PATIENCE
     while not condition() and process.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from make_corpus import english, make, ravic
+from patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 SIZES = {"train": 300, "val": 8, "test_2016_flickr": 5}
@@ -50,7 +51,7 @@ def test_the_tour_runs(folder: Path) -> None:
 
     def run(*command: str) -> "subprocess.CompletedProcess[str]":
         environment = os.environ | here
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return done
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PREPROCESS, TRAIN, AVERAGE, GENERATE = ALL = ["preprocess", "train", "average", "generate"]
@@ -48,7 +49,7 @@ def make(recipe: Path, tmp_path: Path) -> Make:
     def run(*variables: str, code: int = 0) -> list[str]:
         (recipe / "called").write_text("")
         done = subprocess.run(
-            ["make", "FOLDER=text", *variables], cwd=recipe, env=environment, capture_output=True, timeout=30
+            ["make", "FOLDER=text", *variables], cwd=recipe, env=environment, capture_output=True, timeout=PATIENCE
         )
         assert done.returncode == code, done.stderr.decode()
         return (recipe / "called").read_text().split()

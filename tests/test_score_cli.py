@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 COMMAND = [sys.executable, str(Path(__file__).parent.parent / "bin/nmt-score")]
 LINES = ["Ein E-Mail-Konto, das ist gut.", "", "Der Hund läuft durch den Schnee."]
@@ -20,7 +21,7 @@ def reference(tmp_path: Path) -> Path:
 
 def score(*arguments: object, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=60)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=PATIENCE)
 
 
 def test_all_scores_come_with_signature_and_use_from_a_file_or_a_pipe(reference: Path) -> None:

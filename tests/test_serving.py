@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from conftest import Run
+from patience import PATIENCE
 from running_server import Server
 
 pytest.importorskip("uvicorn")
@@ -26,7 +27,6 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.errors import RunError
 from nmtkit.serving import app as app_module
-from nmtkit.serving import server as server_module
 from nmtkit.serving.app import App
 from nmtkit.serving.batching import LINES_A_ROUND, LINES_OF_A_JOB, Batcher, QueueFull
 from nmtkit.serving.config import ServeConfig
@@ -113,7 +113,7 @@ def test_the_benchmark_asks_as_many_at_a_time_as_it_is_told(server: Server, tmp_
     options = ("--port", server.port, "--input", tmp_path / "text", "--clients", 3, "--seconds", 0.1)
     command = [sys.executable, str(benchmark), *map(str, options)]
     environment = {**os.environ, "PYTHONPATH": str(benchmark.parent.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^\| 3 \| [\d.]+ \| [\d,]+ ms \| [\d,]+ ms \|$", done.stdout, re.MULTILINE)
 
@@ -207,17 +207,17 @@ def test_a_body_without_a_length_is_counted_as_it_comes(server: Server) -> None:
         b"\x00\xff" * 1000,
         b"GET / HTTP/9.9\r\n\r\n",
         b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 30_000 + b"\r\n",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\nx",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nonly this",
-        b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b'POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 24\r\n\r\n{"text": "the dog runs"}',
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999\r\n\r\nx",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nonly this",
+        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b'POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 24\r\n\r\n{"text": "the dog runs"}',
     ],
     ids=lambda sent: sent[:40],
 )
 def test_connections_that_end_too_early_or_speak_no_http_do_no_harm(server: Server, sent: bytes) -> None:
     for _ in range(3):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
             try:
                 connection.sendall(sent)
             except (BrokenPipeError, ConnectionResetError):
@@ -235,11 +235,11 @@ def test_a_signal_ends_it_when_all_that_was_asked_is_answered(number: int, code:
     with ThreadPoolExecutor(1) as client:
         lines = ["the dog runs on the street"] * 150
         answer = client.submit(server.translate, text=lines)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not server.metric("queued_lines"):
             assert time.monotonic() < deadline
         found, message = server.end(number)
-        assert len(answer.result(timeout=10)) == len(lines)
+        assert len(answer.result(timeout=PATIENCE)) == len(lines)
     assert (found, message) == (code, f"nmt-generate: {'terminated' if code == 143 else 'interrupted'}\n")
 
 
@@ -264,7 +264,7 @@ def test_addresses_and_options_that_make_no_sense_are_refused(run_here: Run, tin
     with socket.create_server(("127.0.0.1", 0)) as taken:
         cases: list[tuple[str, list[object]]] = [
             ("--serve nowhere: HOST:PORT or PORT is expected", ["--serve", "nowhere"]),
-            ("--serve 70000: HOST:PORT or PORT is expected", ["--serve", "70000"]),
+            ("--serve 70000: there is no port 70000", ["--serve", "70000"]),
             ("Address already in use", ["--serve", taken.getsockname()[1]]),
             ("--input has no effect with --serve", ["--serve", 0, "--input", "x"]),
             ("--nbest has no effect with --serve: each request", ["--serve", 0, "--nbest", 2]),
@@ -317,7 +317,7 @@ def search() -> Upside:
 def batcher(search: Upside) -> Iterator[Batcher]:
     batcher = Batcher(search, 1000, Metrics())
     batcher.submit(["first"], SearchConfig())
-    assert search.begun.acquire(timeout=20)  # what is submitted from now on waits
+    assert search.begun.acquire(timeout=PATIENCE)  # what is submitted from now on waits
     yield batcher
     search.may_go.set()
     batcher.close()
@@ -325,7 +325,7 @@ def batcher(search: Upside) -> Iterator[Batcher]:
 
 
 def texts(job: Any) -> list[str]:
-    return [translation.text for translation in job.result.result(timeout=20)]
+    return [translation.text for translation in job.result.result(timeout=PATIENCE)]
 
 
 def test_what_waits_goes_together_and_comes_back_apart(batcher: Batcher, search: Upside) -> None:
@@ -350,7 +350,7 @@ def test_one_request_that_fails_does_not_fail_the_others(batcher: Batcher, searc
     search.may_go.set()
     assert (texts(jobs[0]), texts(jobs[2])) == (["doog"], ["retteb"])
     with pytest.raises(RunError):
-        jobs[1].result.result(timeout=20)
+        jobs[1].result.result(timeout=PATIENCE)
     assert batcher.alive
 
 
@@ -420,11 +420,11 @@ def test_more_requests_than_may_be_open_are_refused(ask: Callable[..., Any], sea
     with ThreadPoolExecutor(2) as clients:
         both_wait = threading.Barrier(3)
         first = [clients.submit(ask, body(text="dog"), then=both_wait.wait) for _ in range(2)]
-        both_wait.wait(20)
+        both_wait.wait(PATIENCE)
         status, answer = ask(body(text="cat"))
         assert (status, answer["error"]) == (503, "too many requests are open: try again soon")
         search.may_go.set()
-        assert [request.result(timeout=20)[0] for request in first] == [200, 200]
+        assert [request.result(timeout=PATIENCE)[0] for request in first] == [200, 200]
     assert ask(body(text="cat"))[1]["translations"] == [{"text": "tac"}]
 
 
@@ -462,25 +462,3 @@ def test_what_fails_once_is_tried_again(search: Upside, batcher: Batcher, monkey
 def test_a_body_that_does_not_come_is_not_waited_for(ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "SECONDS_FOR_BODY", 0.05)
     assert ask({"type": "http.request", "body": b"{", "more_body": True})[0] == 408
-
-
-def test_a_connection_without_a_request_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "SECONDS_TO_ASK", 0.1)
-
-    async def run() -> bytes:
-        import uvicorn
-
-        config = uvicorn.Config(lambda *_: None, http=server_module._Protocol, log_config=None, lifespan="off")
-        server = uvicorn.Server(config)
-        config.load()
-        server.lifespan = config.lifespan_class(config)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            await server.startup(sockets=[listener])
-            reader, writer = await asyncio.open_connection(*listener.getsockname())
-            writer.write(b"GET /hea")
-            ended = await asyncio.wait_for(reader.read(), 10)
-            writer.close()
-            await server.shutdown(sockets=[listener])
-        return ended
-
-    assert asyncio.run(run()) == b""

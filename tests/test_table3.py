@@ -14,6 +14,7 @@ import by_length
 import pytest
 import table3
 import variations
+from patience import PATIENCE
 
 from nmtkit.cli.train import apply_preset
 from nmtkit.cli.train import main as nmt_train
@@ -151,7 +152,7 @@ def running(folder: Path, recipe: Path, bodies: dict[str, str]) -> Make:
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = ["make", "CORPUS=text", "ENDING=", *arguments]
-        return subprocess.run(command, cwd=recipe, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, cwd=recipe, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
     return run
 

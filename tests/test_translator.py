@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from patience import PATIENCE
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
@@ -183,7 +184,7 @@ def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: 
     assert len(multiprocessing.active_children()) == 2  # they wait for more
     del shared
     for worker in multiprocessing.active_children():
-        worker.join(timeout=20)
+        worker.join(timeout=PATIENCE)
     assert multiprocessing.active_children() == []
 
 
@@ -312,7 +313,7 @@ def test_threads_that_share_a_translator_get_what_each_would_get_alone(workers: 
     expected = [shared.translate(lines, max_len_b=4) for lines in inputs]
     with ThreadPoolExecutor(len(inputs)) as threads:
         found = [threads.submit(shared.translate, lines, max_len_b=4) for lines in inputs * 3]
-        assert [future.result(timeout=60) for future in found] == expected * 3
+        assert [future.result(timeout=PATIENCE) for future in found] == expected * 3
 
 
 def test_a_thread_does_not_wait_for_workers_that_it_keeps_busy_itself(tiny_checkpoint: Path) -> None:

@@ -18,6 +18,7 @@ import plan
 import pytest
 import report
 import torch
+from patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("preprocess", "train", "average", "generate", "score")
@@ -33,7 +34,7 @@ downloads = pytest.mark.skipif(shutil.which("curl") is None, reason="curl, which
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the tiny archives, as they lie on the server."""
     folder = tmp_path_factory.mktemp("server")
-    subprocess.run([sys.executable, ROOT / "examples/wmt14/smoke_archives.py", folder], check=True, timeout=60)
+    subprocess.run([sys.executable, ROOT / "examples/wmt14/smoke_archives.py", folder], check=True, timeout=PATIENCE)
     return folder
 
 
@@ -71,7 +72,7 @@ def test_all_targets_work_from_the_download_to_the_scores_and_then_there_is_noth
 
     def make(*arguments: str) -> str:
         done = subprocess.run(
-            ["make", *arguments], cwd=recipe, env=environment, capture_output=True, text=True, timeout=300
+            ["make", *arguments], cwd=recipe, env=environment, capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -118,7 +119,7 @@ def make(recipe: Path, tmp_path: Path) -> Make:
 
     def run(*arguments: str, code: int = 0, kilobytes: str = "unlimited") -> "subprocess.CompletedProcess[str]":
         limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec make "$@"', "make", *arguments]
-        done = subprocess.run(limited, cwd=recipe, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(limited, cwd=recipe, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == code, done.stderr
         return done
 
@@ -249,7 +250,7 @@ def test_a_kill_in_the_middle_of_the_extraction_leaves_nothing_half_done(
     with subprocess.Popen(
         ["make", "GPUS=0"], cwd=recipe, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
     ) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not (tmp_path / "extracted").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
