@@ -1,7 +1,9 @@
 """The service: what is answered to an HTTP request, as an ASGI application."""
 
 import asyncio
+import ipaddress
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -58,10 +60,14 @@ class App:
         languages: Sequence[str],
         config: ServeConfig,
         metrics: Metrics,
+        is_loopback: bool = False,
     ) -> None:
-        """`source` is the tokenizer of the language that is translated, `languages` are source and target."""
+        """`source` is the tokenizer of the language that is translated, `languages` are source and target.
+
+        What `is_loopback` answers this machine only, and no web page that has had its own name point to it.
+        """
         self._batcher, self._search, self._source = batcher, search, source
-        self._config, self._metrics = config, metrics
+        self._config, self._metrics, self._is_loopback = config, metrics, is_loopback
         self._languages = dict(zip(("source_language", "target_language"), languages, strict=True))
         self._page = PAGE.read_bytes()
         self._open = 0
@@ -82,6 +88,8 @@ class App:
         await _send(send, response, with_body=method != "HEAD")
 
     async def _respond(self, path: str, method: str, headers: dict[bytes, bytes], receive: Receive) -> Response:
+        if self._is_loopback:
+            _check_host(headers.get(b"host", b"").decode("latin-1"), own=self._config.address[0])
         if path not in _METHODS:
             raise Refusal(HTTPStatus.NOT_FOUND, f"there is no {path[:100]}, only {', '.join(_METHODS)}")
         if method != _METHODS[path] and (method, _METHODS[path]) != ("HEAD", "GET"):
@@ -125,6 +133,18 @@ class App:
             job.abandoned = True
             for future in waiting:
                 future.cancel()
+
+
+def _check_host(host: str, own: str) -> None:
+    """Refuse a name that anybody can make point here, as web pages do to get behind a loopback address."""
+    name = re.sub(r":\d*$", "", host).rstrip(".").lower()
+    if name in ("", "localhost", own.lower()) or name.endswith(".localhost"):
+        return
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError as error:
+        reason = f"this is not {host[:100]}: only localhost and IP addresses are answered as Host"
+        raise Refusal(HTTPStatus.MISDIRECTED_REQUEST, reason) from error
 
 
 async def _read_body(headers: dict[bytes, bytes], receive: Receive, max_bytes: int) -> bytes:

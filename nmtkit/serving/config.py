@@ -8,7 +8,7 @@ from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 
 LOOPBACK = "127.0.0.1"
-_ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]]*|\[[0-9a-fA-F:.%]+\]):)?(?P<port>\d{1,5})")
+_ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]]*|\[[0-9a-fA-F:.%]+\]):)?(?P<port>[0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class ServeConfig(Config):
     def address(self) -> tuple[str, int]:
         """Host and port of `serve`."""
         match = _ADDRESS.fullmatch(self.serve or "")
-        if not match or int(match["port"]) > 65535:
+        if not match:
             raise UserError(f"--serve {self.serve}: HOST:PORT or PORT is expected, such as 127.0.0.1:8080")
+        if int(match["port"]) > 65535:
+            raise UserError(f"--serve {self.serve}: there is no port {match['port']}, the highest is 65535")
         return (match["host"] or LOOPBACK).strip("[]"), int(match["port"])

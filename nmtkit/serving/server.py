@@ -1,6 +1,7 @@
 """The server around the service: its socket, its signals, its end."""
 
 import asyncio
+import ipaddress
 import logging
 import socket
 from collections.abc import Sequence
@@ -23,15 +24,35 @@ SECONDS_TO_DRAIN = 60
 
 
 class _Protocol(H11Protocol):
-    """Ends a connection over which no request comes."""
+    """Ends a connection over which a request, the first or a later one, does not come to the end of its head.
+
+    uvicorn ends one over which, after an answer, nothing comes at all.
+    """
+
+    _asking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.loop.call_later(SECONDS_TO_ASK, self._end_if_silent)
+        self._wait_for_request()
 
-    def _end_if_silent(self) -> None:
-        if self.cycle is None:
-            self.transport.close()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_waiting()
+
+    def _wait_for_request(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
+        elif self._asking is None and not self.transport.is_closing():
+            self._asking = self.loop.call_later(SECONDS_TO_ASK, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
 
 
 def serve(
@@ -45,7 +66,9 @@ def serve(
         translate(["A first one."], replace(search, alignment=True))
         metrics = Metrics()
         batcher = Batcher(translate, config.max_queue, metrics)
-        app = App(batcher, search, source, languages, config, metrics)
+        host, port = listener.getsockname()[:2]
+        is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
+        app = App(batcher, search, source, languages, config, metrics, is_loopback)
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what clients do wrong is told to them
         settings = uvicorn.Config(
             app,
@@ -58,7 +81,6 @@ def serve(
             server_header=False,
             timeout_graceful_shutdown=SECONDS_TO_DRAIN,
         )
-        host, port = listener.getsockname()[:2]
         logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         try:
             uvicorn.Server(settings).run(sockets=[listener])
