@@ -69,7 +69,7 @@ class Run:
             try:
                 row = json.loads(line)
                 update = int(row.pop("update"))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 continue
             for key, value in row.items():
                 if isinstance(value, (int, float)) and math.isfinite(value):
@@ -202,9 +202,11 @@ def _text(name: str) -> str:
 @click.option("--output", metavar="FILE", default="curves.svg", show_default=True, type=click.Path(path_type=Path))
 def main(runs: tuple[str, ...], output: Path) -> None:
     """Draw the training curves of runs, whose PATHs are save folders of nmt-train or their metrics.jsonl."""
-    picture = draw([Run.read(argument) for argument in runs])
+    read = [Run.read(argument) for argument in runs]
+    picture = draw(read)
     with staged_file(output) as file:
         file.write(picture.encode())
+    click.echo(f"{output}: the curves of {', '.join(run.name for run in read)}", err=True)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def test_each_run_has_a_line_with_all_its_points_in_each_panel(tmp_path: Path) -
     run_in(tmp_path / "short", updates=6)
     run_in(tmp_path / "long", updates=10, scale=1.2)
     done = curves(tmp_path, "short", 'a <better> & "longer" one=long/metrics.jsonl', "--output", "two.svg")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    said = 'two.svg: the curves of short, a <better> & "longer" one\n'
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", said)
     lines = drawn(tmp_path / "two.svg")
     keys = ("loss", "valid_loss", "valid_ppl", "valid_bleu")
     assert {(color, key): len(places) for color, key, places in lines} == {
@@ -74,6 +75,7 @@ def test_damaged_lines_are_passed_over_and_the_last_of_an_update_counts(tmp_path
     run_in(tmp_path / "run", updates=4)
     with (tmp_path / "run/metrics.jsonl").open("ab") as file:
         file.write(b'[]\n7\n"update"\n\n\xff\xfe\n{"update": null, "loss": 1}\n{"loss": 1}\n')
+        file.write(b'{"event": "train", "update": Infinity, "loss": 1}\n')
         file.write(b'{"event": "train", "update": 5, "loss": null}\n{"event": "train", "update": 6, "loss": NaN}\n')
         file.write(b'{"event": "valid", "update": 4, "valid_bleu": 0.0}\n{"event": "valid", "update": 6, "valid_bl')
     assert curves(tmp_path, "run").returncode == 0
