@@ -372,6 +372,12 @@ def test_what_the_parameters_delete_or_make_equal_does_not_count(gold: str, foun
     assert agreement(tree(gold), tree(found)) == Agreement(brackets, brackets, brackets, 1, 1, words, words)
 
 
+def test_a_constituent_called_as_traces_are_counts() -> None:
+    """EVALB deletes words tagged -NONE-. Of a constituent's label it drops what follows a hyphen before it looks."""
+    found = agreement(tree(DOG), tree("(S (NP (DT the) (NN dog)) (-NONE- (VP (VBZ barks))))"))
+    assert (found.matched, found.gold, found.found) == (3, 3, 4)
+
+
 def test_a_sentence_of_nothing_but_punctuation_is_passed_over() -> None:
     dots = tree("(S (: ...) (. .))")
     assert agreement(dots, dots) == Agreement()

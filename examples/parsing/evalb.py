@@ -2,7 +2,8 @@
 
     python evalb.py GOLD TREES
 
-Punctuation is deleted, brackets left empty by that and the root are not counted, ADVP and PRT are the same label.
+Punctuation is deleted, brackets left empty by that and the root are not counted, ADVP and PRT are the same label;
+traces have been left out when the trees were read.
 What is punctuation the treebank says, for both trees: EVALB goes by each tree's own tags, and leaves out sentences for
 which these do not delete the same words.
 """
@@ -13,11 +14,11 @@ from dataclasses import astuple, dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from trees import ROOT, TRACE, Tree, read_trees
+from trees import ROOT, Tree, read_trees
 
 from nmtkit.errors import NmtkitError, UserError
 
-DELETED = {ROOT, TRACE, ",", ":", "``", "''", "."}
+DELETED = {ROOT, ",", ":", "``", "''", "."}
 EQUIVALENT = {"PRT": "ADVP"}
 
 
