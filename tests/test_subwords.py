@@ -6,6 +6,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sentencepiece import SentencePieceProcessor
 from test_ranks import OPTIONS, TRAIN, assert_near, finish, start
 
 from nmtkit.checkpoint import load_checkpoint
+from nmtkit.data import subwords
 from nmtkit.data.batching import START, Batcher, Place
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
@@ -160,6 +162,22 @@ def test_words_that_are_remembered_are_drawn_as_those_that_are_not() -> None:
             used(word[:16], random.Random(warm_up).random)
         for text in (word, word[:16]):
             assert fresh(text, random.Random(3).random) == used(text, random.Random(3).random)
+
+
+def test_what_is_remembered_is_bounded_though_no_new_word_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subwords, "_MOST_REMEMBERED", 20)
+    segment, draw = BPEDropout(SCORES, 0.5), random.Random(1).random
+
+    def states(words: dict[Any, Any]) -> int:
+        return sum(1 + states(state.after) for state in words.values())
+
+    sizes = []
+    for _ in range(200):
+        for text in ("abcdabcd", "aabcaabc"):
+            segment(text, draw)
+            sizes.append(states(segment._words))
+    assert max(sizes) > 20  # by what a word adds: it is looked at before one is cut
+    assert max(sizes) <= 20 + len("abcdabcd")
 
 
 def test_a_text_that_cannot_be_spelt_in_what_was_drawn_is_none() -> None:

@@ -147,9 +147,11 @@ class BPEDropout:
     def __init__(self, scores: Scores, rate: float) -> None:
         self._scores, self._rate = scores, rate
         self._words: dict[str, _State] = {}
-        self._states = 0  # that follow from those words
+        self._states = 0  # of those words, and that follow from them
 
     def __call__(self, text: str, draw: Draw) -> list[int] | None:
+        if self._states > _MOST_REMEMBERED:  # asked for each word: those known since long still take other ways
+            self._words, self._states = {}, 0
         state = self._words.get(text) or self._characters(text)
         rate = self._rate
         while True:
@@ -166,9 +168,8 @@ class BPEDropout:
     def _characters(self, text: str) -> _State:
         state = _State(tuple(text), self._scores)
         if len(text) <= _REMEMBERED:
-            if self._states > _MOST_REMEMBERED:
-                self._words, self._states = {}, 0
             self._words[text] = state
+            self._states += 1
         return state
 
     def _merge(self, state: _State, place: int) -> _State:
