@@ -170,6 +170,27 @@ def test_loss_scaling_puts_the_blame_on_no_sentence_that_is_finite_in_its_update
     assert trainer._gradient().not_finite(1, 0, batch, tokens=batch.target_tokens) == []
 
 
+def test_the_blame_is_found_within_what_memory_has_room_for(
+    datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make(datasets["joined"], options)
+    (update,) = trainer.batcher.epoch(1)
+    batch = collate(trainer.split, np.concatenate(update.micro_batches))
+    forward, guilty = MicroBatchLoss.forward, [3, 150, 151]
+
+    def limited(self: MicroBatchLoss, part: Batch) -> tuple[Tensor, Tensor]:
+        if len(part.src) > 100:
+            raise MemoryError
+        loss, nll = forward(self, part)
+        same = [(part.src == batch.src[row]).all(1).any() for row in guilty]
+        return loss * (torch.nan if any(same) else 1), nll
+
+    monkeypatch.setattr(MicroBatchLoss, "forward", limited)
+    gradient = trainer._gradient()
+    gradient.compute(1, [(0, batch)], batch.target_tokens, votes=())
+    assert gradient.not_finite(1, 0, batch, batch.target_tokens) == guilty
+
+
 @pytest.mark.parametrize(
     "fail",
     [

@@ -147,11 +147,16 @@ class UpdateGradient:
 
         `tokens` are those of the whole update: divided by less, a gradient that loss scaling has raised overflows.
         """
-        if self._norm(update, _Piece(number, 0, batch), tokens) < torch.inf:
-            return []
-        rows = (slice(row, row + 1) for row in range(len(batch.src)))
-        norms = [self._norm(update, _Piece(number, 0, batch.rows(row)), tokens) for row in rows]
-        return [row for row, norm in enumerate(norms) if not norm < torch.inf]
+        found: list[int] = []
+        begin = 0
+        for part, piece in enumerate(self.limits.cut(batch)):
+            if not self._norm(update, _Piece(number, part, piece), tokens) < torch.inf:
+                for row in range(len(piece.src)):
+                    alone = _Piece(number, part, piece.rows(slice(row, row + 1)))
+                    if not self._norm(update, alone, tokens) < torch.inf:
+                        found.append(begin + row)
+            begin += len(piece.src)
+        return found
 
     def _norm(self, update: int, piece: _Piece, tokens: int) -> float:
         self.loss.zero_grad(set_to_none=True)
