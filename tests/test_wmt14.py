@@ -235,6 +235,17 @@ def test_what_computes_may_change_between_calls_and_nothing_is_done_anew(make: M
     assert "nmt-generate" in make("SEARCH=--beam 5").stdout
 
 
+@pytest.mark.parametrize("change", [os.utime, Path.unlink], ids=["copied again", "removed"])
+def test_archives_that_have_been_taken_are_not_taken_again(
+    change: Callable[[Path], None], make: Make, recipe: Path, data_dir: Path
+) -> None:
+    make(f"DATA_DIR={data_dir}")
+    for path in (*data_dir.iterdir(), *recipe.glob("*.txt"), recipe / "parallel_text.py"):
+        if path.parent == data_dir or change is os.utime:
+            change(path)
+    assert make(f"DATA_DIR={data_dir}").stdout == "BLEU = 27.3\n"
+
+
 @downloads
 def test_a_kill_in_the_middle_of_the_extraction_leaves_nothing_half_done(
     make: Make, recipe: Path, tmp_path: Path
