@@ -194,6 +194,14 @@ def test_more_updates_go_on_and_other_numbers_begin_anew(make: Make, recipe: Pat
     assert {path.name for path in (recipe / BASE).iterdir()} == {"900"}
 
 
+def test_settings_may_come_from_the_environment(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UPDATES", "50")
+    monkeypatch.setenv("ROWS", "base")
+    make = running(tmp_path / "bin", recipe, {f"nmt-{name}": body for name, body in NOTED.items()})
+    assert called(make("rows")) == ["work/data-bin", BASE]
+    assert {path.name for path in (recipe / BASE).iterdir()} == {"50"}
+
+
 def test_a_row_that_does_not_exist_stops_make(make: Make) -> None:
     done = make("rows", "ROWS=c_n3")
     assert done.returncode == 2
