@@ -10,6 +10,7 @@ from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, rea
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
 from nmtkit.tokenizer import tokenizer_differences
+from nmtkit.wording import counted
 
 
 def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
@@ -53,7 +54,8 @@ def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:
 
 
 def _shortage(folder: Path, count: int, until: int | None) -> str:
-    return f"{folder} has only {count} checkpoints" + ("" if until is None else f" up to update {until}")
+    only = "only " if count else ""
+    return f"{folder} has {only}{counted(count, 'checkpoint')}" + ("" if until is None else f" up to update {until}")
 
 
 @torch.no_grad()

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from nmtkit.errors import UserError
+from nmtkit.wording import counted
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+_BEGINNINGS = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
 BLOCK_BYTES = 1 << 18  # a worker's portion: small beside its memory, large beside the cost of passing it on
 
 
@@ -33,10 +35,23 @@ def find_side(prefix: str, language: str) -> Path:
 def open_binary(path: Path) -> BinaryIO:
     """Open a file for reading, decompressing it by its suffix."""
     try:
+        if path.suffix in _OPENERS and path.is_file():
+            _check_beginning(path)
         file = _OPENERS.get(path.suffix, open)(path, "rb")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     return cast(BinaryIO, io.BufferedReader(file, 1 << 16))
+
+
+def _check_beginning(path: Path) -> None:
+    """Refuse what is not compressed as its name says. A file that is cut short later is found out as it is read."""
+    expected = _BEGINNINGS[path.suffix]
+    with path.open("rb") as file:
+        found = file.read(len(expected))
+    if not found:  # which gzip takes for an empty text
+        raise UserError(f"{path}: cut short, it has not even a beginning")
+    if not expected.startswith(found):
+        raise UserError(f"{path}: not compressed as its name says: compress it, or take {path.suffix} from its name")
 
 
 @contextlib.contextmanager
@@ -45,6 +60,8 @@ def _naming(path: Path | str) -> Iterator[None]:
     try:
         yield
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
         raise UserError(f"{path}: damaged or cut short ({error})") from error
 
 
@@ -123,7 +140,7 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
                 with _naming(target):
                     target_count = seen + len(target_lines) + sum(1 for _ in target_file)
                 raise UserError(
-                    f"{source} has {source_count} lines and {target} has {target_count}: "
+                    f"{source} has {counted(source_count, 'line')} and {target} has {target_count}: "
                     "the two sides must correspond line by line"
                 )
             if not source_lines:

@@ -120,6 +120,10 @@ def test_fewer_checkpoints_than_asked_for_are_an_error(folder: Path) -> None:
         last_checkpoints(folder, 4, until=30)
     with pytest.raises(UserError, match=r"--best 5: .* has only 4 checkpoints with a validation value"):
         best_checkpoints(folder, 5)
+    with pytest.raises(UserError, match=r"--last 2: .* has only 1 checkpoint up to update 10$"):
+        last_checkpoints(folder, 2, until=10)
+    with pytest.raises(UserError, match=r"--last 1: .* has no checkpoints up to update 0$"):
+        last_checkpoints(folder, 1, until=0)
 
 
 def test_a_file_given_twice_is_refused(folder: Path) -> None:

@@ -161,10 +161,9 @@ def test_pairs_too_long_for_an_option_are_counted_and_named(
         train.check_lengths("--max-tokens", 3, "stay")
     (name, _), *_ = Dataset.open(dataset).rows["train"].corpora
     assert str(error.value) == (
-        f"--max-tokens 3: 1 of the 2 pairs of split 'train' are longer, such as {name}, line 1: "
-        "give at least 4, or stay"
+        f"--max-tokens 3: too small for 1 pair of 2 in split 'train', such as {name}, line 1: give at least 4, or stay"
     )
-    with pytest.raises(UserError, match=r"2 of the 2 pairs .*, lines 1, 3: give at least 4"):
+    with pytest.raises(UserError, match=r"2 pairs of 2 .*, lines 1, 3: give at least 4"):
         train.check_lengths("--max-tokens", 1, "stay")
 
 

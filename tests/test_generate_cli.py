@@ -101,7 +101,7 @@ def test_each_line_has_its_line_whatever_it_holds(generate_apart: Run) -> None:
     assert blank == [1, 2, 4]
     assert b"\r" not in done.stdout
     messages = done.stderr.decode()
-    assert "2 lines were cut to their first 60 tokens" in messages
+    assert "2 lines cut to the first 60 tokens" in messages
     assert "2 lines had bytes that are not UTF-8" in messages
     assert "translated | sentences 14 | tokens " in messages
     assert re.search(r" \| precision (int8|bf16|fp32)\n", messages)

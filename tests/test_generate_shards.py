@@ -104,7 +104,7 @@ def test_files_beside_the_input_are_parted_with_it(generate: Run, text: Path, tm
     prefixes.write_text("der\n")
     done = run("--shard", "1/3")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"has 1 lines, the input has 8" in done.stderr
+    assert b"has 1 line, the input has 8" in done.stderr
 
 
 @pytest.mark.parametrize("layout", ["text", "tsv", "jsonl"])

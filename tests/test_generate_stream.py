@@ -209,7 +209,7 @@ def test_stdin_that_cannot_be_read_is_an_error_in_one_line(start: Callable[..., 
         process = start(stdin=for_writing_only)
         _, messages = process.communicate()
     assert process.returncode == 2
-    assert messages.decode().splitlines()[-1].startswith("nmt-generate: stdin: ")
+    assert messages.decode().splitlines()[-1].startswith("nmt-generate: cannot read stdin: ")
 
 
 # --resume --------------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_an_output_is_resumed_to_the_byte_in_every_layout(
         (
             b"x\n" * (len(LINES) + 1),
             (),
-            f"{len(LINES) + 1} lines are translated already, but the input has {len(LINES)}",
+            f"{len(LINES) + 1} lines translated already, but the input has {len(LINES)}",
         ),
         (b"x\n", ("--format", "jsonl"), "out.de.partial does not hold what --format jsonl writes"),
         (b'{"line": 7}\n', ("--format", "jsonl"), "does not hold what --format jsonl writes"),

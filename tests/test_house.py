@@ -22,7 +22,7 @@ COMMANDS = ("preprocess", "train", "average", "export", "generate", "score")
 # From the ground up. A module imports what stands on lower floors, and what stands in its own entry of its own floor;
 # neighbours on one floor do not know each other. The picture of it is in docs/architecture.md.
 FLOORS: list[list[str]] = [
-    ["checksum", "errors", "spm_model", "version"],
+    ["checksum", "errors", "spm_model", "version", "wording"],
     ["config", "text", "vocab", "staging", "workers"],
     ["log", "tokenizer"],
     ["data", "model"],

@@ -12,6 +12,7 @@ import pytest
 from nmtkit import text
 from nmtkit.errors import UserError
 from nmtkit.text import Block, decode_leniently, find_side, read_lines, read_parallel
+from nmtkit.wording import counted
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -95,7 +96,7 @@ def test_different_line_counts_are_named(
 ) -> None:
     monkeypatch.setattr(text, "BLOCK_BYTES", 64)
     paths = write_pair(tmp_path, "a line\n" * source, "eine Zeile\n" * target)
-    with pytest.raises(UserError, match=rf"a\.en has {source} lines and .*a\.de has {target}:"):
+    with pytest.raises(UserError, match=rf"a\.en has {counted(source, 'line')} and .*a\.de has {target}:"):
         list(read_parallel(*paths))
 
 
@@ -110,3 +111,22 @@ def test_lenient_reading_replaces_and_tells() -> None:
         ("", False),
         ("Ende", False),
     ]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
+def test_a_plain_text_with_the_name_of_a_compressed_one_is_called_so(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_text("a line\n")
+    with pytest.raises(
+        UserError, match=rf"a\{suffix}: not compressed as its name says: .* take \{suffix} from its name"
+    ):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
+@pytest.mark.parametrize("left", [0, 1, 8, -5])
+def test_a_compressed_text_that_was_cut_is_called_so(tmp_path: Path, suffix: str, left: int) -> None:
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(COMPRESS[suffix](b"a line\n" * 100)[:left])
+    with pytest.raises(UserError, match=rf"a\{suffix}: .*cut short"):
+        list(read_lines(path))

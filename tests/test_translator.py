@@ -91,7 +91,7 @@ def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pyte
     with caplog.at_level(logging.WARNING):
         long = texts(translator, ["dog " * 50, "cat", "dog " * 70], max_source_tokens=4)
     assert long == texts(translator, ["dog dog dog dog", "cat", "dog dog dog dog"], max_source_tokens=4)
-    assert caplog.messages == ["2 lines were cut to their first 4 tokens (--max-source-tokens)"]
+    assert caplog.messages == ["2 lines cut to the first 4 tokens (--max-source-tokens)"]
 
 
 def test_overlong_lines_are_translated_in_parts_and_joined(
@@ -114,7 +114,7 @@ def test_overlong_lines_are_translated_in_parts_and_joined(
         assert candidate.tokens == sum((part.tokens for part in own), ())
         assert candidate.score == pytest.approx(sum(part.score for part in own), rel=1e-4)
     assert [row.text for row in found[::2]] == texts(translator, lines[::2])
-    assert caplog.messages == [f"1 lines were translated in parts of at most {longest} tokens (--max-source-tokens)"]
+    assert caplog.messages == [f"1 line translated in parts of at most {longest} tokens (--max-source-tokens)"]
 
 
 def test_a_line_with_a_prefix_of_its_own_is_cut_and_counted_as_that(
@@ -127,8 +127,8 @@ def test_a_line_with_a_prefix_of_its_own_is_cut_and_counted_as_that(
         )
     assert forced.text == cut.text
     assert caplog.messages == [
-        "1 lines were cut to their first 4 tokens (--max-source-tokens)",
-        "1 lines were translated in parts of at most 4 tokens (--max-source-tokens)",
+        "1 line cut to the first 4 tokens (--max-source-tokens)",
+        "1 line translated in parts of at most 4 tokens (--max-source-tokens)",
     ]
 
 

@@ -35,6 +35,7 @@ from nmtkit.model.config import WeightsConfig
 from nmtkit.serving.config import ServeConfig
 from nmtkit.staging import resumable_file
 from nmtkit.text import read_lines, read_raw_lines, read_raw_stdin
+from nmtkit.wording import counted
 
 if TYPE_CHECKING:
     from nmtkit.checkpoint import Checkpoint
@@ -308,7 +309,7 @@ def _references(
 
 def _check_reference(evaluation: EvaluationConfig, references: int, lines: int) -> None:
     if references != lines:
-        raise UserError(f"--reference {evaluation.reference} has {references} lines, the input has {lines}")
+        raise UserError(f"--reference {evaluation.reference} has {counted(references, 'line')}, the input has {lines}")
 
 
 @contextmanager

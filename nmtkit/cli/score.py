@@ -9,6 +9,7 @@ from nmtkit.cli.options import ConfigOption, command, options
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.text import decode_line, read_lines, read_raw_stdin
+from nmtkit.wording import counted
 
 _SUBWORD_MARKS = ("@@ ", "▁")
 
@@ -49,8 +50,8 @@ def main(translation: Path | None, reference: Path, target_lang: str, log: LogCo
     hypotheses, references = _lines(translation), list(read_lines(reference))
     if len(hypotheses) != len(references):
         raise UserError(
-            f"{translation or 'stdin'} has {len(hypotheses)} lines and {reference} has {len(references)}: there "
-            "must be a reference for each line"
+            f"{translation or 'stdin'} has {counted(len(hypotheses), 'line')} and {reference} has {len(references)}: "
+            "there must be a reference for each line"
         )
     if not references:
         raise UserError(f"{reference} has no lines: there is nothing to score")
@@ -72,6 +73,6 @@ def _warn_of_subwords(hypotheses: Sequence[str]) -> None:
     marked = sum(any(mark in line for mark in _SUBWORD_MARKS) for line in hypotheses)
     if marked:
         logger.warning(
-            "%d of %d lines have marks of subwords (@@ or ▁): scores are for words, join the subwords first",
-            *(marked, len(hypotheses)),
+            "marks of subwords (@@ or ▁) stand in %d of %s: scores are for words, join the subwords first",
+            *(marked, counted(len(hypotheses), "line")),
         )

@@ -17,6 +17,7 @@ from nmtkit.errors import UserError
 from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
 from nmtkit.version import __version__
 from nmtkit.vocab import Vocabulary
+from nmtkit.wording import counted
 
 DESCRIPTION = "dataset.json"
 FORMAT = "nmtkit dataset"
@@ -93,8 +94,8 @@ class Split:
             first += too_long[: MOST_NAMED + 1 - len(first)].tolist()
         if count:
             raise UserError(
-                f"{option} {limit}: {count} of the {len(self)} pairs of split '{self.name}' are longer, such as "
-                f"{self.lines.name(first)}: give at least {longest}, or {instead}"
+                f"{option} {limit}: too small for {counted(count, 'pair')} of {len(self)} in split '{self.name}', such "
+                f"as {self.lines.name(first)}: give at least {longest}, or {instead}"
             )
 
 

@@ -10,6 +10,7 @@ from nmtkit.decoding.config import RequestConfig
 from nmtkit.decoding.reading import WHOLE
 from nmtkit.errors import UserError
 from nmtkit.text import read_lines
+from nmtkit.wording import counted
 
 # Where words stand without spaces between them: Thai to Khmer, kana, and Han.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -50,7 +51,7 @@ class Companions:
             return
         for flag, path in self._files.items():
             if path.is_file() and (own := sum(1 for _ in read_lines(path))) != lines:
-                raise UserError(f"{flag} {path} has {own} lines, the input has {lines}")
+                raise UserError(f"{flag} {path} has {counted(own, 'line')}, the input has {lines}")
 
     def attach(
         self, chunks: Iterable[Sequence[str | Request]], share: slice = WHOLE

@@ -7,6 +7,7 @@ from typing import TypeVar
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger, report
 from nmtkit.text import decode_leniently
+from nmtkit.wording import counted
 
 T = TypeVar("T")
 
@@ -38,7 +39,9 @@ class Tally:
     def check(self) -> None:
         """The promise of the command: as many lines out as in."""
         if self.lines_in < self.done:
-            raise UserError(f"--resume: {self.done} lines are translated already, but the input has {self.lines_in}")
+            raise UserError(
+                f"--resume: {counted(self.done, 'line')} translated already, but the input has {self.lines_in}"
+            )
         if self.done + self.lines_out != self.lines_in:
             raise RunError(
                 f"{self.lines_in} lines were read, but {self.done + self.lines_out} translated: this is a bug of nmtkit"
@@ -47,7 +50,8 @@ class Tally:
     def report(self, seconds: float, precision: str) -> None:
         """Say what was done, and in which number format, on stderr."""
         if self.not_utf8:
-            logger.warning("%d lines had bytes that are not UTF-8; each such byte became U+FFFD", self.not_utf8)
+            lines = counted(self.not_utf8, "line")
+            logger.warning("%s had bytes that are not UTF-8, in whose place stands U+FFFD now", lines)
         values = {"sentences": self.lines_out, "tokens": self.tokens, "seconds": round(seconds, 2)}
         rates = {"sentences/s": self.lines_out / seconds, "tokens/s": self.tokens / seconds}
         report("translated", values | rates | {"precision": precision})

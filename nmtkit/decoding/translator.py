@@ -25,13 +25,14 @@ from nmtkit.log import logger
 from nmtkit.model.config import WeightsConfig
 from nmtkit.tokenizer import SPACE, Tokenizer
 from nmtkit.vocab import EOS, SPECIALS, UNK
+from nmtkit.wording import counted
 
 T = TypeVar("T")
 Advance = Callable[[int], object]
 
 _TELL_OVERLONG = {
-    "cut": "%d lines were cut to their first %d tokens (--max-source-tokens)",
-    "split": "%d lines were translated in parts of at most %d tokens (--max-source-tokens)",
+    "cut": "%s cut to the first %d tokens (--max-source-tokens)",
+    "split": "%s translated in parts of at most %d tokens (--max-source-tokens)",
 }
 
 
@@ -279,7 +280,7 @@ class Translator:
                 yield self._translation(sentence, own_parts, [next(found) for _ in own_parts], config)
             next(found, None)  # lets the search end, so that workers are ready for the next chunk
         for way, lines in overlong.items():
-            logger.warning(_TELL_OVERLONG[way], lines, longest)
+            logger.warning(_TELL_OVERLONG[way], counted(lines, "line"), longest)
 
     def _check(self, config: SearchConfig) -> None:
         """Raise UserError where this model or its tokenizer has not what is asked for."""

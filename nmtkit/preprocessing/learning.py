@@ -11,6 +11,7 @@ from nmtkit.preprocessing.config import PIECES, VocabularyConfig
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, read_blocks
 from nmtkit.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
 from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
 
 TRAINING_THREADS = 8  # not the number of workers: the model's bytes depend on it
@@ -42,7 +43,7 @@ def learn(config: VocabularyConfig, corpora: Sequence[Corpus], found: Scan, pool
         made: list[Tokenizer] = [SpaceTokenizer(_frequent(words, config)) for words in counts]
     else:
         sides = [(0, 1)] if config.joined_vocab else [(0,), (1,)]
-        logger.info("training %d SentencePiece model%s", len(sides), "s" if len(sides) > 1 else "")
+        logger.info("training %s", counted(len(sides), "SentencePiece model"))
         train = functools.partial(_train, config=config, corpora=corpora, pairs=found.pairs)
         made = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
     return made[0], made[-1]

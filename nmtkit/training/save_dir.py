@@ -24,6 +24,7 @@ from nmtkit.log import logger
 from nmtkit.staging import staged_file
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.summary import existing_part
+from nmtkit.wording import counted
 
 OPTIONS = "options.json"
 
@@ -89,8 +90,8 @@ class SaveDir:
                 return checkpoint
         if numbered:
             raise UserError(
-                f"--save-dir {self.folder}: none of its {len(numbered)} checkpoints can be gone on from; "
-                "move them away to start anew"
+                f"--save-dir {self.folder}: there is no going on from its {counted(len(numbered), 'checkpoint')}; "
+                f"move {'it' if len(numbered) == 1 else 'them'} away to start anew"
             )
         return None
 

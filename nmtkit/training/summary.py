@@ -14,6 +14,7 @@ from nmtkit.model.config import ModelConfig
 from nmtkit.training.config import StopConfig
 from nmtkit.training.loader import Work
 from nmtkit.training.state import RunState, TrainingOptions, Window
+from nmtkit.wording import counted
 
 UPDATES_TO_MEASURE = 10  # before a run says how long it will take: the first ones are slower
 
@@ -43,7 +44,7 @@ def describe_model(model: nn.Module, config: ModelConfig) -> str:
     return (
         f"model: {_millions(total)} parameters ({parts}{'' if counts['output'] else ', output shared'}), "
         f"{config.encoder_layers}-{config.decoder_layers} layers, d_model {config.d_model}, d_ff {config.d_ff}, "
-        f"{config.heads} heads{'' if trained == total else f'; {_millions(trained)} of them are trained'}"
+        f"{counted(config.heads, 'head')}{'' if trained == total else f'; {_millions(trained)} of them are trained'}"
     )
 
 
@@ -51,7 +52,7 @@ def describe_data(dataset: Dataset, split: str) -> str:
     """The split that is trained on and the vocabularies, in one line."""
     train, sizes = dataset.split(split), f"{len(dataset.source.vocab)} and {len(dataset.target.vocab)}"
     return (
-        f"data: {dataset.folder}, {dataset.source_language}-{dataset.target_language}, {len(train)} pairs, "
+        f"data: {dataset.folder}, {dataset.source_language}-{dataset.target_language}, {counted(len(train), 'pair')}, "
         f"{train.source.tokens} source and {train.target.tokens} target tokens, "
         f"vocabulary {len(dataset.target.vocab) if dataset.joined else sizes}"
     )
@@ -82,10 +83,10 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
 
 def describe_plan(work: Work) -> str:
     """How an epoch is dealt into updates, in one line."""
-    batches, tokens = len(work.update.micro_batches), work.target_tokens
+    batches = counted(len(work.update.micro_batches), "micro-batch", "micro-batches")
     return (
-        f"plan: {work.update.an_epoch} updates an epoch; the next has {tokens} target tokens "
-        f"in {batches} {'micro-batch' if batches == 1 else 'micro-batches'}, {len(work.numbers)} of them on this device"
+        f"plan: {counted(work.update.an_epoch, 'update')} an epoch; the next has {work.target_tokens} target tokens "
+        f"in {batches}, {len(work.numbers)} of them on this device"
     )
 
 
@@ -94,8 +95,9 @@ def idle_devices(micro_batches: int, devices: int) -> str | None:
     if devices == 1 or micro_batches >= 2 * devices:
         return None
     return (
-        f"an update has {micro_batches} micro-batches for {devices} devices, which wait for each other: lower "
-        "--max-tokens, or raise --batch-tokens with a learning rate to match, until it has two or more for each"
+        f"an update has {counted(micro_batches, 'micro-batch', 'micro-batches')} for {devices} devices, which wait for "
+        "each other: lower --max-tokens, or raise --batch-tokens with a learning rate to match, until it has two or "
+        "more for each"
     )
 
 

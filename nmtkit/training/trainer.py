@@ -56,6 +56,7 @@ from nmtkit.training.summary import (
     peak_memory,
 )
 from nmtkit.training.validation import VALIDATION, Sample, Validator
+from nmtkit.wording import counted
 
 
 class Totals(NamedTuple):
@@ -266,14 +267,14 @@ class Trainer:
         guilty = sorted(pair for pairs in self.ranks.gather(mine) for pair in pairs)
         of = sum(map(len, work.update.micro_batches))
         pairs = (
-            f"{len(guilty)} of its {of} sentence pairs are to blame: {self.split.lines.name(guilty)}"
+            f"{len(guilty)} of its {of} sentence pairs to blame: {self.split.lines.name(guilty)}"
             if guilty
             else "no pair by itself does it"
         )
         return RunError(
-            f"{self.state.skipped_in_a_row} updates in a row had no finite gradient, the last is {self.state.update} "
-            f"(learning rate {self.window.rate:.3g}; {pairs}): the run has diverged; the checkpoints before are "
-            "intact. Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
+            f"{counted(self.state.skipped_in_a_row, 'update')} in a row had no finite gradient, the last is "
+            f"{self.state.update} (learning rate {self.window.rate:.3g}; {pairs}): the run has diverged; the "
+            "checkpoints before are intact. Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
         )
 
     def _conclude(self) -> str | None:
