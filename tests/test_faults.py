@@ -23,6 +23,7 @@ from test_train_cli import DROPOUT, Result, assert_same_end, environment, metric
 from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.errors import RunError
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.validation import Validator
 
 Command = Callable[..., list[str]]
 
@@ -153,23 +154,47 @@ def test_a_validation_that_a_signal_has_cut_short_is_made_up_for(
     assert_same_rows(tmp_path, undisturbed)
 
 
-def test_a_signal_in_the_last_update_costs_neither_its_validation_nor_its_log_line(
-    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("computed", [6, 7])
+def test_a_signal_around_the_last_update_costs_neither_its_validation_nor_its_log_line(
+    computed: int, train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("--max-updates", 7, "--validate-every", 100, "--log-every", 5)
     compute = UpdateGradient.compute
 
     def signalled(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
-        if update == 7:
+        if update == computed:  # too late for the ranks to agree on it in this update
             os.kill(os.getpid(), signal.SIGTERM)
         return compute(self, update, *arguments)
 
     monkeypatch.setattr(UpdateGradient, "compute", signalled)
-    assert train(*options).returncode == 143
+    stopped = train(*options)
+    assert stopped.returncode == 143
+    assert b"nmt-train: SIGTERM: update 7 is done and saved" in stopped.stderr
     assert train(*options).returncode == 0
     assert [row["update"] for row in metrics(tmp_path, "train")] == [5, 7]
     assert [row["update"] for row in metrics(tmp_path, "valid")] == [7]
     assert (tmp_path / "checkpoint_best.pt").samefile(tmp_path / "checkpoint_7.pt")
+
+
+def test_a_signal_in_a_validation_that_is_made_up_for_adds_no_log_line(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--max-updates", 7, "--validate-every", 3, "--log-every", 2, "--max-tokens", 100)
+    losses = Validator._losses
+
+    def signalled(self: Validator, *arguments: Any) -> list[float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return losses(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Validator, "_losses", signalled)
+        for _ in range(2):
+            assert train(*options).returncode == 143
+            assert updates(tmp_path) == [3]
+            assert [row["update"] for row in metrics(tmp_path, "train")] == [2]
+    assert train(*options).returncode == 0
+    assert [row["update"] for row in metrics(tmp_path, "train")] == [2, 4, 6, 7]
+    assert [row["update"] for row in metrics(tmp_path, "valid")] == [3, 6, 7]
 
 
 def test_a_folder_that_takes_no_more_files_is_a_failed_save(
@@ -233,6 +258,17 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_save(
     assert len(warnings) == 3
     assert all("warning: " in line and "No space left" in line for line in warnings)
     assert updates(tmp_path) == [2, 8, 12]
+
+
+def test_a_checkpoint_that_is_due_for_two_reasons_fails_once(
+    full: set[int], train: Callable[..., Result], tmp_path: Path
+) -> None:
+    full |= {2, 4}
+    options = ("--save-every", 2, "--validate-every", 2, "--max-save-failures", 3)
+    result = train("--max-updates", 6, *options)
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stderr.count(b"next save tries again") == 2
+    assert updates(tmp_path) == [6]
 
 
 def test_too_many_failed_saves_in_a_row_end_the_run(

@@ -123,7 +123,9 @@ class Pace:
 
     def minutes_left(self, state: RunState, stop: StopConfig, updates_an_epoch: int) -> float:
         """Until the first of the limits that can be foreseen, at the mean pace of all updates with what comes between
-        them. --patience can end the run earlier. There must have been an update."""
+        them. --patience can end the run earlier. Before any update there is nothing to tell it by: 0."""
+        if not self.updates(state):
+            return 0.0
         minutes_an_update = (time.monotonic() - self.began) / 60 / self.updates(state)
         left = [(stop.max_updates - state.update) * minutes_an_update]
         if stop.max_epochs is not None:

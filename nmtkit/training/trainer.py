@@ -173,18 +173,17 @@ class Trainer:
         updates = self._begin()
         if self.state.update and self._is_due(self.options.validation.validate_every) and not self.state.validation:
             self._validate()  # a signal had come before it
-        stop = self._reason_to_stop()
-        if stop is not None and not self.stop_signal:
+            self._save()
+        if self._reason_to_stop() and not self.stop_signal:
             logger.info("nothing is left to train: update %d is done already", self.state.update)
-        if stop is not None and self.state.update:
             self._round_off()  # a signal had come with the last update
-            self._save(at_the_end=True)
         most = self.options.stop.max_updates
         with Progress("training", most, "updates", self.state.update, lines=False) as progress:
-            while stop is None:
+            while not self._reason_to_stop():
                 self._update(updates)
-                stop = self._conclude()
+                self._conclude()
                 progress.advance()
+        stop = self._reason_to_stop()
         logger.info("stopped after update %d: %s", self.state.update, stop)
         logger.info("%s", self.cost.describe(self.state.flops, self.state.minutes))
         if self.stop_signal:
@@ -277,8 +276,8 @@ class Trainer:
             "checkpoints before are intact. Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
         )
 
-    def _conclude(self) -> str | None:
-        """What is due after an update: log line, validation, checkpoint. Returns why to stop, if the run is to."""
+    def _conclude(self) -> None:
+        """What is due after an update: log line, validation, checkpoint."""
         checkpoints = self.options.checkpoints
         if self.pace.updates(self.state) == UPDATES_TO_MEASURE:
             logger.info("time left: %s", duration(self._minutes_left()))
@@ -286,20 +285,21 @@ class Trainer:
             self._log()
         if self._is_due(self.options.validation.validate_every) and not self.stop_signal:
             self._validate()
-        stop = self._reason_to_stop()
-        if stop and not self.stop_signal:
+        if self.stop_signal:
+            self._save(at_the_end=True)
+        elif self._reason_to_stop():
             self._round_off()
-        if stop or self.save_now or (checkpoints.save_every is not None and self._is_due(checkpoints.save_every)):
-            self._save(at_the_end=stop is not None)
-        return stop
+        elif self.save_now or self.state.validation or self._is_due(checkpoints.save_every):
+            self._save()
 
     def _round_off(self) -> None:
-        """What the last updates of a run are still due at its end: a log line and a validation, which saves."""
+        """What the last updates of a run are still due at its end: a log line, a validation, a checkpoint."""
         if self.window.padded_tokens:
             self._log()
             self.saved = None  # a checkpoint of this update that has the line still to come is written anew
         if not self.state.validation:
             self._validate()
+        self._save(at_the_end=True)
 
     def _reason_to_stop(self) -> str | None:
         if self.stop_signal:
@@ -325,7 +325,6 @@ class Trainer:
             state.validations_since_best += 1
         self._record("valid", {"epoch": state.epoch, **state.validation, "best": state.best}, results.samples)
         self.saved = None  # a checkpoint of this update without the results is written anew
-        self._save()
 
     def _save(self, at_the_end: bool = False) -> None:
         """Write a checkpoint. Where that fails, the run goes on and the next save tries again, a few times."""
@@ -452,8 +451,8 @@ class Trainer:
         if 0 < updates < warmup:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)
 
-    def _is_due(self, every: int) -> bool:
-        return self.state.update % every == 0
+    def _is_due(self, every: int | None) -> bool:
+        return every is not None and self.state.update % every == 0
 
 
 def _check_positions(dataset: Dataset, config: ModelConfig) -> None:
