@@ -300,7 +300,9 @@ def test_progress_shows_a_bar_that_counts_the_lines(translator: Translator, caps
     texts = translator.translate(LINES, progress=True, max_len_b=3)
     out, err = capsys.readouterr()
     assert (out, f"{len(LINES)}/{len(LINES)}" in err) == ("", True)
-    translator.score(iter(LINES), iter(texts), progress=True)  # how many there are is not known
+    translator.score(LINES, texts, progress=True)
+    assert f"{len(LINES)}/{len(LINES)}" in capsys.readouterr().err
+    translator.translate(iter(LINES), progress=True, max_len_b=3)  # how many there are is not known
     assert f"{len(LINES)} lines" in capsys.readouterr().err
     translator.translate(LINES, max_len_b=3)
     assert capsys.readouterr() == ("", "")
@@ -346,3 +348,9 @@ def test_the_examples_of_the_guide_run(
     exec("".join(blocks), {})
     assert len(blocks) == 6
     assert len(capsys.readouterr().out.splitlines()) == 1 + 2 + 1 + 3
+
+
+def test_lines_and_targets_that_are_not_as_many_are_counted(translator: Translator) -> None:
+    with pytest.raises(UserError, match=r"^2 lines and 1 target: give one for each$"):
+        translator.score(iter(["the dog", "a cat"]), ["der hund"])
+    assert translator.score([], []) == []

@@ -135,11 +135,14 @@ class Translator:
     ) -> list[float]:
         """The score of each line's given translation, the same that the search gives to the same pieces.
 
-        `options` are `length_penalty` and its form; without a penalty a score is log P(Y|X). Both lists have the same
-        length. The log-probabilities of single pieces are in what `stream` gives for `Request(line, target=...)`.
+        `options` are `length_penalty` and its form; without a penalty a score is log P(Y|X). The log-probabilities of
+        single pieces are in what `stream` gives for `Request(line, target=...)`. Raises UserError where there are more
+        of one than of the other.
         """
-        pairs = zip(_checked(lines), _checked(targets), strict=True)
-        requests = (Request(line, target=target) for line, target in pairs)
+        lines, targets = list(_checked(lines)), list(_checked(targets))
+        if len(lines) != len(targets):
+            raise UserError(f"{counted(len(lines), 'line')} and {counted(len(targets), 'target')}: give one for each")
+        requests = (Request(line, target=target) for line, target in zip(lines, targets, strict=True))
         with _bar(lines, progress) as advance:
             scored = self.stream(requests, SearchConfig(**options), advance=advance)
             return [translation.candidates[0].score for translation in scored]
