@@ -4,11 +4,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
+from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary
 
 SENTENCEPIECE, SPACE = "sentencepiece", "space"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+_ITS_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")  # named like ours
 
 
 class Tokenizer(Protocol):
@@ -162,6 +164,6 @@ def train_sentencepiece(
         )
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2]  # what stands before is the place in SentencePiece's source
-        reason = reason.replace("_", "-")  # its options are spelled like ours, but for that
+        reason = _ITS_OPTION.sub(lambda option: flag(option[1]), reason)
         raise UserError(f"--vocab-size {vocab_size}: SentencePiece refused: {reason}") from error
     return content.getvalue()

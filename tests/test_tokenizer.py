@@ -102,6 +102,17 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused() -> None:
         train(vocab_size=10)
 
 
+def test_of_what_sentencepiece_says_only_our_options_are_spelled_our_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise RuntimeError(
+            "INTERNAL: a.cc(1) [x] required_chars. Increase vocab_size or use --character_coverage for a_b"
+        )
+
+    monkeypatch.setattr(SentencePieceTrainer, "train", refuse)
+    with pytest.raises(UserError, match=r"required_chars\. Increase --vocab-size or use --character-coverage for a_b$"):
+        train(vocab_size=10)
+
+
 def test_segmented_text_comes_back_joined() -> None:
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "Stra@@", "ße", "ein"]))
     encoded = tokenizer.encode(["ein Stra@@ ße", " ein  haus ", "", "</s>"])
