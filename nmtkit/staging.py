@@ -49,6 +49,16 @@ def _is_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> bool:
     return folder.is_dir() and (not any(folder.iterdir()) or may_replace(folder))
 
 
+def check_writable(destination: Path) -> None:
+    """Raise UserError where `staged_file` could not make this file: to know it before the work, and not after."""
+    destination = destination.resolve()
+    staging, direct = _staging(destination)
+    if direct and not destination.is_dir():
+        return  # to open a pipe would be to use it
+    _open_staging(staging, destination).close()
+    staging.unlink()
+
+
 @contextlib.contextmanager
 def staged_file(destination: Path) -> Iterator[BinaryIO]:
     """A file to write to, which becomes `destination` at the end, and vanishes if an error ends the block.
@@ -57,12 +67,8 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
     made, RunError when writing fails.
     """
     destination = destination.resolve()
-    direct = destination.exists() and not destination.is_file()
-    staging = destination if direct else destination.with_name(f".{destination.name}.{os.getpid()}.partial")
-    try:
-        file = staging.open("wb")
-    except OSError as error:
-        raise UserError(f"cannot write {destination}: {error.strerror}") from error
+    staging, direct = _staging(destination)
+    file = _open_staging(staging, destination)
     try:
         with file:
             yield file
@@ -77,6 +83,19 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
     finally:
         if not direct:
             staging.unlink(missing_ok=True)
+
+
+def _staging(destination: Path) -> tuple[Path, bool]:
+    """Where a file is written, and whether this is the destination itself."""
+    direct = destination.exists() and not destination.is_file()
+    return destination if direct else destination.with_name(f".{destination.name}.{os.getpid()}.partial"), direct
+
+
+def _open_staging(staging: Path, destination: Path) -> BinaryIO:
+    try:
+        return staging.open("wb")
+    except OSError as error:
+        raise UserError(f"cannot write {destination}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -181,6 +181,16 @@ def test_what_the_page_cannot_show_is_refused(
     assert not page.exists()
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_anything_is_translated(
+    run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    for page, reason in ((tmp_path / "missing/page.html", "No such file"), (tmp_path, "Is a directory")):
+        options = ("--checkpoint", tiny_checkpoint, "--attention-html", page, "--output", tmp_path / "out")
+        done = run_here("nmt-generate", *options, input=b"a dog\n")
+        assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+        assert done.stderr.decode().startswith(f"nmt-generate: cannot write {page}: {reason}")
+
+
 def test_a_page_does_not_grow_without_bound(
     attentions: list[Attention], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,12 @@ def test_the_command_averages_a_folder_and_a_list_alike(folder: Path, run_comman
     assert load_checkpoint(one).progress["averaged"] == ["checkpoint_40.pt", "checkpoint_100.pt"]
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(folder: Path, run_here: Run) -> None:
+    done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "missing/out.pt")
+    assert done.returncode == 2
+    assert done.stderr.decode() == f"nmt-average: cannot write {folder}/missing/out.pt: No such file or directory\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

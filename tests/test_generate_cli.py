@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+import pty
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import BIN, Run
+from patience import PATIENCE
 
 from nmtkit.checkpoint import Checkpoint, _append_checksum, load_checkpoint, save_checkpoint
 from nmtkit.data.binary import TokenFileWriter
@@ -242,6 +244,30 @@ def test_a_reference_of_another_length_is_refused_before_translating(
     assert b"has 2 lines, the input has 3" in done.stderr
     monkeypatch.setattr(Translator, "stream", lambda *_: pytest.fail("the input was translated"))
     refused(generate("--input", source, *scored), "has 2 lines, the input has 3")
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_an_empty_input_has_nothing_to_score_and_a_text_needs_a_reference(
+    generate: Run, tmp_path: Path, piped: bool
+) -> None:
+    reference = tmp_path / "reference.de"
+    reference.touch()
+    scored = ("--sacrebleu", "--reference", reference, "--quiet")
+    done = generate(*scored, piped=piped)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr.endswith(b"warning: the input has no lines: there is nothing to score\n")
+    done = generate(*scored, input=b"the dog\n", piped=piped)
+    assert (done.returncode, b"has no lines, the input has 1" in done.stderr) == (2, True)
+
+
+def test_what_is_read_from_a_terminal_is_waited_for_in_words(tiny_checkpoint: Path) -> None:
+    terminal, its_end = pty.openpty()
+    command = [sys.executable, BIN / "nmt-generate", "--checkpoint", tiny_checkpoint, "--beam", "1", "--max-len-b", "3"]
+    process = subprocess.Popen(command, stdin=its_end, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(terminal, b"the dog\n\x04")
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out.count(b"\n")) == (0, 1)
+    assert err.splitlines()[0].endswith(b"reading from the terminal: Enter ends a line, Ctrl-D the text")
 
 
 def test_a_dataset_of_another_vocabulary_is_refused(

@@ -88,6 +88,22 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_is_shown_once(train: Train,
     assert all(sorted(values) == [2, 4, 6] for tag, values in shown.items() if tag.startswith("sentences/"))
 
 
+def test_the_folder_of_a_run_whose_options_are_taken_over_is_left_to_it(train: Train, tmp_path: Path) -> None:
+    first, board = tmp_path / "first", tmp_path / "board"
+    train(first, "--max-updates", 1, "--tensorboard", board)
+    events = {path: path.read_bytes() for path in board.iterdir()}
+    taken_over = ("--config", first / "options.json")
+    told = train(tmp_path / "second", *taken_over).stderr.decode()
+    assert f"--tensorboard {board} is of the run in {first} and left to it" in told
+    assert {path: path.read_bytes() for path in board.iterdir()} == events
+    told = train(tmp_path / "third", *taken_over, "--tensorboard", tmp_path / "own").stderr.decode()
+    assert "is of the run" not in told
+    assert any((tmp_path / "own").iterdir())
+    told = train(first, *taken_over, "--max-updates", 2).stderr.decode()
+    assert "is of the run" not in told
+    assert len(list(board.iterdir())) == 2
+
+
 def test_a_folder_that_tensorboard_cannot_have_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = train(tmp_path / "run", "--max-updates", 1, "--tensorboard", tmp_path / "file" / "board", code=2)

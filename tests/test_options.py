@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -162,6 +163,24 @@ def test_a_malformed_value_is_said_to_be_in_the_file(tmp_path: Path, capsys: pyt
     code, _, message = run("--config", str(tmp_path / "soup.toml"), capsys=capsys)
     assert (code, "'--spoons'" in message, "in the --config file" in message) == (2, True, True)
     assert "--config file" not in run("--spoons", "many", capsys=capsys)[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "flag"),
+    [
+        ("generate", ["--checkpoint", "a.pt", "--input", "one", "--input=two"], "--input"),
+        ("generate", ["--checkpoint", "a.pt", "--output", "one", "--output", "two"], "--output"),
+        ("average", ["a.pt", "--output", "one", "--output", "one"], "--output"),
+        ("train", ["data", "--config", os.devnull, "--config", os.devnull], "--config"),
+    ],
+)
+def test_a_file_that_would_be_passed_over_is_refused(
+    command: str, arguments: list[str], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        import_module(f"nmtkit.cli.{command}").main(arguments)
+    assert exit.value.code == 2
+    assert capsys.readouterr().err == f"nmt-{command}: {flag} is given twice: there can be one only\n"
 
 
 def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(

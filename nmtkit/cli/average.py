@@ -11,6 +11,7 @@ from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import WeightsConfig
+from nmtkit.staging import check_writable
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def main(
     The sums are kept in float64. The result holds everything that nmt-generate needs, and no optimizer state.
     """
     configure(log)
+    check_writable(output)
     folder = _folder(checkpoints, config)
 
     from nmtkit.averaging import average_checkpoints, best_checkpoints, last_checkpoints
@@ -69,7 +71,7 @@ def main(
     elif folder is not None and config.best is not None:
         paths = best_checkpoints(folder, config.best, config.until)
     save_checkpoint(output, average_checkpoints(paths, choice.weights))
-    logger.info("%s: the mean of %s", output, ", ".join(path.name for path in paths))
+    logger.info("wrote %s, the mean of %s", output, ", ".join(path.name for path in paths))
 
 
 def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None:

@@ -73,4 +73,4 @@ def main(
         to_safetensors(loaded, output, choice.weights, replace=export.force)
     else:
         save_checkpoint(output, loaded.without_training(choice.weights))
-    logger.info("%s: the model of %s", output, checkpoint)
+    logger.info("wrote %s, the model of %s", output, checkpoint)

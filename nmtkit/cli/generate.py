@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from nmtkit.cli.options import ConfigOption, abandon_stdout, command, given, options, refuse_idle
+from nmtkit.cli.options import ConfigOption, abandon_stdout, command, given, options, reads_terminal, refuse_idle
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import (
     EngineConfig,
@@ -33,7 +33,7 @@ from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger
 from nmtkit.model.config import WeightsConfig
 from nmtkit.serving.config import ServeConfig
-from nmtkit.staging import resumable_file
+from nmtkit.staging import check_writable, resumable_file
 from nmtkit.text import read_lines, read_raw_lines, read_raw_stdin
 from nmtkit.wording import counted
 
@@ -125,7 +125,7 @@ def main(
     references = _references(evaluation, split, source.input, translator)
     companions.check_length(partial(_countable_lines, split, source.input))
     share = _share(source, split, batches.buffer)
-    if source.interactive or (split is None and source.input is None and sys.stdin.isatty()):
+    if source.interactive or (split is None and source.input is None and reads_terminal()):
         batches = replace(batches, buffer=1)
 
     start = time.monotonic()
@@ -143,14 +143,14 @@ def main(
             translations = translator.stream_chunks(companions.attach(lines, share), search, batches, advance, done)
             if result.attention_html is not None:
                 translations, shown = tee(translations)
-            best = _write(translations, file, layout, search.nbest, tally, share.start, keep=bool(references))
+            best = _write(translations, file, layout, search.nbest, tally, share.start, keep=references is not None)
         tally.check()
     tally.report(time.monotonic() - start, precision_in_use(engine))
     if result.attention_html is not None:
         attentions = map(translator.attention_of, (own for own in shown if own.candidates[0].tokens))
         languages = (loaded[0].source_language, loaded[0].target_language)
         write_attention_page(result.attention_html, attentions, languages)
-    if references:
+    if references is not None:
         _evaluate(best, references, evaluation, loaded[0].target_language)
 
 
@@ -188,6 +188,8 @@ def _check_usage(
         raise UserError("--resume does not see the lines that were translated before, which --attention-html shows")
     if result.resume and scores:
         raise UserError("--resume does not see the lines that were translated before: score the finished file")
+    if result.attention_html is not None:
+        check_writable(result.attention_html)
 
 
 def _check_serving(dataset: Path | None, search: SearchConfig, asked: RequestConfig) -> None:
@@ -291,8 +293,8 @@ def _without_eos(sentences: "TokenFile", share: slice = WHOLE) -> Iterator[list[
 
 def _references(
     evaluation: EvaluationConfig, split: "Split | None", source: Path | None, translator: "Translator"
-) -> list[str]:
-    """The text to compare with, from the file or from the split; nothing where no score is asked for.
+) -> list[str] | None:
+    """The text to compare with, from the file or from the split; None where no score is asked for.
 
     Its lines are compared with those of the input now, where these can be counted, and not after the translation.
     """
@@ -304,7 +306,7 @@ def _references(
         return references
     if split is not None and (evaluation.sacrebleu or evaluation.tokenized_bleu):
         return [translator.target.decode(ids) for ids in _without_eos(split.target)]
-    return []
+    return None
 
 
 def _check_reference(evaluation: EvaluationConfig, references: int, lines: int) -> None:
@@ -388,6 +390,9 @@ def _evaluate(best: list[str], references: list[str], evaluation: EvaluationConf
     from nmtkit.decoding.scoring import bleu, chrf, tokenized_bleu
 
     _check_reference(evaluation, len(references), len(best))
+    if not best:
+        logger.warning("the input has no lines: there is nothing to score")
+        return
     scores = []
     if evaluation.sacrebleu:
         scores += [bleu(best, references, language), chrf(best, references)]

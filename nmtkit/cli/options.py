@@ -26,6 +26,7 @@ from click.core import ParameterSource
 
 from nmtkit.config import Config, flag
 from nmtkit.errors import NmtkitError, RunError, SaidElsewhere, UserError
+from nmtkit.log import logger
 from nmtkit.version import __version__
 
 if sys.version_info >= (3, 11):
@@ -36,6 +37,7 @@ else:
 F = TypeVar("F", bound=Callable[..., Any])
 COMMON = "Common options"
 _SECONDS_TO_SPEAK = 2.0
+_ONCE = ("input", "output", "config")  # of others the last counts; of these, the first one's file would be passed over
 
 
 class ConfigOption(click.Option):
@@ -75,6 +77,11 @@ def given(name: str) -> bool:
     return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
+def in_file(name: str) -> Any:
+    """The value of option `name` in the `--config` file; None where there is none."""
+    return (click.get_current_context().default_map or {}).get(name)
+
+
 def refuse_idle(names: Iterable[str], reason: str) -> None:
     """Raise UserError if the user set one of these options, which have no effect, for this `reason`.
 
@@ -85,10 +92,18 @@ def refuse_idle(names: Iterable[str], reason: str) -> None:
         if parameter.name not in names or not given(parameter.name):
             continue
         value = context.params[parameter.name]
-        in_file = context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
-        if not (in_file and value == parameter.default):
+        from_file = context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
+        if not (from_file and value == parameter.default):
             spellings = parameter.secondary_opts if value is False else parameter.opts
             raise UserError(f"{spellings[-1]} has no effect {reason}")
+
+
+def reads_terminal() -> bool:
+    """Whether stdin, which is going to be read, is a terminal; one who did not mean it is told what is waited for."""
+    if not sys.stdin.isatty():
+        return False
+    logger.info("reading from the terminal: Enter ends a line, Ctrl-D the text")
+    return True
 
 
 def _build(config: type[Config], values: dict[str, Any]) -> Config:
@@ -209,6 +224,14 @@ class Command(click.Command):
             click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."),
         ]
         click.version_option(__version__, prog_name=self.name)(self)
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        _, _, order = self.make_parser(context).parse_args(list(args))
+        rest = super().parse_args(context, args)
+        for parameter in order:
+            if parameter.name in _ONCE and order.count(parameter) > 1:
+                raise UserError(f"{flag(parameter.name)} is given twice: there can be one only")
+        return rest
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from nmtkit.cli.options import ConfigOption, command, options
+from nmtkit.cli.options import ConfigOption, command, options, reads_terminal
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.text import decode_line, read_lines, read_raw_stdin
@@ -65,6 +65,7 @@ def main(translation: Path | None, reference: Path, target_lang: str, log: LogCo
 
 def _lines(path: Path | None) -> list[str]:
     if path is None or path == Path("-"):
+        reads_terminal()
         return [decode_line(line, Path("stdin"), number) for number, line in enumerate(read_raw_stdin(), 1)]
     return list(read_lines(path))
 

@@ -1,14 +1,15 @@
 """nmt-train: dataset to checkpoints."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nmtkit.cli.options import ConfigOption, command, given, options, refuse_idle
+from nmtkit.cli.options import ConfigOption, command, given, in_file, options, refuse_idle
 from nmtkit.data.config import DatasetConfig
-from nmtkit.log import LogConfig, configure
+from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import DeviceConfig, ModelConfig
 from nmtkit.model.presets import PRESETS
 from nmtkit.training.config import (
@@ -75,7 +76,18 @@ def main(dataset: Path, reading: DatasetConfig, log: LogConfig, **groups: Any) -
     would have had without the stop.
     """
     configure(log, is_main=os.environ.get("RANK", "0") == "0")
+    groups["checkpoints"] = _without_board_of_another_run(groups["checkpoints"])
     from nmtkit.training.state import TrainingOptions
     from nmtkit.training.trainer import train  # torch: not for --help
 
     train(dataset, TrainingOptions(dataset=reading, **groups))
+
+
+def _without_board_of_another_run(checkpoints: CheckpointConfig) -> CheckpointConfig:
+    """Options taken over from the run of another folder name that run's TensorBoard, which this one must not touch."""
+    board, run = in_file("tensorboard"), in_file("save_dir")
+    is_inherited = board is not None and run is not None and checkpoints.tensorboard == Path(board)
+    if not is_inherited or checkpoints.save_dir.absolute() == Path(run).absolute():
+        return checkpoints
+    logger.warning("--tensorboard %s is of the run in %s and left to it: give this run a folder of its own", board, run)
+    return replace(checkpoints, tensorboard=None)
