@@ -206,7 +206,7 @@ def main(runs: tuple[str, ...], output: Path) -> None:
     picture = draw(read)
     with staged_file(output) as file:
         file.write(picture.encode())
-    click.echo(f"{output}: the curves of {', '.join(run.name for run in read)}", err=True)
+    click.echo(f"wrote {output}, the curves of {', '.join(run.name for run in read)}", err=True)
 
 
 if __name__ == "__main__":

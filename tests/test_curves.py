@@ -53,7 +53,7 @@ def test_each_run_has_a_line_with_all_its_points_in_each_panel(tmp_path: Path) -
     run_in(tmp_path / "short", updates=6)
     run_in(tmp_path / "long", updates=10, scale=1.2)
     done = curves(tmp_path, "short", 'a <better> & "longer" one=long/metrics.jsonl', "--output", "two.svg")
-    said = 'two.svg: the curves of short, a <better> & "longer" one\n'
+    said = 'wrote two.svg, the curves of short, a <better> & "longer" one\n'
     assert (done.returncode, done.stdout, done.stderr) == (0, "", said)
     lines = drawn(tmp_path / "two.svg")
     keys = ("loss", "valid_loss", "valid_ppl", "valid_bleu")
