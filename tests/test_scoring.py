@@ -84,4 +84,5 @@ def test_every_score_is_there_where_the_tokenization_is_known() -> None:
         return [score.text.split("|")[4] for score, _ in every_score(HYPOTHESES, REFERENCES, language)]
 
     assert names("de") == ["tok:moses-de", "tok:moses-de-compounds", "tok:moses-de-compounds-quotes", "tok:13a", "nc:6"]
+    assert names("de-AT") == names("de_CH") == names("de")
     assert names("ja") == ["tok:char", "nc:6"]

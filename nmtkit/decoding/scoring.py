@@ -26,6 +26,7 @@ class Score:
 
 def every_score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Iterator[tuple[Score, str]]:
     """All scores of detokenized text that are there for the language, each with what it may be compared with."""
+    language = _without_region(language)
     if language in moses.LANGUAGES:
         yield (
             moses_bleu(hypotheses, references, language),
@@ -45,9 +46,8 @@ def every_score(hypotheses: Sequence[str], references: Sequence[str], language: 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
     """sacreBLEU of detokenized text in `language`, cased, with the tokenization that suits the language."""
-    return _score(
-        BLEU(tokenize=_TOKENIZATION.get(re.split("[-_]", language)[0], "13a"), force=True), hypotheses, references
-    )
+    tokenization = _TOKENIZATION.get(_without_region(language), "13a")
+    return _score(BLEU(tokenize=tokenization, force=True), hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -85,6 +85,11 @@ def moses_bleu(
     score = _score(metric, [tokens(line) for line in hypotheses], [tokens(line) for line in references])
     name = f"tok:moses-{language}{'-compounds' * split_compounds}{'-quotes' * plain_quotes}"
     return Score(score.value, score.text.replace("tok:none", name))
+
+
+def _without_region(language: str) -> str:
+    """de for de-AT and de_AT."""
+    return re.split("[-_]", language)[0]
 
 
 def _score(metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
