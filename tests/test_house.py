@@ -204,6 +204,24 @@ def test_documents_show_commands_that_can_be_given(document: Path) -> None:
             main.make_context(f"nmt-{name}", shlex.split(arguments))
 
 
+@pytest.mark.parametrize(
+    "document", [*documents(), ROOT / "benchmarks/README.md"], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_documents_link_to_what_is_there(document: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if not link.startswith("http"):
+            name, _, place = link.partition("#")
+            target = document.parent / name if name else document
+            assert target.exists(), link
+            assert not place or place in headings(target), link
+
+
+def headings(document: Path) -> set[str]:
+    """The headings of a document, as links name them."""
+    found = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
 def test_the_table_of_faults_names_tests_that_exist() -> None:
     ours = {
         name
