@@ -141,5 +141,6 @@ def test_a_broken_treebank_is_named_by_line_and_the_next_call_goes_on(make: Make
 def test_the_papers_size_has_the_papers_numbers(make: Make) -> None:
     shown = make("-n", settings=["SIZE=paper"])
     assert "--encoder-layers 4 --decoder-layers 4 --d-model 1024 " in shown
+    assert "--dropout 0.2 --batch-tokens 25000 --max-tokens 4096 --lr-schedule paper --lr-scale 0.5 " in shown
     assert "--beam 21 --nbest 1 --length-penalty 0.3 --max-len-a 1 --max-len-b 300" in shown
     assert "lexicon.py 16000 " in shown

@@ -103,6 +103,8 @@ def main(gold: Path, found: Path) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     try:
         main(*map(Path, sys.argv[1:]))
     except NmtkitError as error:

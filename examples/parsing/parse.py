@@ -36,6 +36,8 @@ def parse(sentences: Iterable[str], translator: Translator, lexicon: Lexicon) ->
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     try:
         model = Translator.from_checkpoint(sys.argv[1])
         print(*parse(sys.stdin, model, read_lexicon(Path(sys.argv[2]))), sep="\n")
