@@ -83,7 +83,7 @@ class _Trial:
             if not is_out_of_memory(error):
                 raise
             return self.longest  # the least there can be
-        a_token = (two - one) / (sizes[1] - sizes[0])
+        a_token = max(1.0, (two - one) / (sizes[1] - sizes[0]))  # a GPU deals out blocks: both may have needed as many
         tokens = self._tokens(sizes[0] + (self.budget - one) / a_token)
         while self.device.type == "cuda" and tokens > self.longest and not self._fits(tokens):
             tokens = self._tokens(tokens * 0.9)
