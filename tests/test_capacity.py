@@ -9,7 +9,11 @@ import torch
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.corpus import Dataset
+from nmtkit.model.config import ModelConfig
 from nmtkit.training import capacity
+from nmtkit.training.learner import Learner
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.state import TrainingOptions
 
 Train = Callable[..., Any]
 
@@ -59,6 +63,15 @@ def test_trials_for_which_there_is_no_memory_leave_the_least_there_can_be(
     monkeypatch.setattr(capacity, "_peak_memory", peak)
     train(tmp_path, "--max-updates", 1, "--max-tokens", "auto")
     assert found(tmp_path) == Dataset.open(datasets["joined"]).split("train").longest()
+
+
+def test_the_model_that_is_tried_is_that_of_the_run(datasets: dict[str, Path]) -> None:
+    small = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
+    dataset, options = Dataset.open(datasets["separate"]), TrainingOptions(model=small)
+    ranks = Ranks(torch.device("cpu"))
+    assert len(dataset.source.vocab) == len(dataset.target.vocab)  # and yet not the same
+    model = Learner(dataset, options, ranks).model
+    assert capacity._Trial(dataset, options, ranks).kept == 8 * sum(p.numel() for p in model.parameters())
 
 
 GIB = 1 << 30

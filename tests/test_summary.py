@@ -37,15 +37,15 @@ def test_parameters_are_counted_by_part(options: dict[str, object], embeddings: 
     encoder, decoder = ATTENTION + FEED_FORWARD + 2 * NORM, 2 * (2 * ATTENTION + FEED_FORWARD + 3 * NORM)
     expected = {"embeddings": embeddings, "encoder": encoder, "decoder": decoder, "output": output}
     assert count_parameters(model(**options)) == expected
-    assert ("output shared" in describe_model(model(**options), ModelConfig())) == (output == 0)
+    assert ("output shared" in describe_model(model(**options))) == (output == 0)
 
 
 def test_trained_parameters_are_counted_where_some_are_frozen() -> None:
     small = model()
-    assert "trained" not in describe_model(small, small.config)
+    assert "trained" not in describe_model(small)
     small.encoder.requires_grad_(False)
     trained = sum(count_parameters(small).values()) - count_parameters(small)["encoder"]
-    assert f"{trained} of them are trained" in describe_model(small, small.config)
+    assert f"{trained} of them are trained" in describe_model(small)
 
 
 @pytest.mark.parametrize(

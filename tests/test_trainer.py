@@ -62,8 +62,8 @@ def gradients(trainer: Trainer, update: Update, number: int = 1) -> dict[str, Te
     gradient = trainer._gradient()
     loss, _ = gradient.compute(number, share, tokens, votes=())
     trainer.window.loss, trainer.window.target_tokens = loss, tokens
-    seen = {name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None}
-    assert len(seen) == len(list(trainer.model.parameters()))
+    seen = {name: p.grad for name, p in trainer.learner.model.named_parameters() if p.grad is not None}
+    assert len(seen) == len(list(trainer.learner.model.parameters()))
     return seen
 
 
@@ -91,11 +91,11 @@ def test_the_loss_is_divided_by_the_real_target_tokens_of_the_update(
     (update,) = trainer.batcher.epoch(1)
     batch = collate(trainer.split, np.concatenate(update.micro_batches))  # sentences of 3 tokens beside some of 30
     assert batch.padded_tokens > 1.3 * (batch.source_tokens + batch.target_tokens)
-    logits = other.model(batch.src, batch.tgt_in)
+    logits = other.learner.model(batch.src, batch.tgt_in)
     loss = F.cross_entropy(logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=0.1)
     torch.autograd.backward(loss)
     actual = gradients(trainer, halves(update))
-    for name, parameter in other.model.named_parameters():
+    for name, parameter in other.learner.model.named_parameters():
         assert parameter.grad is not None
         assert_close(actual[name], parameter.grad, rtol=1e-3, atol=1e-6)
     assert trainer.window.loss / trainer.window.target_tokens == pytest.approx(loss.item(), rel=1e-5)
@@ -166,7 +166,7 @@ def test_loss_scaling_puts_the_blame_on_no_sentence_that_is_finite_in_its_update
     (update,) = trainer.batcher.epoch(1)
     (indices,) = update.micro_batches
     batch = collate(trainer.split, indices)
-    assert trainer.scaler.get_scale() == 65536
+    assert trainer.learner.scaler.get_scale() == 65536
     assert trainer._gradient().not_finite(1, 0, batch, tokens=batch.target_tokens) == []
 
 
@@ -242,7 +242,7 @@ def test_a_validation_translates_no_more_rows_at_once_than_fit_into_a_micro_batc
     monkeypatch.setattr("nmtkit.decoding.engine.search", measured)
     options = replace(options, validation=ValidationConfig(valid_bleu=True, valid_beam=beam))
     trainer = make(datasets["joined"], options, max_tokens=600)
-    results = trainer.validator.run(trainer.model, trainer.ranks)
+    results = trainer.validator.run(trainer.learner.model, trainer.ranks)
     assert results is not None
     assert len(results.samples) == 5
     assert 200 < max(sizes) <= 600
@@ -253,8 +253,8 @@ def test_validation_gives_the_loss_of_all_its_tokens(datasets: dict[str, Path], 
     split = trainer.dataset.split("valid")
     batch = collate(split, np.arange(len(split)))
     with torch.no_grad():
-        logits = trainer.model.eval()(batch.src, batch.tgt_in).flatten(0, 1)
-    results = trainer.validator.run(trainer.model, trainer.ranks)
+        logits = trainer.learner.model.eval()(batch.src, batch.tgt_in).flatten(0, 1)
+    results = trainer.validator.run(trainer.learner.model, trainer.ranks)
     assert results is not None
     for name, smoothing in (("valid_loss", 0.1), ("valid_nll", 0.0)):
         expected = F.cross_entropy(logits, batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=smoothing)
@@ -262,6 +262,6 @@ def test_validation_gives_the_loss_of_all_its_tokens(datasets: dict[str, Path], 
     assert results.values["valid_ppl"] == pytest.approx(np.exp(results.values["valid_nll"]))
     small = make(datasets["joined"], options, max_tokens=100)  # less than the longest sentence
     assert len(small.validator.batches) > 1
-    in_parts = small.validator.run(trainer.model, trainer.ranks)
+    in_parts = small.validator.run(trainer.learner.model, trainer.ranks)
     assert in_parts is not None
     assert in_parts.values["valid_loss"] == pytest.approx(results.values["valid_loss"])

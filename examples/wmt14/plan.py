@@ -23,7 +23,8 @@ from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.gradient import autocast
 from nmtkit.training.loss import batch_loss
-from nmtkit.training.summary import describe_model, duration, existing_part, peak_memory
+from nmtkit.training.save_dir import existing_part
+from nmtkit.training.summary import describe_model, duration, peak_memory
 from nmtkit.vocab import EOS
 
 LENGTH = 32  # tokens of a trial's sentences
@@ -82,7 +83,7 @@ def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.devic
     parameters = sum(parameter.numel() for parameter in model.parameters())
     adam = 8 * parameters / 2**30
     pace = passes * rows.numel() / (time.monotonic() - begun)
-    return Trial(pace, peak_memory(device) + adam, parameters, describe_model(model, config).removeprefix("model: "))
+    return Trial(pace, peak_memory(device) + adam, parameters, describe_model(model).removeprefix("model: "))
 
 
 def memory_there(device: torch.device) -> float:

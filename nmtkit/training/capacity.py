@@ -24,9 +24,9 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.precision import resolve_precision
-from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import AUTO
 from nmtkit.training.gradient import autocast
+from nmtkit.training.learner import build_model
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.state import TrainingOptions
@@ -65,8 +65,7 @@ class _Trial:
         self.at_most = max(self.longest, options.batches.batch_tokens)  # no micro-batch is larger than an update
         self.device, self.precision = ranks.device, resolve_precision(options.device.precision, ranks.device)
         self.smoothing = options.optimizer.label_smoothing
-        self.model = Transformer(options.model, len(dataset.source.vocab), len(dataset.target.vocab)).to(self.device)
-        self.model.activation_checkpointing = options.compute.activation_checkpointing
+        self.model = build_model(dataset, options, self.device)
         numbers = sum(parameter.numel() for parameter in self.model.parameters())
         self.kept = 4 * numbers * (2 + (options.optimizer.ema > 0))  # bytes of Adam's moments and of averages
         self.budget = _SHARE * _free_memory(self.device) - self.kept

@@ -1,18 +1,84 @@
-"""Going on from a checkpoint: whether it is one of this run, where the run stood, what of that is to be forgotten."""
+"""With what a run begins: a checkpoint of its own, if it is one of this run and as far as it is not to be forgotten;
+the weights that it was given; or those that it has drawn."""
 
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
-from nmtkit.checkpoint import Checkpoint
+from torch import Tensor
+
+from nmtkit.checkpoint import Checkpoint, load_weights
 from nmtkit.data.batching import START
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig
-from nmtkit.training.optim import ENDING_SCHEDULES
+from nmtkit.training.fine_tuning import given_weights
+from nmtkit.training.learner import Learner
+from nmtkit.training.optim import ENDING_SCHEDULES, load_optimizer
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, TrainingOptions
+from nmtkit.training.validation import VALIDATION
 
 _RESETS = ("reset_optimizer", "reset_lr_schedule", "reset_progress")
+
+
+def resume(
+    learner: Learner, save_dir: SaveDir, split: str, metric: str, options: TrainingOptions, ranks: Ranks
+) -> RunState | None:
+    """Take up what the newest good checkpoint in the save folder holds; returns where the run stood, None if anew.
+
+    Collective: the main process reads, and hands out all but the weights, which go to the others with the first
+    gradient. `split` is trained on, `metric` decides which validation is best. Raises UserError where the checkpoint
+    is not of this run.
+    """
+    optimizer: dict[str, Tensor] = {}
+    averages: dict[str, Tensor] = {}
+    state = ranks.on_main(partial(_read, learner, save_dir, split, metric, options, optimizer, averages))
+    if learner.average is not None:
+        learner.average.load(ranks.hand_out(averages))
+    if state is not None:
+        load_optimizer(learner.optimizer, learner.model, ranks.hand_out(optimizer))
+        if state.scaler:
+            learner.scaler.load_state_dict(state.scaler)
+        logger.info("going on after update %d (epoch %d)", state.update, state.epoch)
+    return state
+
+
+def _read(
+    learner: Learner,
+    save_dir: SaveDir,
+    split: str,
+    metric: str,
+    options: TrainingOptions,
+    optimizer: dict[str, Tensor],
+    averages: dict[str, Tensor],
+) -> RunState | None:
+    """Load the main process's weights, and fill in the rest.
+
+    Averages that the run has not kept so far begin with its weights.
+    """
+    model, dataset = learner.model, learner.dataset
+    checkpoint = save_dir.load_newest()
+    given = options.fine_tuning.init_from
+    if checkpoint is None:
+        if given is not None:
+            averages.update(given_weights(given, model.config, dataset))
+            load_weights(model, averages)
+            logger.info("beginning with the weights of %s", given)
+        return None
+    check_fit(checkpoint, model.config, dataset, split, options)
+    state = resumed_state(checkpoint, dataset.checksums(VALIDATION), metric, options)
+    if state.best is None:
+        save_dir.forget_validations()
+    load_weights(model, checkpoint.weights)
+    if "reset_optimizer" not in new_resets(checkpoint, options):
+        optimizer.update(checkpoint.optimizer or {})
+    averages.update(checkpoint.chosen())
+    if given is not None:
+        logger.info("--init-from %s is not read: %s holds checkpoints", given, save_dir.folder)
+    return state
 
 
 def new_resets(checkpoint: Checkpoint, options: TrainingOptions) -> set[str]:
@@ -56,7 +122,7 @@ def resumed_state(
     progress, resets = checkpoint.progress, new_resets(checkpoint, options)
     state = RunState(**{part.name: progress[part.name] for part in fields(RunState) if part.name in progress})
     if "reset_progress" in resets:
-        state.place, state.updates_in_epoch, state.minutes = START, 0, 0.0
+        state.place, state.updates_in_epoch, state.minutes, state.flops = START, 0, 0.0, 0
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
     if validated_elsewhere and "reset_progress" not in resets:
         logger.warning("going on with another validation split than before: what was best on that one is forgotten")

@@ -23,7 +23,6 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.staging import staged_file
 from nmtkit.training.config import CheckpointConfig
-from nmtkit.training.summary import existing_part
 from nmtkit.wording import counted
 
 OPTIONS = "options.json"
@@ -133,3 +132,8 @@ class SaveDir:
             if update not in keep:
                 path.unlink(missing_ok=True)
         self._validations = {update: value for update, value in self._validations.items() if update in keep}
+
+
+def existing_part(path: Path) -> Path:
+    """The folder itself, or the nearest above it that exists."""
+    return next(part for part in (path, *path.absolute().parents) if part.exists())

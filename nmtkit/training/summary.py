@@ -4,15 +4,15 @@ import resource
 import shutil
 import sys
 import time
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from nmtkit.data.corpus import Dataset
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import StopConfig
 from nmtkit.training.loader import Work
+from nmtkit.training.save_dir import existing_part
 from nmtkit.training.state import RunState, TrainingOptions, Window
 from nmtkit.wording import counted
 
@@ -35,9 +35,9 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
     return counts
 
 
-def describe_model(model: nn.Module, config: ModelConfig) -> str:
+def describe_model(model: Transformer) -> str:
     """Its sizes and its parameters by part, in one line."""
-    counts = count_parameters(model)
+    config, counts = model.config, count_parameters(model)
     total = sum(counts.values())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     parts = ", ".join(f"{part} {_millions(count)}" for part, count in counts.items() if count)
@@ -152,11 +152,6 @@ def peak_memory(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 2**30
     unit = 1 if sys.platform == "darwin" else 1024  # bytes, as getrusage counts
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
-
-
-def existing_part(path: Path) -> Path:
-    """The folder itself, or the nearest above it that exists."""
-    return next(part for part in (path, *path.absolute().parents) if part.exists())
 
 
 def _checkpoint_bytes(model: nn.Module, averaged: bool) -> int:

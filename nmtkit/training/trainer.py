@@ -19,26 +19,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nmtkit.checkpoint import Checkpoint, collect_weights, load_weights
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import Batcher
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import NmtkitError, RunError, Stopped
 from nmtkit.log import Progress, finite, logger
 from nmtkit.model.config import ModelConfig
-from nmtkit.model.precision import resolve_device, resolve_precision
-from nmtkit.model.transformer import Transformer
+from nmtkit.model.precision import resolve_device
 from nmtkit.training.capacity import with_max_tokens
-from nmtkit.training.compiling import compile_layers
 from nmtkit.training.cost import Cost
-from nmtkit.training.ema import MovingAverage
-from nmtkit.training.fine_tuning import freeze, given_weights
-from nmtkit.training.gradient import UpdateGradient, autocast
+from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.metrics import MetricsWriter
-from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors, take_step
+from nmtkit.training.optim import learning_rate
 from nmtkit.training.ranks import Ranks, join
-from nmtkit.training.resuming import check_fit, new_resets, resumed_state
+from nmtkit.training.resuming import resume
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.signals import Signals
 from nmtkit.training.state import RunState, TrainingOptions, Window
@@ -81,7 +77,7 @@ def train(folder: Path, options: TrainingOptions) -> None:
         dataset = ranks.together(lambda: Dataset.open(folder, options.dataset.verify))
         options = with_max_tokens(dataset, options, ranks)
         trainer = ranks.together(lambda: Trainer(dataset, options, ranks))
-        ranks.check_same({**options.common(), "--precision": trainer.precision, **dataset.checksums()})
+        ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **dataset.checksums()})
         trainer.rehearse() if options.stop.dry_run else trainer.fit()
 
 
@@ -90,10 +86,8 @@ class Trainer:
 
     def __init__(self, dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> None:
         self.dataset, self.options, self.ranks = dataset, options, ranks
-        self.precision = resolve_precision(options.device.precision, ranks.device)
-        self.model_config = options.model.for_vocabularies(dataset.joined)
         self.split = dataset.split("train")
-        _check_positions(dataset, self.model_config)
+        _check_positions(dataset, options.model)
         batches = options.batches
         self.split.check_lengths("--max-tokens", batches.max_tokens, "preprocess with a smaller --max-length")
         self.batcher = Batcher(
@@ -102,19 +96,10 @@ class Trainer:
         workers, sampling = options.loading.num_workers, subword_sampling(dataset, self.split, options)
         pinned = ranks.device.type == "cuda"
         self.loader = Loader(self.split, self.batcher, ranks.rank, ranks.size, workers, sampling, pinned)
-        torch.manual_seed(batches.seed)
-        self.model = Transformer(self.model_config, len(dataset.source.vocab), len(dataset.target.vocab))
-        self.model.to(ranks.device)
-        self.model.activation_checkpointing = options.compute.activation_checkpointing
-        if options.compute.compile:
-            compile_layers(self.model, ranks.device)
-        self.cost = Cost(self.model_config, len(dataset.target.vocab), self.split, ranks, self.precision)
-        freeze(self.model, options.fine_tuning.freeze)
-        sharded = options.distributed.shard_optimizer and ranks.size > 1
-        self.optimizer = make_optimizer(self.model, options.optimizer, sharded)
-        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
+        self.learner = Learner(dataset, options, ranks)
+        model, precision = self.learner.model.config, self.learner.precision
+        self.cost = Cost(model, len(dataset.target.vocab), self.split, ranks, precision)
         self.validator = Validator(dataset, options.validation, batches.max_tokens, options.optimizer.label_smoothing)
-        self.average: MovingAverage | None = None  # of the weights, where --ema asks for it
         self.state = RunState()
         self.window = Window()
         self.metrics: MetricsWriter | None = None  # of the main process
@@ -153,9 +138,9 @@ class Trainer:
 
     def _gradient(self) -> UpdateGradient:
         """Made once the weights are there: it hands those of the main process to all ranks."""
-        smoothing, batches = self.options.optimizer.label_smoothing, self.options.batches
+        learner, smoothing, batches = self.learner, self.options.optimizer.label_smoothing, self.options.batches
         gradient = UpdateGradient(
-            self.model, self.ranks, self.precision, self.scaler, smoothing, batches.seed, batches.max_tokens
+            learner.model, self.ranks, learner.precision, learner.scaler, smoothing, batches.seed, batches.max_tokens
         )
         gradient.limits.by_length = self.state.memory_limits
         gradient.times_out_of_memory = self.state.out_of_memory
@@ -242,14 +227,12 @@ class Trainer:
         options, state = self.options.optimizer, self.state
         start = state.schedule_start
         until = self.options.stop.max_updates - start
-        rate = learning_rate(state.update - start, options, self.model_config.d_model, until)
-        norm = take_step(self.model, self.optimizer, self.scaler, rate, options.clip_norm)
+        rate = learning_rate(state.update - start, options, self.options.model.d_model, until)
+        norm = self.learner.step(state.update, rate)
         is_finite = math.isfinite(norm)
         self.window.rate, self.window.gradient_norm = rate, norm if is_finite else None
         if is_finite:
             state.skipped_in_a_row = 0
-            if self.average is not None:
-                self.average.step(state.update)
             return True
         state.skipped += 1
         state.skipped_in_a_row += 1
@@ -310,9 +293,8 @@ class Trainer:
         """Measure on the validation split, and remember whether it is the best so far."""
         if not self.validator.possible:
             return
-        averaged = self.average.in_model() if self.average else contextlib.nullcontext()
-        with autocast(self.ranks.device, self.precision), averaged:
-            results = self.validator.run(self.model, self.ranks, give_up=lambda: self.signals.stop != 0)
+        with self.learner.validating():
+            results = self.validator.run(self.learner.model, self.ranks, give_up=lambda: self.signals.stop != 0)
         if results is None:  # made up for when the run goes on
             self.stop_signal = max(self.ranks.gather(self.signals.stop))
             return
@@ -330,8 +312,7 @@ class Trainer:
         """Write a checkpoint. Where that fails, the run goes on and the next save tries again, a few times."""
         if self.saved == self.state.update:
             return
-        optimizer = optimizer_tensors(self.optimizer, self.model)
-        failure = self.ranks.on_main(partial(self._write_checkpoint, optimizer))
+        failure = self.ranks.on_main(partial(self._write_checkpoint, self.learner.optimizer_tensors()))
         if failure is None:
             self.saved, self.save_failures = self.state.update, 0
             return
@@ -343,7 +324,7 @@ class Trainer:
     def _write_checkpoint(self, optimizer: dict[str, Tensor]) -> str | None:
         """Save in the main process; returns what went wrong."""
         state = self.state
-        state.scaler, state.window = self.scaler.state_dict(), asdict(self.window)
+        state.scaler, state.window = self.learner.scaler.state_dict(), asdict(self.window)
         progress = {
             **asdict(state),
             "best_metric": self.validator.metric,
@@ -353,65 +334,19 @@ class Trainer:
             "validation_data": self.dataset.checksums(VALIDATION),
             "options": self.options.to_dict(),
         }
-        checkpoint = Checkpoint(
-            model_config=self.model_config,
-            weights=collect_weights(self.model),
-            source_language=self.dataset.source_language,
-            target_language=self.dataset.target_language,
-            source=self.dataset.source,
-            target=self.dataset.target,
-            progress=progress,
-            optimizer=optimizer,
-            ema=self.average.averages if self.average else None,
-        )
         try:
             if self.metrics is not None:
                 self.metrics.sync()  # the checkpoint is not to be ahead of them, even after a power cut
-            self.save_dir.save(state.update, checkpoint, self.validator.better)
+            self.save_dir.save(state.update, self.learner.checkpoint(progress, optimizer), self.validator.better)
         except (NmtkitError, OSError) as error:
             return str(error)
         return None
 
     def _resume(self) -> None:
-        """Take up weights, optimizer and place in the data from the newest good checkpoint, if there is one."""
-        optimizer: dict[str, Tensor] = {}
-        averages: dict[str, Tensor] = {}
-        state = self.ranks.on_main(partial(self._load_checkpoint, optimizer, averages))
-        if self.options.optimizer.ema:
-            self.average = MovingAverage(self.model, self.options.optimizer.ema)
-            self.average.load(self.ranks.hand_out(averages))
-        if state is None:
-            return
-        self.state, self.window, self.saved = state, Window(**state.window), state.update
-        load_optimizer(self.optimizer, self.model, self.ranks.hand_out(optimizer))
-        if state.scaler:
-            self.scaler.load_state_dict(state.scaler)
-        logger.info("going on after update %d (epoch %d)", state.update, state.epoch)
-
-    def _load_checkpoint(self, optimizer: dict[str, Tensor], averages: dict[str, Tensor]) -> RunState | None:
-        """Load the main process's weights, and fill in the rest, if there is a checkpoint to go on from.
-
-        Averages that the run has not kept so far begin with its weights.
-        """
-        checkpoint = self.save_dir.load_newest()
-        given = self.options.fine_tuning.init_from
-        if checkpoint is None:
-            if given is not None:
-                averages.update(given_weights(given, self.model_config, self.dataset))
-                load_weights(self.model, averages)
-                logger.info("beginning with the weights of %s", given)
-            return None
-        check_fit(checkpoint, self.model_config, self.dataset, self.split.name, self.options)
-        state = resumed_state(checkpoint, self.dataset.checksums(VALIDATION), self.validator.metric, self.options)
-        if state.best is None:
-            self.save_dir.forget_validations()
-        load_weights(self.model, checkpoint.weights)
-        if "reset_optimizer" not in new_resets(checkpoint, self.options):
-            optimizer.update(checkpoint.optimizer or {})
-        averages.update(checkpoint.chosen())
-        if given is not None:
-            logger.info("--init-from %s is not read: %s holds checkpoints", given, self.save_dir.folder)
-        return state
+        """Go on from the newest good checkpoint, if there is one."""
+        state = resume(self.learner, self.save_dir, self.split.name, self.validator.metric, self.options, self.ranks)
+        if state is not None:
+            self.state, self.window, self.saved = state, Window(**state.window), state.update
 
     def _log(self) -> None:
         """Record the numbers of the updates since the last time."""
@@ -439,12 +374,13 @@ class Trainer:
             self.metrics.write(event, self.state.update, values, samples)
 
     def _summarize(self) -> None:
-        options, precision = self.options, str(self.precision).removeprefix("torch.")
+        options, model = self.options, self.learner.model
+        precision = str(self.learner.precision).removeprefix("torch.")
         for line in (
-            describe_model(self.model, self.model_config),
+            describe_model(model),
             describe_data(self.dataset, self.split.name),
             describe_run(self.state, options, str(self.ranks), precision),
-            describe_checkpoints(self.model, options),
+            describe_checkpoints(model, options),
         ):
             logger.info("%s", line)
         warmup, updates = options.optimizer.warmup_updates, options.stop.max_updates - self.state.schedule_start
