@@ -32,10 +32,18 @@ def find_side(prefix: str, language: str) -> Path:
     raise UserError(f"no file {plain} (nor {', '.join(path.name for path in candidates[1:])}){hint}")
 
 
+def is_ordinary(path: Path) -> bool:
+    """Whether it is a file that can be read more than once; of what cannot be looked at, opening it will tell."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def open_binary(path: Path) -> BinaryIO:
     """Open a file for reading, decompressing it by its suffix."""
     try:
-        if path.suffix in _OPENERS and path.is_file():
+        if path.suffix in _OPENERS and is_ordinary(path):
             _check_beginning(path)
         file = _OPENERS.get(path.suffix, open)(path, "rb")
     except OSError as error:

@@ -43,7 +43,7 @@ class SentencePieceTokenizer:
         try:
             self._processor.load_from_serialized_proto(model)
         except RuntimeError as error:
-            raise UserError(f"not a SentencePiece model: {error}") from error
+            raise UserError("not a SentencePiece model") from error
         size = self._processor.get_piece_size()
         ordinary = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
         self.vocab = Vocabulary([*SPECIALS, *(self._processor.id_to_piece(i) for i in ordinary)])
@@ -54,7 +54,12 @@ class SentencePieceTokenizer:
         self._same_ids = self._to_vocab[len(SPECIALS) :] == list(range(len(SPECIALS), size))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        encoded: list[list[int]] = self._processor.encode(list(lines), out_type=int, num_threads=1)
+        try:
+            encoded: list[list[int]] = self._processor.encode(list(lines), out_type=int, num_threads=1)
+        except TypeError as error:
+            if not all(isinstance(line, str) for line in lines):
+                raise
+            raise UserError("a text has half of a surrogate pair, which is no character") from error
         if self._same_ids:
             return encoded
         return [[self._to_vocab[i] for i in sentence] for sentence in encoded]
@@ -164,6 +169,7 @@ def train_sentencepiece(
         )
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2]  # what stands before is the place in SentencePiece's source
+        reason = reason or str(error)
         reason = _ITS_OPTION.sub(lambda option: flag(option[1]), reason)
         raise UserError(f"--vocab-size {vocab_size}: SentencePiece refused: {reason}") from error
     return content.getvalue()

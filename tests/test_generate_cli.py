@@ -373,3 +373,9 @@ def test_output_appears_whole_or_not_at_all(generate: Run, tmp_path: Path) -> No
 def test_help_does_not_import_torch() -> None:
     code = "import sys; import nmtkit.cli.generate, nmtkit.cli.average; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=BIN.parent, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--input", "--output", "--prefix", "--reference", "--attention-html"])
+def test_a_name_too_long_for_a_file_is_a_mistake(generate: Run, option: str) -> None:
+    more = ["--sacrebleu"] if option == "--reference" else []
+    refused(generate(option, "x" * 300, *more, "--quiet", input=b"a dog\n"), "xxx: File name too long")

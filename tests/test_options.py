@@ -1,6 +1,7 @@
 """The command line's machinery, on a small command of its own: flags, ranges, --config, exit codes."""
 
 import dataclasses
+import errno
 import os
 import re
 import signal
@@ -197,6 +198,8 @@ def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
         ("a.toml", "spoons = ", "a.toml"),
         ("a.json", "{", "a.json"),
         ("a.json", "[1]", "a table of options is expected"),
+        pytest.param("a.json", "[" * 100_000, "recursion depth", id="deep"),
+        ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a text, not "1979-05-27"'),
         ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons stands there twice"),
         ("a.toml", "[soup]\npepper = 1", "soup has no option --pepper"),
         ("a.toml", "[soup.pea]\nsalt = 0.1", "soup has no option --pea"),
@@ -250,7 +253,9 @@ def failing(error: BaseException) -> Any:
     [
         (UserError("train.en: no such line"), 2, "soup: train.en: no such line\n"),
         (RunError("the disk\nis full"), 1, "soup: the disk is full\n"),
-        (OSError(28, "No space left on device", "a.pt"), 1, "soup: [Errno 28] No space left on device: 'a.pt'\n"),
+        (OSError(28, "No space left on device", "a.pt"), 1, "soup: a.pt: No space left on device\n"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "a.pt"), 2, "soup: a.pt: File name too long\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "x/a.pt"), 2, "soup: x/a.pt: Permission denied\n"),
         (MemoryError(), 1, "soup: MemoryError\n"),
         (KeyboardInterrupt(), 130, "soup: interrupted\n"),
     ],
@@ -357,3 +362,16 @@ def test_a_closed_stream_is_no_traceback(closed: str, complaint: bytes) -> None:
     assert done.returncode == 2
     assert complaint in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--input", "--output", "--checkpoint", "--config"])
+def test_an_empty_name_is_no_folder(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        import_module("nmtkit.cli.generate").main(["--checkpoint", "a.pt", flag, ""])
+    assert exit.value.code == 2
+    assert f"'{flag}': the name is empty" in capsys.readouterr().err
+
+
+def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "soup.json").write_text('{"spoons": 7}', encoding="utf-8-sig")
+    assert run("--config", str(tmp_path / "soup.json"), capsys=capsys)[1]["spoons"] == 7

@@ -371,6 +371,12 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
         "nothing .* is left; dropped: 1 empty, 1 ratio, 1 too long",
     ),
     "a small text": ({}, ["--tokenizer", "sentencepiece"], r"--vocab-size 32000: .*set it to a value <= \d+"),
+    "no word often enough": ({}, ["--min-count", "1000000"], "--min-count 1000000: there is no word so often"),
+    "a coverage that SentencePiece refuses": (
+        {},
+        ["--tokenizer", "sentencepiece", "--character-coverage", "0.9"],
+        "--character-coverage: 0.9 is too small",
+    ),
     "no model": (
         {},
         ["--tokenizer", "sentencepiece", "--spm-model", "no.model"],

@@ -131,3 +131,8 @@ def test_a_tokenizer_is_remade_from_its_parts(tokenizer: Tokenizer) -> None:
 def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="do not belong together"):
         make_tokenizer(SENTENCEPIECE, Vocabulary(tokenizer.vocab.pieces[:-1]), tokenizer.model)
+
+
+def test_half_of_a_surrogate_pair_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match="half of a surrogate pair"):
+        tokenizer.encode(["a dog", "\ud800"])

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import click
 
-from nmtkit.cli.options import ConfigOption, command, options
+from nmtkit.cli.options import ConfigOption, PathName, command, options
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
@@ -35,13 +35,13 @@ class AverageConfig(Config):
 
 
 @command("nmt-average")
-@click.argument("checkpoints", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("checkpoints", nargs=-1, required=True, type=PathName())
 @click.option(
     "--output",
     cls=ConfigOption,
     heading="Result",
     required=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=PathName(),
     metavar="FILE",
     help="The checkpoint to write.",
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from nmtkit.cli.options import ConfigOption, command, options, refuse_idle
+from nmtkit.cli.options import ConfigOption, PathName, command, options, refuse_idle
 from nmtkit.errors import UserError
 from nmtkit.exporting.config import ExportConfig
 from nmtkit.log import LogConfig, configure, logger
@@ -14,7 +14,7 @@ CTRANSLATE2, SAFETENSORS, CHECKPOINT = "ctranslate2", "safetensors", "checkpoint
 
 
 @command("nmt-export")
-@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("checkpoint", type=PathName())
 @click.option(
     "--to",
     "target",
@@ -30,7 +30,7 @@ CTRANSLATE2, SAFETENSORS, CHECKPOINT = "ctranslate2", "safetensors", "checkpoint
     cls=ConfigOption,
     heading="Result",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PathName(),
     metavar="PATH",
     help="The folder to make, or the file with --to checkpoint; it appears when it is complete.",
 )

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from nmtkit.cli.options import ConfigOption, abandon_stdout, command, given, options, reads_terminal, refuse_idle
+from nmtkit.cli.options import (
+    ConfigOption,
+    PathName,
+    abandon_stdout,
+    command,
+    given,
+    options,
+    reads_terminal,
+    refuse_idle,
+)
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import (
     EngineConfig,
@@ -34,7 +43,7 @@ from nmtkit.log import LogConfig, Progress, configure, logger
 from nmtkit.model.config import WeightsConfig
 from nmtkit.serving.config import ServeConfig
 from nmtkit.staging import check_writable, resumable_file
-from nmtkit.text import read_lines, read_raw_lines, read_raw_stdin
+from nmtkit.text import is_ordinary, read_lines, read_raw_lines, read_raw_stdin
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:
@@ -46,14 +55,14 @@ if TYPE_CHECKING:
 
 
 @command("nmt-generate")
-@click.argument("dataset", required=False, type=click.Path(path_type=Path))
+@click.argument("dataset", required=False, type=PathName())
 @click.option(
     "--checkpoint",
     cls=ConfigOption,
     heading="Model",
     required=True,
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PathName(),
     metavar="FILE",
     help="A checkpoint of nmt-train or nmt-average; it holds the vocabulary and the tokenizer too. "
     "Given several times: an ensemble, whose probabilities are averaged.",
@@ -262,7 +271,7 @@ def _countable_lines(split: "Split | None", source: Path | None) -> int | None:
     if split is not None:
         return len(split)
     if source is not None:
-        return sum(1 for _ in read_raw_lines(source)) if source.is_file() else None
+        return sum(1 for _ in read_raw_lines(source)) if is_ordinary(source) else None
     if not _stdin_is_file():
         return None
     begin = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
@@ -327,8 +336,7 @@ def _progress(result: OutputConfig, total: int | None, done: int) -> Iterator[Ca
 def _read(path: Path | None, share: slice, buffer: int, tally: Tally) -> Iterator[list[str]]:
     """A share of the lines of a file, or of stdin, in chunks: full ones of an ordinary file, what is there of what may
     pause."""
-    is_file = _stdin_is_file() if path is None else path.is_file()
-    take = chunks if is_file else chunks_as_they_come
+    take = chunks if (_stdin_is_file() if path is None else is_ordinary(path)) else chunks_as_they_come
     lines = read_raw_stdin() if path is None else read_raw_lines(path)
     yield from map(tally.decode, take(islice(lines, share.start, share.stop), buffer))
 

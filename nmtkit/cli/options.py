@@ -8,6 +8,7 @@ Every field of `AverageConfig` becomes a flag, and the command gets the finished
 """
 
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -37,7 +38,20 @@ else:
 F = TypeVar("F", bound=Callable[..., Any])
 COMMON = "Common options"
 _SECONDS_TO_SPEAK = 2.0
+_NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR, errno.ELOOP)
 _ONCE = ("input", "output", "config")  # of others the last counts; of these, the first one's file would be passed over
+
+
+class PathName(click.Path):
+    """The name of a file or folder, whether it exists or not; an empty one, Python's current folder, is refused."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the name is empty; was a variable of the shell not set?", parameter, context)
+        return super().convert(value, parameter, context)
 
 
 class ConfigOption(click.Option):
@@ -125,13 +139,22 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         field.name,
         cls=ConfigOption,
         heading=config.heading,
-        type=click.Choice(choices) if choices else _number_or_word(kind, words) if words else kind,
+        type=_converter(kind, choices, words),
         default=None if multiple else field.default,
         multiple=multiple,
         show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),
         metavar=field.metadata["metavar"],
         help=field.metadata["help"],
     )
+
+
+def _converter(kind: type, choices: Sequence[str], words: dict[str, float]) -> Any:
+    """What makes the value of an option out of its text, for click."""
+    if choices:
+        return click.Choice(choices)
+    if words:
+        return _number_or_word(kind, words)
+    return PathName() if kind is Path else kind
 
 
 def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]:
@@ -163,11 +186,11 @@ def _read_config_file(context: click.Context, parameter: click.Parameter, path: 
     if path is None:
         return
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # as some editors begin a file with the mark of its encoding
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"--config {path}: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: a table of options is expected")
@@ -200,7 +223,8 @@ def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> A
     for one in values:
         if isinstance(one, bool) != switch or not isinstance(one, bool | int | float | str):
             wanted = "true or false" if switch else "a number or a text"
-            raise UserError(f"--config {path}: {flag(str(parameter.name))} takes {wanted}, not {json.dumps(one)}")
+            found = json.dumps(one, default=str)  # TOML has dates
+            raise UserError(f"--config {path}: {flag(str(parameter.name))} takes {wanted}, not {found}")
     if switch:
         return value
     return [str(one) for one in values] if getattr(parameter, "multiple", False) else str(value)
@@ -214,7 +238,7 @@ class Command(click.Command):
         self.params += [
             click.Option(
                 ["--config"],
-                type=click.Path(path_type=Path),
+                type=PathName(),
                 is_eager=True,
                 expose_value=False,
                 callback=_read_config_file,
@@ -277,7 +301,8 @@ class Command(click.Command):
         except (NmtkitError, OSError, MemoryError) as error:
             if "--debug" in arguments:
                 traceback.print_exc()
-            return self._report(_one_line(error), getattr(error, "exit_code", 1))
+            code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
+            return self._report(_one_line(error), getattr(error, "exit_code", code))
         return 0
 
     def _report(self, message: str, code: int) -> int:
@@ -320,7 +345,9 @@ def _is_of_file(error: click.UsageError) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror and not error.filename else str(error)
+    text = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = text or type(error).__name__
     return " ".join(text.split())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from nmtkit.cli.options import ConfigOption, command, options, reads_terminal
+from nmtkit.cli.options import ConfigOption, PathName, command, options, reads_terminal
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.text import decode_line, read_lines, read_raw_stdin
@@ -15,13 +15,13 @@ _SUBWORD_MARKS = ("@@ ", "▁")
 
 
 @command("nmt-score")
-@click.argument("translation", required=False, type=click.Path(path_type=Path))
+@click.argument("translation", required=False, type=PathName())
 @click.option(
     "--reference",
     cls=ConfigOption,
     heading="Scores",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PathName(),
     metavar="FILE",
     help="The reference, a line for each line of the translation.",
 )

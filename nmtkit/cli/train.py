@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.options import ConfigOption, command, given, in_file, options, refuse_idle
+from nmtkit.cli.options import ConfigOption, PathName, command, given, in_file, options, refuse_idle
 from nmtkit.data.config import DatasetConfig
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import DeviceConfig, ModelConfig
@@ -41,7 +41,7 @@ def apply_preset(values: dict[str, Any]) -> None:
 
 
 @command("nmt-train")
-@click.argument("dataset", type=click.Path(path_type=Path), metavar="DATASET")
+@click.argument("dataset", type=PathName(), metavar="DATASET")
 @click.option(
     "--arch",
     cls=ConfigOption,

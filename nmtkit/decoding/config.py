@@ -31,8 +31,10 @@ class SearchConfig(Config):
         choices=("gnmt", "power", "none"),
         help="What log P(Y|X) is divided by; gnmt: ((5 + |Y|) / 6)^α, power: |Y|^α, none: nothing.",
     )
-    max_len_a: float = option(1.0, min=0.0, metavar="A", help="Output has at most A·S + B tokens for S source tokens.")
-    max_len_b: int = option(50, min=0, metavar="B", help="See --max-len-a.")
+    max_len_a: float = option(
+        1.0, min=0.0, max=1e3, metavar="A", help="Output has at most A·S + B tokens for S source tokens."
+    )
+    max_len_b: int = option(50, min=0, max=10**6, metavar="B", help="See --max-len-a.")
     min_len: int = option(
         0, min=0, metavar="N", help="Output has at least N tokens, unless --max-len-a and --max-len-b end it before."
     )

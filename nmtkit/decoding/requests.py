@@ -9,7 +9,7 @@ from pathlib import Path
 from nmtkit.decoding.config import RequestConfig
 from nmtkit.decoding.reading import WHOLE
 from nmtkit.errors import UserError
-from nmtkit.text import read_lines
+from nmtkit.text import is_ordinary, read_lines
 from nmtkit.wording import counted
 
 # Where words stand without spaces between them: Thai to Khmer, kana, and Han.
@@ -50,7 +50,7 @@ class Companions:
         if lines is None:
             return
         for flag, path in self._files.items():
-            if path.is_file() and (own := sum(1 for _ in read_lines(path))) != lines:
+            if is_ordinary(path) and (own := sum(1 for _ in read_lines(path))) != lines:
                 raise UserError(f"{flag} {path} has {counted(own, 'line')}, the input has {lines}")
 
     def attach(

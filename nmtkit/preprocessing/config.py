@@ -80,7 +80,7 @@ class VocabularyConfig(Config):
     )
     model_type: str = option("bpe", choices=("bpe", "unigram"), help="Kind of the SentencePiece model.")
     character_coverage: float = option(
-        0.9995, above=0, max=1, help="Share of the text's characters that the subwords must be able to spell."
+        0.9995, min=0.98, max=1, help="Share of the text's characters that the subwords must be able to spell."
     )
     byte_fallback: bool = option(False, help="Spell unknown characters byte by byte, so that nothing is unknown.")
     spm_sample: int = option(

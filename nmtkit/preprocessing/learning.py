@@ -52,6 +52,8 @@ def learn(config: VocabularyConfig, corpora: Sequence[Corpus], found: Scan, pool
 def _frequent(words: Words, config: VocabularyConfig) -> Vocabulary:
     """The words seen often enough, the most frequent first; equally frequent ones by their code points."""
     kept = [word for word, count in words.items() if count >= config.min_count and word not in SPECIALS]
+    if not kept:
+        raise UserError(f"--min-count {config.min_count}: there is no word so often, and so no vocabulary")
     kept.sort(key=lambda word: (-words[word], word))
     size = len(kept) if config.vocab_size is None else config.vocab_size - len(SPECIALS)
     return Vocabulary([*SPECIALS, *kept[:size]])
