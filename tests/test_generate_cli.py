@@ -262,7 +262,7 @@ def test_an_empty_input_has_nothing_to_score_and_a_text_needs_a_reference(
 
 def test_what_is_read_from_a_terminal_is_waited_for_in_words(tiny_checkpoint: Path) -> None:
     terminal, its_end = pty.openpty()
-    command = [sys.executable, BIN / "nmt-generate", "--checkpoint", tiny_checkpoint, "--beam", "1", "--max-len-b", "3"]
+    command = [sys.executable, f"{BIN}/nmt-generate", "--checkpoint", f"{tiny_checkpoint}", "--beam", "1"]
     process = subprocess.Popen(command, stdin=its_end, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     os.write(terminal, b"the dog\n\x04")
     out, err = process.communicate(timeout=PATIENCE)
