@@ -12,10 +12,10 @@ from nmtkit.checkpoint import Checkpoint, collect_weights, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.training.config import ValidationConfig
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.ranks import Ranks
+from nmtkit.training.state import TrainingOptions
 from nmtkit.training.validation import Validator
 
 
@@ -109,8 +109,7 @@ def test_a_run_keeps_the_average_of_its_weights_and_leaves_the_training_as_it_is
 def test_validation_measures_the_averaged_weights(train: Train, tmp_path: Path, datasets: dict[str, Path]) -> None:
     train(tmp_path, "--max-updates", 8, "--validate-every", 8, "--ema", 0.9, "--lr-scale", 5)
     checkpoint = load(tmp_path)
-    config = ValidationConfig()
-    validator = Validator(Dataset.open(datasets["joined"]), config, max_tokens=200, smoothing=0.1)
+    validator = Validator(Dataset.open(datasets["joined"]), TrainingOptions())
     losses = {}
     for which in ("ema", "trained"):
         results = validator.run(checkpoint.build_model(which), Ranks(torch.device("cpu")))

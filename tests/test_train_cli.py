@@ -429,14 +429,15 @@ def test_one_matrix_for_two_vocabularies_is_refused(train: Train, datasets: dict
     refused(result, "--share-embeddings all", "--joined-vocab")
 
 
-def test_validation_bleu_needs_a_validation_split(
+def test_what_needs_a_validation_split_is_refused_without_one(
     train: Train, run_command: Run, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     prefix = datasets["joined"].parent / "train"
     text = ("-s", "en", "-t", "de", "--trainpref", prefix, "--destdir", tmp_path / "data")
     run_command("nmt-preprocess", *text, "--vocab-size", 70)
-    refused(train(tmp_path / "run", "--valid-bleu", dataset=tmp_path / "data", code=2), "--valid-bleu", "--validpref")
-    train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "data")  # without it there is just no validation
+    for asked in (("--valid-bleu",), ("--patience", 3)):
+        refused(train(tmp_path / "run", *asked, dataset=tmp_path / "data", code=2), asked[0], "--validpref")
+    train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "data")  # without these there is just no validation
     assert updates(tmp_path / "run") == [2]
     assert not metrics(tmp_path / "run", "valid")
 

@@ -12,9 +12,10 @@ from nmtkit.errors import RunError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import validation
-from nmtkit.training.config import ValidationConfig
+from nmtkit.training.config import BatchConfig
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
+from nmtkit.training.state import TrainingOptions
 from nmtkit.training.validation import Validator
 
 
@@ -24,7 +25,8 @@ def test_a_batch_too_large_for_the_memory_is_measured_in_halves(
     dataset = Dataset.open(datasets["joined"])
     config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
     model = Transformer(config, len(dataset.source.vocab), len(dataset.target.vocab))
-    validator, ranks = Validator(dataset, ValidationConfig(), 2000, smoothing=0.1), Ranks(torch.device("cpu"))
+    validator = Validator(dataset, TrainingOptions(batches=BatchConfig(max_tokens=2000)))
+    ranks = Ranks(torch.device("cpu"))
     expected = validator.run(model, ranks)
     sizes: list[int] = []
 

@@ -99,7 +99,7 @@ class Trainer:
         self.learner = Learner(dataset, options, ranks)
         model, precision = self.learner.model.config, self.learner.precision
         self.cost = Cost(model, len(dataset.target.vocab), self.split, ranks, precision)
-        self.validator = Validator(dataset, options.validation, batches.max_tokens, options.optimizer.label_smoothing)
+        self.validator = Validator(dataset, options)
         self.state = RunState()
         self.window = Window()
         self.metrics: MetricsWriter | None = None  # of the main process

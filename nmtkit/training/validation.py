@@ -17,9 +17,9 @@ from nmtkit.errors import RunError, UserError
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SPACE
-from nmtkit.training.config import ValidationConfig
 from nmtkit.training.loss import batch_loss, perplexity
 from nmtkit.training.ranks import Ranks
+from nmtkit.training.state import TrainingOptions
 
 VALIDATION = "valid"
 SAMPLES = 5
@@ -44,19 +44,23 @@ class Results(NamedTuple):
 
 
 class Validator:
-    """Measures a model on the split `valid`. `metric` names the result that decides which checkpoint is best."""
+    """Measures a model on the split `valid`. `metric` names the result that decides which checkpoint is best.
 
-    def __init__(self, dataset: Dataset, config: ValidationConfig, max_tokens: int, smoothing: float) -> None:
-        self.config, self.smoothing = config, smoothing
-        self.metric = "valid_bleu" if config.valid_bleu else "valid_loss"
+    Without such a split it is not `possible`; UserError where the options ask for what needs one.
+    """
+
+    def __init__(self, dataset: Dataset, options: TrainingOptions) -> None:
+        self.config, self.smoothing = options.validation, options.optimizer.label_smoothing
+        self.metric = "valid_bleu" if self.config.valid_bleu else "valid_loss"
         self.possible = VALIDATION in dataset.split_names and len(dataset.split(VALIDATION)) > 0
-        if config.valid_bleu and not self.possible:
-            raise UserError(f"--valid-bleu: {dataset.folder} has no split '{VALIDATION}': preprocess with --validpref")
+        for flag, asked in (("--valid-bleu", self.config.valid_bleu), ("--patience", options.stop.patience)):
+            if asked and not self.possible:
+                raise UserError(f"{flag}: {dataset.folder} has no split '{VALIDATION}': preprocess with --validpref")
         if self.possible:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)
             source, target = self.split.source.lengths[:], self.split.target.lengths[:]
-            self.batches = cut(np.lexsort((source, target)), source, target, max_tokens, max_tokens)
-            self.max_tokens = max_tokens
+            self.max_tokens = options.batches.max_tokens
+            self.batches = cut(np.lexsort((source, target)), source, target, self.max_tokens, self.max_tokens)
 
     def better(self, value: float, than: float) -> bool:
         """Whether one value of the metric is better than another."""
