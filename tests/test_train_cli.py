@@ -584,11 +584,19 @@ def test_a_folder_that_another_run_trains_in_is_refused(train: Train, tmp_path: 
         os.close(handle)
 
 
-@pytest.mark.parametrize("idle", [("--lr", "1e-3"), ("--lr-schedule", "constant", "--lr-scale", "2")])
-def test_a_learning_rate_that_the_schedule_does_not_read_is_refused(
-    train: Train, tmp_path: Path, idle: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("idle", "reason"),
+    [
+        (("--lr", "1e-3"), "with --lr-schedule paper"),
+        (("--lr-schedule", "constant", "--lr-scale", "2"), "with --lr-schedule constant"),
+        (("--max-positions", "600"), "but with --positions learned"),
+        (("--valid-beam", "4"), "without --valid-bleu"),
+    ],
+)
+def test_an_option_that_nothing_reads_is_refused(
+    train: Train, tmp_path: Path, idle: tuple[str, ...], reason: str
 ) -> None:
-    refused(train(tmp_path, *idle, code=2), f"{idle[-2]} has no effect with --lr-schedule")
+    refused(train(tmp_path, *idle, code=2), f"{idle[-2]} has no effect {reason}")
 
 
 def test_the_options_that_a_run_leaves_are_a_config_file(

@@ -25,19 +25,23 @@ from nmtkit.training.config import (
 )
 
 
-def refuse_idle_rates(values: dict[str, Any]) -> None:
-    """A learning rate that the schedule does not read is a mistake that would cost a night."""
+def apply_preset(values: dict[str, Any]) -> None:
+    """Set what --arch says, where the user has not said otherwise."""
+    preset = PRESETS[values.pop("arch")]
+    values |= {name: value for name, value in preset.items() if not given(name)}
+
+
+def refuse_idle_options(values: dict[str, Any]) -> None:
+    """An option that nothing reads is a mistake that would cost a night."""
     schedule = values["lr_schedule"]
     if schedule == "paper":
         refuse_idle(["lr"], "with --lr-schedule paper: take --lr-scale, or another schedule")
     else:
         refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: take --lr")
-
-
-def apply_preset(values: dict[str, Any]) -> None:
-    """Set what --arch says, where the user has not said otherwise."""
-    preset = PRESETS[values.pop("arch")]
-    values |= {name: value for name, value in preset.items() if not given(name)}
+    if values["positions"] != "learned":
+        refuse_idle(["max_positions"], "but with --positions learned")
+    if not values["valid_bleu"]:
+        refuse_idle(["valid_beam"], "without --valid-bleu")
 
 
 @command("nmt-train")
@@ -53,8 +57,8 @@ def apply_preset(values: dict[str, Any]) -> None:
     help="Named settings: transformer_base, _big, _small, _tiny, or a row of the paper's Table 3 (table3_…).",
 )
 @options(
-    refuse_idle_rates,
     apply_preset,
+    refuse_idle_options,
     reading=DatasetConfig,
     model=ModelConfig,
     batches=BatchConfig,
