@@ -85,4 +85,5 @@ def test_every_score_is_there_where_the_tokenization_is_known() -> None:
 
     assert names("de") == ["tok:moses-de", "tok:moses-de-compounds", "tok:moses-de-compounds-quotes", "tok:13a", "nc:6"]
     assert names("de-AT") == names("de_CH") == names("de")
+    assert names("fr") == ["tok:moses-fr", "tok:moses-fr-compounds", "tok:13a", "nc:6"]
     assert names("ja") == ["tok:char", "nc:6"]

@@ -36,6 +36,7 @@ def every_score(hypotheses: Sequence[str], references: Sequence[str], language: 
             moses_bleu(hypotheses, references, language, split_compounds=True),
             "the same after compound splitting, of get_ende_bleu.sh: what most papers have for En-De",
         )
+    if language == "de":
         yield (
             moses_bleu(hypotheses, references, language, split_compounds=True, plain_quotes=True),
             "the same with \" for all double quotes, as the reference behind the paper's En-De is said to have them",
