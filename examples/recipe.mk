@@ -49,9 +49,13 @@ endif
 $(WORK)/data-bin/dataset.json: $(TEXT) $(WORK)/preprocess.command
 	$(strip $(preprocess) $(ON_CORES))
 
-# A new dataset or a changed command begins a new training. Without this, one that was broken off goes on.
+# A new dataset or a changed command begins a new training, and what the one before has learned is laid aside. Without
+# this, one that was broken off goes on.
 $(RUN)/begun: $(WORK)/data-bin/dataset.json $(RUN)/train.command
-	rm -rf $(RUN)/checkpoints
+	@if [ -e $(RUN)/checkpoints ]; then \
+		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); mv $(RUN)/checkpoints $$aside; \
+		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \
+	fi
 	touch $@
 
 $(RUN)/trained: $(RUN)/begun

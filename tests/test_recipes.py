@@ -84,12 +84,15 @@ def test_a_changed_variable_repeats_what_depends_on_it(variable: str, again: lis
 
 
 @pytest.mark.parametrize("variable", ["VOCAB_SIZE=8000", "UPDATES=6000"])
-def test_a_new_dataset_or_training_meets_no_old_checkpoints(variable: str, make: Make, recipe: Path) -> None:
+def test_a_new_dataset_or_training_meets_no_old_checkpoints_and_loses_none(
+    variable: str, make: Make, recipe: Path
+) -> None:
     make()
     before = checkpoints(recipe)
     make(variable)
     assert len(checkpoints(recipe)) == len(before) == 1
     assert checkpoints(recipe) != before
+    assert {path.name for path in (recipe / "work").glob("until-*/checkpoints/*")} == before
 
 
 def test_a_training_that_was_broken_off_goes_on(make: Make, recipe: Path) -> None:
