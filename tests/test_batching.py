@@ -68,7 +68,7 @@ def test_padding_stays_below_5_percent_on_lengths_like_those_of_captions(pairs: 
 
 def test_batches_are_a_pure_function_of_seed_and_epoch() -> None:
     made = batcher()
-    made.epoch(1)
+    list(made.epoch(1))
     assert flat(made.epoch(2)) == flat(batcher().epoch(2))
     assert flat(made.epoch(2)) != flat(made.epoch(3))
     assert flat(made.epoch(2)) != flat(batcher(seed=2).epoch(2))

@@ -321,6 +321,28 @@ def test_patience_survives_a_restart(train: Train, tmp_path: Path) -> None:
     assert_same_end(tmp_path / "run", tmp_path / "straight")
 
 
+def test_a_run_in_fp16_goes_on_with_the_scale_of_its_loss(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = UpdateGradient._backward
+
+    def backward(self: UpdateGradient, update: int, *arguments: Any) -> Tensor:
+        sums = original(self, update, *arguments)
+        gradient = next(self.loss.parameters()).grad
+        if update == 2 and gradient is not None:
+            gradient.fill_(float("inf"))
+        return sums
+
+    monkeypatch.setattr(UpdateGradient, "_backward", backward)
+    options = ("--precision", "fp16", "--validate-every", 4)
+    train(tmp_path / "straight", *options, "--max-updates", 7)
+    for end in (4, 7):
+        train(tmp_path / "stopped", *options, "--max-updates", end)
+    assert_same_end(tmp_path / "stopped", tmp_path / "straight")
+    progress = load_checkpoint(tmp_path / "stopped" / "checkpoint_last.pt").progress
+    assert (progress["skipped"], progress["scaler"]["scale"], progress["scaler"]["_growth_tracker"]) == (1, 32768, 5)
+
+
 def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
