@@ -52,8 +52,8 @@ class Update:
 class Batcher:
     """Deals the sentences of a split into updates, epoch after epoch.
 
-    `source` and `target` are the lengths in tokens. No micro-batch holds more than `max_tokens` tokens of padded source
-    or of padded target, nor (by much) more than an update's `batch_tokens`, unless it is a single pair.
+    `source` and `target` are the lengths in tokens. Unless it is a single pair, no micro-batch holds more than
+    `max_tokens` tokens of padded source or of padded target, nor more of the latter than an update's `batch_tokens`.
     """
 
     def __init__(self, source: Lengths, target: Lengths, batch_tokens: int, max_tokens: int, seed: int) -> None:

@@ -61,7 +61,7 @@ class Loader:
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, place: Place) -> Iterator[Work]:
-        """The updates without end, going on from a place; always one of them ahead."""
+        """The updates without end, going on from a place; where there are threads, they are one ahead."""
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in self.batcher.updates(place))
             return
