@@ -13,6 +13,7 @@ from tensorboard.util.tensor_util import make_ndarray
 from test_train_cli import metrics
 
 from nmtkit.data.corpus import Dataset
+from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.validation import SAMPLES
 
 ROOT = Path(__file__).parent.parent
@@ -102,6 +103,14 @@ def test_the_folder_of_a_run_whose_options_are_taken_over_is_left_to_it(train: T
     told = train(first, *taken_over, "--max-updates", 2).stderr.decode()
     assert "is of the run" not in told
     assert len(list(board.iterdir())) == 2
+
+
+def test_what_is_no_line_of_metrics_does_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    good = b'{"event": "train", "update": 1}\n'
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(good + b'\xff\x00\n[1]\n{}\n7\n{"update": 2}\n{"update": 1, "los')
+    with MetricsWriter(tmp_path, 1, tensorboard=None):
+        assert path.read_bytes() == good
 
 
 def test_a_folder_that_tensorboard_cannot_have_is_refused(train: Train, tmp_path: Path) -> None:

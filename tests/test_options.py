@@ -16,7 +16,7 @@ import pytest
 from patience import PATIENCE
 
 import nmtkit
-from nmtkit.cli.options import command, given, options, refuse_idle
+from nmtkit.cli.options import Terminated, command, given, options, refuse_idle
 from nmtkit.config import Config, option
 from nmtkit.errors import RunError, UserError
 
@@ -240,6 +240,13 @@ def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown["text"] == f"soup, version {nmtkit.__version__}\n"
 
 
+def as_import_error(signal: BaseException) -> ImportError:
+    """What becomes of a signal that arrives while an extension is loaded."""
+    error = ImportError("initialization failed")
+    error.__cause__ = signal
+    return error
+
+
 def failing(error: BaseException) -> Any:
     @command("soup")
     def main() -> None:
@@ -258,6 +265,8 @@ def failing(error: BaseException) -> Any:
         (PermissionError(errno.EACCES, "Permission denied", "x/a.pt"), 2, "soup: x/a.pt: Permission denied\n"),
         (MemoryError(), 1, "soup: MemoryError\n"),
         (KeyboardInterrupt(), 130, "soup: interrupted\n"),
+        (as_import_error(KeyboardInterrupt()), 130, "soup: interrupted\n"),
+        (as_import_error(Terminated()), 143, "soup: terminated\n"),
     ],
 )
 def test_each_way_to_fail_has_its_exit_code_and_one_line(

@@ -7,6 +7,7 @@
 Every field of `AverageConfig` becomes a flag, and the command gets the finished, range-checked object.
 """
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -281,7 +282,7 @@ class Command(click.Command):
             return UserError.exit_code if sys.stderr is None else self._report("stdout is closed", UserError.exit_code)
         try:
             # Not click's own main: it turns a closed pipe into exit code 1.
-            with self.make_context(self.name, list(arguments)) as context:
+            with self.make_context(self.name, list(arguments)) as context, _signals_as_they_are():
                 self.invoke(context)
             sys.stdout.flush()
         except click.exceptions.Exit as exit:
@@ -330,6 +331,17 @@ def _let_another_speak(code: int) -> int:
 
 class Terminated(BaseException):
     """SIGTERM arrived. Not an Exception, so that nothing on the way mistakes it for a failure it can handle."""
+
+
+@contextlib.contextmanager
+def _signals_as_they_are() -> Iterator[None]:
+    """A signal that arrives while an extension is loaded comes as an ImportError, which is to be the signal again."""
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt | Terminated):
+            raise error.__cause__ from None
+        raise
 
 
 def _raise_on_sigterm(number: int, frame: types.FrameType | None) -> NoReturn:

@@ -73,13 +73,13 @@ class MetricsWriter:
 
 
 def _drop_after(path: Path, update: int) -> None:
-    """Keep the lines up to an update; a last line that a kill has cut is dropped as well."""
+    """Keep the lines up to an update; what is no such line, as one that a kill has cut, is dropped as well."""
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             if json.loads(line)["update"] <= update:
                 kept.append(line + "\n")
-        except ValueError:
+        except (ValueError, LookupError, TypeError):
             continue
     with staged_file(path) as file:
         file.write("".join(kept).encode())
