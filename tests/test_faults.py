@@ -226,6 +226,19 @@ def test_sigusr1_saves_at_once_and_the_run_goes_on(datasets: dict[str, Path], tm
     assert updates(tmp_path)[-1] == END
 
 
+def test_sigusr1_saves_once(train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = UpdateGradient.compute
+
+    def signalled(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
+        if update == 3:  # too late for the ranks to agree on it in this update
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return compute(self, update, *arguments)
+
+    monkeypatch.setattr(UpdateGradient, "compute", signalled)
+    assert train("--max-updates", 9).returncode == 0
+    assert updates(tmp_path) == [4, 9]
+
+
 @pytest.fixture
 def train(run_here: Run, datasets: dict[str, Path], tmp_path: Path) -> Callable[..., Result]:
     def run(*arguments: object) -> Result:
