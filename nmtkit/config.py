@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -88,10 +89,21 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def _check_kind(field: "dataclasses.Field[Any]", value: Any) -> None:
+    """Raise UserError, naming the flag, when `value` is no number where the default is one; NumPy's are numbers too."""
+    if isinstance(field.default, Real) and not isinstance(field.default, bool):
+        is_whole = isinstance(field.default, Integral)
+        if not isinstance(value, Integral if is_whole else Real):
+            raise UserError(f"{flag(field.name)}: {value!r} is not a {'whole ' * is_whole}number")
+    if isinstance(field.default, tuple) and isinstance(value, str):
+        raise UserError(f"{flag(field.name)}: a list of texts is expected, not {value!r} alone")
+
+
 def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
     """Raise UserError, naming the flag, when `value` is outside the range that `option` declared."""
-    if value is None:
+    if value is None and field.default is None:
         return
+    _check_kind(field, value)
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{flag(field.name)}: {value} is not a finite number")
     low, above, high, below = field.metadata["bounds"]

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -49,12 +49,16 @@ def _is_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> bool:
     return folder.is_dir() and (not any(folder.iterdir()) or may_replace(folder))
 
 
-def check_writable(destination: Path) -> None:
-    """Raise UserError where `staged_file` could not make this file: to know it before the work, and not after."""
+def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
+    """Raise UserError where `staged_file` could not make this file, or it is one of those that it is to be made of: to
+    know it before the work, and not after."""
     destination = destination.resolve()
     staging, direct = _staging(destination)
     if direct and not destination.is_dir():
         return  # to open a pipe would be to use it
+    for source in sources:
+        if source.resolve() == destination:
+            raise UserError(f"{source} is read, and what is made of it would take its place: choose another output")
     _open_staging(staging, destination).close()
     staging.unlink()
 

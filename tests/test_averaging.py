@@ -173,6 +173,14 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(folde
     assert done.stderr.decode() == f"nmt-average: cannot write {folder}/missing/out.pt: No such file or directory\n"
 
 
+def test_a_checkpoint_that_is_averaged_is_not_replaced(folder: Path, run_here: Run) -> None:
+    ten, twenty = folder / "checkpoint_10.pt", folder / "checkpoint_20.pt"
+    before = ten.read_bytes()
+    done = run_here("nmt-average", ten, twenty, "--output", ten)
+    assert (done.returncode, b"is read, and what is made of it would take its place" in done.stderr) == (2, True)
+    assert ten.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

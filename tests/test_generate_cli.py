@@ -379,3 +379,16 @@ def test_help_does_not_import_torch() -> None:
 def test_a_name_too_long_for_a_file_is_a_mistake(generate: Run, option: str) -> None:
     more = ["--sacrebleu"] if option == "--reference" else []
     refused(generate(option, "x" * 300, *more, "--quiet", input=b"a dog\n"), "xxx: File name too long")
+
+
+@pytest.mark.parametrize("read", ["--input", "--prefix", "--checkpoint"])
+@pytest.mark.parametrize("written", ["--output", "--attention-html"])
+def test_what_is_read_is_not_written(run_here: Run, tmp_path: Path, read: str, written: str) -> None:
+    (tmp_path / "text").write_text("a dog\n")
+    (tmp_path / "link").symlink_to("text")
+    checkpoint = [] if read == "--checkpoint" else ["--checkpoint", "a.pt"]
+    refused(
+        run_here("nmt-generate", *checkpoint, read, tmp_path / "text", written, tmp_path / "link"),
+        "text is read, and what is made of it would take its place",
+    )
+    assert (tmp_path / "text").read_text() == "a dog\n"

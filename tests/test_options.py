@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from patience import PATIENCE
 
@@ -112,6 +113,25 @@ def test_ranges_hold_from_python_as_well() -> None:
         SoupConfig(spoons=0)
     with pytest.raises(UserError, match="--kind: 'fish' is not one of pea, leek"):
         SoupConfig(kind="fish")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"spoons": "3"}, "--spoons: '3' is not a whole number"),
+        ({"spoons": 2.5}, r"--spoons: 2\.5 is not a whole number"),
+        ({"spoons": None}, "--spoons: None is not a whole number"),
+        ({"salt": "much"}, "--salt: 'much' is not a number"),
+        ({"guest": "Ann"}, "--guest: a list of texts is expected, not 'Ann' alone"),
+    ],
+)
+def test_kinds_hold_from_python_as_well(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        SoupConfig(**values)
+
+
+def test_a_number_is_a_number_whoever_made_it() -> None:
+    assert SoupConfig(spoons=np.int64(3), salt=np.float32(0.25), chair_count=None).spoons == 3
 
 
 def test_a_config_survives_the_way_through_a_dict() -> None:

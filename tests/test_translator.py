@@ -354,3 +354,12 @@ def test_lines_and_targets_that_are_not_as_many_are_counted(translator: Translat
     with pytest.raises(UserError, match=r"^2 lines and 1 target: give one for each$"):
         translator.score(iter(["the dog", "a cat"]), ["der hund"])
     assert translator.score([], []) == []
+
+
+def test_what_is_scored_and_what_is_translated_do_not_mix(translator: Translator) -> None:
+    with pytest.raises(UserError, match="some lines have a target to score and some have none"):
+        translator.translate(["the dog", Request("a cat", target="eine katze")])
+    with pytest.raises(TypeError, match="a target is a str"):
+        translator.score(["the dog"], [None])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="the path of a checkpoint is expected"):
+        Translator.from_checkpoint()

@@ -59,8 +59,8 @@ def main(
     The sums are kept in float64. The result holds everything that nmt-generate needs, and no optimizer state.
     """
     configure(log)
-    check_writable(output)
     folder = _folder(checkpoints, config)
+    check_writable(output, checkpoints)
 
     from nmtkit.averaging import average_checkpoints, best_checkpoints, last_checkpoints
     from nmtkit.checkpoint import save_checkpoint

@@ -117,6 +117,7 @@ def main(
     if result.format == "pharaoh":
         search = replace(search, alignment=True)
     _check_search(search, asked, result, server)
+    _check_results(result, (source.input, asked.prefix, asked.constraints, asked.glossary, asked.score, *checkpoint))
     companions = Companions(asked)
     layout = "log_prob" if asked.score is not None and result.format == "text" else result.format
 
@@ -197,8 +198,13 @@ def _check_usage(
         raise UserError("--resume does not see the lines that were translated before, which --attention-html shows")
     if result.resume and scores:
         raise UserError("--resume does not see the lines that were translated before: score the finished file")
-    if result.attention_html is not None:
-        check_writable(result.attention_html)
+
+
+def _check_results(result: OutputConfig, read: Iterable[Path | None]) -> None:
+    """Refuse results that cannot be written, or would take the place of what is `read`."""
+    for path in (result.output, result.attention_html):
+        if path is not None:
+            check_writable(path, [source for source in read if source is not None])
 
 
 def _check_serving(dataset: Path | None, search: SearchConfig, asked: RequestConfig) -> None:

@@ -87,6 +87,8 @@ class Translator:
         imports the script, which must keep what it does under `if __name__ == "__main__"`. Raises UserError if the
         file is missing or damaged, or the device cannot be used.
         """
+        if not paths:
+            raise TypeError("the path of a checkpoint is expected")
         choice, config = WeightsConfig(weights), EngineConfig(**engine)
         files = [Path(path) for path in paths]
         return cls.of([load_checkpoint(file) for file in files], config, choice, files)
@@ -140,6 +142,8 @@ class Translator:
         of one than of the other.
         """
         lines, targets = list(_checked(lines)), list(_checked(targets))
+        if not all(isinstance(target, str) for target in targets):
+            raise TypeError("a target is a str")
         if len(lines) != len(targets):
             raise UserError(f"{counted(len(lines), 'line')} and {counted(len(targets), 'target')}: give one for each")
         requests = (Request(line, target=target) for line, target in zip(lines, targets, strict=True))
@@ -227,6 +231,8 @@ class Translator:
         for request in requests:
             if not isinstance(request, Request):
                 raise TypeError(f"a line is a str or a Request, not {type(request).__name__}")
+        if len({request.target is None for request in requests}) > 1:
+            raise UserError("some lines have a target to score and some have none: ask for each kind by itself")
         encoded = iter(self.source.encode([request.text for request in requests if request.ids is None]))
         return [self._sentence(request, encoded) for request in requests]
 
