@@ -11,9 +11,9 @@ from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.model.config import ModelConfig
 from nmtkit.training import capacity
+from nmtkit.training.config import TrainingOptions
 from nmtkit.training.learner import Learner
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.state import TrainingOptions
 
 Train = Callable[..., Any]
 

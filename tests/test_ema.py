@@ -12,10 +12,10 @@ from nmtkit.checkpoint import Checkpoint, collect_weights, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.training.config import TrainingOptions
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.state import TrainingOptions
 from nmtkit.training.validation import Validator
 
 

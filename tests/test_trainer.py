@@ -26,11 +26,11 @@ from nmtkit.training.config import (
     LoadingConfig,
     OptimizerConfig,
     StopConfig,
+    TrainingOptions,
     ValidationConfig,
 )
 from nmtkit.training.gradient import MicroBatchLoss, UpdateGradient
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.state import TrainingOptions
 from nmtkit.training.trainer import Trainer
 from nmtkit.vocab import PAD
 

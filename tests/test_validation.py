@@ -12,10 +12,9 @@ from nmtkit.errors import RunError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import validation
-from nmtkit.training.config import BatchConfig
+from nmtkit.training.config import BatchConfig, TrainingOptions
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.state import TrainingOptions
 from nmtkit.training.validation import Validator
 
 

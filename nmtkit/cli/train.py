@@ -8,21 +8,10 @@ from typing import Any
 import click
 
 from nmtkit.cli.options import ConfigOption, PathName, command, given, in_file, options, refuse_idle
-from nmtkit.data.config import DatasetConfig
 from nmtkit.log import LogConfig, configure, logger
-from nmtkit.model.config import DeviceConfig, ModelConfig
+from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS
-from nmtkit.training.config import (
-    BatchConfig,
-    CheckpointConfig,
-    ComputeConfig,
-    DistributedConfig,
-    FineTuningConfig,
-    LoadingConfig,
-    OptimizerConfig,
-    StopConfig,
-    ValidationConfig,
-)
+from nmtkit.training.config import CheckpointConfig, TrainingOptions
 
 
 def apply_preset(values: dict[str, Any]) -> None:
@@ -59,21 +48,10 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 @options(
     apply_preset,
     refuse_idle_options,
-    reading=DatasetConfig,
-    model=ModelConfig,
-    batches=BatchConfig,
-    loading=LoadingConfig,
-    optimizer=OptimizerConfig,
-    fine_tuning=FineTuningConfig,
-    stop=StopConfig,
-    validation=ValidationConfig,
-    checkpoints=CheckpointConfig,
-    distributed=DistributedConfig,
-    compute=ComputeConfig,
-    device=DeviceConfig,
+    **TrainingOptions.groups(),
     log=LogConfig,
 )
-def main(dataset: Path, reading: DatasetConfig, log: LogConfig, **groups: Any) -> None:
+def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
     """Train a Transformer on DATASET, a folder made by nmt-preprocess.
 
     Started again with the same --save-dir, a run goes on from its newest checkpoint and ends with the weights that it
@@ -81,10 +59,9 @@ def main(dataset: Path, reading: DatasetConfig, log: LogConfig, **groups: Any) -
     """
     configure(log, is_main=os.environ.get("RANK", "0") == "0")
     groups["checkpoints"] = _without_board_of_another_run(groups["checkpoints"])
-    from nmtkit.training.state import TrainingOptions
     from nmtkit.training.trainer import train  # torch: not for --help
 
-    train(dataset, TrainingOptions(dataset=reading, **groups))
+    train(dataset, TrainingOptions(**groups))
 
 
 def _without_board_of_another_run(checkpoints: CheckpointConfig) -> CheckpointConfig:

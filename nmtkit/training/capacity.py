@@ -24,12 +24,11 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.precision import resolve_precision
-from nmtkit.training.config import AUTO
+from nmtkit.training.config import AUTO, TrainingOptions
 from nmtkit.training.gradient import autocast
 from nmtkit.training.learner import build_model
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.state import TrainingOptions
 from nmtkit.vocab import EOS
 
 _SHARE = 0.9  # of the free memory; the rest is for what comes and goes, and for the gaps between

@@ -1,12 +1,15 @@
 """The options of training; the defaults are the paper's (§5)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, get_type_hints
 
-from nmtkit.config import Config, option
+from nmtkit.config import Config, flag, option
+from nmtkit.data.config import DatasetConfig
+from nmtkit.model.config import DeviceConfig, ModelConfig
 
 AUTO = 0  # --max-tokens, before it has been found
+_OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
 
 
 @dataclass(frozen=True)
@@ -148,3 +151,35 @@ class FineTuningConfig(Config):
     reset_progress: bool = option(
         False, help="Go on, but at epoch 1, of the same data or of other, and with no best validation so far."
     )
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """All options of a training run."""
+
+    reading: DatasetConfig = field(default_factory=DatasetConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    batches: BatchConfig = field(default_factory=BatchConfig)
+    loading: LoadingConfig = field(default_factory=LoadingConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    fine_tuning: FineTuningConfig = field(default_factory=FineTuningConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
+    validation: ValidationConfig = field(default_factory=ValidationConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+
+    @classmethod
+    def groups(cls) -> dict[str, type[Config]]:
+        """The class of each group of options, by its name."""
+        return get_type_hints(cls)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """All options as plain values, group by group."""
+        return {part.name: getattr(self, part.name).to_dict() for part in fields(self)}
+
+    def common(self) -> dict[str, Any]:
+        """The options, by flag, that all processes of a run must have been given alike."""
+        groups = self.to_dict().values()
+        return {flag(name): value for group in groups for name, value in group.items() if name not in _OF_A_MACHINE}

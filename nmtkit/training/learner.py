@@ -13,12 +13,12 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.model.precision import resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.compiling import compile_layers
+from nmtkit.training.config import TrainingOptions
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.fine_tuning import freeze
 from nmtkit.training.gradient import autocast
 from nmtkit.training.optim import make_optimizer, optimizer_tensors, take_step
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.state import TrainingOptions
 
 
 def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> Transformer:

@@ -11,8 +11,8 @@ from nmtkit.data.batching import Batcher, Place, Update
 from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.subwords import SubwordSampling
+from nmtkit.training.config import TrainingOptions
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.state import TrainingOptions
 
 
 @dataclass(frozen=True)

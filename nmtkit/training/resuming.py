@@ -13,12 +13,13 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig
+from nmtkit.training.config import TrainingOptions
 from nmtkit.training.fine_tuning import given_weights
 from nmtkit.training.learner import Learner
 from nmtkit.training.optim import ENDING_SCHEDULES, load_optimizer
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
-from nmtkit.training.state import RunState, TrainingOptions
+from nmtkit.training.state import RunState
 from nmtkit.training.validation import VALIDATION
 
 _RESETS = ("reset_optimizer", "reset_lr_schedule", "reset_progress")

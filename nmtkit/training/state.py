@@ -1,54 +1,12 @@
-"""What a run is told, and how far it has come."""
+"""How far a run has come."""
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
-from nmtkit.config import flag
 from nmtkit.data.batching import Place
-from nmtkit.data.config import DatasetConfig
-from nmtkit.model.config import DeviceConfig, ModelConfig
-from nmtkit.training.config import (
-    BatchConfig,
-    CheckpointConfig,
-    ComputeConfig,
-    DistributedConfig,
-    FineTuningConfig,
-    LoadingConfig,
-    OptimizerConfig,
-    StopConfig,
-    ValidationConfig,
-)
+from nmtkit.training.config import StopConfig
 from nmtkit.training.loss import perplexity
-
-_OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """All options of a training run."""
-
-    dataset: DatasetConfig = field(default_factory=DatasetConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    batches: BatchConfig = field(default_factory=BatchConfig)
-    loading: LoadingConfig = field(default_factory=LoadingConfig)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    fine_tuning: FineTuningConfig = field(default_factory=FineTuningConfig)
-    stop: StopConfig = field(default_factory=StopConfig)
-    validation: ValidationConfig = field(default_factory=ValidationConfig)
-    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
-    distributed: DistributedConfig = field(default_factory=DistributedConfig)
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
-    device: DeviceConfig = field(default_factory=DeviceConfig)
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        """All options as plain values, group by group."""
-        return {part.name: getattr(self, part.name).to_dict() for part in fields(self)}
-
-    def common(self) -> dict[str, Any]:
-        """The options, by flag, that all processes of a run must have been given alike."""
-        groups = self.to_dict().values()
-        return {flag(name): value for group in groups for name, value in group.items() if name not in _OF_A_MACHINE}
 
 
 @dataclass

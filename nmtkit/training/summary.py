@@ -10,10 +10,10 @@ from torch import nn
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.model.transformer import Transformer
-from nmtkit.training.config import StopConfig
+from nmtkit.training.config import StopConfig, TrainingOptions
 from nmtkit.training.loader import Work
 from nmtkit.training.save_dir import existing_part
-from nmtkit.training.state import RunState, TrainingOptions, Window
+from nmtkit.training.state import RunState, Window
 from nmtkit.wording import counted
 
 UPDATES_TO_MEASURE = 10  # before a run says how long it will take: the first ones are slower

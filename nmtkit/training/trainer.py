@@ -27,6 +27,7 @@ from nmtkit.log import Progress, finite, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.capacity import with_max_tokens
+from nmtkit.training.config import TrainingOptions
 from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.learner import Learner
@@ -37,7 +38,7 @@ from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.resuming import resume
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.signals import Signals
-from nmtkit.training.state import RunState, TrainingOptions, Window
+from nmtkit.training.state import RunState, Window
 from nmtkit.training.summary import (
     UPDATES_TO_MEASURE,
     Pace,
@@ -74,7 +75,7 @@ def train(folder: Path, options: TrainingOptions) -> None:
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
-        dataset = ranks.together(lambda: Dataset.open(folder, options.dataset.verify))
+        dataset = ranks.together(lambda: Dataset.open(folder, options.reading.verify))
         options = with_max_tokens(dataset, options, ranks)
         trainer = ranks.together(lambda: Trainer(dataset, options, ranks))
         ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **dataset.checksums()})

@@ -17,9 +17,9 @@ from nmtkit.errors import RunError, UserError
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SPACE
+from nmtkit.training.config import TrainingOptions
 from nmtkit.training.loss import batch_loss, perplexity
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.state import TrainingOptions
 
 VALIDATION = "valid"
 SAMPLES = 5
