@@ -176,6 +176,18 @@ def test_a_run_stops_where_it_is_told(stop: tuple[Any, ...], end: int | None, tr
     assert f"stopped after update {progress['update']}: {stop[0]}" in again.stderr.decode()
 
 
+def test_the_minutes_of_earlier_starts_count(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2)
+    checkpoint = load_checkpoint(tmp_path / "checkpoint_2.pt")
+    checkpoint.progress["minutes"] = 600.0
+    save_checkpoint(tmp_path / "checkpoint_2.pt", checkpoint)
+    train(tmp_path, "--max-updates", 9, "--max-minutes", 600.0001)
+    progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
+    assert progress["minutes"] > 600
+    train(tmp_path, "--max-updates", 9, "--max-minutes", 500)
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress == progress
+
+
 @pytest.mark.parametrize("stop", [("--max-updates", 3), ("--max-epochs", 1)])
 def test_a_finished_run_started_again_has_nothing_to_do(stop: tuple[Any, ...], train: Train, tmp_path: Path) -> None:
     arguments = (tmp_path, *stop, "--validate-every", 2, "--log-every", 7)
