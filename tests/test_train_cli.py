@@ -22,8 +22,9 @@ from torch import Tensor
 from nmtkit.averaging import average_checkpoints
 from nmtkit.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from nmtkit.data import batching
+from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
-from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.gradient import MicroBatchLoss, UpdateGradient
 
 Result = subprocess.CompletedProcess[bytes]
 
@@ -353,6 +354,24 @@ def test_a_run_in_fp16_goes_on_with_the_scale_of_its_loss(
     assert_same_end(tmp_path / "stopped", tmp_path / "straight")
     progress = load_checkpoint(tmp_path / "stopped" / "checkpoint_last.pt").progress
     assert (progress["skipped"], progress["scaler"]["scale"], progress["scaler"]["_growth_tracker"]) == (1, 32768, 5)
+
+
+def test_what_was_learned_from_lack_of_memory_goes_on_with_the_run(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = MicroBatchLoss.forward
+
+    def limited(self: MicroBatchLoss, batch: Batch) -> tuple[Tensor, Tensor]:
+        if len(batch.src) > 12:
+            raise MemoryError
+        return forward(self, batch)
+
+    monkeypatch.setattr(MicroBatchLoss, "forward", limited)
+    for end in (5, 9):
+        train(tmp_path / "stopped", "--max-updates", end, "--validate-every", 5)
+    train(tmp_path / "straight", "--max-updates", 9, "--validate-every", 5)
+    assert_same_end(tmp_path / "stopped", tmp_path / "straight")
+    assert load_checkpoint(tmp_path / "stopped" / "checkpoint_5.pt").progress["memory_limits"]
 
 
 def damage(path: Path) -> None:
