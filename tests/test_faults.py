@@ -210,7 +210,7 @@ def test_a_folder_that_takes_no_more_files_is_a_failed_save(
     monkeypatch.setattr(Path, "open", open_or_fail)
     result = train("--max-updates", 6, "--save-every", 2)
     assert result.returncode == 0
-    assert b"checkpoint_4.pt: No space left on device; the checkpoints before it are intact" in result.stderr
+    assert b"checkpoint_4.pt: No space left on device; earlier checkpoints are as they were" in result.stderr
     assert updates(tmp_path) == [2, 6]
 
 

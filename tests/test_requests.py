@@ -156,4 +156,4 @@ def test_terms_that_cannot_be_had_cost_no_line(translator: Translator, caplog: p
     plain = translator.translate(["a dog", "a cat"], beam=2, max_len_b=3, ban=("hund",))
     assert texts[:2] == plain
     assert "katze" in texts[2]
-    assert "1 lines are translated without the terms that must come" in caplog.text
+    assert "1 line translated without the terms that must come" in caplog.text

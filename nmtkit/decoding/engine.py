@@ -26,6 +26,7 @@ from nmtkit.model.packing import inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import tokenizer_differences
+from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
 
 Model = Transformer | Ensemble
@@ -150,7 +151,9 @@ def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypoth
     found = search(model, pad(batch.rows).to(device), batch.config, longest_sequence(model), demands, batch.banned)
     lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
     if lost:
-        logger.warning("%d lines are translated without the terms that must come: other options forbid them", len(lost))
+        logger.warning(
+            "%s translated without the terms that must come: other options forbid them", counted(len(lost), "line")
+        )
         tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]
         for number, nbest in zip(lost, _found(model, replace(batch, tasks=tasks), device), strict=True):
             found[number] = nbest

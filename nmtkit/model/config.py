@@ -97,4 +97,4 @@ class DeviceConfig(Config):
         help="Number format; auto: bf16 where the hardware multiplies it fast, else fp32. Results differ a little "
         "between the formats, and so with auto between machines.",
     )
-    threads: int | None = option(None, min=1, unset="all cores", help="CPU threads.")
+    threads: int | None = option(None, min=1, max=1024, unset="all cores", help="CPU threads.")

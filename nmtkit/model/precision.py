@@ -14,7 +14,7 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         if reason.startswith("Expected one of"):

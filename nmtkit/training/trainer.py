@@ -319,8 +319,8 @@ class Trainer:
             return
         self.save_failures += 1
         if at_the_end or self.save_failures >= self.options.checkpoints.max_save_failures:
-            raise self.ranks.shared(RunError(f"{failure}; the checkpoints before it are intact"))
-        logger.warning("%s; the checkpoints before it are intact, and the next save tries again", failure)
+            raise self.ranks.shared(RunError(f"{failure}; earlier checkpoints are as they were"))
+        logger.warning("%s; earlier checkpoints are as they were, and the next save tries again", failure)
 
     def _write_checkpoint(self, optimizer: dict[str, Tensor]) -> str | None:
         """Save in the main process; returns what went wrong."""
