@@ -154,6 +154,12 @@ def test_the_first_difference_is_named(
     assert str(error.value).startswith(f"{tmp_path / 'b.pt'} cannot be averaged with {tmp_path / 'a.pt'}: ")
 
 
+def test_heads_of_a_given_width_are_those_whose_width_follows(tmp_path: Path, make_checkpoint: Make) -> None:
+    save_checkpoint(tmp_path / "a.pt", make_checkpoint())
+    save_checkpoint(tmp_path / "b.pt", make_checkpoint(d_k=8, d_v=8))
+    average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"])
+
+
 # Through the command -------------------------------------------------------------------------------------------
 
 

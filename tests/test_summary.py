@@ -131,7 +131,7 @@ def test_a_dry_run_finds_what_would_be_refused(train: Train, tmp_path: Path) -> 
     refused(train(tmp_path / "run", "--dry-run", "--freeze", "nothing", code=2), "--freeze nothing")
     refused(train(tmp_path / "run", "--dry-run", "--max-tokens", 5, code=2), "--max-tokens 5")
     train(tmp_path / "run", "--max-updates", 1)
-    refused(train(tmp_path / "run", "--dry-run", "--d-ff", 32, code=2), "d_ff was 24, is 32")
+    refused(train(tmp_path / "run", "--dry-run", "--d-ff", 32, code=2), "d_ff is 24, not 32")
     if os.geteuid():  # root may write anywhere
         (tmp_path / "closed").mkdir(mode=0o500)
         refused(train(tmp_path / "closed" / "run", "--dry-run", code=2), "nothing can be written")

@@ -522,15 +522,22 @@ def test_a_save_folder_that_cannot_be_made_is_refused(train: Train, tmp_path: Pa
 def test_checkpoints_of_another_model_are_refused(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    refused(train(tmp_path, "--d-ff", 32, code=2), str(tmp_path), "d_ff was 24, is 32", "another --save-dir")
-    refused(train(tmp_path, "--norm", "pre", code=2), "norm was post, is pre")
+    refused(train(tmp_path, "--d-ff", 32, code=2), str(tmp_path), "d_ff is 24, not 32", "another --save-dir")
+    refused(train(tmp_path, "--norm", "pre", code=2), "norm is post, not pre")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_goes_on_whether_the_width_of_heads_is_given_or_follows(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 1)
+    train(tmp_path, "--max-updates", 2, "--d-k", 8)
+    train(tmp_path, "--max-updates", 3, "--d-v", 8)
+    refused(train(tmp_path, "--d-k", 4, code=2), "d_k is 8, not 4")
 
 
 def test_checkpoints_of_another_vocabulary_are_refused(train: Train, datasets: dict[str, Path], tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2, "--share-embeddings", "decoder")
     result = train(tmp_path, "--share-embeddings", "decoder", dataset=datasets["separate"], code=2)
-    refused(result, "another vocabulary", str(datasets["separate"]))
+    refused(result, "another vocabulary", str(datasets["separate"]), "its source vocabulary has")
 
 
 def test_averaged_checkpoints_are_not_trained_over(train: Train, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What defines a model. A checkpoint carries these options, so that generation needs no model flags."""
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -69,6 +70,17 @@ class ModelConfig(Config):
     def value_size(self) -> int:
         """d_v, the width of one head's values."""
         return self.d_v or self.d_model // self.heads
+
+
+def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] = ()) -> Iterator[str]:
+    """What b has otherwise than a, in words, `but_for` some options; nothing where they are the same model.
+
+    A width of heads may be given or follow from their number: what counts is what it is.
+    """
+    ours, theirs = ({**each.to_dict(), "d_k": each.key_size, "d_v": each.value_size} for each in (a, b))
+    for name, value in ours.items():
+        if name not in but_for and theirs[name] != value:
+            yield f"its {name} is {theirs[name]}, not {value}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.tokenizer import tokenizer_differences
 
 # What may change between two trainings of the same weights: no parameter's shape or meaning depends on it.
@@ -22,9 +22,9 @@ def given_weights(path: Path, config: ModelConfig, dataset: Dataset) -> dict[str
     Raises UserError, naming the first difference, where they were trained for another model or other vocabularies.
     """
     checkpoint = load_checkpoint(path)
-    for difference in _model_differences(checkpoint.model_config, config):
+    for difference in model_differences(config, checkpoint.model_config, but_for=_FREE_OPTIONS):
         raise UserError(f"--init-from {path}: {difference}: give the options that it was trained with")
-    for difference in _vocabulary_differences(checkpoint, dataset):
+    for difference in vocabulary_differences(checkpoint, dataset):
         raise UserError(
             f"--init-from {path}: {difference}, as {dataset.folder} has: "
             "preprocess with --vocab-from the dataset that it was trained on"
@@ -32,15 +32,8 @@ def given_weights(path: Path, config: ModelConfig, dataset: Dataset) -> dict[str
     return checkpoint.chosen()
 
 
-def _model_differences(given: ModelConfig, wanted: ModelConfig) -> Iterator[str]:
-    theirs = given.to_dict() | {"d_k": given.key_size, "d_v": given.value_size}
-    ours = wanted.to_dict() | {"d_k": wanted.key_size, "d_v": wanted.value_size}
-    for name in ours:
-        if name not in _FREE_OPTIONS and theirs[name] != ours[name]:
-            yield f"its {name} is {theirs[name]}, not {ours[name]}"
-
-
-def _vocabulary_differences(given: Checkpoint, dataset: Dataset) -> Iterator[str]:
+def vocabulary_differences(given: Checkpoint, dataset: Dataset) -> Iterator[str]:
+    """What the vocabularies and tokenizers of a checkpoint have otherwise than those of a dataset, in words."""
     yield from tokenizer_differences("source", dataset.source, given.source)
     yield from tokenizer_differences("target", dataset.target, given.target)
 

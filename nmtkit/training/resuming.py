@@ -12,9 +12,9 @@ from nmtkit.data.batching import START
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.training.config import TrainingOptions
-from nmtkit.training.fine_tuning import given_weights
+from nmtkit.training.fine_tuning import given_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
 from nmtkit.training.optim import ENDING_SCHEDULES, load_optimizer
 from nmtkit.training.ranks import Ranks
@@ -96,15 +96,14 @@ def check_fit(
 ) -> None:
     """UserError where a checkpoint of the save folder belongs to a run with another model or other data."""
     folder = options.checkpoints.save_dir
-    if checkpoint.model_config != model_config:
+    for difference in model_differences(model_config, checkpoint.model_config):
         raise UserError(
-            f"{folder} holds checkpoints of another model "
-            f"({_differences(checkpoint.model_config.to_dict(), model_config.to_dict())[0]}): "
-            "take the options it was started with, or another --save-dir, with --init-from to begin with these weights"
+            f"{folder} holds checkpoints of another model ({difference}): take the options it was started with, "
+            "or another --save-dir, with --init-from to begin with these weights"
         )
-    if (checkpoint.source.vocab, checkpoint.target.vocab) != (dataset.source.vocab, dataset.target.vocab):
+    for difference in vocabulary_differences(checkpoint, dataset):
         raise UserError(
-            f"{folder} holds checkpoints of another vocabulary than {dataset.folder}: "
+            f"{folder} holds checkpoints of another vocabulary than {dataset.folder} ({difference}): "
             "take the dataset it was started with, or another --save-dir"
         )
     data = dataset.checksums(split)
