@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import Train
 from test_train_cli import metrics, refused
 
@@ -123,6 +124,31 @@ def test_a_dry_run_of_a_run_to_go_on_leaves_it_as_it_is(train: Train, tmp_path: 
     result = train(tmp_path, "--max-updates", 4, "--dry-run")
     assert "going on after update 2" in result.stderr.decode()
     assert everything_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--max-tokens", "auto")])
+def test_a_model_too_large_for_the_memory_is_told_with_its_size(
+    options: tuple[object, ...], train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=128, d_ff=1024, heads=2)
+    numbers = sum(parameter.numel() for parameter in Transformer(config, 70, 70).parameters())
+    monkeypatch.setattr(Transformer, "initialize", lambda self: torch.empty(1 << 60, dtype=torch.uint8))
+    result = train(tmp_path / "run", "--d-model", 128, "--d-ff", 1024, *options, code=1)
+    (line,) = result.stderr.decode().splitlines()
+    assert line.startswith(f"nmt-train: out of memory: the model's {numbers / 1e6:.3g} M parameters, ")
+    assert f" take about {16 * numbers / 1e6:.3g} MB: lower --d-model, --d-ff or the number of layers" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_that_the_optimizer_lacks_is_told_alike(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory (a test's)")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    result = train(tmp_path / "run", code=1)
+    assert "nmt-train: out of memory: the model's " in result.stderr.decode().splitlines()[-1]
 
 
 def test_a_dry_run_finds_what_would_be_refused(train: Train, tmp_path: Path) -> None:

@@ -462,6 +462,7 @@ def test_another_validation_split_is_told_of_and_starts_its_own_ranking(
         ),
         (["--arch", "transformer_huge"], ["transformer_huge", "transformer_base"]),
         (["--d-model", 15, "--heads", 1], ["--d-model 15", "even"]),
+        (["--d-ff", 10**19], ["--d-ff", "the most is 1000000"]),
         (["--heads", 3], ["--d-model 16 is not a multiple of --heads 3", "--d-k and --d-v"]),
         (["--dropout", 1], ["--dropout", "1.0 is too large"]),
         (["--d-model", "wide"], ["--d-model", "wide"]),

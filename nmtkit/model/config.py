@@ -14,20 +14,24 @@ class ModelConfig(Config):
 
     heading: ClassVar[str] = "Model (each number overrides the one of --arch)"
 
-    encoder_layers: int = option(6, min=1, help="Layers of the encoder, N in the paper.")
-    decoder_layers: int = option(6, min=1, help="Layers of the decoder.")
-    d_model: int = option(512, min=1, help="Width of embeddings and of every layer's output.")
-    d_ff: int = option(2048, min=1, help="Inner width of the feed-forward networks.")
-    heads: int = option(8, min=1, help="Attention heads, h in the paper.")
-    d_k: int | None = option(None, min=1, unset="d_model / heads", help="Width of a head's queries and keys.")
-    d_v: int | None = option(None, min=1, unset="d_model / heads", help="Width of a head's values.")
+    encoder_layers: int = option(6, min=1, max=10**4, help="Layers of the encoder, N in the paper.")
+    decoder_layers: int = option(6, min=1, max=10**4, help="Layers of the decoder.")
+    d_model: int = option(512, min=1, max=10**6, help="Width of embeddings and of every layer's output.")
+    d_ff: int = option(2048, min=1, max=10**6, help="Inner width of the feed-forward networks.")
+    heads: int = option(8, min=1, max=10**4, help="Attention heads, h in the paper.")
+    d_k: int | None = option(
+        None, min=1, max=10**6, unset="d_model / heads", help="Width of a head's queries and keys."
+    )
+    d_v: int | None = option(None, min=1, max=10**6, unset="d_model / heads", help="Width of a head's values.")
     dropout: float = option(0.1, min=0.0, below=1.0, help="On each sub-layer's output and on the embeddings (§5.4).")
     attention_dropout: float = option(0.0, min=0.0, below=1.0, help="On attention weights (not in the paper).")
     activation_dropout: float = option(
         0.0, min=0.0, below=1.0, help="On the inner layer of the feed-forward networks (not in the paper)."
     )
     positions: str = option("sinusoidal", choices=("sinusoidal", "learned"), help="Positional encoding (§3.5).")
-    max_positions: int = option(512, min=1, help="Longest sequence that learned positions can take, in tokens.")
+    max_positions: int = option(
+        512, min=1, max=10**6, help="Longest sequence that learned positions can take, in tokens."
+    )
     norm: str = option("post", choices=("post", "pre"), help="Layer norm after each residual (the paper), or before.")
     share_embeddings: str | None = option(
         None,

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, collect_weights
 from nmtkit.data.corpus import Dataset
+from nmtkit.errors import RunError
+from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.precision import resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.compiling import compile_layers
@@ -19,14 +21,36 @@ from nmtkit.training.fine_tuning import freeze
 from nmtkit.training.gradient import autocast
 from nmtkit.training.optim import make_optimizer, optimizer_tensors, take_step
 from nmtkit.training.ranks import Ranks
+from nmtkit.training.summary import describe_lack_of_memory
 
 
 def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> Transformer:
-    """A model with weights drawn by torch's generator; UserError where its options do not fit the vocabularies."""
-    config = options.model.for_vocabularies(dataset.joined)
-    model = Transformer(config, len(dataset.source.vocab), len(dataset.target.vocab)).to(device)
+    """A model with weights drawn by torch's generator.
+
+    Raises UserError where its options do not fit the vocabularies, RunError where it does not fit into memory.
+    """
+    with memory_for_model(dataset, options):
+        model = _make_model(dataset, options).to(device)
     model.activation_checkpointing = options.compute.activation_checkpointing
     return model
+
+
+@contextlib.contextmanager
+def memory_for_model(dataset: Dataset, options: TrainingOptions) -> Iterator[None]:
+    """RunError, with the size of the model, where memory runs out within, and smaller batches would not help."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        with torch.device("meta"):  # all sizes, and no memory
+            model = _make_model(dataset, options)
+        raise RunError(describe_lack_of_memory(model, options)) from error
+
+
+def _make_model(dataset: Dataset, options: TrainingOptions) -> Transformer:
+    config = options.model.for_vocabularies(dataset.joined)
+    return Transformer(config, len(dataset.source.vocab), len(dataset.target.vocab))
 
 
 class Learner:

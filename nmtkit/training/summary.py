@@ -81,6 +81,17 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     )
 
 
+def describe_lack_of_memory(model: nn.Module, options: TrainingOptions) -> str:
+    """What training a model takes, whatever the batches, where that is more than there is, in one line."""
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    size = 4 * numbers + _checkpoint_bytes(model, averaged=options.optimizer.ema > 0)
+    return (
+        f"out of memory: the model's {_millions(numbers)} parameters, with their gradient and Adam's moments, take "
+        f"about {_size(size)}: lower --d-model, --d-ff or the number of layers, or share the moments out over several "
+        "devices (--shard-optimizer)"
+    )
+
+
 def describe_plan(work: Work) -> str:
     """How an epoch is dealt into updates, in one line."""
     batches = counted(len(work.update.micro_batches), "micro-batch", "micro-batches")
@@ -161,8 +172,12 @@ def _checkpoint_bytes(model: nn.Module, averaged: bool) -> int:
 
 
 def _millions(count: int) -> str:
-    return f"{count / 1e6:.3g} M" if count >= 10_000 else str(count)
+    return f"{_rounded(count / 1e6)} M" if count >= 10_000 else str(count)
 
 
 def _size(count: float) -> str:
-    return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
+    return f"{_rounded(count / 1e9)} GB" if count >= 1e9 else f"{_rounded(count / 1e6)} MB"
+
+
+def _rounded(number: float) -> str:
+    return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"

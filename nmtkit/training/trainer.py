@@ -30,7 +30,7 @@ from nmtkit.training.capacity import with_max_tokens
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import UpdateGradient
-from nmtkit.training.learner import Learner
+from nmtkit.training.learner import Learner, memory_for_model
 from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import learning_rate
@@ -76,10 +76,11 @@ def train(folder: Path, options: TrainingOptions) -> None:
         torch.set_num_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
         dataset = ranks.together(lambda: Dataset.open(folder, options.reading.verify))
-        options = with_max_tokens(dataset, options, ranks)
-        trainer = ranks.together(lambda: Trainer(dataset, options, ranks))
-        ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **dataset.checksums()})
-        trainer.rehearse() if options.stop.dry_run else trainer.fit()
+        with memory_for_model(dataset, options):
+            options = with_max_tokens(dataset, options, ranks)
+            trainer = ranks.together(lambda: Trainer(dataset, options, ranks))
+            ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **dataset.checksums()})
+            trainer.rehearse() if options.stop.dry_run else trainer.fit()
 
 
 class Trainer:
