@@ -4,15 +4,18 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import Train
 from test_train_cli import metrics, refused
+from torch import Tensor
 
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import StopConfig
+from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.state import RunState
 from nmtkit.training.summary import Pace, count_parameters, describe_model, duration, idle_devices
 
@@ -124,6 +127,29 @@ def test_a_dry_run_of_a_run_to_go_on_leaves_it_as_it_is(train: Train, tmp_path: 
     result = train(tmp_path, "--max-updates", 4, "--dry-run")
     assert "going on after update 2" in result.stderr.decode()
     assert everything_below(tmp_path) == before
+
+
+def test_a_dry_run_times_an_update_that_is_not_skipped(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backward = UpdateGradient._backward
+
+    def overflowing(self: UpdateGradient, update: int, *arguments: Any) -> Tensor:
+        sums = backward(self, update, *arguments)
+        gradient = next(self.loss.parameters()).grad
+        if update <= until and gradient is not None:
+            gradient.fill_(float("inf"))
+        return sums
+
+    monkeypatch.setattr(UpdateGradient, "_backward", overflowing)
+    until = 4
+    message = train(tmp_path / "run", "--dry-run", "--precision", "fp16").stderr.decode()
+    assert "update 4 skipped: its gradient is not finite" in message
+    assert re.search(r"dry run: an update of [1-9]\d+ target tokens takes [\d.]+ s \([1-9]", message)
+    until = 5
+    message = train(tmp_path / "run", "--dry-run", "--max-skips", 5, code=1).stderr.decode()
+    assert "5 updates in a row had no finite gradient" in message.splitlines()[-1]
+    assert "dry run" not in message
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--max-tokens", "auto")])

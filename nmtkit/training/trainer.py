@@ -123,14 +123,18 @@ class Trainer:
             self._fit()
 
     def rehearse(self) -> None:
-        """Check all that can be checked, and time the second of two updates; writes nothing."""
+        """Check all that can be checked, and time an update: the second, or the first after it that is not skipped.
+        Writes nothing."""
         self.ranks.on_main(self.save_dir.check)
         self._resume()
         self._summarize()
         updates = self._begin()
         self._update(updates)
-        self.window, self.pace = Window(), Pace(self.state)
-        self._update(updates)
+        while True:
+            self.window, self.pace = Window(), Pace(self.state)
+            self._update(updates)
+            if self.window.target_tokens:
+                break
         logger.info("%s", describe_rehearsal(self.window, self._minutes_left()))
 
     def _open_metrics(self, stack: contextlib.ExitStack) -> None:
