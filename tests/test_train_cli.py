@@ -411,7 +411,9 @@ def test_another_metric_starts_its_own_ranking(train: Train, tmp_path: Path) -> 
     train(tmp_path, "--max-updates", 6, "--validate-every", 2, "--valid-bleu")
     progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
     assert progress["best"] == progress["valid_bleu"]
-    assert [update for update, _ in progress["checkpoint_validations"]] == [6]
+    assert [update for update, _ in progress["checkpoint_validations"]] == [4, 6]
+    rows = metrics(tmp_path, "valid")
+    assert [(row["update"], "valid_bleu" in row) for row in rows] == [(2, False), (4, True), (6, True)]
 
 
 def test_changed_options_that_change_the_run_are_named(train: Train, tmp_path: Path) -> None:
@@ -448,6 +450,40 @@ def test_another_validation_split_is_told_of_and_starts_its_own_ranking(
     assert progress["best"] == progress["valid_loss"]
     assert [update for update, _ in progress["checkpoint_validations"]] == [4]
     assert "another validation" not in train(tmp_path, "--max-updates", 5, dataset=other_validation).stderr.decode()
+
+
+def test_a_finished_run_is_validated_on_another_split(train: Train, other_validation: Path, tmp_path: Path) -> None:
+    for folder, dataset in (("once", {"dataset": other_validation}), ("twice", {})):
+        train(tmp_path / folder, "--max-updates", 2, **dataset)
+    for _ in range(2):
+        train(tmp_path / "twice", "--max-updates", 2, dataset=other_validation)
+    (expected,), (row,) = (metrics(tmp_path / folder, "valid") for folder in ("once", "twice"))
+    assert row == expected
+    assert_same_end(tmp_path / "twice", tmp_path / "once")
+
+
+def test_what_was_recorded_just_before_a_kill_is_not_recorded_twice(train: Train, tmp_path: Path) -> None:
+    options = ("--max-updates", 3, "--log-every", 2)
+    train(tmp_path, *options)
+    checkpoint = load_checkpoint(tmp_path / "checkpoint_3.pt")
+    for name in ("validation", "valid_loss", "valid_nll", "valid_ppl"):  # as after a signal in the last update
+        del checkpoint.progress[name]
+    window = {"loss": 2.5, "nll": 2.5, "target_tokens": 1, "tokens": 2, "padded_tokens": 2, "seconds": 1.0}
+    checkpoint.progress |= {"window": window, "best": None}
+    save_checkpoint(tmp_path / "checkpoint_3.pt", checkpoint)
+    train(tmp_path, *options)
+    rows = [(row["event"], row["update"]) for event in ("train", "valid") for row in metrics(tmp_path, event)]
+    assert rows == [("train", 2), ("train", 3), ("valid", 3)]
+    assert metrics(tmp_path, "train")[-1]["loss"] == 2.5
+
+
+def test_the_epoch_in_the_log_is_that_of_the_update(train: Train, tmp_path: Path) -> None:
+    result = train(tmp_path, "--max-epochs", 2, "--batch-tokens", 100_000)  # an update each
+    for event in ("train", "valid"):
+        assert metrics(tmp_path, event)[-1]["epoch"] == 2
+    assert [row["epoch"] for row in metrics(tmp_path, "train")] == [1, 2]
+    assert "update 2 | epoch 2 |" in result.stderr.decode()
+    assert load_checkpoint(tmp_path / "checkpoint_2.pt").progress["epoch"] == 3
 
 
 # Bad input

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,14 +18,15 @@ METRICS = "metrics.jsonl"
 class MetricsWriter:
     """Appends one JSON object a line; after a restart, lines beyond the checkpoint gone back to are dropped first.
 
-    Each object has `event` ("train" or "valid") and `update`, then the numbers of that event.
+    Each object has `event` ("train" or "valid") and `update`, then the numbers of that event. What a run makes up for
+    at the update that it goes on from takes the place of what an earlier start has recorded there.
     """
 
     def __init__(self, save_dir: Path, update: int, tensorboard: Path | None) -> None:
         path = save_dir / METRICS
         if path.exists():
-            _drop_after(path, update)
-        self._path = path
+            _keep(path, lambda row: row["update"] <= update)
+        self._path, self._start = path, update
         self._size = path.stat().st_size if path.exists() else 0  # of whole lines
         self._waiting = b""  # lines that the disk has not taken yet
         self._board = None if tensorboard is None else Board(tensorboard, update)
@@ -44,6 +45,9 @@ class MetricsWriter:
     def write(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
         """Record the numbers of an event, and log them; TensorBoard shows the samples too."""
         report(event, {"update": update, **values})
+        if update == self._start and self._size:
+            _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))
+            self._size = self._path.stat().st_size
         self._append(to_json({"event": event, "update": update, **values}).encode() + b"\n")
         if self._board is not None:
             self._board.numbers(event, update, values)
@@ -72,12 +76,12 @@ class MetricsWriter:
         self._waiting = b""
 
 
-def _drop_after(path: Path, update: int) -> None:
-    """Keep the lines up to an update; what is no such line, as one that a kill has cut, is dropped as well."""
+def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Drop the other lines, and what is no such line, as one that a kill has cut."""
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
-            if json.loads(line)["update"] <= update:
+            if wanted(json.loads(line)):
                 kept.append(line + "\n")
         except (ValueError, LookupError, TypeError):
             continue

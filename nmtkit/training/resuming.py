@@ -128,6 +128,8 @@ def resumed_state(
         logger.warning("going on with another validation split than before: what was best on that one is forgotten")
     if "reset_progress" in resets or validated_elsewhere or progress["best_metric"] != metric:
         state.best, state.validations_since_best = None, 0
+    if validated_elsewhere or metric not in state.validation:
+        state.validation = {}  # it is still to come
     if "reset_lr_schedule" in resets:
         state.schedule_start = state.update
     before, now = _that_change_a_run(progress["options"]), _that_change_a_run(options.to_dict())

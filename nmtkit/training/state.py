@@ -42,7 +42,7 @@ class RunState:
     """How far a run has come: what a checkpoint keeps beside weights and optimizer, as plain JSON values."""
 
     update: int = 0
-    epoch: int = 1
+    epoch: int = 1  #: of the next update
     part: int = 0  #: of the epoch, as it is planned
     updates_in_part: int = 0
     updates_in_epoch: int = 0
@@ -70,6 +70,11 @@ class RunState:
         if stop.patience is not None and self.validations_since_best >= stop.patience:
             return f"--patience {stop.patience}: that many validations without a new best {metric}"
         return None
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last update."""
+        return self.epoch if self.updates_in_epoch else max(1, self.epoch - 1)
 
     @property
     def place(self) -> Place:

@@ -311,7 +311,7 @@ class Trainer:
             state.best, state.validations_since_best = value, 0
         else:
             state.validations_since_best += 1
-        self._record("valid", {"epoch": state.epoch, **state.validation, "best": state.best}, results.samples)
+        self._record("valid", {"epoch": state.last_epoch, **state.validation, "best": state.best}, results.samples)
         self.saved = None  # a checkpoint of this update without the results is written anew
 
     def _save(self, at_the_end: bool = False) -> None:
@@ -358,7 +358,7 @@ class Trainer:
         """Record the numbers of the updates since the last time."""
         state = self.state
         values = {
-            "epoch": state.epoch,
+            "epoch": state.last_epoch,
             **self.window.averages(),
             "mfu": self.cost.utilization(self.window.flops, self.window.seconds),
             "lr": self.window.rate,
