@@ -1,6 +1,7 @@
 """Parsing as translation: trees to tokens and back from any tokens, labelled F1 as EVALB counts it, the recipe."""
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -11,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lexicon import make_lexicon, model_words, read_lexicon, tags_of, word_class
 from parse import parse
-from restore import align, main, restore
+from restore import align, print_restored, restore
 from trees import Leaf, Tree, linearize, parse_brackets
 
 from nmtkit import Translator
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.errors import UserError
 
 PIERRE = """( (S (NP-SBJ (NP (NNP Pierre) (NNP Vinken) ) (, ,) (ADJP (NP (CD 61) (NNS years) ) (JJ old) ) (, ,) )
@@ -205,13 +208,13 @@ def test_the_script_says_how_many_outputs_it_mended(tmp_path: Path, capsys: pyte
     (tmp_path / "lexicon").write_text("it PRP\nunknown-s NNS VBZ\n")
     (tmp_path / "text").write_text("it rains\nit rains\n")
     (tmp_path / "output").write_text("(S PRP VBZ )S\n(S PRP\n")
-    main(tmp_path / "lexicon", tmp_path / "text", tmp_path / "output")
+    print_restored(read_lexicon(tmp_path / "lexicon"), tmp_path / "text", tmp_path / "output")
     printed = capsys.readouterr()
     assert printed.out == "(TOP (S (PRP it) (VBZ rains)))\n(TOP (S (PRP it) (NNS rains)))\n"
     assert printed.err.startswith("1 of 2 outputs")
     (tmp_path / "output").write_text("(S PRP VBZ )S\n")
     with pytest.raises(UserError, match="output ends before sentence 2"):
-        main(tmp_path / "lexicon", tmp_path / "text", tmp_path / "output")
+        print_restored(read_lexicon(tmp_path / "lexicon"), tmp_path / "text", tmp_path / "output")
 
 
 class Scripted:
@@ -219,18 +222,27 @@ class Scripted:
 
     def __init__(self, output: str) -> None:
         self.output = output
+        self.lines: list[str] = []
 
-    def translate(self, lines: list[str], **options: float) -> list[list[str]]:
-        self.lines = lines
-        return [["(S", self.output, self.output + " )NP"] if line else [] for line in lines]
+    def stream(self, lines: Iterable[str], search: SearchConfig) -> Iterator[Translation]:
+        for line in lines:
+            self.lines.append(line)
+            texts = ["(S", self.output, self.output + " )NP"][: search.nbest] if line else [""]
+            yield Translation(line, tuple(map(Candidate, texts)))
 
 
 def test_sentences_are_parsed_with_brackets_as_treebanks_write_them() -> None:
     translator = Scripted("(S NN -LRB- -RRB- )S")
     lexicon = {"rain": ["NN"], "-LRB-": ["-LRB-"], "-RRB-": ["-RRB-"], "unknown": ["RB"]}
-    parsed = parse(["rain (again)\n", "\n"], cast(Translator, translator), lexicon)
+    parsed = list(parse(["rain (again)\n", "\n"], cast(Translator, translator), lexicon))
     assert translator.lines == ["rain -LRB- unknown -RRB-", ""]
-    assert [str(tree) for tree in parsed] == ["(TOP (S (NN rain) (-LRB- -LRB-) (RB again) (-RRB- -RRB-)))", "(TOP)"]
+    assert [str(tree) for tree, _ in parsed] == ["(TOP (S (NN rain) (-LRB- -LRB-) (RB again) (-RRB- -RRB-)))", "(TOP)"]
+
+
+def test_trees_that_were_mended_are_told_from_whole_ones() -> None:
+    translator, lexicon = cast(Translator, Scripted("(S NN NN )S")), {"rain": ["NN"]}
+    assert [whole for _, whole in parse(["rain rain", "rain"], translator, lexicon)] == [True, False]
+    assert [whole for _, whole in parse(["rain rain"], translator, lexicon, beam=1)] == [False]
 
 
 def test_of_several_outputs_the_one_is_taken_whose_tags_fit_the_words_best(
@@ -239,12 +251,12 @@ def test_of_several_outputs_the_one_is_taken_whose_tags_fit_the_words_best(
     (tmp_path / "lexicon").write_text("it PRP\nunknown-s NNS VBZ\n")
     (tmp_path / "text").write_text("it rains\n\nit\n")
     (tmp_path / "output").write_text("(X PRP )X\n(S PRP VBZ )S\n(X PRP NNS )X\n" + "\n" * 3 + "(X NN )X\nPRP\n\n")
-    main(tmp_path / "lexicon", tmp_path / "text", tmp_path / "output", 3)
+    print_restored(read_lexicon(tmp_path / "lexicon"), tmp_path / "text", tmp_path / "output", 3)
     printed = capsys.readouterr()
     assert printed.out == "(TOP (S (PRP it) (VBZ rains)))\n(TOP)\n(TOP (PRP it))\n"
     assert printed.err.startswith("0 of 3 outputs")
     with pytest.raises(UserError, match="output ends before sentence 3, or within it"):
-        main(tmp_path / "lexicon", tmp_path / "text", tmp_path / "output", 4)
+        print_restored(read_lexicon(tmp_path / "lexicon"), tmp_path / "text", tmp_path / "output", 4)
 
 
 # --- rare words

@@ -131,7 +131,7 @@ def test_a_broken_treebank_is_named_by_line_and_the_next_call_goes_on(make: Make
     whole = (treebank / "dev.mrg").read_text()
     (treebank / "dev.mrg").write_text(whole.replace("(", "", 1))
     dev = "work/treebank/text/dev.words"
-    assert "error: work/treebank/trees/dev.mrg, line 1: " in make(dev, code=2)
+    assert "linearize.py: work/treebank/trees/dev.mrg, line 1: " in make(dev, code=2)
     assert not (recipe / dev).exists()
     (recipe / "work/treebank/trees/dev.mrg").write_text(whole)
     make(dev)

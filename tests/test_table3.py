@@ -18,6 +18,7 @@ from patience import PATIENCE
 
 from nmtkit.cli.train import apply_preset
 from nmtkit.cli.train import main as nmt_train
+from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS
 
@@ -67,14 +68,13 @@ def test_a_scaled_row_keeps_the_papers_proportions(row: str) -> None:
 @pytest.mark.parametrize(
     ("row", "width", "depth", "said"),
     [
-        ("b_dk16", "32", "2", "d-k is 16, which 32"),
-        ("c_n2", "8", "4", "layers is 2, which 4"),
-        ("f", "8", "2", "base a_h1"),
+        ("b_dk16", 32, 2, "b_dk16: d-k is 16, which 32"),
+        ("c_n2", 8, 4, "c_n2: encoder-layers is 2, which 4"),
     ],
 )
-def test_sizes_that_cannot_be_had_are_named(row: str, width: str, depth: str, said: str) -> None:
-    with pytest.raises(SystemExit, match=said):
-        variations.main(row, width, depth)
+def test_sizes_that_cannot_be_had_are_named(row: str, width: int, depth: int, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        variations.options(row, width, depth)
 
 
 def test_ranges_of_lengths_have_no_gap() -> None:
@@ -91,8 +91,8 @@ def test_models_are_set_side_by_side_in_each_range_of_lengths(
 ) -> None:
     lines = ["ein hund", "a cat", "the dog runs and runs", "die katze läuft über die straße und zurück"]
     (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    text = str(tmp_path / "text")
-    by_length.main(text, text, "de", 6, {"one": str(tiny_checkpoint), "two": str(tiny_checkpoint)})
+    text = tmp_path / "text"
+    by_length.print_table(text, text, "de", 6, {"one": str(tiny_checkpoint), "two": str(tiny_checkpoint)})
     header, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert header == ["tokens", "pairs", "perplexity, one", "perplexity, two", "BLEU, one", "BLEU, two"]
     assert sum(int(row[1]) for row in rows) == len(lines)
@@ -205,7 +205,7 @@ def test_settings_may_come_from_the_environment(recipe: Path, tmp_path: Path, mo
 def test_a_row_that_does_not_exist_stops_make(make: Make) -> None:
     done = make("rows", "ROWS=c_n3")
     assert done.returncode == 2
-    assert "c_n3 is no row of Table 3" in done.stderr
+    assert "'c_n3' is not one of" in done.stderr
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ import report
 import torch
 from patience import PATIENCE
 
+from nmtkit.errors import UserError
+
 ROOT = Path(__file__).parent.parent
 COMMANDS = ("preprocess", "train", "average", "generate", "score")
 ARCHIVES = {
@@ -354,10 +356,10 @@ def test_sides_of_different_length_are_refused_with_their_names(tmp_path: Path) 
     ):
         (tmp_path / name).write_text(lines)
     out = tmp_path / "out.en", tmp_path / "out.de"
-    with pytest.raises(SystemExit, match=r"a\.de ends before line 2, .*a\.en goes on"):
-        parallel_text.main(tmp_path / "a.en", tmp_path / "a.de", *out)
-    with pytest.raises(SystemExit, match=r"b\.sgm has 1 segments and .*c\.sgm has 2"):
-        parallel_text.main(tmp_path / "b.sgm", tmp_path / "c.sgm", *out)
+    with pytest.raises(UserError, match=r"a\.de ends before line 2, .*a\.en goes on"):
+        parallel_text.convert(tmp_path / "a.en", tmp_path / "a.de", *out)
+    with pytest.raises(UserError, match=r"b\.sgm has 1 segments and .*c\.sgm has 2"):
+        parallel_text.convert(tmp_path / "b.sgm", tmp_path / "c.sgm", *out)
     assert not any(path.exists() for path in out)
 
 

@@ -17,11 +17,14 @@ The corpus is the same on every machine and for every version of Python.
 """
 
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+import click
+
+from nmtkit.cli.options import PathName, command
 
 T = TypeVar("T")
 Verb = tuple[str, str, str]  # base, third person, past
@@ -304,7 +307,10 @@ def make(sizes: dict[str, int]) -> dict[str, list[Sentence]]:
     return splits
 
 
+@command("make_corpus.py")
+@click.argument("folder", type=PathName())
 def main(folder: Path) -> None:
+    """Write FOLDER/{train,valid,test}.{en,rv}."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, sentences in make(SIZES).items():
         for language, say in (("en", english), ("rv", ravic)):
@@ -313,4 +319,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -8,15 +8,16 @@ What is punctuation the treebank says, for both trees: EVALB goes by each tree's
 which these do not delete the same words.
 """
 
-import sys
 from collections import Counter
 from dataclasses import astuple, dataclass
 from itertools import zip_longest
 from pathlib import Path
 
+import click
 from trees import ROOT, Tree, read_trees
 
-from nmtkit.errors import NmtkitError, UserError
+from nmtkit.cli.options import PathName, command
+from nmtkit.errors import UserError
 
 DELETED = {ROOT, ",", ":", "``", "''", "."}
 EQUIVALENT = {"PRT": "ADVP"}
@@ -88,8 +89,12 @@ def compare(gold: Path, found: Path) -> Agreement:
     return total
 
 
-def main(gold: Path, found: Path) -> None:
-    total = compare(gold, found)
+@command("evalb.py")
+@click.argument("gold", type=PathName())
+@click.argument("trees", type=PathName())
+def main(gold: Path, trees: Path) -> None:
+    """Compare TREES with those of a treebank, GOLD."""
+    total = compare(gold, trees)
     print(f"Sentences          {total.sentences}")
     print(f"Brackets           {total.matched} matched, {total.gold} in the treebank, {total.found} found")
     for name, share in {
@@ -103,9 +108,4 @@ def main(gold: Path, found: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    try:
-        main(*map(Path, sys.argv[1:]))
-    except NmtkitError as error:
-        sys.exit(f"error: {error}")
+    main()

@@ -7,14 +7,14 @@ its class there, so that training shows what a class stands for.
 """
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import click
 from trees import Leaf, read_trees
 
-from nmtkit.errors import NmtkitError
+from nmtkit.cli.options import PathName, command
 from nmtkit.text import read_lines
 
 Lexicon = Mapping[str, Sequence[str]]  # the tags of each word and class, frequent ones first
@@ -63,14 +63,15 @@ def read_lexicon(path: Path) -> Lexicon:
     return {word: tags for word, *tags in map(str.split, read_lines(path))}
 
 
-def main(size: int, paths: list[Path]) -> None:
-    lexicon = make_lexicon(size, (leaf for path in paths for tree in read_trees(path) for leaf in tree.leaves))
+@command("lexicon.py")
+@click.argument("size", type=click.IntRange(min=0))
+@click.argument("trees", nargs=-1, required=True, type=PathName())
+def main(size: int, trees: tuple[Path, ...]) -> None:
+    """Write the lexicon of TREES to stdout, with the SIZE most frequent of the words that come more than once."""
+    lexicon = make_lexicon(size, (leaf for path in trees for tree in read_trees(path) for leaf in tree.leaves))
     for word, tags in lexicon.items():
         print(word, *(tag for tag, _ in tags.most_common()))
 
 
 if __name__ == "__main__":
-    try:
-        main(int(sys.argv[1]), list(map(Path, sys.argv[2:])))
-    except NmtkitError as error:
-        sys.exit(f"error: {error}")
+    main()

@@ -10,15 +10,22 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import click
 from lexicon import model_words, read_lexicon
 from restore import restore
 from trees import linearize, read_trees
 
-from nmtkit.errors import NmtkitError, RunError
+from nmtkit.cli.options import PathName, command
+from nmtkit.errors import RunError
 from nmtkit.staging import staged_file
 
 
+@command("linearize.py")
+@click.argument("lexicon", type=PathName())
+@click.argument("prefix")
+@click.argument("trees", type=PathName())
 def main(lexicon: Path, prefix: str, trees: Path) -> None:
+    """Write PREFIX.txt, PREFIX.words and PREFIX.tree, a line for each of TREES."""
     known = read_lexicon(lexicon)
     with ExitStack() as stack:
         text, source, target = (
@@ -36,7 +43,4 @@ def main(lexicon: Path, prefix: str, trees: Path) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
-    except NmtkitError as error:
-        sys.exit(f"error: {error}")
+    main()

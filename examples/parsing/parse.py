@@ -1,21 +1,25 @@
 """Sentences of one's own to trees, with a model that the recipe has trained.
 
     python parse.py CHECKPOINT LEXICON < SENTENCES > TREES
+    python parse.py --whole --beam 4 CHECKPOINT LEXICON < SENTENCES > TREES     for EXTRA, to train on with the treebank
 
 A sentence a line, its words between spaces as in the treebank: punctuation apart, "do n't", `` for opening quotes.
 Brackets are written as the treebank has them, -LRB- for (.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import tee
 from pathlib import Path
 
+import click
 from lexicon import Lexicon, model_words, read_lexicon, tags_of
 from restore import best_fitting, restore
-from trees import Tree
+from trees import Tree, linearize
 
 from nmtkit import Translator
-from nmtkit.errors import NmtkitError
+from nmtkit.cli.options import PathName, command
+from nmtkit.decoding.config import SearchConfig
 
 BEAM = 21
 AS_IN_TREEBANKS = str.maketrans(
@@ -23,23 +27,33 @@ AS_IN_TREEBANKS = str.maketrans(
 )
 
 
-def parse(sentences: Iterable[str], translator: Translator, lexicon: Lexicon) -> list[Tree]:
-    words = [sentence.translate(AS_IN_TREEBANKS).split() for sentence in sentences]
-    seen = [" ".join(model_words(sentence, lexicon)) for sentence in words]
-    found = translator.translate(seen, nbest=BEAM, beam=BEAM, length_penalty=0.3, max_len_b=300)
-    trees = []
-    for sentence, outputs in zip(words, found, strict=True):
+def parse(
+    sentences: Iterable[str], translator: Translator, lexicon: Lexicon, beam: int = BEAM
+) -> Iterator[tuple[Tree, bool]]:
+    """A tree for each sentence, and whether the model gave it as it stands, with nothing to mend."""
+    words, again = tee(sentence.translate(AS_IN_TREEBANKS).split() for sentence in sentences)
+    seen = (" ".join(model_words(sentence, lexicon)) for sentence in again)
+    search = SearchConfig(beam=beam, nbest=beam, length_penalty=0.3, max_len_b=300)
+    for sentence, found in zip(words, translator.stream(seen, search), strict=True):
+        outputs = [candidate.text.split() for candidate in found.candidates]
         tags = tags_of(sentence, lexicon)
-        best = best_fitting([output.split() for output in outputs] or [[]], tags)
-        trees.append(restore(best, sentence, tags))
-    return trees
+        best = best_fitting(outputs, tags)
+        tree = restore(best, sentence, tags)
+        yield tree, linearize(tree) == best
+
+
+@command("parse.py")
+@click.argument("checkpoint", type=PathName())
+@click.argument("lexicon", type=PathName())
+@click.option("--beam", default=BEAM, show_default=True, help="Hypotheses; the one that fits the words best is taken.")
+@click.option("--whole", is_flag=True, help="Leave out sentences whose tree had to be mended, and blank ones.")
+def main(checkpoint: Path, lexicon: Path, beam: int, whole: bool) -> None:
+    """Write a tree for each sentence of stdin to stdout."""
+    known, model = read_lexicon(lexicon), Translator.from_checkpoint(checkpoint)
+    for tree, unmended in parse(sys.stdin, model, known, beam):
+        if not whole or (unmended and tree.leaves):
+            print(tree)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    try:
-        model = Translator.from_checkpoint(sys.argv[1])
-        print(*parse(sys.stdin, model, read_lexicon(Path(sys.argv[2]))), sep="\n")
-    except NmtkitError as error:
-        sys.exit(f"error: {error}")
+    main()

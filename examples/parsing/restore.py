@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
 
-from lexicon import read_lexicon, tags_of
+import click
+from lexicon import Lexicon, read_lexicon, tags_of
 from trees import ANY_LABEL, ANY_TAG, TRACE, Leaf, Tree, TreeBuilder, bare, linearize
 
-from nmtkit.errors import NmtkitError, UserError
+from nmtkit.cli.options import PathName, command
+from nmtkit.errors import UserError
 from nmtkit.text import read_lines
 
 Tags = Sequence[Sequence[str]]  # for each word of a sentence those that it can have, likely ones first
@@ -116,8 +118,17 @@ def _with_end(tree: Tree, leaves: Sequence[Leaf]) -> Tree:
     return Tree((*tree.leaves, *leaves), tuple(spans))
 
 
-def main(lexicon: Path, text: Path, output: Path, nbest: int = 1) -> None:
-    known = read_lexicon(lexicon)
+@command("restore.py")
+@click.argument("lexicon", type=PathName())
+@click.argument("text", type=PathName())
+@click.argument("output", type=PathName())
+@click.argument("n", type=click.IntRange(min=1), default=1)
+def main(lexicon: Path, text: Path, output: Path, n: int) -> None:
+    """Write a tree for each line of TEXT to stdout, the one that OUTPUT has for it, or the best of N."""
+    print_restored(read_lexicon(lexicon), text, output, n)
+
+
+def print_restored(known: Lexicon, text: Path, output: Path, nbest: int = 1) -> None:
     lines = read_lines(output)
     groups = iter(lambda: [line.split() for line in islice(lines, nbest)], [])
     count = mended = 0
@@ -135,7 +146,4 @@ def main(lexicon: Path, text: Path, output: Path, nbest: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), *map(int, sys.argv[4:]))
-    except NmtkitError as error:
-        sys.exit(f"error: {error}")
+    main()

@@ -6,14 +6,17 @@ SOURCE and TARGET are files, LANGUAGE that of the latter, LONGEST the tokens a s
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
 from nmtkit import Translator
+from nmtkit.cli.options import PathName, command
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.scoring import bleu
+from nmtkit.errors import UserError
 from nmtkit.text import read_lines
 
 STEPS = (1.0, 1.25, 1.5, 2.0)  # times LONGEST: where the ranges of lengths end; the last has no end
@@ -49,8 +52,8 @@ def ranges(longest: int) -> list[tuple[int, int | None]]:
     return [*zip([1, *(end + 1 for end in ends)], [*ends, None], strict=True)]
 
 
-def main(source: str, target: str, language: str, longest: int, checkpoints: dict[str, str]) -> None:
-    sources, references = (list(read_lines(Path(path))) for path in (source, target))
+def print_table(source: Path, target: Path, language: str, longest: int, checkpoints: dict[str, str]) -> None:
+    sources, references = (list(read_lines(path)) for path in (source, target))
     models = {name: pairs(checkpoint, sources, references) for name, checkpoint in checkpoints.items()}
     print(f"| tokens | pairs | {' | '.join(f'perplexity, {name}' for name in models)}", end=" | ")
     print(f"{' | '.join(f'BLEU, {name}' for name in models)} |")
@@ -70,6 +73,19 @@ def main(source: str, target: str, language: str, longest: int, checkpoints: dic
         print(f"| {first}–{last or ''} | {count} | {' | '.join(cells)} |")
 
 
+@command("by_length.py")
+@click.argument("source", type=PathName())
+@click.argument("target", type=PathName())
+@click.argument("language")
+@click.argument("longest", type=click.IntRange(min=1))
+@click.argument("models", metavar="NAME=CHECKPOINT...", nargs=-1, required=True)
+def main(source: Path, target: Path, language: str, longest: int, models: tuple[str, ...]) -> None:
+    """Write a table of perplexity and BLEU by length to stdout, a column for each model."""
+    named = [model.rpartition("=") for model in models]
+    if not all(name for name, _, _ in named):
+        raise UserError(f"a NAME=CHECKPOINT is expected for each model, not {' '.join(models)}")
+    print_table(source, target, language, longest, {name: checkpoint for name, _, checkpoint in named})
+
+
 if __name__ == "__main__":
-    source, target, language, longest, *named = sys.argv[1:]
-    main(source, target, language, int(longest), dict(one.rsplit("=", 1) for one in named))
+    main()

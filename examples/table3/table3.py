@@ -4,13 +4,14 @@ python table3.py FOLDER     with a folder for each row, named as in variations.p
 """
 
 import re
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 from variations import ROWS, Row
 
-from nmtkit.checkpoint import load_checkpoint
+from nmtkit.checkpoint import LAST, load_checkpoint
+from nmtkit.cli.options import PathName, command
 from nmtkit.model.config import ModelConfig
 
 COLUMNS = [
@@ -36,7 +37,7 @@ def result(folder: Path) -> Result | None:
     scores, checkpoint = folder / "scores.txt", folder / "averaged.pt"
     if not (scores.exists() and checkpoint.exists()):
         return None
-    trained = load_checkpoint(folder / "checkpoints/checkpoint_last.pt")
+    trained = load_checkpoint(folder / "checkpoints" / LAST)
     bleu = re.search(r"^BLEU\S* = ([\d.]+)", scores.read_text(), re.MULTILINE)
     assert bleu, f"{scores} has no BLEU"
     progress, parameters = trained.progress, sum(weights.numel() for weights in trained.weights.values())
@@ -74,7 +75,10 @@ def same_side(results: dict[str, Result], base: Result) -> tuple[int, int]:
     return sum(ours[name] * paper[name] > 0 for name in compared), len(compared)
 
 
+@command("table3.py")
+@click.argument("folder", type=PathName())
 def main(folder: Path) -> None:
+    """Write the table to stdout, of the rows in FOLDER."""
     found = {name: result(folder / name) for name in ROWS}
     results = {name: one for name, one in found.items() if one}
     base = results.get("base")
@@ -90,4 +94,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -3,10 +3,13 @@
 python variations.py ROW WIDTH DEPTH     the options of nmt-train: widths divided by WIDTH, layers by DEPTH
 """
 
-import sys
 from dataclasses import fields
 from typing import NamedTuple
 
+import click
+
+from nmtkit.cli.options import command
+from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS
 
@@ -54,7 +57,7 @@ def arch(row: str) -> str:
 def options(row: str, width: int, depth: int) -> list[str]:
     """The options of nmt-train for a row: widths divided by `width`, layers by `depth`, as many heads as ever.
 
-    ValueError where a division leaves a rest.
+    Raises UserError where a division leaves a rest.
     """
     preset = PRESETS[arch(row)]
     full = ModelConfig(**{one.name: preset[one.name] for one in fields(ModelConfig) if one.name in preset})
@@ -69,19 +72,19 @@ def options(row: str, width: int, depth: int) -> list[str]:
     flags = ["--arch", arch(row)]
     for name, (size, divisor) in sizes.items():
         if size % divisor:
-            raise ValueError(f"{row}: {name} is {size}, which {divisor} does not divide")
+            raise UserError(f"{row}: {name} is {size}, which {divisor} does not divide")
         flags += [f"--{name}", str(size // divisor)]
     return flags
 
 
-def main(row: str, width: str, depth: str) -> None:
-    if row not in ROWS:
-        sys.exit(f"{row} is no row of Table 3, which are: {' '.join(ROWS)}")
-    try:
-        print(*options(row, int(width), int(depth)))
-    except ValueError as error:
-        sys.exit(f"WIDTH={width} DEPTH={depth}: {error}")
+@command("variations.py")
+@click.argument("row", type=click.Choice(tuple(ROWS)))
+@click.argument("width", type=click.IntRange(min=1))
+@click.argument("depth", type=click.IntRange(min=1))
+def main(row: str, width: int, depth: int) -> None:
+    """Print the options of nmt-train for a row of Table 3."""
+    print(*options(row, width, depth))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -8,6 +8,11 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import click
+
+from nmtkit.cli.options import PathName, command
+from nmtkit.errors import UserError
+
 BLOCK = 1 << 20
 
 
@@ -41,12 +46,19 @@ def difference(archive: Path, known: Known) -> str | None:
     return None if found == checksum else f"its {algorithm} is {found} and not {checksum}"
 
 
+@command("archives.py")
+@click.argument("listed", metavar="LIST", type=PathName())
+@click.argument("archive", type=PathName())
 def main(listed: Path, archive: Path) -> None:
-    wrong = difference(archive, read(listed)[archive.name.removesuffix(".part")])
+    """Check ARCHIVE against the line of LIST that names it."""
+    known = read(listed).get(archive.name.removesuffix(".part"))
+    if known is None:
+        raise UserError(f"{archive}: {listed} does not name it")
+    wrong = difference(archive, known)
     if wrong:
-        sys.exit(f"{archive}: {wrong}: broken, or changed since; remove it, get it again, and call make again")
+        raise UserError(f"{archive}: {wrong}: broken, or changed since; remove it, get it again, and call make again")
     print(f"{archive}: as it should be", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main()

@@ -15,7 +15,10 @@ from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 
-from nmtkit.errors import NmtkitError
+import click
+
+from nmtkit.cli.options import PathName, command
+from nmtkit.errors import UserError
 from nmtkit.staging import staged_file
 from nmtkit.text import read_lines, read_raw_lines
 
@@ -36,7 +39,9 @@ def side_by_side(source: Path, target: Path) -> Iterator[tuple[bytes, bytes]]:
     for number, (one, other) in enumerate(zip_longest(read_raw_lines(source), read_raw_lines(target)), 1):
         if one is None or other is None:
             ended, longer = (source, target) if one is None else (target, source)
-            sys.exit(f"{ended} ends before line {number}, {longer} goes on: the two sides must correspond line by line")
+            raise UserError(
+                f"{ended} ends before line {number}, {longer} goes on: the two sides must correspond line by line"
+            )
         yield one, other
 
 
@@ -56,12 +61,13 @@ def cleaned(pairs: Iterable[tuple[bytes, bytes]], left_out: Counter[str]) -> Ite
             yield source, target
 
 
-def main(source: Path, target: Path, to_source: Path, to_target: Path) -> None:
+def convert(source: Path, target: Path, to_source: Path, to_target: Path) -> None:
+    """Write both files. Raises UserError where the two sides do not have as many lines."""
     left_out: Counter[str] = Counter()
     if source.suffix == ".sgm":
         sides = segments(source), segments(target)
         if len(sides[0]) != len(sides[1]) or not sides[0]:
-            sys.exit(f"{source} has {len(sides[0])} segments and {target} has {len(sides[1])}")
+            raise UserError(f"{source} has {len(sides[0])} segments and {target} has {len(sides[1])}")
         pairs: Iterable[Pair] = zip(*sides, strict=True)
     else:
         pairs = cleaned(side_by_side(source, target), left_out)
@@ -75,8 +81,15 @@ def main(source: Path, target: Path, to_source: Path, to_target: Path) -> None:
     print(f"{to_source.stem}: {count} pairs{reasons}", file=sys.stderr)
 
 
+@command("parallel_text.py")
+@click.argument("from_source", type=PathName())
+@click.argument("from_target", type=PathName())
+@click.argument("to_source", type=PathName())
+@click.argument("to_target", type=PathName())
+def main(from_source: Path, from_target: Path, to_source: Path, to_target: Path) -> None:
+    """Write TO_SOURCE and TO_TARGET, the text of the other two line by line."""
+    convert(from_source, from_target, to_source, to_target)
+
+
 if __name__ == "__main__":
-    try:
-        main(*map(Path, sys.argv[1:]))
-    except NmtkitError as error:
-        sys.exit(str(error))
+    main()

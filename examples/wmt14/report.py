@@ -3,13 +3,14 @@
 python report.py SAVE_DIR PAIR SIZE DEVICES     after the scores of nmt-score
 """
 
-import sys
 from pathlib import Path
 
+import click
 import paper
 import torch
 
-from nmtkit.checkpoint import read_progress
+from nmtkit.checkpoint import LAST, read_progress
+from nmtkit.cli.options import PathName, command
 from nmtkit.model.flops import rates_of, table2_flops
 
 _ROW = "{:<60} {:>16} {:>10}"
@@ -33,12 +34,18 @@ def rows(progress: dict[str, float], pair: str, size: str, devices: int) -> list
     ]
 
 
+@command("report.py")
+@click.argument("save_dir", type=PathName())
+@click.argument("pair", type=click.Choice(tuple(paper.VOCABULARY)))
+@click.argument("size", type=click.Choice(tuple(paper.TRAININGS)))
+@click.argument("devices", type=click.IntRange(min=1))
 def main(save_dir: Path, pair: str, size: str, devices: int) -> None:
+    """Write what the training in SAVE_DIR cost to stdout, beside the paper's."""
     kind = "after compound splitting" if pair == "en-de" else "tokenized"
     print(f"The paper's BLEU of its {size} model, {kind}: {paper.TRAININGS[size].bleu[pair]}\n")
-    for row in rows(read_progress(save_dir / "checkpoint_last.pt"), pair, size, devices):
+    for row in rows(read_progress(save_dir / LAST), pair, size, devices):
         print(_ROW.format(*row))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    main()

@@ -16,6 +16,10 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import click
+
+from nmtkit.cli.options import PathName, command
+
 FOREIGN = ("de", "fr")
 PAIRS = 400  # of each training corpus
 CORPUS = Path(__file__).parent.parent / "demo/make_corpus.py"
@@ -112,7 +116,10 @@ def pack(path: Path, members: dict[str, bytes]) -> None:
     path.write_bytes(gzip.compress(content.getvalue(), mtime=0) if path.suffix == ".tgz" else content.getvalue())
 
 
+@command("smoke_archives.py")
+@click.argument("folder", type=PathName())
 def main(folder: Path) -> None:
+    """Write FOLDER/archives.txt and the archives that it lists."""
     splits = demonstration()
     train = splits["train"]
     texts = [
@@ -129,4 +136,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

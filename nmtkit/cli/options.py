@@ -288,8 +288,8 @@ class Command(click.Command):
         except click.exceptions.Exit as exit:
             return exit.exit_code
         except click.UsageError as error:
-            where = "in the --config file; " if _is_of_file(error) else ""
-            return self._report(f"{error.format_message()} ({where}see {self.name} --help)", UserError.exit_code)
+            message = " ".join(error.format_message().split())  # choices would have a line each
+            return self._report(f"{message} ({self._hint(error)})", UserError.exit_code)
         except (KeyboardInterrupt, click.Abort):
             return self._report("interrupted", 128 + signal.SIGINT)
         except Terminated:
@@ -305,6 +305,13 @@ class Command(click.Command):
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
         return 0
+
+    def _hint(self, error: click.UsageError) -> str:
+        """Where the user finds what is wrong with the command line, and what is expected."""
+        where = "in the --config file; " if _is_of_file(error) else ""
+        if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument) and error.ctx:
+            where = f"usage: {self.name} {' '.join(self.collect_usage_pieces(error.ctx))}; "
+        return f"{where}see {self.name} --help"
 
     def _report(self, message: str, code: int) -> int:
         """Say in one line why the command ends. Of the processes that torchrun starts, the first on a machine says what
