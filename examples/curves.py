@@ -126,7 +126,7 @@ def draw(runs: Sequence[Run]) -> str:
     for number, run in enumerate(runs):
         row, column = divmod(number, len(panels))
         x, y = step * column + LEFT, below + LEGEND_ROW * row + 10
-        content.append(f'<path class="{_color(number)}" d="M{x} {y}h24"/>')
+        content.append(f'<path class="{_color(number)}"{_dashes(number)} d="M{x} {y}h24"/>')
         content.append(f'<text x="{x + 32}" y="{y + 4}">{_text(run.name)}</text>')
     names = _text(", ".join(run.name for run in runs))
     return (
@@ -155,7 +155,7 @@ def _panel(panel: Panel, runs: Sequence[Run]) -> str:
         places = [(across.place(update), HEIGHT - up.place(value)) for update, value in points]
         thin = " thin" if key == panel.training else ""
         joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        drawn.append(f'<polyline class="{_color(number)}{thin}" data-key="{key}" points="{joined}"/>')
+        drawn.append(f'<polyline class="{_color(number)}{thin}"{_dashes(number)} data-key="{key}" points="{joined}"/>')
         if not thin and len(places) <= MOST_DOTS:
             drawn += [f'<circle class="{_color(number)}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"/>' for x, y in places]
     return "\n".join(drawn)
@@ -190,6 +190,12 @@ def _colors(colors: Sequence[str]) -> str:
 
 def _color(number: int) -> str:
     return f"run{number % len(COLORS)}"
+
+
+def _dashes(number: int) -> str:
+    """What tells a run from those before it that have its color: dashes, with a dot more each time."""
+    turn = number // len(COLORS)
+    return f' stroke-dasharray="8 3{" 2 3" * (turn - 1)}"' if turn else ""
 
 
 def _text(name: str) -> str:

@@ -105,6 +105,18 @@ def test_a_single_number_and_a_run_without_validation_have_their_panels(tmp_path
     ]
 
 
+def test_no_two_runs_look_alike(tmp_path: Path) -> None:
+    names = [f"run {number}" for number in range(20)]
+    for name in names:
+        run_in(tmp_path / name, updates=2)
+    assert curves(tmp_path, *names).returncode == 0
+    picture = ElementTree.parse(tmp_path / "curves.svg")
+    legend = [path.attrib for path in picture.iter(f"{SVG}path") if path.attrib["d"].endswith("h24")]
+    lines = [line.attrib for line in picture.iter(f"{SVG}polyline") if line.attrib["data-key"] == "valid_bleu"]
+    for drawn_as in (legend, lines):
+        assert len({(own["class"], own.get("stroke-dasharray")) for own in drawn_as}) == len(names)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
