@@ -25,7 +25,7 @@ generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(WORK)/text/$(T
 ifdef SCORES
 .PHONY: score
 score: $(RUN)/scores.txt
-	@cat $<
+	@$(if $(shown),true,cat $<)
 endif
 
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
@@ -65,5 +65,6 @@ $(RUN)/trained: $(RUN)/begun
 $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
 	$(average)
 
+# What makes the scores shows them as well, so that `score` need not.
 $(RUN)/scores.txt: $(RUN)/averaged.pt $(RUN)/generate.command
-	$(generate) 2>&1 | tee $@
+	$(generate) 2>&1 | tee $@$(eval shown := yes)

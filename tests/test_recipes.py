@@ -37,7 +37,7 @@ def recipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(recipe: Path, tmp_path: Path) -> Make:
-    """Run make, with variables like BEAM=4; returns which commands it called."""
+    """Run make, with variables like BEAM=4; returns which commands it called. The file `said` has what it said."""
     (tmp_path / "bin").mkdir()
     for name, body in COMMANDS.items():
         script = tmp_path / "bin" / f"nmt-{name}"
@@ -52,6 +52,7 @@ def make(recipe: Path, tmp_path: Path) -> Make:
             ["make", "FOLDER=text", *variables], cwd=recipe, env=environment, capture_output=True, timeout=PATIENCE
         )
         assert done.returncode == code, done.stderr.decode()
+        (recipe / "said").write_bytes(done.stdout)
         return (recipe / "called").read_text().split()
 
     return run
@@ -64,6 +65,12 @@ def checkpoints(recipe: Path) -> set[str]:
 def test_what_is_done_is_not_done_again(make: Make) -> None:
     assert make() == ALL
     assert make() == []
+
+
+def test_the_scores_are_shown_once_be_they_new_or_not(make: Make, recipe: Path) -> None:
+    for _ in range(2):
+        make()
+        assert (recipe / "said").read_text().count("BLEU = 36") == 1
 
 
 @pytest.mark.parametrize(
