@@ -47,7 +47,10 @@ def test_attention_is_the_mean_over_the_heads_of_a_layer(
 
 def test_words_are_counted_by_the_spaces_before_pieces(tokenizer: Tokenizer) -> None:
     assert word_numbers([" the", " d", "og", " runs"]) == [0, 1, 1, 2]
-    assert word_numbers(["the", " ", "", "dog"]) == [0, 0, 0, 1]
+    assert word_numbers(["the", " ", "", "dog"]) == [0, 1, 1, 1]
+    assert word_numbers([" ", "", "", "犬", " ", "", "猫", " "]) == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert word_numbers([" a", "", "é", "", "ß", " b"]) == [0, 0, 0, 0, 0, 1]
+    assert word_numbers(["the ", "dog "]) == [0, 1]
     assert word_numbers([]) == []
     segmented = SpaceTokenizer(Vocabulary([*SPECIALS, "a@@", "b", "c"]))
     assert word_numbers(segmented.surfaces([6, 4, 5, 4, 4, 6])) == [0, 1, 1, 2, 2, 2]

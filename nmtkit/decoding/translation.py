@@ -1,7 +1,7 @@
 """What a line becomes: text, scores and alignments, of the hypotheses that were found for it or for its parts."""
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -64,10 +64,17 @@ class SourcePieces:
 
 
 def word_numbers(surfaces: Sequence[str]) -> list[int]:
-    """The number of the word, from 0, that each piece ends in; `surfaces` are what the pieces add to the text."""
+    """The number of the word, from 0, that each piece ends in; `surfaces` are what the pieces add to the text.
+
+    What adds but a space, or nothing yet, as the first bytes of a character, belongs to the word that follows.
+    """
     ends = accumulate(map(len, surfaces))
     starts = [word.start() for word in re.finditer(r"\S+", "".join(surfaces))]
-    return [max(0, bisect_left(starts, end) - 1) for end in ends]
+    counts = (
+        bisect_left(starts, end) if surface.strip() else bisect_right(starts, end)
+        for surface, end in zip(surfaces, ends, strict=True)
+    )
+    return [max(0, count - 1) for count in counts]
 
 
 def compose(
