@@ -6,10 +6,11 @@ from itertools import accumulate
 
 # Where the text may be parted, the better places last. Scripts that set no spaces end a sentence by the mark alone.
 _CLOSING = r"[\"'”’»›)\]}」』）】》〉]*"
+_ENDING = r"[.!?…؟۔।॥։።፧፨།။។៕]"  # a run of them is looked at from its beginning only
 _PLACES = [
     re.compile(r"(?=\s)"),
     re.compile(rf"[,;:–—،؛፣፤]{_CLOSING}(?=\s)|[、，；：]{_CLOSING}"),
-    re.compile(rf"[.!?…؟۔।॥։።፧፨།။។៕]+{_CLOSING}(?=\s)|[。！？｡．]+{_CLOSING}"),
+    re.compile(rf"(?<!{_ENDING}){_ENDING}+{_CLOSING}(?=\s)|[。！？｡．]+{_CLOSING}"),
 ]
 _UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]")  # Chinese and Japanese
 
