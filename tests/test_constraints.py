@@ -1,6 +1,8 @@
 """Terms that must come: against all outputs that have them, and against the beams of beams written out."""
 
+import gc
 import itertools
+import weakref
 
 import pytest
 from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, all_outputs, ids_of, score, source
@@ -24,6 +26,19 @@ def progress(ids: Prefix, terms: tuple[Prefix, ...]) -> int:
     missing = [term for term in terms if not has(ids, term)]
     begun = [n for term in missing for n in range(len(term)) if n <= len(ids) and ids[len(ids) - n :] == term[:n]]
     return sum(len(term) for term in terms if has(ids, term)) + max(begun, default=0)
+
+
+def test_terms_of_a_sentence_that_is_done_leave_the_memory_without_a_garbage_collector() -> None:
+    """Workers have none."""
+    gc.disable()
+    try:
+        terms = Terms([(A, B)])
+        terms.advances(terms.start)
+        left = weakref.ref(terms)
+        del terms
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("terms", TERMS)

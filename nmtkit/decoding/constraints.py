@@ -8,7 +8,6 @@ Letters as in `strategies`; L progress that is still to be made from 0, A tokens
 """
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ class Terms:
     def __init__(self, terms: Sequence[tuple[int, ...]]) -> None:
         self.start: State = frozenset(terms), ()
         self.total = sum(map(len, self.start[0]))
-        self.advances = cache(self._advances)
+        self._advances: dict[State, dict[int, int]] = {}
 
     def progress(self, state: State) -> int:
         """Tokens that are there, of `total`."""
@@ -41,16 +40,20 @@ class Terms:
         lengths = (n for n in range(len(end), 0, -1) for term in missing if len(term) > n and end[-n:] == term[:n])
         return missing, end[len(end) - next(lengths, 0) :]
 
-    def _advances(self, state: State) -> dict[int, int]:
+    def advances(self, state: State) -> dict[int, int]:
         """The tokens that begin a term or take one further, with the progress after them."""
+        if state not in self._advances:
+            self._advances[state] = {token: self.progress(self.follow(state, token)) for token in self._leading(state)}
+        return self._advances[state]
+
+    def _leading(self, state: State) -> set[int]:
         missing, begun = state
-        tokens = {
+        return {
             term[n]
             for term in missing
             for n in range(len(term))
             if n <= len(begun) and begun[len(begun) - n :] == term[:n]
         }
-        return {token: self.progress(self.follow(state, token)) for token in tokens}
 
 
 class Constrained:
