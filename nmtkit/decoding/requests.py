@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from unicodedata import category
 
 from nmtkit.decoding.config import RequestConfig
 from nmtkit.decoding.reading import WHOLE
@@ -92,8 +93,10 @@ class Glossary:
 
     def __init__(self, entries: dict[str, str]) -> None:
         self._entries = entries
-        longest_first = sorted(entries, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(_whole, longest_first)) or r"(?!)")
+        lengths: dict[str, set[int]] = {}
+        for term in entries:
+            lengths.setdefault(term[0], set()).add(len(term))
+        self._longest_first = {first: sorted(own, reverse=True) for first, own in lengths.items()}
 
     @classmethod
     def read(cls, path: Path) -> "Glossary":
@@ -113,11 +116,27 @@ class Glossary:
 
     def terms(self, text: str) -> list[str]:
         """The target terms of those in a text, as whole words; of terms that overlap the first and longest counts."""
-        return [self._entries[found] for found in self._pattern.findall(text)]
+        found, place = [], 0
+        while place < len(text):
+            term = self._term_at(text, place)
+            if term is not None:
+                found.append(self._entries[term])
+            place += len(term or " ")
+        return found
+
+    def _term_at(self, text: str, place: int) -> str | None:
+        """The longest term that begins there and stands by itself."""
+        candidates = (text[place : place + length] for length in self._longest_first.get(text[place], ()))
+        return next((term for term in candidates if term in self._entries and _stands_alone(term, text, place)), None)
 
 
-def _whole(term: str) -> str:
-    """A pattern for a term that stands by itself."""
-    before = "" if _UNSPACED.match(term[0]) else r"(?<!\w)"
-    after = "" if _UNSPACED.match(term[-1]) else r"(?!\w)"
-    return before + re.escape(term) + after
+def _stands_alone(term: str, text: str, place: int) -> bool:
+    """Whether no word goes on beyond either end of a term that stands at a place in a text."""
+    end = place + len(term)
+    neighbours = ((term[0], text[place - 1 : place]), (term[-1], text[end : end + 1]))
+    return not any(_is_of_word(beside) and not _UNSPACED.match(edge) for edge, beside in neighbours)
+
+
+def _is_of_word(character: str) -> bool:
+    """Whether it is a letter, a digit, or a mark on one (a vowel of Indic scripts, an accent), which `re` has not."""
+    return character.isalnum() or character == "_" or (character != "" and category(character)[0] == "M")
