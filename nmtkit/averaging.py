@@ -29,20 +29,24 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     """The `count` best checkpoints of a training run, oldest first; with `until`, none after that update.
 
     Best by the value that each checkpoint recorded and the run judged by: the lowest validation loss, or the highest
-    validation BLEU; of equal ones the newer. Raises UserError if there are fewer.
+    validation BLEU; of equal ones the newer. Raises UserError if there are fewer, or if they were not judged alike.
     """
     judged: list[tuple[float, int, Path]] = []
     metrics = set()
+    splits = set()
     for update, path in _up_to(folder, until):
         progress = read_progress(path)
         metric = progress.get("best_metric")
         if metric is not None and progress.get(metric) is not None:
             metrics.add(metric)
+            splits.add(frozenset(progress.get("validation_data", {}).items()))
             judged.append((progress[metric], update, path))
     if len(metrics) > 1:
         raise UserError(
             f"--best: the checkpoints in {folder} were judged by {' and '.join(sorted(metrics))}: list them"
         )
+    if len(splits) > 1:
+        raise UserError(f"--best: the checkpoints in {folder} were judged on different validation splits: list them")
     if len(judged) < count:
         raise UserError(f"--best {count}: {_shortage(folder, len(judged), until)} with a validation value")
     sign = -1 if metrics == {"valid_bleu"} else 1

@@ -115,6 +115,16 @@ def test_best_means_the_lowest_loss_or_the_highest_bleu(folder: Path) -> None:
     assert updates(best_checkpoints(folder, 4)) == [10, 20, 30, 100]
 
 
+def test_values_on_different_validation_splits_are_not_compared(folder: Path) -> None:
+    for update in (30, 40, 100):
+        checkpoint = load_checkpoint(folder / f"checkpoint_{update}.pt")
+        checkpoint.progress["validation_data"] = {"valid.en": "of another text"}
+        save_checkpoint(folder / f"checkpoint_{update}.pt", checkpoint)
+    with pytest.raises(UserError, match=r"--best: the checkpoints in .* different validation splits: list them"):
+        best_checkpoints(folder, 1)
+    assert updates(best_checkpoints(folder, 1, until=20)) == [20]
+
+
 def test_fewer_checkpoints_than_asked_for_are_an_error(folder: Path) -> None:
     with pytest.raises(UserError, match=r"--last 4: .* has only 3 checkpoints up to update 30"):
         last_checkpoints(folder, 4, until=30)
