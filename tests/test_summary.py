@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +16,17 @@ from torch import Tensor
 
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.training.config import StopConfig
+from nmtkit.training.config import CheckpointConfig, StopConfig, TrainingOptions
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.state import RunState
-from nmtkit.training.summary import Pace, count_parameters, describe_model, duration, idle_devices
+from nmtkit.training.summary import (
+    Pace,
+    count_parameters,
+    describe_checkpoints,
+    describe_model,
+    duration,
+    idle_devices,
+)
 
 D, F, W = 8, 12, 20
 SMALL = {"encoder_layers": 1, "decoder_layers": 2, "d_model": D, "d_ff": F, "heads": 2}
@@ -82,6 +91,17 @@ def test_the_size_of_a_checkpoint_is_foreseen(ema: float, train: Train, tmp_path
     foreseen = re.search(r"checkpoints: about ([\d.]+) MB each", lines)
     assert foreseen
     assert float(foreseen[1]) * 1e6 == pytest.approx((tmp_path / "checkpoint_1.pt").stat().st_size, rel=0.1)
+
+
+def test_checkpoints_that_are_there_need_no_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = model()
+    size = 12 * sum(parameter.numel() for parameter in small.parameters())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2.5 * size))
+    options = TrainingOptions(checkpoints=CheckpointConfig(save_dir=tmp_path, keep_last=2, keep_best=1))
+    assert "too little" in describe_checkpoints(small, options)
+    for update in (10, 20):
+        (tmp_path / f"checkpoint_{update}.pt").touch()
+    assert "too little" not in describe_checkpoints(small, options)
 
 
 def test_a_run_begins_with_a_summary_and_foresees_its_end(train: Train, tmp_path: Path) -> None:

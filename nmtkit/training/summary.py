@@ -8,6 +8,7 @@ import time
 import torch
 from torch import nn
 
+from nmtkit.checkpoint import list_checkpoints
 from nmtkit.data.corpus import Dataset
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import StopConfig, TrainingOptions
@@ -75,9 +76,10 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     kept = checkpoints.keep_last + checkpoints.keep_best
     size = _checkpoint_bytes(model, averaged=options.optimizer.ema > 0)
     free = shutil.disk_usage(existing_part(checkpoints.save_dir)).free
+    there = len(list_checkpoints(checkpoints.save_dir))
     return (
         f"checkpoints: about {_size(size)} each, up to {kept} of them in {checkpoints.save_dir} ({_size(free)} free)"
-        + ("" if free > (kept + 1) * size else ": too little for all of them")
+        + ("" if free > (kept + 1 - there) * size else ": too little for all of them")
     )
 
 
