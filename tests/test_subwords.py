@@ -17,14 +17,17 @@ from test_ranks import OPTIONS, TRAIN, assert_near, finish, start
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data import subwords
+from nmtkit.data.batch import Batch
 from nmtkit.data.batching import START, Batcher, Place
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
+from nmtkit.model.config import ModelConfig
 from nmtkit.spm_model import Kind, ModelType, read_model
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, train_sentencepiece
+from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import MemoryLimits
-from nmtkit.training.loader import Loader
+from nmtkit.training.loader import Loader, Work
 from nmtkit.training.ranks import Ranks
 from nmtkit.vocab import PAD, UNK, Vocabulary
 
@@ -299,6 +302,22 @@ def test_tokens_are_counted_as_drawn(dataset: Dataset) -> None:
     assert counted.target_tokens == sum(int((batch.tgt_out != PAD).sum()) for _, batch in share) > work.target_tokens
     assert counted.tokens == counted.target_tokens + sum(int((batch.src != PAD).sum()) for _, batch in share)
     assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for _, batch in share)
+
+
+def test_operations_are_counted_as_drawn(dataset: Dataset) -> None:
+    split = dataset.split("train")
+    batcher = Batcher(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
+    cost = Cost(ModelConfig(), len(dataset.target.vocab), split, Ranks(torch.device("cpu")), torch.float32)
+
+    def work_and_share(drawn: SubwordSampling | None) -> tuple[Work, list[tuple[int, Batch]]]:
+        work = next(Loader(split, batcher, 0, 1, 0, drawn).updates(START))
+        return work, work.share()
+
+    work, share = work_and_share(None)
+    assert cost.flops_as_drawn(share) == cost.flops(work.update)
+    _, drawn = work_and_share(sampling(dataset, rate=0.5))
+    tokens, more = (sum(batch.target_tokens for _, batch in each) for each in (share, drawn))
+    assert cost.flops_as_drawn(drawn) / cost.flops(work.update) == pytest.approx(more / tokens, rel=0.1)
 
 
 def test_a_run_with_sampled_subwords_goes_on_as_if_never_stopped(train: Train, tmp_path: Path) -> None:

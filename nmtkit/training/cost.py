@@ -1,13 +1,17 @@
 """What a run costs in floating-point operations, and how much of its devices' rated speed it makes use of."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
+from nmtkit.data.batch import Batch
 from nmtkit.data.batching import Update
 from nmtkit.data.corpus import Split
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
 from nmtkit.training.ranks import Ranks
+from nmtkit.vocab import PAD
 
 
 class Cost:
@@ -16,8 +20,7 @@ class Cost:
     def __init__(
         self, config: ModelConfig, target_size: int, split: Split, ranks: Ranks, precision: torch.dtype
     ) -> None:
-        self.config, self.target_size, self.split = config, target_size, split
-        self.devices = ranks.size
+        self.config, self.target_size, self.split, self.ranks = config, target_size, split, ranks
         self.device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type
         self.half = precision != torch.float32
 
@@ -27,16 +30,22 @@ class Cost:
         lengths = self.split.source.lengths[indices], self.split.target.lengths[indices]
         return training_flops(self.config, self.target_size, *lengths)
 
+    def flops_as_drawn(self, share: Sequence[tuple[int, Batch]]) -> int:
+        """The same where subwords are drawn, and lengths known only from the micro-batches of each rank. Collective."""
+        lengths = [[(side != PAD).sum(1).numpy() for side in (batch.src, batch.tgt_out)] for _, batch in share]
+        (flops,) = self.ranks.sum([sum(training_flops(self.config, self.target_size, *sides) for sides in lengths)])
+        return int(flops)
+
     def utilization(self, flops: int, seconds: float) -> float | None:
         """The share of the devices' rated operations; None where the rate of such a device is not known."""
         peak = peak_flops(self.device, self.half)
-        return None if peak is None else flops / (seconds * peak * self.devices)
+        return None if peak is None else flops / (seconds * peak * self.ranks.size)
 
     def describe(self, flops: int, minutes: float) -> str:
         """The whole run's cost, in one line; also as in Table 2 of the paper where that can be told."""
         rates = rates_of(self.device)
         as_in_paper = ""
         if rates is not None:
-            estimate = table2_flops(60 * minutes, self.devices, rates.single * 1e12)
+            estimate = table2_flops(60 * minutes, self.ranks.size, rates.single * 1e12)
             as_in_paper = f"; {estimate:.2g} as in the paper's Table 2 (time × devices × {rates.single:g} TFLOPS)"
         return f"cost: {flops:.2g} floating-point operations by the model's own count{as_in_paper}"

@@ -186,8 +186,9 @@ class Trainer:
         start = time.perf_counter()
         work = next(updates)
         share = work.share()
+        flops = self.cost.flops(work.update)
         if self.loader.sampling is not None:
-            work = work.counted(share, self.ranks)
+            work, flops = work.counted(share, self.ranks), self.cost.flops_as_drawn(share)
         state, window = self.state, self.window
         if not self.updates_an_epoch:
             logger.info("%s", describe_plan(work))
@@ -209,7 +210,6 @@ class Trainer:
             raise self.ranks.shared(self._diverged(work, share))
         window.tokens += work.tokens
         window.padded_tokens += work.padded_tokens
-        flops = self.cost.flops(work.update)
         window.flops, state.flops = window.flops + flops, state.flops + flops
         window.seconds += time.perf_counter() - start
 
