@@ -21,7 +21,7 @@ def staged_folder(destination: Path, may_replace: Callable[[Path], bool]) -> Ite
     Raises UserError when the destination is taken, cannot be made, or is being written by another process;
     RunError when writing fails.
     """
-    destination = destination.resolve()
+    destination = _real(destination)
     staging = destination.with_name(f".{destination.name}.partial")
     replaced = destination.with_name(f".{destination.name}.replaced")
     with _locked(staging, destination):
@@ -49,15 +49,25 @@ def _is_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> bool:
     return folder.is_dir() and (not any(folder.iterdir()) or may_replace(folder))
 
 
+def _real(path: Path) -> Path:
+    """Where links lead; Path.resolve raises what is no OSError where they lead in a circle."""
+    return Path(os.path.realpath(path))
+
+
+def _file(path: Path) -> Path:
+    """The same for a file to write, but for what is no ordinary one: /dev/stdout leads to a pipe, which has no name."""
+    return path if path.exists() and not path.is_file() else _real(path)
+
+
 def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
     """Raise UserError where `staged_file` could not make this file, or it is one of those that it is to be made of: to
     know it before the work, and not after."""
-    destination = destination.resolve()
+    destination = _file(destination)
     staging, direct = _staging(destination)
     if direct and not destination.is_dir():
         return  # to open a pipe would be to use it
     for source in sources:
-        if source.resolve() == destination:
+        if _real(source) == destination:
             raise UserError(f"{source} is read, and what is made of it would take its place: choose another output")
     _open_staging(staging, destination).close()
     staging.unlink()
@@ -70,7 +80,7 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
     What is no ordinary file (a pipe, /dev/null) is written directly. Raises UserError when the destination cannot be
     made, RunError when writing fails.
     """
-    destination = destination.resolve()
+    destination = _file(destination)
     staging, direct = _staging(destination)
     file = _open_staging(staging, destination)
     try:
@@ -111,7 +121,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
     left. What is no ordinary file is written directly. Raises UserError when the destination cannot be made or gone on
     with, or is being written by another process; RunError when writing fails.
     """
-    destination = destination.resolve()
+    destination = _file(destination)
     if destination.exists() and not destination.is_file():
         if resume:
             raise UserError(f"--resume: {destination} is no ordinary file, so nothing of it was kept")

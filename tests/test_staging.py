@@ -1,12 +1,13 @@
 """A folder that appears whole or not at all."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from nmtkit.errors import RunError, UserError
-from nmtkit.staging import resumable_file, staged_folder
+from nmtkit.staging import check_writable, resumable_file, staged_file, staged_folder
 
 
 def always(folder: Path) -> bool:
@@ -141,3 +142,26 @@ def test_two_processes_do_not_write_the_same_file(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="another process"), resumable_file(tmp_path / "out", False):
             pass
     assert (tmp_path / "out").read_bytes() == b"first"
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="pipes have no names here")
+def test_a_pipe_without_a_name_is_written_directly() -> None:
+    """As /dev/stdout is one, and what a shell puts in the place of >(…)."""
+    reader, writer = os.pipe()
+    pipe = Path(f"/dev/fd/{writer}")
+    check_writable(pipe)
+    with resumable_file(pipe, False) as file:
+        file.write(b"one ")
+    with staged_file(pipe) as file:
+        file.write(b"two")
+    os.close(writer)
+    with os.fdopen(reader, "rb") as read:
+        assert read.read() == b"one two"
+
+
+def test_links_that_lead_in_a_circle_are_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    check_writable(tmp_path / "loop", [tmp_path / "loop" / "source"])
+    with staged_file(tmp_path / "loop") as file:
+        file.write(b"a file now")
+    assert (tmp_path / "loop").read_bytes() == b"a file now"
