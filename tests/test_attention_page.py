@@ -151,6 +151,18 @@ def test_the_command_writes_the_page_beside_the_translations(
                     assert not expected[row:].any()
 
 
+def test_the_page_goes_to_stdout_where_the_translations_do_not(
+    run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    options = ("--checkpoint", tiny_checkpoint, *OPTIONS, "--output", tmp_path / "out", "--attention-html", "-")
+    done = run_here("nmt-generate", *options, input=b"the dog\n")
+    assert done.returncode == 0, done.stderr.decode()
+    (tmp_path / "page.html").write_bytes(done.stdout)
+    assert data_in(tmp_path / "page.html")["sentences"][0]["text"] == "the dog"
+    assert (tmp_path / "out").read_text().count("\n") == 1
+    assert not Path("-").exists()
+
+
 def test_given_translations_are_shown(run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "given").write_text("der hund\n", encoding="utf-8")
     page = tmp_path / "page.html"
@@ -165,14 +177,23 @@ def test_given_translations_are_shown(run_here: Run, tiny_checkpoint: Path, tmp_
         (["--checkpoint", "CHECKPOINT"], b"a dog\n", "--attention-html shows one model"),
         (["--output", "out", "--resume"], b"a dog\n", "--resume does not see the lines"),
         ([], b"a dog\n" * (PAGE_LINES + 1), f"--attention-html shows at most {PAGE_LINES} lines"),
+        (["--attention-html", "-"], b"a dog\n", "the translations go to stdout too"),
+        (["--output", "page.html"], b"a dog\n", "--output and --attention-html are one file, page.html"),
         ([], b"\n\n", "there are blank lines only"),
         (["--serve", "0"], b"", "--attention-html has no effect with --serve"),
         (["--max-source-tokens", "3", "--overlong", "split"], b"the dog runs on the street\n", "this one was split"),
     ],
 )
 def test_what_the_page_cannot_show_is_refused(
-    options: list[str], text: bytes, message: str, run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+    options: list[str],
+    text: bytes,
+    message: str,
+    run_here: Run,
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     given = [tiny_checkpoint if option == "CHECKPOINT" else option for option in options]
     page = tmp_path / "page.html"
     done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, "--attention-html", page, *given, input=text)

@@ -42,7 +42,7 @@ from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger
 from nmtkit.model.config import WeightsConfig
 from nmtkit.serving.config import ServeConfig
-from nmtkit.staging import check_writable, resumable_file
+from nmtkit.staging import check_writable, resumable_file, staged_file
 from nmtkit.text import is_ordinary, read_lines, read_raw_lines, read_raw_stdin
 from nmtkit.wording import counted
 
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from nmtkit.data.corpus import Split
     from nmtkit.decoding.translation import Translation
     from nmtkit.decoding.translator import Translator
+
+
+DASH = Path("-")  # stdin or stdout, as with other tools
 
 
 @command("nmt-generate")
@@ -122,7 +125,7 @@ def main(
     layout = "log_prob" if asked.score is not None and result.format == "text" else result.format
 
     from nmtkit.checkpoint import load_checkpoint
-    from nmtkit.decoding.attention_page import at_most_a_page, write_attention_page
+    from nmtkit.decoding.attention_page import at_most_a_page, attention_page
     from nmtkit.decoding.engine import precision_in_use
     from nmtkit.decoding.translator import Translator
 
@@ -159,16 +162,16 @@ def main(
     if result.attention_html is not None:
         attentions = map(translator.attention_of, (own for own in shown if own.candidates[0].tokens))
         languages = (loaded[0].source_language, loaded[0].target_language)
-        write_attention_page(result.attention_html, attentions, languages)
+        _write_page(result.attention_html, attention_page(attentions, languages))
     if references is not None:
         _evaluate(best, references, evaluation, loaded[0].target_language)
 
 
 def _standard_streams(source: InputConfig, result: OutputConfig) -> tuple[InputConfig, OutputConfig]:
-    """`-` for a file is stdin or stdout, as with other tools."""
-    if source.input == Path("-"):
+    """`-` in the place of --input and --output is as if they were not given."""
+    if source.input == DASH:
         source = replace(source, input=None)
-    if result.output == Path("-"):
+    if result.output == DASH:
         result = replace(result, output=None)
     return source, result
 
@@ -194,6 +197,8 @@ def _check_usage(
         raise UserError("--shard sees a part of the text: score the parts when they are joined")
     if result.attention_html is not None and models > 1:
         raise UserError("--attention-html shows one model: give one --checkpoint (nmt-average makes one of several)")
+    if result.attention_html == DASH and result.output is None:
+        raise UserError("--attention-html -: the translations go to stdout too: give the page a file, or --output FILE")
     if result.resume and result.attention_html is not None:
         raise UserError("--resume does not see the lines that were translated before, which --attention-html shows")
     if result.resume and scores:
@@ -201,10 +206,14 @@ def _check_usage(
 
 
 def _check_results(result: OutputConfig, read: Iterable[Path | None]) -> None:
-    """Refuse results that cannot be written, or would take the place of what is `read`."""
+    """Refuse results that cannot be written, or would take the place of what is `read` or of each other."""
+    sources = [path for path in read if path is not None]
     for path in (result.output, result.attention_html):
-        if path is not None:
-            check_writable(path, [source for source in read if source is not None])
+        if path is not None and path != DASH:
+            check_writable(path, sources)
+    output, page = (path and os.path.realpath(path) for path in (result.output, result.attention_html))
+    if page is not None and page == output:
+        raise UserError(f"--output and --attention-html are one file, {result.output}: give each its own")
 
 
 def _check_serving(dataset: Path | None, search: SearchConfig, asked: RequestConfig) -> None:
@@ -397,6 +406,12 @@ def _stdout() -> Iterator[BinaryIO]:
     except OSError as error:
         abandon_stdout()
         raise RunError(f"cannot write to stdout: {error.strerror or error}") from error
+
+
+def _write_page(path: Path, page: bytes) -> None:
+    with _stdout() if path == DASH else staged_file(path) as file:
+        file.write(page)
+        file.flush()
 
 
 def _evaluate(best: list[str], references: list[str], evaluation: EvaluationConfig, language: str) -> None:

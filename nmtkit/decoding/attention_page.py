@@ -39,7 +39,14 @@ class Attention:
 def write_attention_page(
     path: str | Path, attentions: Iterable[Attention], languages: tuple[str, str] = ("", "")
 ) -> None:
-    """Write the page for some sentences; the codes of their `languages` let a browser choose the right glyphs.
+    """Write the `attention_page` for some sentences. Raises UserError where the file cannot be made."""
+    page = attention_page(attentions, languages)
+    with staged_file(Path(path)) as file:
+        file.write(page)
+
+
+def attention_page(attentions: Iterable[Attention], languages: tuple[str, str] = ("", "")) -> bytes:
+    """The page for some sentences; the codes of their `languages` let a browser choose the right glyphs.
 
     Raises UserError where they are more than a page takes, or none at all.
     """
@@ -58,9 +65,8 @@ def write_attention_page(
         raise UserError("a page of attention needs a sentence, and there are blank lines only")
     data = json.dumps({"languages": languages, "sentences": sentences}, separators=(",", ":"))
     before, after = _TEMPLATE.read_text(encoding="utf-8").split(_PLACE)
-    with staged_file(Path(path)) as file:
-        # no text of a sentence can end the script that it stands in, or open a comment there
-        file.write((before + data.replace("<", r"\u003c") + after).encode())
+    # no text of a sentence can end the script that it stands in, or open a comment there
+    return (before + data.replace("<", r"\u003c") + after).encode()
 
 
 def at_most_a_page(chunks: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
