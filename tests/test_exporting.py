@@ -149,6 +149,8 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run
     assert checkpoint("--force").returncode == 0
     itself = ("--to", "checkpoint", "--output", tmp_path / "model.pt", "--force")
     assert "is what is exported" in refusal(run_here("nmt-export", tmp_path / "model.pt", *itself))
+    assert "cannot read" in refusal(run_here("nmt-export", tmp_path / "missing.pt", *itself))
+    assert "Choose from: ctranslate2, safetensors" in refusal(run_here("nmt-export", "a.pt", "--output", "b"))
     (tmp_path / "model.pt").write_bytes(b"a thesis")
     assert "exists and is no checkpoint" in refusal(checkpoint("--force"))
     assert (tmp_path / "model.pt").read_bytes() == b"a thesis"

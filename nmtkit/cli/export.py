@@ -60,7 +60,7 @@ def main(
 
     check_free(output, export.force)
     if target == CHECKPOINT and output.exists():
-        if output.samefile(checkpoint):
+        if checkpoint.exists() and output.samefile(checkpoint):
             raise UserError(f"--output {output} is what is exported: choose another, the state of its training is lost")
         try:
             read_progress(output)
