@@ -1,6 +1,7 @@
 """What must not come and what must: against a search that asks about every prefix, and worked by hand."""
 
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -116,6 +117,13 @@ def test_the_forms_of_the_length_penalty(form: str, penalty: float) -> None:
     (two,) = [h for h in found if h.ids == [A, C]]
     assert two.score == pytest.approx(sum(two.token_log_probs) / penalty, rel=1e-5)
     assert len(found) == 85
+
+
+def test_no_length_penalty_is_too_much() -> None:
+    for form in ("gnmt", "power"):
+        config = SearchConfig(beam=2, length_penalty=500, length_penalty_form=form, max_len_b=20)
+        (found,) = search(RandomModel(3), source(3), config)
+        assert math.isfinite(found[0].score)
 
 
 @pytest.mark.parametrize("form", ["power", "none"])

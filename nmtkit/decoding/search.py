@@ -235,7 +235,7 @@ def length_penalties(config: SearchConfig, most: int) -> Tensor:
     if config.length_penalty_form == "none":
         return torch.ones_like(counts).float()
     base = counts if config.length_penalty_form == "power" else (5 + counts) / 6
-    return (base**config.length_penalty).float()
+    return (base**config.length_penalty).clamp(max=torch.finfo(torch.float32).max).float()
 
 
 def _strategy(config: SearchConfig, src: Tensor, longest: int, demands: Sequence[Demands]) -> Strategy:
