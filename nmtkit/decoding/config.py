@@ -18,7 +18,7 @@ class SearchConfig(Config):
 
     heading: ClassVar[str] = "Search"
 
-    beam: int = option(4, min=1, help="Hypotheses kept for each sentence; 1 is greedy search.")
+    beam: int = option(4, min=1, max=10**6, help="Hypotheses kept for each sentence; 1 is greedy search.")
     length_penalty: float = option(
         0.6,
         min=0.0,
@@ -41,6 +41,7 @@ class SearchConfig(Config):
     nbest: int = option(
         1,
         min=1,
+        max=10**6,
         help="Hypotheses shown for each sentence, best first; at most --beam, or as many as --sampling is to draw.",
     )
     no_repeat_ngram: int | None = option(None, min=1, metavar="N", help="No N tokens come twice in one output.")
@@ -149,7 +150,11 @@ class StreamConfig(Config):
         4096, min=1, help="Size of a batch in source tokens, padding counted; a longer sentence is a batch by itself."
     )
     buffer: int = option(
-        4096, min=1, metavar="LINES", help="Lines read ahead and sorted by length; memory is bounded by this."
+        4096,
+        min=1,
+        max=10**9,
+        metavar="LINES",
+        help="Lines read ahead and sorted by length; memory is bounded by this.",
     )
     max_source_tokens: int = option(
         1024, min=1, help="What is longer, --overlong decides on; a warning tells how many lines there were."
