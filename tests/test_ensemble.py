@@ -73,6 +73,12 @@ def test_other_vocabularies_are_refused(make_checkpoint: MakeCheckpoint) -> None
         Translator.of([one, replace(make_checkpoint(2), source=words, target=words)], ENGINE)
 
 
+def test_other_languages_are_refused(make_checkpoint: MakeCheckpoint) -> None:
+    one, back = make_checkpoint(1), replace(make_checkpoint(2), source_language="de", target_language="en")
+    with pytest.raises(UserError, match="number 2 translates de-en, not en-de"):
+        Translator.of([one, back], ENGINE)
+
+
 def test_several_checkpoints_are_an_ensemble_for_workers_too(
     make_checkpoint: MakeCheckpoint, tmp_path: Path, run_here: Run
 ) -> None:

@@ -1,20 +1,25 @@
 """What is asked for beside a line: prefixes, scores of given translations, the files and the glossary."""
 
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig
+from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.requests import Companions, Glossary
 from nmtkit.decoding.search import search
-from nmtkit.errors import UserError
-from nmtkit.vocab import EOS
+from nmtkit.errors import RunError, UserError
+from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.vocab import EOS, SPECIALS, Vocabulary
 
 SEARCH = SearchConfig(beam=3, nbest=3, max_len_b=4)
 LINES = ["the dog runs on the street", "", "a cat", "die katze läuft"]
@@ -73,8 +78,16 @@ def test_the_translator_scores_text(translator: Translator) -> None:
 def test_a_target_longer_than_the_positions_is_refused(make_checkpoint: Callable[..., Checkpoint]) -> None:
     checkpoint = make_checkpoint(positions="learned", max_positions=9)
     translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
-    with pytest.raises(UserError, match="positions for 8"):
+    with pytest.raises(UserError, match=r"of 'a dog' has \d+ pieces, the model has positions for 8: shorten"):
         translator.score(["a dog"], ["hund " * 20])
+
+
+def test_scores_that_are_no_numbers_are_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    checkpoint = make_checkpoint()
+    checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
+    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+    with pytest.raises(RunError, match="no finite probabilities"):
+        translator.score(["a dog"], ["ein hund"])
 
 
 # Prefixes --------------------------------------------------------------------------------------------------------
@@ -88,6 +101,24 @@ def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
     assert texts[1] == ""
     assert texts[2] == translator.translate(["a cat"], beam=2, max_len_b=3)[0]
     assert texts[3].startswith("die")
+
+
+def test_a_prefix_that_cannot_be_spelled_is_told_of(
+    make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = make_checkpoint()
+    words = Vocabulary([*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 4))])
+    checkpoint.source = checkpoint.target = SpaceTokenizer(words)
+    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+    requests: list[str | Request] = [
+        Request("w1", prefix="w2 never"),
+        Request("w2", prefix="w3"),
+        Request("w3", prefix="seen"),
+    ]
+    assert translator.translate(requests, beam=2, max_len_b=3)[0].startswith("w2 <unk>")
+    assert caplog.messages == [
+        "2 lines with a prefix that the model has no pieces for: unknown ones stand in its place"
+    ]
 
 
 def test_a_request_without_more_is_its_line(translator: Translator) -> None:
@@ -141,6 +172,32 @@ def test_a_glossary_finds_whole_words_the_longest_first() -> None:
     assert Glossary({}).terms("a dog") == []
 
 
+def test_marks_on_letters_belong_to_the_word() -> None:
+    glossary = Glossary({"कमल": "Lotus", "cafe": "Lokal", "ไทย": "Thai", "犬": "Hund"})
+    assert glossary.terms("कमल, कमला") == ["Lotus"]  # a flower; a name, by a vowel sign more
+    assert glossary.terms("cafe cafe\u0301") == ["Lokal"]  # a letter with an accent of its own
+    assert glossary.terms("ประเทศไทยและ子犬") == ["Thai", "Hund"]
+
+
+@hypothesis.given(
+    entries=st.dictionaries(st.text("ab _", min_size=1, max_size=4).filter(str.strip), st.just("x"), max_size=6),
+    text=st.text("ab _.", max_size=12),
+)
+def test_terms_are_those_that_a_regular_expression_finds(entries: dict[str, str], text: str) -> None:
+    entries = {term: term.upper() for term in entries}
+    longest_first = sorted(entries, key=len, reverse=True)
+    pattern = "|".join(rf"(?<!\w){re.escape(term)}(?!\w)" for term in longest_first) or "(?!)"
+    assert Glossary(entries).terms(text) == [entries[term] for term in re.findall(pattern, text)]
+
+
+def test_a_large_glossary_takes_no_time_to_speak_of() -> None:
+    """A line took as long as its translation, as each of its characters was compared with each term."""
+    glossary = Glossary({f"term {number}": "x" for number in range(20_000)})
+    start = time.process_time()
+    assert glossary.terms("a term 7, no term 70000 " * 2000) == ["x"] * 2000
+    assert time.process_time() - start < 5
+
+
 @pytest.mark.parametrize(
     ("text", "words"), [("dog\n", "line 1"), ("a\tb\n\ndog\t\n", "line 3"), ("a\tb\na\tc\n", "'a'")]
 )
@@ -156,4 +213,13 @@ def test_terms_that_cannot_be_had_cost_no_line(translator: Translator, caplog: p
     plain = translator.translate(["a dog", "a cat"], beam=2, max_len_b=3, ban=("hund",))
     assert texts[:2] == plain
     assert "katze" in texts[2]
-    assert "1 line translated without the terms that must come" in caplog.text
+    assert caplog.messages == ["1 line translated without the terms that must come: other options forbid them"]
+
+
+def test_lines_without_their_terms_are_counted_over_all_batches(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = [Request(line, terms=("hund",)) for line in ("a dog", "", "the dog runs", "a cat")]
+    config = SearchConfig(beam=2, max_len_b=3, ban=("hund",))
+    assert len(list(translator.stream(requests, config, StreamConfig(batch_tokens=1, buffer=2)))) == 4
+    assert caplog.messages == ["3 lines translated without the terms that must come: other options forbid them"]

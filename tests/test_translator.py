@@ -3,6 +3,7 @@
 import itertools
 import logging
 import multiprocessing
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -94,6 +95,14 @@ def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pyte
     assert caplog.messages == ["2 lines cut to the first 4 tokens (--max-source-tokens)"]
 
 
+def test_positions_that_bound_a_line_are_named(
+    make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = make_checkpoint(positions="learned", max_positions=9)
+    texts(Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32")), ["dog " * 50])
+    assert caplog.messages == ["1 line cut to the first 8 tokens (the model has positions for no more)"]
+
+
 def test_overlong_lines_are_translated_in_parts_and_joined(
     translator: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,6 +185,13 @@ def test_other_errors_of_the_search_are_not_taken_for_lack_of_memory(
     monkeypatch.setattr(engine, "search", lambda *_: torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError, match="size"):
         texts(translator, LINES)
+
+
+def test_workers_share_the_cores_that_there_are_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)), raising=False)
+    for workers, threads in ((1, 6), (2, 3), (4, 1), (8, 1)):
+        assert engine.Workers([], EngineConfig(workers=workers), "auto")._search.engine.threads == threads
 
 
 def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: Translator) -> None:

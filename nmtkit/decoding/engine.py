@@ -1,5 +1,6 @@
 """What runs the search: this process, or worker processes that have a model each."""
 
+import math
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +27,6 @@ from nmtkit.model.packing import inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import tokenizer_differences
-from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
 
 Model = Transformer | Ensemble
@@ -85,10 +85,15 @@ def precision_in_use(engine: EngineConfig) -> str:
 def load_models(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> Model:
     """The model of one checkpoint, or the ensemble of several, as `load_model` loads each.
 
-    Raises UserError where they do not have the same vocabularies.
+    Raises UserError where they do not have the same languages and vocabularies.
     """
     first, *others = checkpoints
     for number, other in enumerate(others, 2):
+        ours, theirs = (f"{one.source_language}-{one.target_language}" for one in (first, other))
+        if ours != theirs:
+            raise UserError(
+                f"no ensemble can be made of these checkpoints: number {number} translates {theirs}, not {ours}"
+            )
         for side in ("source", "target"):
             for difference in tokenizer_differences(side, getattr(first, side), getattr(other, side)):
                 raise UserError(f"no ensemble can be made of these checkpoints: number {number} differs, {difference}")
@@ -119,13 +124,17 @@ def search_batch(model: Model, batch: Batch) -> list[list[Hypothesis]]:
         if not is_out_of_memory(error):
             raise
         if len(batch.tasks) == 1:
-            raise RunError(
-                f"out of memory for one sentence of {len(batch.rows[0])} tokens: lower --max-source-tokens or --beam"
-            ) from error
+            raise RunError(_out_of_memory(batch.tasks[0])) from error
     _tell_of_halves()  # here, where what the failed search held has been freed
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
     return [found for part in halves for found in search_batch(model, part)]
+
+
+def _out_of_memory(task: Task) -> str:
+    if task.target is None:
+        return f"out of memory for one sentence of {len(task.row)} tokens: lower --max-source-tokens or --beam"
+    return f"out of memory to score a translation of {len(task.target)} tokens for one sentence of {len(task.row)}"
 
 
 @cache
@@ -140,6 +149,11 @@ def _search_at_once(model: Model, batch: Batch) -> list[list[Hypothesis]]:
         found = [[hypothesis] for hypothesis in score(model, batch.rows, targets, batch.config, device)]
     else:
         found = _found(model, batch, device)
+    if not all(nbest and math.isfinite(nbest[0].score) for nbest in found):
+        raise RunError(
+            "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
+            "for them (try fp32)"
+        )
     if batch.config.attends:
         return with_attention(members(model), batch.rows, found, batch.config.alignment_layer)
     return found
@@ -151,17 +165,9 @@ def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypoth
     found = search(model, pad(batch.rows).to(device), batch.config, longest_sequence(model), demands, batch.banned)
     lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
     if lost:
-        logger.warning(
-            "%s translated without the terms that must come: other options forbid them", counted(len(lost), "line")
-        )
         tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]
         for number, nbest in zip(lost, _found(model, replace(batch, tasks=tasks), device), strict=True):
             found[number] = nbest
-    if not all(found):
-        raise RunError(
-            "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
-            "for them (try fp32)"
-        )
     return found
 
 
@@ -186,7 +192,7 @@ class Workers:
     """
 
     def __init__(self, paths: Sequence[Path], engine: EngineConfig, weights: str) -> None:
-        share = max(1, (os.cpu_count() or 1) // engine.workers)
+        share = max(1, _cores() // engine.workers)
         self._search = _WorkerSearch(
             tuple(path.resolve() for path in paths), replace(engine, threads=engine.threads or share), weights
         )
@@ -209,6 +215,11 @@ class Workers:
                 raise
             finally:
                 self._reader = None
+
+
+def _cores() -> int:
+    """How many this process may use: fewer than the machine has, in a job of a cluster."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

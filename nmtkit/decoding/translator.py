@@ -30,9 +30,11 @@ from nmtkit.wording import counted
 T = TypeVar("T")
 Advance = Callable[[int], object]
 
-_TELL_OVERLONG = {
-    "cut": "%s cut to the first %d tokens (--max-source-tokens)",
-    "split": "%s translated in parts of at most %d tokens (--max-source-tokens)",
+_TELL = {
+    "cut": "{lines} cut to the first {longest} tokens ({reason})",
+    "split": "{lines} translated in parts of at most {longest} tokens ({reason})",
+    "without terms": "{lines} translated without the terms that must come: other options forbid them",
+    "unknown prefix": "{lines} with a prefix that the model has no pieces for: unknown ones stand in its place",
 }
 
 
@@ -247,7 +249,10 @@ class Translator:
             demands = Demands(tuple(self._target_ids(request.prefix)), self._terms(request.terms))
         target = None if request.target is None else self._target_ids(request.target)
         if target and self._longest is not None and len(target) > self._longest:
-            raise UserError(f"a translation has {len(target)} pieces, the model has positions for {self._longest}")
+            raise UserError(
+                f"the translation of {request.text[:40]!r} has {len(target)} pieces, the model has positions for "
+                f"{self._longest}: shorten it"
+            )
         return _Sentence(request.text, ids, demands, target)
 
     def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -272,9 +277,11 @@ class Translator:
         done: int,
     ) -> Iterator[Translation]:
         longest = min(batches.max_source_tokens, self._longest or batches.max_source_tokens)
+        asked = longest == batches.max_source_tokens
+        reason = "--max-source-tokens" if asked else "the model has positions for no more"
         self._check(config)
         batch = partial(Batch, config=config, banned=self._banned(config.ban))
-        overlong: Counter[str] = Counter()
+        told: Counter[str] = Counter()
         for chunk in read:
             begin = min(done, len(chunk))
             done -= begin
@@ -284,12 +291,16 @@ class Translator:
             parts = [self._tasks(sentence, longest, batches.overlong) for sentence in sentences]
             found = _in_order(_searched(self._engine, parts, begin, batch, batches.batch_tokens, advance))
             for sentence, own_parts in zip(sentences[begin:], parts[begin:], strict=True):
-                if len(sentence.ids) > longest:
-                    overlong["cut" if len(own_parts) == 1 else "split"] += 1
-                yield self._translation(sentence, own_parts, [next(found) for _ in own_parts], config)
+                hypotheses = [next(found) for _ in own_parts]
+                told["cut"] += len(sentence.ids) > longest and len(own_parts) == 1
+                told["split"] += len(own_parts) > 1
+                told["without terms"] += any(map(_lacks_terms, own_parts, hypotheses))
+                told["unknown prefix"] += bool(own_parts) and UNK in sentence.demands.prefix
+                yield self._translation(sentence, own_parts, hypotheses, config)
             next(found, None)  # lets the search end, so that workers are ready for the next chunk
-        for way, lines in overlong.items():
-            logger.warning(_TELL_OVERLONG[way], counted(lines, "line"), longest)
+        for event, count in told.items():
+            if count:
+                logger.warning(_TELL[event].format(lines=counted(count, "line"), longest=longest, reason=reason))
 
     def _check(self, config: SearchConfig) -> None:
         """Raise UserError where this model or its tokenizer has not what is asked for."""
@@ -332,6 +343,14 @@ class Translator:
         texts = words if self.source.kind == SPACE and len(words) == len(ids) else self.source.vocab.text(ids)
         starts = list(accumulate((len(part.row) - 1 for part in parts), initial=0))[:-1]
         return SourcePieces(texts, word_numbers(self.source.surfaces(ids)), starts)
+
+
+def _lacks_terms(task: Task, found: list[Hypothesis]) -> bool:
+    """Whether the search could not find the terms of a task, and so went without."""
+    ids = found[0].ids
+    return not all(
+        any(tuple(ids[start : start + len(term)]) == term for start in range(len(ids))) for term in task.demands.terms
+    )
 
 
 def _checked(lines: Iterable[T]) -> Iterable[T]:
