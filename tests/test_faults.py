@@ -134,11 +134,11 @@ def test_a_validation_that_a_signal_has_cut_short_is_made_up_for(
     interrupted = """if True:
         import os, signal
         from nmtkit.training.validation import Validator
-        score = Validator._bleu
-        def bleu(self, *arguments):
+        translations = Validator._translations
+        def interrupted(self, *arguments):
             os.kill(os.getpid(), signal.SIGTERM)
-            return score(self, *arguments)
-        Validator._bleu = bleu
+            return translations(self, *arguments)
+        Validator._translations = interrupted
         from nmtkit.cli.train import main
         main()
     """

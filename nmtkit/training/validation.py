@@ -74,12 +74,8 @@ class Validator:
         them was told to `give_up`, which it asks between batches.
         """
         model.eval()
-        sums = [0.0] * (2 * len(self.batches))  # loss and nll of each batch, added up in the order of batches
-        for number in range(ranks.rank, len(self.batches), ranks.size):
-            if give_up():
-                break
-            batch = collate(self.split, self.batches[number])
-            sums[2 * number : 2 * number + 2] = self._losses(model, batch, ranks.device)
+        mine = range(ranks.rank, len(self.batches), ranks.size)
+        sums = ranks.together(lambda: self._sums(model, mine, ranks.device, give_up))
         *sums, given_up = ranks.sum([*sums, give_up()])
         if given_up:
             return None
@@ -88,11 +84,21 @@ class Validator:
         values = {"valid_loss": loss_per_token, "valid_nll": nll_per_token, "valid_ppl": perplexity(nll_per_token)}
         if not self.config.valid_bleu:
             return Results(values, [])
-        translated = self._bleu(model, ranks, give_up)
-        if translated is None:
+        translations = ranks.gather(ranks.together(lambda: self._translations(model, mine, give_up)))
+        hypotheses = {i: text for theirs in translations for i, text in theirs.items()}
+        if len(hypotheses) < len(self.split):
             return None
-        value, samples = translated
+        value, samples = self._score([hypotheses[i] for i in range(len(self.split))])
         return Results(values | {"valid_bleu": value}, samples)
+
+    def _sums(self, model: Transformer, mine: range, device: torch.device, give_up: Callable[[], bool]) -> list[float]:
+        """Loss and nll of each batch, 0 for those that are not `mine`: they are added up in the order of batches."""
+        sums = [0.0] * (2 * len(self.batches))
+        for number in mine:
+            if give_up():
+                break
+            sums[2 * number : 2 * number + 2] = self._losses(model, collate(self.split, self.batches[number]), device)
+        return sums
 
     def _losses(self, model: Transformer, batch: Batch, device: torch.device) -> list[float]:
         """Loss and nll of a batch; in halves where the memory is not enough for it."""
@@ -110,26 +116,24 @@ class Validator:
         halves = (self._losses(model, batch.rows(rows), device) for rows in (slice(half), slice(half, None)))
         return [sum(values) for values in zip(*halves, strict=True)]
 
-    def _bleu(self, model: Transformer, ranks: Ranks, give_up: Callable[[], bool]) -> tuple[float, list[Sample]] | None:
-        """BLEU of the translations of the split, against its targets as the tokenizer gives them back."""
+    def _translations(self, model: Transformer, mine: range, give_up: Callable[[], bool]) -> dict[int, str]:
+        """The translation of each sentence in the batches that are `mine`, by its number."""
         translator = Translator(model, self.dataset.source, self.dataset.target)
         search = SearchConfig(beam=self.config.valid_beam)
         tokens = max(1, self.max_tokens // search.beam)  # of sources, each of which has as many rows as the beam
-        mine: dict[int, str] = {}
-        for number in range(ranks.rank, len(self.batches), ranks.size):
+        found: dict[int, str] = {}
+        for number in mine:
             if give_up():
                 break
             indices = self.batches[number].tolist()
             sources = [self.split.source[i][:-1].tolist() for i in indices]
             stream = StreamConfig(batch_tokens=tokens, buffer=len(indices))
             translations = translator.stream_encoded(sources, search, stream)
-            mine |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
-        hypotheses = {i: text for theirs in ranks.gather(mine) for i, text in theirs.items()}
-        if len(hypotheses) < len(self.split):
-            return None
-        return self._score([hypotheses[i] for i in range(len(self.split))])
+            found |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
+        return found
 
     def _score(self, hypotheses: list[str]) -> tuple[float, list[Sample]]:
+        """BLEU of the translations, against the targets of the split as the tokenizer gives them back."""
         pairs, target = len(self.split), self.dataset.target
         references = [target.decode(self.split.target[i][:-1].tolist()) for i in range(pairs)]
         samples = [
