@@ -175,7 +175,7 @@ class EngineConfig(DeviceConfig):
         "auto",
         choices=("auto", "fp32", "bf16", "fp16", "int8"),
         help="Number format; auto: int8 on x86-64 CPUs, else bf16 where the hardware multiplies it fast, else fp32. "
-        "int8 rounds what linear layers multiply, which costs no BLEU, but one line in ten comes out in other words; "
+        "int8 rounds what linear layers multiply: one line in nine comes out in other words, on the whole no worse. "
         "fp16 on such CPUs rounds their weights only.",
     )
     workers: int = option(
