@@ -20,6 +20,11 @@ def test_elements_are_dropped_at_the_rate_and_the_rest_scaled(rate: float) -> No
     assert y.mean().item() == pytest.approx(2.0, abs=0.05)
 
 
+def test_a_rate_next_to_one_drops_next_to_everything() -> None:
+    torch.manual_seed(1)
+    assert (dropout(torch.ones(10_000), 0.999999) != 0).sum() < 10
+
+
 def test_neighbours_are_dropped_independently() -> None:
     torch.manual_seed(1)
     kept = dropout(torch.ones(400_000), 0.5) != 0

@@ -19,7 +19,8 @@ class _BitDropout(torch.autograd.Function):
     def forward(context: Any, x: Tensor, rate: float) -> Tensor:
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
-        keep = torch.ge(bits, round(rate * _LEVELS) - _LEVELS // 2, out=torch.empty_like(x))
+        threshold = min(round(rate * _LEVELS), _LEVELS - 1) - _LEVELS // 2
+        keep = torch.ge(bits, threshold, out=torch.empty_like(x))
         context.save_for_backward(keep)
         context.scale = 1.0 / (1.0 - rate)
         return (x * keep).mul_(context.scale)

@@ -93,7 +93,7 @@ class Transformer(nn.Module):
         | biases                          | 0                                                                 |
         | layer norm                      | gain 1, bias 0                                                    |
 
-        The scale √D on the embeddings (§3.4) then gives them unit variance, like the positions.
+        The scale √D on the embeddings (§3.4) then gives them unit variance; that of the sinusoids is one half.
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
