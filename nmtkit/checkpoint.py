@@ -180,7 +180,10 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def read_header(content: bytes) -> dict[str, Any]:
     """The inverse, of its JSON. UserError where it is of another format or of a newer version."""
-    header: dict[str, Any] = json.loads(content)
+    try:
+        header: dict[str, Any] = json.loads(content)
+    except RecursionError as error:
+        raise UserError("not a checkpoint of nmtkit") from error
     if header["format"] != FORMAT:
         raise UserError("not a checkpoint of nmtkit")
     if header["version"] != VERSION:

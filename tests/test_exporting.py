@@ -174,6 +174,7 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
         ("config.json", None, "has no config.json"),
         ("vocab.txt", None, "vocab.txt"),
         ("model.safetensors", b"not at all", "not a model that nmt-export has written"),
+        ("config.json", b"[" * 100_000, "not a checkpoint of nmtkit"),
         ("config.json", b"[]", "not a model that nmt-export has written"),
         ("config.json", {"version": 99}, "version 99"),
         ("config.json", {"format": "other"}, "not a checkpoint of nmtkit"),
