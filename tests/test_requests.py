@@ -172,6 +172,11 @@ def test_a_glossary_finds_whole_words_the_longest_first() -> None:
     assert Glossary({}).terms("a dog") == []
 
 
+def test_a_glossary_may_begin_with_the_mark_of_its_encoding(tmp_path: Path) -> None:
+    (tmp_path / "glossary").write_text("dog\tHund\ncat\tKatze\n", encoding="utf-8-sig")
+    assert Glossary.read(tmp_path / "glossary").terms("a dog, a cat") == ["Hund", "Katze"]
+
+
 def test_marks_on_letters_belong_to_the_word() -> None:
     glossary = Glossary({"कमल": "Lotus", "cafe": "Lokal", "ไทย": "Thai", "犬": "Hund"})
     assert glossary.terms("कमल, कमला") == ["Lotus"]  # a flower; a name, by a vowel sign more

@@ -103,6 +103,7 @@ class Glossary:
         """Read lines of a source term, a tab, and its target term. Raises UserError that names a line that is none."""
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(path), 1):
+            line = line.removeprefix("\ufeff")  # some editors begin a file with the mark of its encoding
             terms = [term.strip() for term in line.split("\t")]
             if terms == [""]:
                 continue
