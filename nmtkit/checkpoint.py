@@ -72,7 +72,9 @@ class Checkpoint:
 
     def build_model(self, which: str = "auto") -> Transformer:
         """The model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
-        model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
+        with torch.device("meta"):  # to draw weights takes longer than all that follows
+            model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
+        model.to_empty(device="cpu")
         load_weights(model, self.chosen(which))
         return model.eval()
 
