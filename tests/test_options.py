@@ -131,7 +131,8 @@ def test_kinds_hold_from_python_as_well(values: dict[str, Any], message: str) ->
 
 
 def test_a_number_is_a_number_whoever_made_it() -> None:
-    assert SoupConfig(spoons=np.int64(3), salt=np.float32(0.25), chair_count=None).spoons == 3
+    numbers: dict[str, Any] = {"spoons": np.int64(3), "salt": np.float32(0.25)}
+    assert SoupConfig(**numbers, chair_count=None).spoons == 3
 
 
 def test_a_config_survives_the_way_through_a_dict() -> None:

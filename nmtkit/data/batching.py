@@ -110,7 +110,8 @@ class Batcher:
 def _by_length(source: NDArray[np.int32], target: NDArray[np.int32]) -> Indices:
     """Places by target length, then by source length, up and down in turn so that neighbours stay alike where the
     target length steps; equal pairs in the order in which they stand."""
-    return np.lexsort((np.where(target % 2 == 0, source, -source), target))
+    order: Indices = np.lexsort((np.where(target % 2 == 0, source, -source), target))
+    return order
 
 
 def cut(

@@ -20,7 +20,7 @@ def permuted(places: NDArray[np.int64], size: int, key: Sequence[int]) -> NDArra
     columns = -(-size // rows)
     secrets = np.random.SeedSequence(key).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
     things = places.astype(np.uint64)
-    outside = np.ones(len(things), np.bool_)
+    outside: NDArray[np.bool_] = np.ones(len(things), np.bool_)
     while outside.any():  # the rectangle may be larger, by less than a row: walk on until back inside
         things[outside] = _encipher(things[outside], np.uint64(rows), np.uint64(columns), secrets)
         outside = things >= size
@@ -35,7 +35,8 @@ def _encipher(
     for secret_left, secret_right in secrets.reshape(-1, 2):
         left = (left + _hash(right ^ secret_left) % rows) % rows
         right = (right + _hash(left ^ secret_right) % columns) % columns
-    return left * columns + right
+    things = left * columns + right
+    return things
 
 
 def _hash(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

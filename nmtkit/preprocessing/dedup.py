@@ -30,7 +30,7 @@ def mark_repeats(hashes: Path) -> NDArray[np.bool_]:
     hashes.unlink()
     bits = max(0, (len(values) - 1).bit_length() - (PART - 1).bit_length())
     for part in range(1 << bits):
-        seen = np.empty(0, HASH)
+        seen: NDArray[np.uint64] = np.empty(0, HASH)
         for start in range(0, len(values), PART):
             chunk = np.asarray(values[start : start + PART])
             places = np.flatnonzero((chunk >> np.uint64(64 - bits)) == part) if bits else np.arange(len(chunk))

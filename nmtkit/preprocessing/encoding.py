@@ -54,7 +54,8 @@ class Encoder:
         corpus, source_block, target_block, repeats = task
         sources = self.source.encode(source_block.lines())
         targets = self.target.encode(target_block.lines())
-        read, dropped, kept = len(sources), Counter[str](), np.ones(len(sources), np.bool_)
+        read, dropped = len(sources), Counter[str]()
+        kept: NDArray[np.bool_] = np.ones(len(sources), np.bool_)
         if self.cleaning is not None:
             kept = _clean(_lengths(sources), _lengths(targets), repeats, self.cleaning, dropped)
             sources, targets = list(compress(sources, kept)), list(compress(targets, kept))
