@@ -246,6 +246,16 @@ def test_a_reference_of_another_length_is_refused_before_translating(
     refused(generate("--input", source, *scored), "has 2 lines, the input has 3")
 
 
+def test_subwords_in_what_is_scored_are_warned_of(generate: Run, tmp_path: Path) -> None:
+    reference = tmp_path / "reference.de"
+    reference.write_text("der h@@ und\n\n▁ei ne ▁kat ze\n", encoding="utf-8")
+    for score, warned in (("--sacrebleu", True), ("--tokenized-bleu", False)):
+        done = generate(score, "--reference", reference, "--quiet", input=b"the dog\n\na cat\n")
+        assert done.returncode == 0, done.stderr
+        warning = "marks of subwords (@@ or ▁) stand in 2 of 3 lines of the reference"
+        assert (warning in done.stderr.decode()) == warned
+
+
 @pytest.mark.parametrize("piped", [False, True])
 def test_an_empty_input_has_nothing_to_score_and_a_text_needs_a_reference(
     generate: Run, tmp_path: Path, piped: bool

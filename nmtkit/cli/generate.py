@@ -416,7 +416,7 @@ def _write_page(path: Path, page: bytes) -> None:
 
 def _evaluate(best: list[str], references: list[str], evaluation: EvaluationConfig, language: str) -> None:
     """Print the scores that were asked for, on stderr."""
-    from nmtkit.decoding.scoring import bleu, chrf, tokenized_bleu
+    from nmtkit.decoding.scoring import bleu, chrf, tokenized_bleu, warn_of_subwords
 
     _check_reference(evaluation, len(references), len(best))
     if not best:
@@ -424,6 +424,7 @@ def _evaluate(best: list[str], references: list[str], evaluation: EvaluationConf
         return
     scores = []
     if evaluation.sacrebleu:
+        warn_of_subwords(best, references)
         scores += [bleu(best, references, language), chrf(best, references)]
     if evaluation.tokenized_bleu:
         scores.append(tokenized_bleu(best, references))

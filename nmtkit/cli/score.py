@@ -1,17 +1,14 @@
 """nmt-score: a translation's scores, side by side."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from nmtkit.cli.options import ConfigOption, PathName, command, options, reads_terminal
 from nmtkit.errors import UserError
-from nmtkit.log import LogConfig, configure, logger
+from nmtkit.log import LogConfig, configure
 from nmtkit.text import decode_line, read_lines, read_raw_stdin
 from nmtkit.wording import counted
-
-_SUBWORD_MARKS = ("@@ ", "▁")
 
 
 @command("nmt-score")
@@ -55,10 +52,10 @@ def main(translation: Path | None, reference: Path, target_lang: str, log: LogCo
         )
     if not references:
         raise UserError(f"{reference} has no lines: there is nothing to score")
-    _warn_of_subwords(hypotheses)
 
-    from nmtkit.decoding.scoring import every_score
+    from nmtkit.decoding.scoring import every_score, warn_of_subwords
 
+    warn_of_subwords(hypotheses, references)
     for score, use in every_score(hypotheses, references, target_lang):
         click.echo(f"{score.text}\n    {use}")
 
@@ -68,12 +65,3 @@ def _lines(path: Path | None) -> list[str]:
         reads_terminal()
         return [decode_line(line, Path("stdin"), number) for number, line in enumerate(read_raw_stdin(), 1)]
     return list(read_lines(path))
-
-
-def _warn_of_subwords(hypotheses: Sequence[str]) -> None:
-    marked = sum(any(mark in line for mark in _SUBWORD_MARKS) for line in hypotheses)
-    if marked:
-        logger.warning(
-            "marks of subwords (@@ or ▁) stand in %d of %s: scores are for words, join the subwords first",
-            *(marked, counted(len(hypotheses), "line")),
-        )

@@ -8,8 +8,10 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmtkit.decoding import moses
-from nmtkit.tokenizer import join_subwords
+from nmtkit.log import logger
+from nmtkit.tokenizer import count_marked, join_subwords
 from nmtkit.vocab import SPECIALS, UNK
+from nmtkit.wording import counted
 
 # Languages written without spaces, where the standard tokenization finds no words. sacreBLEU's own choice for
 # Japanese needs packages beside it; characters need none, and the signature says which it was.
@@ -86,6 +88,17 @@ def moses_bleu(
     score = _score(metric, [tokens(line) for line in hypotheses], [tokens(line) for line in references])
     name = f"tok:moses-{language}{'-compounds' * split_compounds}{'-quotes' * plain_quotes}"
     return Score(score.value, score.text.replace("tok:none", name))
+
+
+def warn_of_subwords(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """Warn where what is to be scored as words is in subwords, on either side."""
+    for side, lines in (("translation", hypotheses), ("reference", references)):
+        if marked := count_marked(lines):
+            logger.warning(
+                "marks of subwords (@@ or ▁) stand in %d of %s of the %s: scores are for words, join the subwords "
+                "first",
+                *(marked, counted(len(lines), "line"), side),
+            )
 
 
 def _without_region(language: str) -> str:
