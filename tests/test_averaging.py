@@ -115,6 +115,14 @@ def test_best_means_the_lowest_loss_or_the_highest_bleu(folder: Path) -> None:
     assert updates(best_checkpoints(folder, 4)) == [10, 20, 30, 100]
 
 
+def test_checkpoints_of_a_run_that_has_changed_its_dropout_are_averaged(make_checkpoint: Make, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{dropout}.pt" for dropout in (0.1, 0.3)]
+    for path in paths:
+        save_checkpoint(path, make_checkpoint(dropout=float(path.stem)))
+    weights = average_checkpoints(paths).weights
+    assert all(torch.equal(weight, weights[name]) for name, weight in make_checkpoint().weights.items())
+
+
 def test_values_on_different_validation_splits_are_not_compared(folder: Path) -> None:
     for update in (30, 40, 100):
         checkpoint = load_checkpoint(folder / f"checkpoint_{update}.pt")

@@ -408,7 +408,8 @@ def test_a_folder_of_nothing_but_damaged_checkpoints_is_refused(train: Train, tm
 
 def test_another_metric_starts_its_own_ranking(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 4, "--validate-every", 2)
-    train(tmp_path, "--max-updates", 6, "--validate-every", 2, "--valid-bleu")
+    said = train(tmp_path, "--max-updates", 6, "--validate-every", 2, "--valid-bleu").stderr.decode()
+    assert said.count("going on with valid_bleu instead of valid_loss to tell what is best") == 1
     progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
     assert progress["best"] == progress["valid_bleu"]
     assert [update for update, _ in progress["checkpoint_validations"]] == [4, 6]
@@ -527,7 +528,8 @@ def test_what_needs_a_validation_split_is_refused_without_one(
     run_command("nmt-preprocess", *text, "--vocab-size", 70)
     for asked in (("--valid-bleu",), ("--patience", 3)):
         refused(train(tmp_path / "run", *asked, dataset=tmp_path / "data", code=2), asked[0], "--validpref")
-    train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "data")  # without these there is just no validation
+    said = train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "data").stderr.decode()
+    assert "validation: no split 'valid' (see --validpref); no checkpoint is best" in said
     assert updates(tmp_path / "run") == [2]
     assert not metrics(tmp_path / "run", "valid")
 
@@ -562,6 +564,25 @@ def test_checkpoints_of_another_model_are_refused(train: Train, tmp_path: Path) 
     refused(train(tmp_path, "--d-ff", 32, code=2), str(tmp_path), "d_ff is 24, not 32", "another --save-dir")
     refused(train(tmp_path, "--norm", "pre", code=2), "norm is post, not pre")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [(("--dropout", 0.3), "dropout was 0.1, is 0.3"), (("--attention-window", 2), "attention_window was None, is 2")],
+)
+def test_a_run_goes_on_with_other_dropout_or_window(
+    changed: tuple[object, ...], told: str, train: Train, tmp_path: Path
+) -> None:
+    for folder in ("changed", "unchanged"):
+        train(tmp_path / folder, "--max-updates", 2)
+    said = train(tmp_path / "changed", "--max-updates", 3, *changed).stderr.decode()
+    train(tmp_path / "unchanged", "--max-updates", 3)
+    assert f"going on with other options than before: {told}\n" in said
+    model = load_checkpoint(tmp_path / "changed" / "checkpoint_3.pt").model_config.to_dict()
+    assert model[str(changed[0])[2:].replace("-", "_")] == changed[1]
+    ours, others = tensors(tmp_path / "changed"), tensors(tmp_path / "unchanged")
+    assert not all(torch.equal(tensor, others[name]) for name, tensor in ours.items())
+    assert "other options" not in train(tmp_path / "changed", "--max-updates", 4, *changed).stderr.decode()
 
 
 def test_a_run_goes_on_whether_the_width_of_heads_is_given_or_follows(train: Train, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import ClassVar
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 
+DROPOUTS = frozenset({"dropout", "attention_dropout", "activation_dropout"})  # of no effect but in training
+
 
 @dataclass(frozen=True)
 class ModelConfig(Config):

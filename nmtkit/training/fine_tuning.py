@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig, model_differences
+from nmtkit.model.config import DROPOUTS, ModelConfig, model_differences
 from nmtkit.tokenizer import tokenizer_differences
 
 # What may change between two trainings of the same weights: no parameter's shape or meaning depends on it.
-_FREE_OPTIONS = {"dropout", "attention_dropout", "activation_dropout", "attention_window"}
+FREE_OPTIONS = DROPOUTS | {"attention_window"}
 
 
 def given_weights(path: Path, config: ModelConfig, dataset: Dataset) -> dict[str, Tensor]:
@@ -22,7 +22,7 @@ def given_weights(path: Path, config: ModelConfig, dataset: Dataset) -> dict[str
     Raises UserError, naming the first difference, where they were trained for another model or other vocabularies.
     """
     checkpoint = load_checkpoint(path)
-    for difference in model_differences(config, checkpoint.model_config, but_for=_FREE_OPTIONS):
+    for difference in model_differences(config, checkpoint.model_config, but_for=FREE_OPTIONS):
         raise UserError(f"--init-from {path}: {difference}: give the options that it was trained with")
     for difference in vocabulary_differences(checkpoint, dataset):
         raise UserError(

@@ -14,7 +14,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.training.config import TrainingOptions
-from nmtkit.training.fine_tuning import given_weights, vocabulary_differences
+from nmtkit.training.fine_tuning import FREE_OPTIONS, given_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
 from nmtkit.training.optim import ENDING_SCHEDULES, load_optimizer
 from nmtkit.training.ranks import Ranks
@@ -96,7 +96,7 @@ def check_fit(
 ) -> None:
     """UserError where a checkpoint of the save folder belongs to a run with another model or other data."""
     folder = options.checkpoints.save_dir
-    for difference in model_differences(model_config, checkpoint.model_config):
+    for difference in model_differences(model_config, checkpoint.model_config, but_for=FREE_OPTIONS):
         raise UserError(
             f"{folder} holds checkpoints of another model ({difference}): take the options it was started with, "
             "or another --save-dir, with --init-from to begin with these weights"
@@ -124,9 +124,13 @@ def resumed_state(
     if "reset_progress" in resets:
         state.place, state.updates_in_epoch, state.minutes, state.flops = START, 0, 0.0, 0
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
+    metric_before = progress["best_metric"]
     if validated_elsewhere and "reset_progress" not in resets:
         logger.warning("going on with another validation split than before: what was best on that one is forgotten")
-    if "reset_progress" in resets or validated_elsewhere or progress["best_metric"] != metric:
+    if metric_before != metric and "reset_progress" not in resets:
+        instead = f"{metric} instead of {metric_before}"
+        logger.warning("going on with %s to tell what is best: what was best by that is forgotten", instead)
+    if "reset_progress" in resets or validated_elsewhere or metric_before != metric:
         state.best, state.validations_since_best = None, 0
     if validated_elsewhere or metric not in state.validation:
         state.validation = {}  # it is still to come
@@ -141,6 +145,7 @@ def resumed_state(
 def _that_change_a_run(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The options, group by group, that decide which weights a run ends with."""
     named = {
+        "model": FREE_OPTIONS,
         "fine_tuning": {"freeze"},
         "stop": {"max_updates"} if options["optimizer"]["lr_schedule"] in ENDING_SCHEDULES else set(),
         "compute": {"compile"},  # draws other masks of dropout

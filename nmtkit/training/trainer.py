@@ -389,6 +389,8 @@ class Trainer:
             describe_checkpoints(model, options),
         ):
             logger.info("%s", line)
+        if not self.validator.possible:
+            logger.info("validation: no split '%s' (see --validpref); no checkpoint is best", VALIDATION)
         warmup, updates = options.optimizer.warmup_updates, options.stop.max_updates - self.state.schedule_start
         if 0 < updates < warmup:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)
