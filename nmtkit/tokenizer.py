@@ -9,7 +9,6 @@ from nmtkit.errors import UserError
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary
 
 SENTENCEPIECE, SPACE = "sentencepiece", "space"
-_SUBWORD_MARKS = ("@@ ", "▁")  # of subword-nmt, of SentencePiece
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _ITS_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")  # named like ours
 
@@ -109,8 +108,8 @@ def join_subwords(segmented: str) -> str:
 
 
 def count_marked(lines: Iterable[str]) -> int:
-    """How many lines have marks of subwords, @@ or ▁, in them."""
-    return sum(any(mark in line for mark in _SUBWORD_MARKS) for line in lines)
+    """How many lines have marks of subwords in them: subword-nmt's @@, SentencePiece's ▁."""
+    return sum("@@ " in line or "▁" in line for line in lines)
 
 
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:

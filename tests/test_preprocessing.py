@@ -209,6 +209,34 @@ def test_sentencepiece_learns_vocabularies_and_loses_no_text(
     assert dataset.rows["train"].unknown == {"en": 0, "de": 0}
 
 
+def test_segmented_text_is_not_for_sentencepiece_and_a_warning_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = [pair for pair in make_pairs(150) if pair[0].strip() and pair[1].strip()]
+    pairs = [(source.replace("street", "st@@ reet"), target) for source, target in plain]
+    marked = sum("@@ " in source for source, _ in pairs)
+    prefix = write_pairs(tmp_path / "text", pairs)
+    make(tmp_path, [prefix])
+    assert "marks" not in caplog.text
+    make(tmp_path, [prefix], tokenizer="sentencepiece", vocab_size=40, workers=2)
+    (warning,) = (message for message in caplog.messages if "marks" in message)
+    assert warning.startswith(f"train.en: marks of subwords (@@ or ▁) stand in {marked} of {len(pairs)} lines")
+    assert "--tokenizer space" in warning
+
+
+def test_marks_of_subwords_in_few_lines_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [("the dog runs", "der hund läuft")] * 38 + [("write @@ here", "schreib hier")] * 2
+    make(tmp_path, [write_pairs(tmp_path / "text", pairs)], tokenizer="sentencepiece", vocab_size=24)
+    assert "marks" not in caplog.text
+
+
+def test_a_language_whose_text_is_too_small_for_its_own_vocabulary_is_named(tmp_path: Path) -> None:
+    text = write_pairs(tmp_path / "text", [(f"{source} {'abcdefghij' * 9}", "ja nein") for source, _ in make_pairs(99)])
+    options: dict[str, Any] = {"tokenizer": "sentencepiece", "joined_vocab": False, "vocab_size": 40}
+    with pytest.raises(UserError, match=r"^de: --vocab-size 40: SentencePiece refused: "):
+        make(tmp_path, [text], **options)
+
+
 def test_byte_fallback_leaves_nothing_unknown(tmp_path: Path) -> None:
     train = write_pairs(tmp_path / "train", make_pairs(100))
     test = write_pairs(tmp_path / "test", [("日本", "\U0001f600 ok")])

@@ -36,7 +36,9 @@ def take_over(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizer
     return tokenizer, tokenizer
 
 
-def learn(config: VocabularyConfig, corpora: Sequence[Corpus], found: Scan, pool: WorkerPool) -> Tokenizers:
+def learn(
+    config: VocabularyConfig, corpora: Sequence[Corpus], found: Scan, languages: tuple[str, str], pool: WorkerPool
+) -> Tokenizers:
     """Tokenizers learned from the training text; `found` is what the first pass found in it."""
     if config.tokenizer == SPACE:
         counts = [found.words[0] + found.words[1]] if config.joined_vocab else found.words
@@ -44,7 +46,7 @@ def learn(config: VocabularyConfig, corpora: Sequence[Corpus], found: Scan, pool
     else:
         sides = [(0, 1)] if config.joined_vocab else [(0,), (1,)]
         logger.info("training %s", counted(len(sides), "SentencePiece model"))
-        train = functools.partial(_train, config=config, corpora=corpora, pairs=found.pairs)
+        train = functools.partial(_train, config=config, corpora=corpora, pairs=found.pairs, languages=languages)
         made = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
     return made[0], made[-1]
 
@@ -59,16 +61,25 @@ def _frequent(words: Words, config: VocabularyConfig) -> Vocabulary:
     return Vocabulary([*SPECIALS, *kept[:size]])
 
 
-def _train(sides: tuple[int, ...], config: VocabularyConfig, corpora: Sequence[Corpus], pairs: int) -> bytes:
+def _train(
+    sides: tuple[int, ...],
+    config: VocabularyConfig,
+    corpora: Sequence[Corpus],
+    pairs: int,
+    languages: tuple[str, str],
+) -> bytes:
     """Train a SentencePiece model on a sample of these sides (0 source, 1 target); in a worker, to spare the parent."""
-    return train_sentencepiece(
-        _sample(sides, corpora, pairs, config.spm_sample, config.seed),
-        vocab_size=config.vocab_size or PIECES,
-        model_type=config.model_type,
-        character_coverage=config.character_coverage,
-        byte_fallback=config.byte_fallback,
-        threads=TRAINING_THREADS,
-    )
+    try:
+        return train_sentencepiece(
+            _sample(sides, corpora, pairs, config.spm_sample, config.seed),
+            vocab_size=config.vocab_size or PIECES,
+            model_type=config.model_type,
+            character_coverage=config.character_coverage,
+            byte_fallback=config.byte_fallback,
+            threads=TRAINING_THREADS,
+        )
+    except UserError as error:
+        raise UserError(f"{' and '.join(languages[side] for side in sides)}: {error}") from error
 
 
 def _sample(sides: tuple[int, ...], corpora: Sequence[Corpus], pairs: int, wanted: int, seed: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data.corpus import Dataset, SplitRow, may_replace, write_description, write_tokenizer
 from nmtkit.errors import UserError
-from nmtkit.log import report
+from nmtkit.log import logger, report
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import mark_repeats
 from nmtkit.preprocessing.encoding import Encoder, encode_split
@@ -16,10 +16,12 @@ from nmtkit.preprocessing.learning import Tokenizers, learn, take_over
 from nmtkit.preprocessing.scan import Corpus, Scan, scan
 from nmtkit.staging import staged_folder
 from nmtkit.text import find_side
-from nmtkit.tokenizer import SPACE
+from nmtkit.tokenizer import SENTENCEPIECE, SPACE
+from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
 
 TRAIN = "train"
+_SEGMENTED = 0.05  # share of lines with marks of subwords, beyond what a text has by chance
 
 
 def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig) -> Dataset:
@@ -39,7 +41,9 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
             found[TRAIN], repeats = _scan_train(corpora[TRAIN], pool, count_words, cleaning.dedup, folder)
         for name in [name for name in corpora if name != TRAIN]:
             found[name] = scan(name, corpora[name], pool)
-        tokenizers = taken or learn(vocabulary, corpora[TRAIN], found[TRAIN], pool)
+        if (taken[0].kind if taken else vocabulary.tokenizer) == SENTENCEPIECE:
+            _warn_of_subwords(found, files.languages)
+        tokenizers = taken or learn(vocabulary, corpora[TRAIN], found[TRAIN], files.languages, pool)
         _write_tokenizers(folder, files.languages, tokenizers)
         rows: list[SplitRow] = []
         for name, paths in corpora.items():
@@ -68,6 +72,18 @@ def _scan_train(
     with hashes.open("wb") as file:
         found = scan(TRAIN, corpora, pool, count_words, file)
     return found, mark_repeats(hashes)
+
+
+def _warn_of_subwords(found: dict[str, Scan], languages: tuple[str, str]) -> None:
+    """Warn of text that is segmented already, before SentencePiece segments it again."""
+    for name, split in found.items():
+        for language, marked in zip(languages, split.marked, strict=True):
+            if marked > _SEGMENTED * split.pairs:
+                logger.warning(
+                    "%s.%s: marks of subwords (@@ or ▁) stand in %d of %s: segmented text needs --tokenizer space, "
+                    "raw text has none",
+                    *(name, language, marked, counted(split.pairs, "line")),
+                )
 
 
 def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Tokenizers) -> None:

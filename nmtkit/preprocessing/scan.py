@@ -12,6 +12,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import Progress
 from nmtkit.preprocessing.dedup import hash_pairs
 from nmtkit.text import Block, read_parallel
+from nmtkit.tokenizer import count_marked
 from nmtkit.workers import WorkerPool
 
 Words = Counter[str]
@@ -32,6 +33,7 @@ class Scan:
     pairs: int
     has_text: bool  #: whether there is a pair with text on both sides
     words: tuple[Words, Words]  #: how often each word stands on either side; empty if not asked for
+    marked: tuple[int, int]  #: how many lines have marks of subwords on either side
     hashes: bytes = b""
 
 
@@ -48,11 +50,12 @@ def scan(
     Raises UserError when the sides differ in length, a line is not UTF-8, or there is no sentence pair at all.
     """
     work = functools.partial(_scan_block, count_words=count_words, with_hashes=hashes is not None)
-    pairs, has_text, words = 0, False, (Words(), Words())
+    pairs, has_text, words, marked = 0, False, (Words(), Words()), (0, 0)
     with Progress(f"reading {name}", unit="pairs") as progress:
         for block in pool.map(work, read_blocks(corpora)):
             pairs += block.pairs
             has_text |= block.has_text
+            marked = marked[0] + block.marked[0], marked[1] + block.marked[1]
             for total, counted in zip(words, block.words, strict=True):
                 total.update(counted)
             if hashes is not None:
@@ -61,7 +64,7 @@ def scan(
     if not has_text:
         files = " ".join(f"{corpus.source} {corpus.target}" for corpus in corpora)
         raise UserError(f"{files}: {'only blank lines' if pairs else 'empty'}; no sentence pair for {name}")
-    return Scan(pairs, has_text, words)
+    return Scan(pairs, has_text, words, marked)
 
 
 def _scan_block(blocks: tuple[Block, Block], count_words: bool, with_hashes: bool) -> Scan:
@@ -70,6 +73,7 @@ def _scan_block(blocks: tuple[Block, Block], count_words: bool, with_hashes: boo
         pairs=len(source),
         has_text=any(one.strip() and other.strip() for one, other in zip(source, target, strict=True)),
         words=(_count(source), _count(target)) if count_words else (Words(), Words()),
+        marked=(count_marked(source), count_marked(target)),
         hashes=hash_pairs(blocks[0].raw_lines(), blocks[1].raw_lines()) if with_hashes else b"",
     )
 
