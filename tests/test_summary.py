@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.training import summary
 from nmtkit.training.config import CheckpointConfig, StopConfig, TrainingOptions
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.state import RunState
@@ -26,6 +27,7 @@ from nmtkit.training.summary import (
     describe_model,
     duration,
     idle_devices,
+    long_update,
 )
 
 D, F, W = 8, 12, 20
@@ -121,6 +123,24 @@ def test_a_run_begins_with_a_summary_and_foresees_its_end(train: Train, tmp_path
     assert left[0] > 0
     assert left[-1] == 0
     assert "checkpoints: about" in train(tmp_path, "--max-updates", 13).stderr.decode()
+
+
+def test_a_long_update_is_told_of_once_before_it_is_done(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "an update takes" not in train(tmp_path / "short", "--max-updates", 1).stderr.decode()
+    monkeypatch.setattr(summary, "LONG_UPDATE", 0.0)
+    said = train(tmp_path / "long", "--max-updates", 2).stderr.decode()
+    assert said.count("an update takes about ") == 1
+    assert said.index("plan: ") < said.index("an update takes about ") < said.index("update 1 |")
+
+
+def test_a_long_update_is_told_with_the_remedy() -> None:
+    assert long_update(25000, 13, seconds=840) == (
+        "an update takes about 14 min 0 s: 25000 target tokens in 13 micro-batches; "
+        "--batch-tokens makes updates smaller"
+    )
+    assert long_update(25000, 13, seconds=59) is None
 
 
 # --dry-run

@@ -5,7 +5,7 @@ of dropout, is the same for any number of ranks. So runs on different numbers di
 """
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
@@ -107,6 +107,7 @@ class UpdateGradient:
         self.ranks, self.precision, self.scaler, self.seed = ranks, precision, scaler, seed
         self.limits = MemoryLimits(max_tokens)
         self.times_out_of_memory = 0
+        self.after_first_part: Callable[[int], None] | None = None  # called once, with how many parts there are
         self.loss = MicroBatchLoss(model, smoothing)
         self._attempt: Batch  # what was computed last
         self._wrapped: DistributedDataParallel | None = None
@@ -179,6 +180,9 @@ class UpdateGradient:
         for piece in before:
             with self._wrapped.no_sync() if self._wrapped else nullcontext():
                 sums += self._backward(update, piece, tokens, self._wrapped or self.loss)
+            if self.after_first_part is not None:
+                self.after_first_part(len(pieces))
+                self.after_first_part = None
         sums += self._backward(update, last, tokens, self._wrapped or self.loss)
         loss, nll = sums.tolist()
         return loss, nll

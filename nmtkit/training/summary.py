@@ -18,6 +18,7 @@ from nmtkit.training.state import RunState, Window
 from nmtkit.wording import counted
 
 UPDATES_TO_MEASURE = 10  # before a run says how long it will take: the first ones are slower
+LONG_UPDATE = 60.0  # seconds, from which on it is told of
 
 _PARTS = {
     "embeddings": ("source_embedding", "target_embedding", "source_positions", "target_positions"),
@@ -111,6 +112,16 @@ def idle_devices(micro_batches: int, devices: int) -> str | None:
         f"an update has {counted(micro_batches, 'micro-batch', 'micro-batches')} for {devices} devices, which wait for "
         "each other: lower --max-tokens, or raise --batch-tokens with a learning rate to match, until it has two or "
         "more for each"
+    )
+
+
+def long_update(target_tokens: int, micro_batches: int, seconds: float) -> str | None:
+    """What to say of an update that takes so long that one wonders whether anything happens."""
+    if seconds < LONG_UPDATE:
+        return None
+    return (
+        f"an update takes about {duration(seconds / 60)}: {target_tokens} target tokens in "
+        f"{counted(micro_batches, 'micro-batch', 'micro-batches')}; --batch-tokens makes updates smaller"
     )
 
 

@@ -50,6 +50,7 @@ from nmtkit.training.summary import (
     describe_run,
     duration,
     idle_devices,
+    long_update,
     peak_memory,
 )
 from nmtkit.training.validation import VALIDATION, Sample, Validator
@@ -191,9 +192,7 @@ class Trainer:
             work, flops = work.counted(share, self.ranks), self.cost.flops_as_drawn(share)
         state, window = self.state, self.window
         if not self.updates_an_epoch:
-            logger.info("%s", describe_plan(work))
-            if complaint := idle_devices(len(work.update.micro_batches), self.ranks.size):
-                logger.warning("%s", complaint)
+            self._announce(work)
         self.updates_an_epoch = work.update.an_epoch
         window.waiting += time.perf_counter() - start
 
@@ -212,6 +211,20 @@ class Trainer:
         window.padded_tokens += work.padded_tokens
         window.flops, state.flops = window.flops + flops, state.flops + flops
         window.seconds += time.perf_counter() - start
+
+    def _announce(self, work: Work) -> None:
+        """Say how updates are made, and where they are long, how long: as soon as a part of the first one is done."""
+        micro_batches, began = len(work.update.micro_batches), time.monotonic()
+        logger.info("%s", describe_plan(work))
+        if complaint := idle_devices(micro_batches, self.ranks.size):
+            logger.warning("%s", complaint)
+
+        def foretell(parts: int) -> None:
+            if words := long_update(work.target_tokens, micro_batches, (time.monotonic() - began) * parts):
+                logger.info("%s", words)
+
+        if not self.options.compute.compile:  # then the first part takes much longer than the others
+            self.gradient.after_first_part = foretell
 
     def _votes(self) -> tuple[float, ...]:
         """This rank's part of the `Totals` after the losses."""
