@@ -6,6 +6,7 @@ from nmtkit.errors import UserError
 
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+_MANY_UNKNOWN = 10  # percent of the tokens of a text, beyond what names and numbers make
 
 
 class Vocabulary:
@@ -49,3 +50,18 @@ class Vocabulary:
             return cls(content.decode().split("\n")[:-1])
         except UnicodeDecodeError as error:
             raise UserError("not a vocabulary: not UTF-8") from error
+
+
+def unknown_percent(unknown: int, tokens: int) -> float:
+    """How many of a text's tokens, each `</s>` counted, are unknown, as reports have it."""
+    return round(100 * unknown / max(tokens, 1), 3)
+
+
+def doubt_unknown(text: str, percent: float) -> str | None:
+    """What to warn of where so many of a text's tokens are unknown; None where they are few."""
+    if percent <= _MANY_UNKNOWN:
+        return None
+    return (
+        f"{percent:.3g}% of the tokens of {text} are unknown to the vocabulary: is it segmented and cased as the "
+        "training text was?"
+    )

@@ -25,6 +25,7 @@ from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.corpus import SplitRow, split_stem, write_description, write_tokenizer
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translator import Translator
+from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import EOS
 
 FAST = ("--beam", 2, "--max-len-b", 3)
@@ -107,6 +108,19 @@ def test_each_line_has_its_line_whatever_it_holds(generate_apart: Run) -> None:
     assert "2 lines had bytes that are not UTF-8" in messages
     assert "translated | sentences 14 | tokens " in messages
     assert re.search(r" \| precision (int8|bf16|fp32)\n", messages)
+
+
+def test_unknown_tokens_of_the_source_are_told_and_many_are_doubted(
+    run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    checkpoint, path = load_checkpoint(tiny_checkpoint), tmp_path / "space.pt"
+    save_checkpoint(path, replace(checkpoint, source=SpaceTokenizer(checkpoint.source.vocab)))
+    for text, percent, doubted in ((b"\xe2\x96\x81the " * 8 + b"dog\n", "10", False), (b"the-dog\n\n", "33.33", True)):
+        done = run_here("nmt-generate", "--checkpoint", path, *FAST, input=text)
+        assert done.returncode == 0, done.stderr
+        messages = done.stderr.decode()
+        assert f" | en unknown % {percent} | precision " in messages
+        assert ("of the tokens of stdin are unknown to the vocabulary: is it segmented" in messages) == doubted
 
 
 @pytest.mark.parametrize(("text", "lines"), [(b"", 0), (b"\n", 1), (b"\n\n \n", 3)])

@@ -147,6 +147,16 @@ def test_rows_count_sentences_tokens_and_unknown_tokens(tmp_path: Path) -> None:
     assert dataset.rows["test"].unknown == {"en": 2, "de": 1}
 
 
+def test_many_unknown_tokens_are_doubted_but_in_the_text_that_was_learned_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = write_pairs(tmp_path / "train", [("a b", "x y z x y z x y z"), ("c d", "x")])
+    test = write_pairs(tmp_path / "test", [("ab a", "x y z x y z x y Z")])
+    make(tmp_path, [train], test=[test], min_count=2)
+    question = "are unknown to the vocabulary: is it segmented and cased as the training text was?"
+    assert caplog.messages == [f"66.7% of the tokens of test.en {question}"]
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_repeats_are_found_across_corpora_and_blocks(tmp_path: Path) -> None:
     pairs = list(dict.fromkeys(pair for pair in make_pairs(100) if pair[0].strip() and pair[1].strip()))

@@ -158,7 +158,8 @@ def main(
                 translations, shown = tee(translations)
             best = _write(translations, file, layout, search.nbest, tally, share.start, keep=references is not None)
         tally.check()
-    tally.report(time.monotonic() - start, precision_in_use(engine))
+    read = split.name if split is not None else str(source.input or "stdin")
+    tally.report(time.monotonic() - start, read, loaded[0].source_language, precision_in_use(engine))
     if result.attention_html is not None:
         attentions = map(translator.attention_of, (own for own in shown if own.candidates[0].tokens))
         languages = (loaded[0].source_language, loaded[0].target_language)
@@ -371,8 +372,7 @@ def _write(
     """
     best = []
     for line, translation in enumerate(translations, before + tally.done + 1):
-        tally.lines_out += 1
-        tally.tokens += max(0, len(translation.candidates[0].tokens) - 1)
+        tally.add(translation)
         file.write(rows(layout, line, translation, nbest))
         file.flush()
         if keep:

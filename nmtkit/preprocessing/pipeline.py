@@ -17,6 +17,7 @@ from nmtkit.preprocessing.scan import Corpus, Scan, scan
 from nmtkit.staging import staged_folder
 from nmtkit.text import find_side
 from nmtkit.tokenizer import SENTENCEPIECE, SPACE
+from nmtkit.vocab import doubt_unknown, unknown_percent
 from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
 
@@ -50,7 +51,7 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
             encoder = Encoder(*tokenizers, cleaning if name == TRAIN else None)
             marks = repeats if name == TRAIN else None
             row = encode_split(name, paths, found[name].pairs, encoder, marks, files.languages, folder, pool)
-            _report(row)
+            _report(row, doubtful=taken is not None or name != TRAIN)
             if not row.sentences:
                 raise UserError(f"nothing of the text for {name} is left; dropped: {_drops(row)}")
             rows.append(row)
@@ -97,12 +98,18 @@ def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Toke
     report("vocabulary", {**sizes, "joined": source is target})
 
 
-def _report(row: SplitRow) -> None:
-    """Say what became of a split: sentences, tokens and unknown ones a side, what was dropped."""
+def _report(row: SplitRow, doubtful: bool) -> None:
+    """Say what became of a split: sentences, tokens and unknown ones a side, what was dropped.
+
+    That much is unknown is in doubt where the vocabulary was not learned from this very text.
+    """
     values: dict[str, object] = {"split": row.name, "sentences": row.sentences}
     for language, tokens in row.tokens.items():
         values[f"{language} tokens"] = tokens
-        values[f"{language} unknown %"] = round(100 * row.unknown[language] / max(tokens, 1), 3)
+        percent = unknown_percent(row.unknown[language], tokens)
+        values[f"{language} unknown %"] = percent
+        if doubtful and (doubt := doubt_unknown(f"{row.name}.{language}", percent)):
+            logger.warning("%s", doubt)
     report("encoded", {**values, "dropped": _drops(row)})
 
 
