@@ -6,6 +6,7 @@ import gzip
 import io
 import itertools
 import lzma
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -71,6 +72,13 @@ def _naming(path: Path | str) -> Iterator[None]:
         if isinstance(error, OSError) and error.strerror:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
         raise UserError(f"{path}: damaged or cut short ({error})") from error
+
+
+def check_readable(path: Path) -> None:
+    """Raise UserError where a file cannot be opened: to know it before the work. A pipe, which opens once, is left."""
+    with _naming(path):
+        if stat.S_ISREG(path.stat().st_mode):
+            path.open("rb").close()
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:

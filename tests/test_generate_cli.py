@@ -384,6 +384,16 @@ def test_files_that_cannot_be_used_are_named(generate: Run, generate_apart: Run,
     refused(generate_apart("--output", tmp_path / "none" / "out.de", input=b"a dog\n"), "out.de", "No such file")
 
 
+def test_a_missing_file_is_found_before_the_model_is_waited_for(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    code = "import sys, atexit; atexit.register(lambda: print('torch' in sys.modules)); import nmtkit.cli.generate as c"
+    for option in ("--checkpoint", "--input", "--glossary"):
+        arguments = ("--checkpoint", tiny_checkpoint, option, tmp_path / "none")
+        command = [sys.executable, "-c", f"{code}; c.main()", *map(str, arguments)]
+        done = subprocess.run(command, cwd=BIN.parent, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert (done.returncode, done.stdout) == (2, "False\n")
+        assert done.stderr.endswith(f": cannot read {tmp_path / 'none'}: No such file or directory\n")
+
+
 def test_output_appears_whole_or_not_at_all(generate: Run, tmp_path: Path) -> None:
     output = tmp_path / "out.de"
     output.write_text("what was there", encoding="utf-8")

@@ -43,7 +43,7 @@ from nmtkit.log import LogConfig, Progress, configure, logger
 from nmtkit.model.config import WeightsConfig
 from nmtkit.serving.config import ServeConfig
 from nmtkit.staging import check_writable, resumable_file, staged_file
-from nmtkit.text import is_ordinary, read_lines, read_raw_lines, read_raw_stdin
+from nmtkit.text import check_readable, is_ordinary, read_lines, read_raw_lines, read_raw_stdin
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ def main(
     if result.format == "pharaoh":
         search = replace(search, alignment=True)
     _check_search(search, asked, result, server)
-    _check_results(result, (source.input, asked.prefix, asked.constraints, asked.glossary, asked.score, *checkpoint))
+    beside = (asked.prefix, asked.constraints, asked.glossary, asked.score)
+    _check_files(result, (*checkpoint, source.input, *beside, evaluation.reference))
     companions = Companions(asked)
     layout = "log_prob" if asked.score is not None and result.format == "text" else result.format
 
@@ -206,8 +207,9 @@ def _check_usage(
         raise UserError("--resume does not see the lines that were translated before: score the finished file")
 
 
-def _check_results(result: OutputConfig, read: Iterable[Path | None]) -> None:
-    """Refuse results that cannot be written, or would take the place of what is `read` or of each other."""
+def _check_files(result: OutputConfig, read: Iterable[Path | None]) -> None:
+    """Refuse results that cannot be written, or would take the place of what is `read` or of each other; and what is to
+    be read but cannot be."""
     sources = [path for path in read if path is not None]
     for path in (result.output, result.attention_html):
         if path is not None and path != DASH:
@@ -215,6 +217,8 @@ def _check_results(result: OutputConfig, read: Iterable[Path | None]) -> None:
     output, page = (path and os.path.realpath(path) for path in (result.output, result.attention_html))
     if page is not None and page == output:
         raise UserError(f"--output and --attention-html are one file, {result.output}: give each its own")
+    for path in sources:
+        check_readable(path)
 
 
 def _check_serving(dataset: Path | None, search: SearchConfig, asked: RequestConfig) -> None:
