@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nmtkit.checksum import sha256
 from nmtkit.errors import RunError, UserError
@@ -72,11 +73,25 @@ class Checkpoint:
 
     def build_model(self, which: str = "auto") -> Transformer:
         """The model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
-        with torch.device("meta"):  # to draw weights takes longer than all that follows
+        with _Undrawn():
             model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
-        model.to_empty(device="cpu")
         load_weights(model, self.chosen(which))
         return model.eval()
+
+
+_DRAWING = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_)
+
+
+class _Undrawn(TorchFunctionMode):
+    """Within it no numbers are drawn, which takes longer than all else for weights that are written over then."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in _DRAWING:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
 
 
 def collect_weights(model: Transformer) -> dict[str, Tensor]:

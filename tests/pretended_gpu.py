@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_leaves
 
 GPU, CPU = torch.device("cuda", 0), torch.device("cpu")
-_TAKE_BOTH = ("torch.Tensor.copy_", "torch.Tensor.data.__set__")
+_TAKES_BOTH = "torch.Tensor.copy_"
 _INDEXED = ("torch.Tensor.__getitem__", "torch.Tensor.__setitem__")  # a GPU's tensor takes indices of both
 
 
@@ -39,11 +39,7 @@ class PretendedGpu(TorchFunctionMode):
         target = kwargs.pop("device", None)
         if target is not None:
             kwargs["device"] = CPU
-        may_mix = (
-            name in _TAKE_BOTH
-            or function is torch._has_compatible_shallow_copy_type
-            or (name in _INDEXED and _place(args[0]) == GPU)
-        )
+        may_mix = name == _TAKES_BOTH or (name in _INDEXED and _place(args[0]) == GPU)
         if len(places) > 1 and not may_mix:
             raise RuntimeError(f"{name} of tensors on {[_place(tensor) for tensor in tensors]}")
         result = function(*args, **kwargs)
