@@ -87,6 +87,12 @@ def test_the_model_that_is_built_is_the_one_that_was_saved(make_checkpoint: Make
     assert sum(tensor.size(0) == len(checkpoint.source.vocab) for tensor in checkpoint.weights.values()) == 1
 
 
+def test_a_model_that_is_built_draws_no_numbers(make_checkpoint: MakeCheckpoint) -> None:
+    before = torch.get_rng_state()
+    make_checkpoint().build_model()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_model_has_the_averaged_weights_where_there_are_any(make_checkpoint: MakeCheckpoint) -> None:
     without, averages = make_checkpoint(seed=1), make_checkpoint(seed=2).weights
     checkpoint = replace(without, ema=averages)
