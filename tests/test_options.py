@@ -12,12 +12,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
+import click
 import numpy as np
 import pytest
 from patience import PATIENCE
 
 import nmtkit
-from nmtkit.cli.options import Terminated, command, given, options, refuse_idle
+from nmtkit.cli.options import Choice, Terminated, command, given, options, refuse_idle
 from nmtkit.config import Config, option
 from nmtkit.errors import RunError, UserError
 
@@ -93,7 +94,9 @@ def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -
         (["--chair-count", "0"], "--chair-count: 0 is too small, the least is 1"),
         (["--kind", "fish"], "'fish' is not one of"),
         (["--spoons", "many"], "'many' is not a valid int"),
-        (["--fork"], "--fork"),
+        (["--fork"], "No such option --fork. (see soup --help)"),
+        (["--spoon", "3"], "No such option --spoon. Did you mean --spoons? (see"),
+        (["--kind", "leak"], "'leak' is not one of pea, leek. Did you mean leek? (see"),
         (["extra"], "extra"),
     ],
 )
@@ -106,6 +109,35 @@ def test_a_bad_option_is_one_line_and_exit_code_2(
     assert err.startswith("soup: ")
     assert err.count("\n") == 1
     assert complaint in err
+
+
+def test_a_choice_may_have_either_mark_between_its_words() -> None:
+    choice = Choice(("inverse-sqrt", "transformer_base"))
+    for written, meant in (("inverse_sqrt", "inverse-sqrt"), ("transformer-base", "transformer_base")):
+        assert choice.convert(written, None, None) == meant
+        assert choice.convert(meant, None, None) == meant
+
+
+def test_many_choices_that_begin_alike_are_told_in_short() -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        Choice(("plain_a", *(f"row_{number}" for number in range(10)), "plain_b")).convert("other", None, None)
+    assert refused.value.message == "'other' is not one of plain_a, plain_b, row_{0,1,2,3,4,5,6,7,8,9}."
+
+
+@pytest.mark.parametrize(
+    ("command", "foreign"),
+    [
+        ("train", ("update-freq", "restore-file", "criterion", "best-checkpoint-metric", "remove-bpe")),
+        ("generate", ("path", "remove-bpe", "gen-subset")),
+    ],
+)
+def test_an_option_far_from_all_others_gets_no_suggestion(
+    command: str, foreign: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in foreign:
+        with pytest.raises(SystemExit):
+            import_module(f"nmtkit.cli.{command}").main([f"--{name}", "1"])
+        assert "Did you mean" not in capsys.readouterr().err
 
 
 def test_ranges_hold_from_python_as_well() -> None:
@@ -222,6 +254,7 @@ def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
         pytest.param("a.json", "[" * 100_000, "recursion depth", id="deep"),
         ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a text, not "1979-05-27"'),
         ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons stands there twice"),
+        ("a.toml", "spoon = 1", "soup has no option --spoon that a file can set. Did you mean --spoons?"),
         ("a.toml", "[soup]\npepper = 1", "soup has no option --pepper"),
         ("a.toml", "[soup.pea]\nsalt = 0.1", "soup has no option --pea"),
         ("a.toml", "[soup.salt]\ngrains = 1", '--salt takes a number or a text, not {"grains": 1}'),

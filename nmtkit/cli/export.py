@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from nmtkit.cli.options import ConfigOption, PathName, command, options, refuse_idle
+from nmtkit.cli.options import Choice, ConfigOption, PathName, command, options, refuse_idle
 from nmtkit.errors import UserError
 from nmtkit.exporting.config import ExportConfig
 from nmtkit.log import LogConfig, configure, logger
@@ -21,7 +21,7 @@ CTRANSLATE2, SAFETENSORS, CHECKPOINT = "ctranslate2", "safetensors", "checkpoint
     cls=ConfigOption,
     heading="Result",
     required=True,
-    type=click.Choice((CTRANSLATE2, SAFETENSORS, CHECKPOINT)),
+    type=Choice((CTRANSLATE2, SAFETENSORS, CHECKPOINT)),
     help="ctranslate2: a folder for that engine. safetensors: a folder with model.safetensors and config.json. "
     "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the state of a training.",
 )

@@ -9,6 +9,7 @@ Every field of `AverageConfig` becomes a flag, and the command gets the finished
 
 import contextlib
 import dataclasses
+import difflib
 import errno
 import functools
 import json
@@ -40,6 +41,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 COMMON = "Common options"
 _SECONDS_TO_SPEAK = 2.0
 _NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR, errno.ELOOP)
+_NEAR = 0.75  # difflib's ratio from which on a word may have been meant; at its own 0.6 --path is near to --split
+_MANY = 8  # words of one beginning that are told one by one
 _ONCE = ("input", "output", "config")  # of others the last counts; of these, the first one's file would be passed over
 
 
@@ -53,6 +56,18 @@ class PathName(click.Path):
         if value == "":
             self.fail("the name is empty; was a variable of the shell not set?", parameter, context)
         return super().convert(value, parameter, context)
+
+
+class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argument since 8.4 only
+    """One of a few words; `_` stands for `-` in them and the other way round, as in the names of options."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        words = {word.replace("_", "-"): word for word in self.choices}
+        spelled = str(value).replace("_", "-")
+        if spelled not in words:
+            near = _did_you_mean(str(value), self.choices)
+            self.fail(f"{value!r} is not one of {_listed(self.choices)}.{near}", parameter, context)
+        return words[spelled]
 
 
 class ConfigOption(click.Option):
@@ -152,7 +167,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
 def _converter(kind: type, choices: Sequence[str], words: dict[str, float]) -> Any:
     """What makes the value of an option out of its text, for click."""
     if choices:
-        return click.Choice(choices)
+        return Choice(choices)
     if words:
         return _number_or_word(kind, words)
     return PathName() if kind is Path else kind
@@ -199,7 +214,10 @@ def _read_config_file(context: click.Context, parameter: click.Parameter, path: 
     defaults: dict[str, Any] = {}
     for key, value in _options_in(values):
         if key not in known or not known[key].expose_value:
-            raise UserError(f"--config {path}: {context.command.name} has no option {flag(key)} that a file can set")
+            near = _did_you_mean(flag(key), [flag(name) for name in known if known[name].expose_value])
+            raise UserError(
+                f"--config {path}: {context.command.name} has no option {flag(key)} that a file can set.{near}"
+            )
         if key in defaults:
             raise UserError(f"--config {path}: {flag(key)} stands there twice")
         defaults[key] = _as_on_command_line(known[key], value, path)
@@ -288,8 +306,7 @@ class Command(click.Command):
         except click.exceptions.Exit as exit:
             return exit.exit_code
         except click.UsageError as error:
-            message = " ".join(error.format_message().split())  # choices would have a line each
-            return self._report(f"{message} ({self._hint(error)})", UserError.exit_code)
+            return self._report(f"{self._complaint(error)} ({self._hint(error)})", UserError.exit_code)
         except (KeyboardInterrupt, click.Abort):
             return self._report("interrupted", 128 + signal.SIGINT)
         except Terminated:
@@ -305,6 +322,13 @@ class Command(click.Command):
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
         return 0
+
+    def _complaint(self, error: click.UsageError) -> str:
+        """What is wrong with the command line."""
+        if isinstance(error, click.NoSuchOption):  # click's own suggestions come from far away
+            flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
+            return f"No such option {error.option_name}.{_did_you_mean(error.option_name, flags)}"
+        return " ".join(error.format_message().split())
 
     def _hint(self, error: click.UsageError) -> str:
         """Where the user finds what is wrong with the command line, and what is expected."""
@@ -361,6 +385,24 @@ def _is_of_file(error: click.UsageError) -> bool:
     if parameter is None or parameter.name is None or error.ctx is None:
         return False
     return error.ctx.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
+
+
+def _did_you_mean(word: str, known: Sequence[str]) -> str:
+    """What to add to a complaint of a word that is not known: those that are near, if there are any."""
+    near = difflib.get_close_matches(word, known, cutoff=_NEAR)
+    return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _listed(words: Sequence[str]) -> str:
+    """All of some words; many that begin alike, up to the first `_`, as a shell would put them: table3_{a_h1,a_h4}."""
+    by_beginning: dict[str, list[str]] = {}
+    for word in words:
+        by_beginning.setdefault(word.partition("_")[0], []).append(word)
+    for beginning, alike in by_beginning.items():
+        if len(alike) > _MANY:
+            ends = ",".join(word.removeprefix(f"{beginning}_") for word in alike)
+            by_beginning[beginning] = [f"{beginning}_{{{ends}}}"]
+    return ", ".join(word for alike in by_beginning.values() for word in alike)
 
 
 def _one_line(error: BaseException) -> str:

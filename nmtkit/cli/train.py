@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.options import ConfigOption, PathName, command, given, in_file, options, refuse_idle
+from nmtkit.cli.options import Choice, ConfigOption, PathName, command, given, in_file, options, refuse_idle
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS
@@ -39,7 +39,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     "--arch",
     cls=ConfigOption,
     heading=ModelConfig.heading,
-    type=click.Choice(list(PRESETS)),
+    type=Choice(list(PRESETS)),
     default="transformer_base",
     show_default=True,
     metavar="NAME",
