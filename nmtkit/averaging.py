@@ -1,6 +1,7 @@
 """The mean of checkpoints of one model (§6.1: the last 5 of the base model, the last 20 of the big one)."""
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -86,10 +87,17 @@ def average_checkpoints(paths: Sequence[Path], which: str = "auto") -> Checkpoin
     return dataclasses.replace(
         mean,
         weights={name: (total / len(paths)).float() for name, total in sums.items()},
-        progress={"averaged": [path.name for path in paths]},
+        progress={"averaged": distinct_names(paths)},
         optimizer=None,
         ema=None,
     )
+
+
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """The names of files, from the folder on that all are in."""
+    absolute = [path.absolute() for path in paths]
+    folder = os.path.commonpath([path.parent for path in absolute])
+    return [str(path.relative_to(folder)) for path in absolute]
 
 
 def _refuse_twice(paths: Sequence[Path]) -> None:

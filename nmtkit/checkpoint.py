@@ -166,6 +166,13 @@ def checkpoint_path(save_dir: Path, update: int) -> Path:
     return save_dir / f"checkpoint_{update}.pt"
 
 
+def refuse_to_replace(path: Path) -> None:
+    """Raise UserError where a file has a name that a training gives its checkpoints, so that it may be one of them."""
+    real = Path(os.path.realpath(path))
+    if real.exists() and (real.name in (LAST, BEST) or _NAME.fullmatch(real.name)):
+        raise UserError(f"{path} is a checkpoint of a training: choose another --output")
+
+
 def link_checkpoint(path: Path, name: str) -> None:
     """Give a checkpoint a second name in its folder (`checkpoint_last.pt`), replacing the old bearer in one step."""
     aside = path.with_name(f".{name}.{os.getpid()}.partial")

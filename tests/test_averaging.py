@@ -197,6 +197,30 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(folde
     assert done.stderr.decode() == f"nmt-average: cannot write {folder}/missing/out.pt: No such file or directory\n"
 
 
+@pytest.mark.parametrize("name", ["checkpoint_30.pt", "checkpoint_last.pt", "checkpoint_best.pt", "link.pt"])
+def test_a_checkpoint_of_a_training_is_not_replaced(name: str, folder: Path, run_here: Run) -> None:
+    (folder / "link.pt").symlink_to("checkpoint_30.pt")
+    before = (folder / name).read_bytes()
+    done = run_here("nmt-average", folder / "checkpoint_10.pt", folder / "checkpoint_20.pt", "--output", folder / name)
+    assert done.returncode == 2
+    assert f"{name} is a checkpoint of a training: choose another --output" in done.stderr.decode()
+    assert (folder / name).read_bytes() == before
+    (folder / "averaged").mkdir()
+    new = folder / "averaged/checkpoint_30.pt"
+    assert run_here("nmt-average", folder / "checkpoint_10.pt", "--output", new).returncode == 0
+
+
+def test_checkpoints_of_one_name_are_told_apart(make_checkpoint: Make, tmp_path: Path, run_here: Run) -> None:
+    paths = [tmp_path / run / "checkpoint_60.pt" for run in ("first", "second")]
+    for path in paths:
+        path.parent.mkdir()
+        save_checkpoint(path, make_checkpoint())
+    done = run_here("nmt-average", *paths, "--output", tmp_path / "out.pt")
+    assert done.stderr.decode().endswith("the mean of first/checkpoint_60.pt, second/checkpoint_60.pt\n")
+    averaged = load_checkpoint(tmp_path / "out.pt").progress["averaged"]
+    assert averaged == ["first/checkpoint_60.pt", "second/checkpoint_60.pt"]
+
+
 def test_a_checkpoint_that_is_averaged_is_not_replaced(folder: Path, run_here: Run) -> None:
     ten, twenty = folder / "checkpoint_10.pt", folder / "checkpoint_20.pt"
     before = ten.read_bytes()

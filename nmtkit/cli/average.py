@@ -62,16 +62,17 @@ def main(
     folder = _folder(checkpoints, config)
     check_writable(output, checkpoints)
 
-    from nmtkit.averaging import average_checkpoints, best_checkpoints, last_checkpoints
-    from nmtkit.checkpoint import save_checkpoint
+    from nmtkit.averaging import average_checkpoints, best_checkpoints, distinct_names, last_checkpoints
+    from nmtkit.checkpoint import refuse_to_replace, save_checkpoint
 
+    refuse_to_replace(output)
     paths = list(checkpoints)
     if folder is not None and config.last is not None:
         paths = last_checkpoints(folder, config.last, config.until)
     elif folder is not None and config.best is not None:
         paths = best_checkpoints(folder, config.best, config.until)
     save_checkpoint(output, average_checkpoints(paths, choice.weights))
-    logger.info("wrote %s, the mean of %s", output, ", ".join(path.name for path in paths))
+    logger.info("wrote %s, the mean of %s", output, ", ".join(distinct_names(paths)))
 
 
 def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None:
