@@ -183,7 +183,7 @@ def test_interactive_answers_a_line_before_the_next_comes(tiny_checkpoint: Path)
 def test_formats_give_the_same_translations(generate: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """n-best output has n lines for each line in text, a row a hypothesis in tsv, an object a line in jsonl."""
     source = tmp_path / "input.en"
-    source.write_bytes(b"the dog runs\n\na\tcat\n")
+    source.write_bytes(b"the dog runs\r\n\r\na\tcat\n")
     outputs = {}
     for layout in ("text", "tsv", "jsonl"):
         path = tmp_path / f"output.{layout}"

@@ -254,6 +254,7 @@ def test_an_output_that_does_not_fit_is_not_resumed(
     done = generate("--output", tmp_path / "out.de", "--resume", *arguments, "--quiet", input=TEXT)
     assert done.returncode == 2
     assert word in done.stderr.decode().splitlines()[-1]
+    assert b"--resume goes on with it" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.de.partial"]
     assert (tmp_path / "out.de.partial").read_bytes() == left
 

@@ -91,8 +91,12 @@ def test_a_buffer_of_one_answers_each_line_before_the_next_is_read(translator: T
 def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         long = texts(translator, ["dog " * 50, "cat", "dog " * 70], max_source_tokens=4)
+        texts(translator, ["dog dog"], max_source_tokens=1)
     assert long == texts(translator, ["dog dog dog dog", "cat", "dog dog dog dog"], max_source_tokens=4)
-    assert caplog.messages == ["2 lines cut to the first 4 tokens (--max-source-tokens)"]
+    assert caplog.messages == [
+        "2 lines cut to the first 4 tokens (--max-source-tokens)",
+        "1 line cut to the first 1 token (--max-source-tokens)",
+    ]
 
 
 def test_positions_that_bound_a_line_are_named(

@@ -393,10 +393,11 @@ def _destination(result: OutputConfig, layout: str, nbest: int, before: int) -> 
         return
     with resumable_file(result.output, result.resume) as file:
         done = keep_whole_lines(file, layout, nbest, before) if result.resume else 0
+        begin = os.fstat(file.fileno()).st_size
         try:
             yield file, done
         except BaseException:
-            if os.fstat(file.fileno()).st_size:
+            if os.fstat(file.fileno()).st_size > begin:
                 logger.warning("%s keeps what has been translated: --resume goes on with it", file.name)
             raise
 

@@ -46,7 +46,7 @@ def _pharaoh(candidate: "Candidate") -> str:
 
 
 def _as_jsonl(line: int, translation: "Translation", nbest: int) -> list[str]:
-    row: dict[str, Any] = {"line": line, "source": translation.source}
+    row: dict[str, Any] = {"line": line, "source": translation.source.removesuffix("\r")}  # of a file with \r\n
     if translation.source_tokens is not None:
         row["source_tokens"] = translation.source_tokens
     row["hypotheses"] = [_as_object(candidate) for candidate in translation.candidates]

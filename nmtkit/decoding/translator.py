@@ -31,8 +31,8 @@ T = TypeVar("T")
 Advance = Callable[[int], object]
 
 _TELL = {
-    "cut": "{lines} cut to the first {longest} tokens ({reason})",
-    "split": "{lines} translated in parts of at most {longest} tokens ({reason})",
+    "cut": "{lines} cut to the first {longest} ({reason})",
+    "split": "{lines} translated in parts of at most {longest} ({reason})",
     "without terms": "{lines} translated without the terms that must come: other options forbid them",
     "unknown prefix": "{lines} with a prefix that the model has no pieces for: unknown ones stand in its place",
 }
@@ -300,7 +300,8 @@ class Translator:
             next(found, None)  # lets the search end, so that workers are ready for the next chunk
         for event, count in told.items():
             if count:
-                logger.warning(_TELL[event].format(lines=counted(count, "line"), longest=longest, reason=reason))
+                lines, tokens = counted(count, "line"), counted(longest, "token")
+                logger.warning(_TELL[event].format(lines=lines, longest=tokens, reason=reason))
 
     def _check(self, config: SearchConfig) -> None:
         """Raise UserError where this model or its tokenizer has not what is asked for."""
