@@ -182,12 +182,12 @@ def commands_and_flags(document: Path) -> str:
 
 
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+)\b")
-OTHERS = {  # of torchrun, SLURM, curl, make and examples/wmt14/plan.py
+OTHERS = {  # of torchrun, SLURM, curl, make, and the programs of examples/wmt14 and examples/parsing
     *("--no-python", "--standalone", "--nproc-per-node", "--nnodes", "--max-restarts"),
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
     *("--retry", "--no-print-directory"),
-    *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus"),
+    *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole"),
 }
 
 
