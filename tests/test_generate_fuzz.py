@@ -10,7 +10,7 @@ from conftest import Run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nmtkit.checkpoint import Checkpoint
+from nmtkit.checkpoint import load_checkpoint
 from nmtkit.decoding.engine import Batch
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translator import Translator
@@ -64,15 +64,15 @@ def lines_of(text: bytes) -> list[str]:
 
 
 @pytest.fixture
-def command(run_here: Run, make_checkpoint: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch) -> Command:
+def command(run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """nmt-generate with a tiny model that is built once."""
-    loaded = make_checkpoint()
+    loaded = load_checkpoint(tiny_checkpoint)
     translator = Translator(loaded.build_model(), loaded.source, loaded.target)
     monkeypatch.setattr("nmtkit.checkpoint.load_checkpoint", lambda path: loaded)
     monkeypatch.setattr(Translator, "of", lambda *_: translator)
 
     def run(*arguments: object, text: bytes, piped: bool = False) -> list[str]:
-        options = ("--checkpoint", "tiny.pt", "--device", "cpu", *arguments)
+        options = ("--checkpoint", tiny_checkpoint, "--device", "cpu", *arguments)
         done = run_here("nmt-generate", *options, input=text, piped=piped)
         assert done.returncode == 0, done.stderr.decode()
         assert not done.stdout or done.stdout.endswith(b"\n")
@@ -147,7 +147,7 @@ def test_blank_lines_and_no_others_are_empty(text: bytes, buffer: int, nbest: in
         json.loads(row) for row in command(*small, "--format", "jsonl", "--buffer", buffer, "--nbest", nbest, text=text)
     ]
     assert [row["line"] for row in rows] == list(range(1, len(rows) + 1))
-    assert [row["source"] for row in rows] == lines_of(text)
+    assert [row["source"] for row in rows] == [line.removesuffix("\r") for line in lines_of(text)]
     for row in rows:
         if not row["source"].strip():
             assert [(found["text"], found["tokens"]) for found in row["hypotheses"]] == [("", [])]
