@@ -107,5 +107,8 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any
     }
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, answer)
+    for check in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+        # a torch that is built for GPUs asks its driver here
+        monkeypatch.setattr(torch.optim.Optimizer, check, lambda optimizer: None, raising=False)
     monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: _moved(tensor, CPU))  # also in the loader's threads
     return PretendedGpu()
