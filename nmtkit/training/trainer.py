@@ -187,8 +187,9 @@ class Trainer:
         start = time.perf_counter()
         work = next(updates)
         share = work.share()
-        flops = self.cost.flops(work.update)
-        if self.loader.sampling is not None:
+        if self.loader.sampling is None:
+            flops = self.cost.flops(work.update)
+        else:
             work, flops = work.counted(share, self.ranks), self.cost.flops_as_drawn(share)
         state, window = self.state, self.window
         if not self.updates_an_epoch:
