@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -241,6 +242,8 @@ def test_an_output_is_resumed_to_the_byte_in_every_layout(
             (),
             f"{len(LINES) + 1} lines translated already, but the input has {len(LINES)}",
         ),
+        (b"x\n", (), "out.de.partial are translated otherwise now"),
+        (b'{"line": 1, "source": "x", "hypotheses": []}\n', ("--format", "jsonl"), "are translated otherwise now"),
         (b"x\n", ("--format", "jsonl"), "out.de.partial does not hold what --format jsonl writes"),
         (b'{"line": 7}\n', ("--format", "jsonl"), "does not hold what --format jsonl writes"),
         (b"1\t1\t0\tx\n5\t1\t0\tx\n", ("--format", "tsv"), "does not hold what --format tsv writes"),
@@ -264,6 +267,17 @@ def test_resuming_needs_a_file_that_can_be_kept(generate: Run) -> None:
         done = generate("--resume", *arguments, input=TEXT)
         assert done.returncode == 2
         assert word in done.stderr.decode()
+
+
+def test_numbers_that_were_rounded_otherwise_are_no_other_translation(generate: Run, tmp_path: Path) -> None:
+    whole = generate("--format", "tsv", input=TEXT).stdout
+    left = re.sub(rb"-[0-9]+\.[0-9]+", b"-1.5", whole)
+    (tmp_path / "out.partial").write_bytes(left)
+    done = generate("--output", tmp_path / "out", "--format", "tsv", "--resume", input=TEXT)
+    assert done.returncode == 0, done.stderr
+    output = (tmp_path / "out").read_bytes()
+    last = output.rindex(b"-1.5")
+    assert output[:last] == left[:last]
 
 
 def test_there_is_nothing_to_resume_and_so_it_begins_at_the_first_line(

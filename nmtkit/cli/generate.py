@@ -34,7 +34,7 @@ from nmtkit.decoding.config import (
     SearchConfig,
     StreamConfig,
 )
-from nmtkit.decoding.layouts import keep_whole_lines, rows
+from nmtkit.decoding.layouts import keep_whole_lines, rows, translated_otherwise
 from nmtkit.decoding.reading import WHOLE, Shard, chunks, chunks_as_they_come
 from nmtkit.decoding.requests import Companions, Request
 from nmtkit.decoding.tally import Tally
@@ -143,10 +143,11 @@ def main(
         batches = replace(batches, buffer=1)
 
     start = time.monotonic()
-    with _destination(result, layout, search.nbest, share.start) as (file, done):
+    with _destination(result, layout, search.nbest, share.start) as (file, done, last):
         tally = Tally(done)
+        passed = done - len(last)  # the last lines that are there are translated again, to be compared
         known = share.stop if split is None else len(split)
-        with _progress(result, None if known is None else len(range(known)[share]), done) as advance:
+        with _progress(result, None if known is None else len(range(known)[share]), passed) as advance:
             if split is None:
                 lines: Iterable[Sequence[str | Request]] = _read(source.input, share, batches.buffer, tally)
             else:
@@ -154,7 +155,9 @@ def main(
                 lines = chunks(map(translator.request, sentences), batches.buffer)
             if result.attention_html is not None:
                 lines = at_most_a_page(lines)
-            translations = translator.stream_chunks(companions.attach(lines, share), search, batches, advance, done)
+            translations = translator.stream_chunks(companions.attach(lines, share), search, batches, advance, passed)
+            if last:
+                _compare(last, translations, layout, search.nbest, share.start + passed, file.name)
             if result.attention_html is not None:
                 translations, shown = tee(translations)
             best = _write(translations, file, layout, search.nbest, tally, share.start, keep=references is not None)
@@ -361,6 +364,19 @@ def _read(path: Path | None, share: slice, buffer: int, tally: Tally) -> Iterato
     yield from map(tally.decode, take(islice(lines, share.start, share.stop), buffer))
 
 
+def _compare(
+    last: list[bytes], translations: Iterator["Translation"], layout: str, nbest: int, before: int, name: str
+) -> None:
+    """Refuse to go on with an output whose last lines, behind `before` others, are translated otherwise now."""
+    numbered = enumerate(islice(translations, len(last)), before + 1)
+    again = [rows(layout, line, translation, nbest) for line, translation in numbered]
+    if len(again) == len(last) and translated_otherwise(last, again):  # a shorter input is told of at its end
+        raise UserError(
+            f"--resume: the last lines of {name} are translated otherwise now: give the checkpoint, the options and "
+            "the input that it was begun with, or remove it"
+        )
+
+
 def _write(
     translations: Iterable["Translation"],
     file: BinaryIO,
@@ -385,17 +401,19 @@ def _write(
 
 
 @contextmanager
-def _destination(result: OutputConfig, layout: str, nbest: int, before: int) -> Iterator[tuple[BinaryIO, int]]:
-    """What to write to, and the number of input lines whose translations it holds already."""
+def _destination(
+    result: OutputConfig, layout: str, nbest: int, before: int
+) -> Iterator[tuple[BinaryIO, int, list[bytes]]]:
+    """What to write to, the number of input lines whose translations it holds already, and the last rows."""
     if result.output is None:
         with _stdout() as file:
-            yield file, 0
+            yield file, 0, []
         return
     with resumable_file(result.output, result.resume) as file:
-        done = keep_whole_lines(file, layout, nbest, before) if result.resume else 0
+        done, last = keep_whole_lines(file, layout, nbest, before) if result.resume else (0, [])
         begin = os.fstat(file.fileno()).st_size
         try:
-            yield file, done
+            yield file, done, last
         except BaseException:
             if os.fstat(file.fileno()).st_size > begin:
                 logger.warning("%s keeps what has been translated: --resume goes on with it", file.name)

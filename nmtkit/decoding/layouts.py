@@ -1,13 +1,20 @@
 """How translations stand in the output: the rows that each line of the input gets."""
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nmtkit.errors import RunError, UserError
 
 if TYPE_CHECKING:
     from nmtkit.decoding.translation import Candidate, Translation
+
+_COMPARED = 16  # lines at the end of an output that is gone on with
+_TOLERATED = 10  # one in so many of them may have other words in int8, which depends on its batch
+_NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
 
 
 def rows(layout: str, line: int, translation: "Translation", nbest: int) -> bytes:
@@ -69,49 +76,63 @@ _ROWS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
 }
 
 
-def keep_whole_lines(file: BinaryIO, layout: str, nbest: int, before: int = 0) -> int:
+def keep_whole_lines(file: BinaryIO, layout: str, nbest: int, before: int = 0) -> tuple[int, list[bytes]]:
     """Cut an output that was left half-written behind the rows of the last input line that surely has all of its own.
 
-    `before` input lines stand elsewhere. Returns how many are left, and the file open for the rows of the next. Raises
-    UserError where it is no such output.
+    `before` input lines stand elsewhere. Returns how many lines are left, and the rows of each of the last; the file is
+    open for those of the next. Raises UserError where it is no such output.
     """
     whole_rows = (row for row in file if row.endswith(b"\n"))
     try:
         if layout == "tsv":
-            lines, size = _by_number(whole_rows, before)
+            lines, ends = _by_number(whole_rows, before)
         else:
-            lines, size = _by_count(whole_rows, layout, nbest, before)
+            lines, ends = _by_count(whole_rows, layout, nbest, before)
     except (ValueError, LookupError, TypeError) as error:
         raise UserError(
             f"--resume: {file.name} does not hold what --format {layout} writes: give the options that it was begun "
             "with, or remove it"
         ) from error
-    file.seek(size)
+    file.seek(ends[0])
+    last = [file.read(end - begin) for begin, end in pairwise(ends)]
     file.truncate()
-    return lines
+    return lines, last
 
 
-def _by_number(whole_rows: Iterator[bytes], lines_before: int) -> tuple[int, int]:
-    """Lines and bytes before the last line whose rows begin; of these there may be more to come."""
-    lines = before = size = 0
+def _by_number(whole_rows: Iterator[bytes], lines_before: int) -> tuple[int, deque[int]]:
+    """How many lines there are before the last whose rows begin, of which there may be more to come; and where the last
+    of them end, in bytes, with where the first of these begins."""
+    lines = size = 0
+    ends = deque([0], _COMPARED + 1)
     for row in whole_rows:
         number = int(row.partition(b"\t")[0]) - lines_before
         if number != lines + 1:
             if number != lines + 2:
                 raise ValueError(f"line {number} after line {lines + 1}")
-            lines, before = lines + 1, size
+            lines += 1
+            ends.append(size)
         size += len(row)
-    return lines, before
+    return lines, ends
 
 
-def _by_count(whole_rows: Iterator[bytes], layout: str, nbest: int, lines_before: int) -> tuple[int, int]:
-    """Lines and bytes, where each line has as many rows."""
+def _by_count(whole_rows: Iterator[bytes], layout: str, nbest: int, lines_before: int) -> tuple[int, deque[int]]:
+    """The same of all lines that are whole, where each has as many rows."""
     rows_a_line = nbest if layout in ("text", "pharaoh") else 1
-    lines = whole = size = 0
+    lines = size = 0
+    ends = deque([0], _COMPARED + 1)
     for count, row in enumerate(whole_rows, 1):
         size += len(row)
         if count % rows_a_line == 0:
-            lines, whole = lines + 1, size
+            lines += 1
+            ends.append(size)
     if layout == "jsonl" and lines and json.loads(row)["line"] != lines_before + lines:
         raise ValueError(f"the last line is not line {lines_before + lines}")
-    return lines, whole
+    return lines, ends
+
+
+def translated_otherwise(last: Sequence[bytes], again: Sequence[bytes]) -> bool:
+    """Whether more of the `last` lines have other words `again` than batches can bring about. Numbers may differ:
+    another machine rounds them otherwise."""
+    pairs = zip(last, again, strict=True)
+    different = sum(_NUMBER.sub(b"", before) != _NUMBER.sub(b"", now) for before, now in pairs)
+    return different > len(last) // _TOLERATED
