@@ -224,7 +224,9 @@ def test_sigterm_to_torchrun_saves_and_stops_all_ranks(
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
-    said = [line for line in stderr.decode().splitlines() if line.startswith("nmt-train: SIGTERM")]
+    lines = stderr.decode().splitlines()
+    assert lines.count("SIGTERM: the update is finished and saved first") == 1
+    said = [line for line in lines if line.startswith("nmt-train: SIGTERM")]
     assert len(said) == 1
     number = re.search(r"update (\d+) is done and saved", said[0])
     assert number is not None

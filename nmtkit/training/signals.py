@@ -12,10 +12,10 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 class Signals:
     """Notes signals while it is entered. `stop` is the number of the one that asked to stop, 0 if none has."""
 
-    def __init__(self, insistent: bool) -> None:
+    def __init__(self, insistent: bool, is_main: bool) -> None:
         """Where `insistent`, a second signal to stop has its usual effect, at once. Not so below torchrun, which passes
-        on to its processes what a terminal has sent to them already."""
-        self.insistent = insistent
+        on to its processes what a terminal has sent to them already. The main process says what happens."""
+        self.insistent, self.is_main = insistent, is_main
         self.stop = 0
         self.save = False
         self._before: dict[int, Any] = {}
@@ -34,9 +34,10 @@ class Signals:
         if number == signal.SIGUSR1:
             self.save = True
             return
+        if self.is_main and not self.stop:
+            hint = "; once more to end at once" if self.insistent else ""
+            os.write(2, f"{signal.Signals(number).name}: the update is finished and saved first{hint}\n".encode())
         self.stop = number
         if self.insistent:
-            name = signal.Signals(number).name
-            os.write(2, f"{name}: the update is finished and saved first; once more to end at once\n".encode())
             for each in _STOPPING:
                 signal.signal(each, self._before[each])

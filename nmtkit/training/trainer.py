@@ -106,7 +106,7 @@ class Trainer:
         self.state = RunState()
         self.window = Window()
         self.metrics: MetricsWriter | None = None  # of the main process
-        self.signals = Signals(insistent=ranks.size == 1)
+        self.signals = Signals(insistent=ranks.size == 1, is_main=ranks.is_main)
         self.stop_signal = 0  # the signal to stop that all ranks know of
         self.save_dir = SaveDir(options.checkpoints)
         self.saved: int | None = None  # the update of the newest checkpoint
