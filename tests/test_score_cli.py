@@ -47,6 +47,11 @@ def test_missing_lines_are_refused(reference: Path) -> None:
     assert "nothing to score" in done.stderr
 
 
+def test_a_language_without_a_name_is_refused(reference: Path) -> None:
+    done = score("--reference", reference, "-t", "")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "nmt-score: --target-lang is missing\n")
+
+
 def test_subwords_are_warned_of(reference: Path) -> None:
     pieces = "Ein E@@ -@@ Mail@@ -@@ Konto, das ist gut.\n\nDer Hund läuft durch den Schnee.\n"
     done = score("--reference", reference, "-t", "de", stdin=pieces)

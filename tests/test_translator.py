@@ -308,6 +308,8 @@ def test_options_that_do_not_exist_or_make_no_sense_are_refused(translator: Tran
     for options in refused:
         with pytest.raises(UserError, match="--"):
             translator.translate(LINES, **options)
+    with pytest.raises(UserError, match="take stream"):
+        translator.translate(LINES, alignment=True)
 
 
 def test_one_text_in_the_place_of_a_list_is_refused(translator: Translator) -> None:

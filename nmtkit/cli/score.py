@@ -44,6 +44,8 @@ def main(translation: Path | None, reference: Path, target_lang: str, log: LogCo
     neither tokenized nor lower-cased, plain or .gz, .xz, .bz2.
     """
     configure(log)
+    if not target_lang:
+        raise UserError("--target-lang is missing")
     hypotheses, references = _lines(translation), list(read_lines(reference))
     if len(hypotheses) != len(references):
         raise UserError(

@@ -133,13 +133,19 @@ def search_batch(model: Model, batch: Batch) -> list[list[Hypothesis]]:
 
 def _out_of_memory(task: Task) -> str:
     if task.target is None:
-        return f"out of memory for one sentence of {len(task.row)} tokens: lower --max-source-tokens or --beam"
+        return (
+            f"out of memory for one sentence of {len(task.row)} tokens: lower --max-source-tokens, or --beam (in "
+            "training --valid-beam)"
+        )
     return f"out of memory to score a translation of {len(task.target)} tokens for one sentence of {len(task.row)}"
 
 
 @cache
 def _tell_of_halves() -> None:
-    logger.warning("out of memory: batches are searched in halves where it is needed; a lower --batch-tokens is faster")
+    logger.warning(
+        "out of memory: batches are searched in halves where it is needed; a lower --batch-tokens (in training "
+        "--max-tokens) is faster"
+    )
 
 
 def _search_at_once(model: Model, batch: Batch) -> list[list[Hypothesis]]:

@@ -125,9 +125,12 @@ class Translator:
         """The best translation of each line; with `nbest`, a list of up to so many of them, best first.
 
         A `Request` in the place of a line asks for more: a prefix, or terms that must come. `options` are the other
-        fields of `SearchConfig`, such as beam=4. `progress` shows a bar, in a notebook too.
+        fields of `SearchConfig`, such as beam=4; alignments are in what `stream` gives. `progress` shows a bar, in a
+        notebook too.
         """
         config = SearchConfig(nbest=1 if nbest is None else nbest, **options)
+        if config.alignment:
+            raise UserError("translate() gives texts, which have no alignment: take stream()")
         with _bar(lines, progress) as advance:
             translations = self.stream(_checked(lines), config, advance=advance)
             if nbest is None:
