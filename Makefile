@@ -6,6 +6,9 @@ VENV := .venv
 INSTALLED := $(VENV)/installed
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
+# A folder that was given, as the recipes see it from folders of their own; its name may have spaces.
+absolute = "$(subst |, ,$(abspath $(subst $() ,|,$(1))))"
+
 RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table3 positions
 
 .DEFAULT_GOAL := help
@@ -36,19 +39,19 @@ demo: $(INSTALLED)  ## Train on a built-in language pair and translate its unsee
 	@$(MAKE) --no-print-directory -C examples/demo
 
 multi30k-en-de: $(INSTALLED)  ## English to German on Multi30k (MULTI30K_DIR, or downloaded), from raw text to BLEU
-	@$(MAKE) --no-print-directory -C examples/multi30k MULTI30K_DIR=$(abspath $(MULTI30K_DIR))
+	@$(MAKE) --no-print-directory -C examples/multi30k MULTI30K_DIR=$(call absolute,$(MULTI30K_DIR))
 
 multi30k-bpe: $(INSTALLED)  ## The published Multi30k experiment on segmented text (MULTI30K_BPE_DIR)
-	@$(MAKE) --no-print-directory -C examples/multi30k-bpe MULTI30K_BPE_DIR=$(abspath $(MULTI30K_BPE_DIR))
+	@$(MAKE) --no-print-directory -C examples/multi30k-bpe MULTI30K_BPE_DIR=$(call absolute,$(MULTI30K_BPE_DIR))
 
 tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_DIR)
-	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(abspath $(TANAKA_DIR))
+	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(call absolute,$(TANAKA_DIR))
 
 parsing: $(INSTALLED)  ## English constituency parsing, from trees to labelled F1 (TREEBANK_DIR; EXTRA, SIZE=paper)
-	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(abspath $(TREEBANK_DIR)) EXTRA="$(abspath $(EXTRA))"
+	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(call absolute,$(TREEBANK_DIR)) EXTRA="$(abspath $(EXTRA))"
 
 # Each takes GPUS, NODES, DATA_DIR, SMOKE=1 and all that examples/wmt14/README.md names.
-wmt14 = +@$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(abspath $(DATA_DIR))
+wmt14 = +@$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(call absolute,$(DATA_DIR))
 
 wmt14-en-de: $(INSTALLED)  ## The paper's base model, WMT 2014 English to German, from the download to BLEU (GPUS, DATA_DIR, SMOKE=1)
 	$(wmt14) PAIR=en-de SIZE=base
@@ -63,10 +66,10 @@ wmt14-en-fr-big: $(INSTALLED)  ## The big model, English to French
 	$(wmt14) PAIR=en-fr SIZE=big
 
 table3: $(INSTALLED)  ## The rows of the paper's Table 3, scaled to the machine, beside the paper's (CORPUS, UPDATES, ROWS)
-	@$(MAKE) --no-print-directory -C examples/table3 CORPUS=$(abspath $(CORPUS))
+	@$(MAKE) --no-print-directory -C examples/table3 CORPUS=$(call absolute,$(CORPUS))
 
 positions: $(INSTALLED)  ## Sinusoids against learned positions, on sentences longer than those of training (CORPUS)
-	@$(MAKE) --no-print-directory -C examples/table3 positions CORPUS=$(abspath $(CORPUS))
+	@$(MAKE) --no-print-directory -C examples/table3 positions CORPUS=$(call absolute,$(CORPUS))
 
 clean:  ## Remove the environment and everything that the recipes have made
 	rm -rf $(VENV) examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -28,16 +28,18 @@ score: $(RUN)/scores.txt
 	@$(if $(shown),true,cat $<)
 endif
 
+# What a rule writes gets its name when it is whole: a kill leaves a .part, which the next call writes anew.
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
 $(WORK)/text/%:
 	@mkdir -p $(@D)
 ifneq ($(FOLDER),)
-	cp "$(FOLDER)/$*" $@
+	cp -f "$(FOLDER)/$*" $@.part
 else ifneq ($(URL),)
-	curl -fsSL --retry 3 -o $@ "$(URL)/$*"
+	curl -fsSL --retry 3 -o $@.part "$(URL)/$*"
 else
 	@echo "$*: $(HOW_TO_GET)" >&2; exit 1
 endif
+	@mv $@.part $@
 endif
 
 # The command that a step was last begun with: a new file only where it has changed.
@@ -67,4 +69,5 @@ $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
 
 # What makes the scores shows them as well, so that `score` need not.
 $(RUN)/scores.txt: $(RUN)/averaged.pt $(RUN)/generate.command
-	$(generate) 2>&1 | tee $@$(eval shown := yes)
+	$(generate) 2>&1 | tee $@.part$(eval shown := yes)
+	@mv $@.part $@

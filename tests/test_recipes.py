@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -9,15 +10,17 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
 PREPROCESS, TRAIN, AVERAGE, GENERATE = ALL = ["preprocess", "train", "average", "generate"]
 
-# Each makes the file that its rule promises. Training makes a checkpoint more, and breaks off where a file `stop` is.
+# Each makes the file that its rule promises. Training makes a checkpoint more, and breaks off where a file `stop` is;
+# a file `kill` makes an end of everything once there is something in the file that is named in it, or in its .part.
+KILL = "[ ! -e kill ] || { read f < kill; until [ -s $f -o -s $f.part ]; do sleep 0.01; done; kill -9 0; }"
 COMMANDS = {
     PREPROCESS: "mkdir -p work/data-bin; touch work/data-bin/dataset.json",
     TRAIN: "mkdir -p work/checkpoints; mktemp work/checkpoints/XXXXXX >/dev/null; [ ! -e stop ]",
     AVERAGE: "touch work/averaged.pt",
-    GENERATE: "echo BLEU = 36 | tee work/translation.de",
+    GENERATE: f"echo translating; {KILL}; echo BLEU = 36 | tee work/translation.de",
 }
 
 Make = Callable[..., list[str]]
@@ -26,12 +29,13 @@ Make = Callable[..., list[str]]
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     """The folder of a copy of the Multi30k recipe, with its text in `text`."""
-    examples = shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
-    folder = examples / "multi30k"
+    checkout = tmp_path / "a checkout"
+    shutil.copytree(ROOT / "examples", checkout / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = checkout / "examples/multi30k"
     (folder / "text").mkdir()
     for split in ("train", "val", "test_2016_flickr"):
         for language in ("en", "de"):
-            (folder / "text" / f"{split}.{language}.gz").touch()
+            (folder / "text" / f"{split}.{language}.gz").write_text("all of it")
     return folder
 
 
@@ -43,13 +47,21 @@ def make(recipe: Path, tmp_path: Path) -> Make:
         script = tmp_path / "bin" / f"nmt-{name}"
         script.write_text(f"#!/bin/bash\necho {name} >> called\n{body}\n")
         script.chmod(0o755)
+    copy = tmp_path / "bin/cp"
+    copy.write_text(f'#!/bin/bash\n[ ! -e kill ] || echo half > "${{@: -1}}"\n{KILL}\nexec {shutil.which("cp")} "$@"\n')
+    copy.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    environment["PATH"] = f"{tmp_path / 'bin'}:{environment['PATH']}"
+    environment |= {"PATH": f"{tmp_path / 'bin'}:{environment['PATH']}", "MULTI30K_DIR": "text"}
 
-    def run(*variables: str, code: int = 0) -> list[str]:
+    def run(*variables: str, code: int = 0, folder: Path = recipe) -> list[str]:
         (recipe / "called").write_text("")
         done = subprocess.run(
-            ["make", "FOLDER=text", *variables], cwd=recipe, env=environment, capture_output=True, timeout=PATIENCE
+            ["make", *variables],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            timeout=PATIENCE,
+            start_new_session=True,
         )
         assert done.returncode == code, done.stderr.decode()
         (recipe / "said").write_bytes(done.stdout)
@@ -112,5 +124,29 @@ def test_a_training_that_was_broken_off_goes_on(make: Make, recipe: Path) -> Non
 
 
 def test_an_unknown_text_is_said_where_to_get(make: Make, recipe: Path) -> None:
-    assert make("FOLDER=", "URL=", "HOW_TO_GET=ask", code=2) == []
+    assert make("MULTI30K_DIR=", "URL=", "HOW_TO_GET=ask", code=2) == []
     assert not (recipe / "work" / "data-bin").exists()
+
+
+@pytest.mark.parametrize(("file", "end"), [("text/val.de.gz", "all of it"), ("scores.txt", "BLEU = 36\n")])
+def test_after_a_kill_no_half_of_a_file_is_taken_for_all_of_it(file: str, end: str, make: Make, recipe: Path) -> None:
+    if file == "scores.txt":
+        make("work/averaged.pt")
+    (recipe / "kill").write_text(f"work/{file}\n")
+    make(f"work/{file}", code=-signal.SIGKILL)
+    (recipe / "kill").unlink()
+    make()
+    assert (recipe / "work" / file).read_text().endswith(end)
+
+
+def test_folders_may_have_spaces_in_their_names(make: Make, recipe: Path) -> None:
+    checkout = recipe.parent.parent
+    shutil.copy(ROOT / "Makefile", checkout)
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv/installed").touch()
+    for name in ("setup.py", "constraints.txt"):
+        (checkout / name).touch()
+        os.utime(checkout / name, (0, 0))
+    (recipe / "text").rename(checkout / "my text")
+    assert make("multi30k-en-de", "MULTI30K_DIR=my text", folder=checkout) == ALL
+    assert (recipe / "work/text/val.de.gz").read_text() == "all of it"

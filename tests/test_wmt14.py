@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def recipe(tmp_path: Path, server: Path) -> Path:
     """The folder of a copy of the recipe, whose server has the archives already."""
-    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "my examples", ignore=shutil.ignore_patterns("work"))
     folder = examples / "wmt14"
     shutil.copytree(server, folder / "work/smoke/server")
     return folder
@@ -175,6 +175,13 @@ def test_archives_in_data_dir_are_not_downloaded_and_a_missing_one_is_named(
     aside.rename(missing)
     assert "downloading" not in make(f"DATA_DIR={data_dir}").stdout
     assert texts(recipe) == ALL_TEXTS
+
+
+def test_a_data_dir_that_make_cannot_take_is_refused(make: Make, data_dir: Path) -> None:
+    assert (
+        "give a link to it that has none"
+        in make(f"DATA_DIR={data_dir.rename(data_dir.parent / 'my data')}", code=2).stderr
+    )
 
 
 @pytest.mark.parametrize(
