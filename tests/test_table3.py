@@ -101,12 +101,15 @@ def test_models_are_set_side_by_side_in_each_range_of_lengths(
 
 
 def test_the_sides_of_base_are_compared_where_the_paper_has_two() -> None:
-    def reached(perplexity: float) -> table3.Result:
-        return table3.Result(ModelConfig(), 1, 1.0, 1.0, perplexity, 1.0, 1)
+    def reached(perplexity: float, updates: int = 1) -> table3.Result:
+        return table3.Result(ModelConfig(), updates, 1.0, 1.0, perplexity, 1.0, 1)
 
     base = reached(10.0)
     results = {"base": base, "c_n2": reached(12.0), "c_n8": reached(11.0), "e_learned": reached(9.0)}
     assert table3.same_side(results, base) == (1, 2)  # worse as in the paper; not better; as good as base in the paper
+    further = reached(5.0, updates=2)
+    assert table3.same_side(results | {"c_ff4096": further}, base) == (1, 2)
+    assert table3.cells(variations.ROWS["c_ff4096"], further, base)[7::4] == ["", ""]  # what compares it with base
 
 
 # --- as make runs it
@@ -214,7 +217,8 @@ def test_a_row_is_trained_scored_and_set_beside_the_papers(recipe: Path, tmp_pat
     make = running(
         tmp_path / "real", recipe, {f"nmt-{one}": f'exec {sys.executable} {ROOT}/bin/nmt-{one} "$@"' for one in names}
     )
-    done = make("ROWS=c_n2", "VOCAB_SIZE=30", "UPDATES=3", "WARMUP=2")
+    asked = ("ROWS=c_n2", "VOCAB_SIZE=30", "UPDATES=3", "WARMUP=2")
+    done = make(*asked)
     assert done.returncode == 0, done.stderr
     report = (recipe / "work/seed-1/report.md").read_text(encoding="utf-8")
     assert done.stdout.endswith(report)
@@ -224,3 +228,5 @@ def test_a_row_is_trained_scored_and_set_beside_the_papers(recipe: Path, tmp_pat
     assert float(minutes) >= 0
     assert float(perplexity) > 1
     assert 0.1 < float(parameters) < 0.2
+    shutil.copytree(recipe / "work/seed-1/c_n2", recipe / "work/seed-1/c_n4")  # of another call, with other settings
+    assert make(*asked).stdout.endswith(report)

@@ -1,6 +1,6 @@
 """The rows of Table 3 that have been trained, beside the paper's, as a table in Markdown.
 
-python table3.py FOLDER     with a folder for each row, named as in variations.py
+python table3.py FOLDER [ROW]...     with a folder for each row, named as in variations.py; all rows, or some
 """
 
 import re
@@ -51,8 +51,13 @@ def sizes(model: ModelConfig) -> str:
 
 
 def cells(row: Row, ours: Result | None, base: Result | None) -> list[str]:
-    """A line of the table; blank where there is nothing to say, as in the paper."""
+    """A line of the table; blank where there is nothing to say, as in the paper.
+
+    Only what has had as many updates as base is compared with it.
+    """
     paper = ROWS["base"]
+    if ours and base and ours.updates != base.updates:
+        base = None
     here = ["", "", "", "", "", "", "", ""]
     if ours:
         here = [sizes(ours.model), f"{ours.updates}", f"{ours.minutes:.1f}"]
@@ -68,24 +73,25 @@ def cells(row: Row, ours: Result | None, base: Result | None) -> list[str]:
 
 
 def same_side(results: dict[str, Result], base: Result) -> tuple[int, int]:
-    """Of how many rows the perplexity differs from base's in the direction of the paper, and of how many rows."""
-    ours = {name: one.perplexity - base.perplexity for name, one in results.items()}
-    paper = {name: ROWS[name].perplexity - ROWS["base"].perplexity for name in results}
-    compared = [name for name in results if ours[name] and paper[name]]
+    """Of how many rows the perplexity differs from base's after as many updates in the direction of the paper, and of how
+    many rows."""
+    ours = {name: one.perplexity - base.perplexity for name, one in results.items() if one.updates == base.updates}
+    paper = {name: ROWS[name].perplexity - ROWS["base"].perplexity for name in ours}
+    compared = [name for name in ours if ours[name] and paper[name]]
     return sum(ours[name] * paper[name] > 0 for name in compared), len(compared)
 
 
 @command("table3.py")
 @click.argument("folder", type=PathName())
-def main(folder: Path) -> None:
-    """Write the table to stdout, of the rows in FOLDER."""
-    found = {name: result(folder / name) for name in ROWS}
-    results = {name: one for name, one in found.items() if one}
+@click.argument("rows", metavar="[ROW]...", nargs=-1, type=click.Choice(tuple(ROWS)))
+def main(folder: Path, rows: tuple[str, ...]) -> None:
+    """Write the table to stdout, of the rows in FOLDER, all or some."""
+    results = {name: one for name in rows or ROWS if (one := result(folder / name))}
     base = results.get("base")
     print(f"| {' | '.join(COLUMNS)} |")
     print("|---" * len(COLUMNS) + "|")
     for name, row in ROWS.items():
-        print(f"| {' | '.join(cells(row, found[name], base))} |")
+        print(f"| {' | '.join(cells(row, results.get(name), base))} |")
     minutes, flops = sum(one.minutes for one in results.values()), sum(one.flops for one in results.values())
     print(f"\n{len(results)} of {len(ROWS)} rows, {minutes:.0f} minutes of training, {flops:.2g} operations.", end=" ")
     if base:
