@@ -265,6 +265,7 @@ def test_addresses_and_options_that_make_no_sense_are_refused(run_here: Run, tin
         cases: list[tuple[str, list[object]]] = [
             ("--serve nowhere: HOST:PORT or PORT is expected", ["--serve", "nowhere"]),
             ("--serve 70000: there is no port 70000", ["--serve", "70000"]),
+            ("--serve a..b:80: encoding with 'idna' codec failed", ["--serve", "a..b:80"]),
             ("Address already in use", ["--serve", taken.getsockname()[1]]),
             ("--input has no effect with --serve", ["--serve", 0, "--input", "x"]),
             ("--nbest has no effect with --serve: each request", ["--serve", 0, "--nbest", 2]),

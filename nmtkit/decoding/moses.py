@@ -70,7 +70,7 @@ _COMPOUND = regex.compile(r"(\S)-(\S)")
 
 def tokenize(line: str, language: str) -> str:
     """The line with a space between all tokens. Of LANGUAGES only, whose abbreviations are known here."""
-    text = _CONTROL.sub("", _SPACE.sub(" ", f" {line} ")).strip(" ")
+    text = _SPACE.sub(" ", _CONTROL.sub("", _SPACE.sub(" ", f" {line} "))).strip(" ")
     text = _SIGN.sub(r" \1 ", text)
     text = _DOTS.sub(lambda dots: f" {_DOT * len(dots[0])} ", text)
     for pattern, replacement in (*_COMMAS, *_APOSTROPHES[language]):

@@ -93,5 +93,5 @@ def _listening(config: ServeConfig) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
-    except OSError as error:
-        raise UserError(f"--serve {config.serve}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # the latter of names with a part that is empty or too long
+        raise UserError(f"--serve {config.serve}: {getattr(error, 'strerror', None) or error}") from error
