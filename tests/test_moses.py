@@ -1,7 +1,7 @@
 """Moses's tokenization and compound splitting, on cases worked through its rules by hand.
 
-On 36,000 lines of Multi30k, half of them with signs strewn in at random, and on 60,000 lines of abbreviations, signs, spaces
-and letters of many scripts in random order, its tokens were those of tokenizer.perl.
+On 36,000 lines of Multi30k, half of them with signs strewn in at random, and on 60,000 lines of abbreviations, signs,
+spaces and letters of many scripts in random order, its tokens were those of tokenizer.perl.
 """
 
 import pytest

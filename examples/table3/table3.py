@@ -73,8 +73,8 @@ def cells(row: Row, ours: Result | None, base: Result | None) -> list[str]:
 
 
 def same_side(results: dict[str, Result], base: Result) -> tuple[int, int]:
-    """Of how many rows the perplexity differs from base's after as many updates in the direction of the paper, and of how
-    many rows."""
+    """Of how many rows the perplexity differs from base's in the direction of the paper, and of how many rows, of those
+    that have had as many updates."""
     ours = {name: one.perplexity - base.perplexity for name, one in results.items() if one.updates == base.updates}
     paper = {name: ROWS[name].perplexity - ROWS["base"].perplexity for name in ours}
     compared = [name for name in ours if ours[name] and paper[name]]
