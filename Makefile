@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 VENV := .venv
-INSTALLED := $(VENV)/installed
+INSTALLED := $(VENV)/installed-by-$(subst /,-,$(PYTHON))
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # A folder that was given, as the recipes see it from folders of their own; its name may have spaces.
@@ -21,7 +21,7 @@ install: $(INSTALLED)  ## Make .venv with nmtkit and its development tools in it
 
 # torch comes first and by its exact version: a range would let pip take a newer build, gigabytes larger.
 $(INSTALLED): setup.py constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(if $(wildcard $@),,--clear) $(VENV)
 	$(VENV)/bin/pip install --quiet -c constraints.txt torch==2.13.0
 	$(VENV)/bin/pip install --quiet -c constraints.txt setuptools
 	$(VENV)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,export,serve]'

@@ -139,14 +139,39 @@ def test_after_a_kill_no_half_of_a_file_is_taken_for_all_of_it(file: str, end: s
     assert (recipe / "work" / file).read_text().endswith(end)
 
 
-def test_folders_may_have_spaces_in_their_names(make: Make, recipe: Path) -> None:
-    checkout = recipe.parent.parent
-    shutil.copy(ROOT / "Makefile", checkout)
-    (checkout / ".venv").mkdir()
-    (checkout / ".venv/installed").touch()
+# --- the Makefile in the project's root
+
+
+@pytest.fixture
+def checkout(recipe: Path, tmp_path: Path) -> Path:
+    """The folder of that Makefile, with two Pythons, whose environments have nothing but a pip that does nothing."""
+    folder = recipe.parent.parent
+    shutil.copy(ROOT / "Makefile", folder)
     for name in ("setup.py", "constraints.txt"):
-        (checkout / name).touch()
-        os.utime(checkout / name, (0, 0))
+        (folder / name).touch()
+    for name in ("python-one", "python-other"):
+        (folder / name).write_text(
+            '#!/bin/bash\n[ "$3" != --clear ] || rm -rf .venv\nmkdir -p .venv/bin\n'
+            f"cp -n {shutil.which('true')} .venv/bin/pip; touch .venv/of-{name}\n"
+        )
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_folders_may_have_spaces_in_their_names(make: Make, recipe: Path, checkout: Path) -> None:
     (recipe / "text").rename(checkout / "my text")
-    assert make("multi30k-en-de", "MULTI30K_DIR=my text", folder=checkout) == ALL
+    variables = ("PYTHON=./python-one", "MULTI30K_DIR=my text")
+    assert make("multi30k-en-de", *variables, folder=checkout) == ALL
     assert (recipe / "work/text/val.de.gz").read_text() == "all of it"
+
+
+def test_the_environment_is_that_of_the_python_which_is_asked_for(make: Make, checkout: Path) -> None:
+    def made() -> list[str]:
+        return sorted(path.name for path in (checkout / ".venv").glob("of-*"))
+
+    for name in ("python-one", "python-other", "python-one"):
+        make("install", f"PYTHON=./{name}", folder=checkout)
+        assert made() == [f"of-{name}"]
+    (checkout / ".venv/of-python-one").unlink()
+    make("install", "PYTHON=./python-one", folder=checkout)
+    assert made() == []
