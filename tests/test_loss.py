@@ -120,3 +120,14 @@ def test_half_precision_sums_many_rows_of_one_piece() -> None:
         loss = projected_cross_entropy(hidden, matrix, torch.zeros(1024, dtype=torch.long), 0.1)[0]
     (gradient,) = torch.autograd.grad(loss, matrix)
     assert_close(gradient[0], torch.full((D,), -1024 * 80 * 0.9 * (1 - 1 / W)), rtol=2e-3, atol=0)
+
+
+def test_an_infinite_loss_has_no_finite_gradient() -> None:
+    """A logit of -inf in fp16 makes the loss infinite, but the softmax's own gradient is finite."""
+    hidden, matrix, target = draw(1)
+    with torch.no_grad():
+        matrix[target[0]] = -1e4 * hidden[0]
+    with torch.autocast("cpu", torch.float16):
+        loss = projected_cross_entropy(hidden, matrix, target, 0.1)[0]
+    assert loss.isinf()
+    assert not any(gradient.isfinite().any() for gradient in torch.autograd.grad(loss, (hidden, matrix)))

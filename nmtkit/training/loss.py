@@ -57,14 +57,15 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                         by_row, by_piece = by_row.float() / scale, by_piece.float() / scale
                     grad_hidden[part] = by_row
                     grad_matrix += by_piece
-        context.save_for_backward(grad_hidden, grad_matrix)
+        context.save_for_backward(grad_hidden, grad_matrix, loss)
         context.mark_non_differentiable(nll)
         return loss, nll
 
     @staticmethod
     def backward(context: Any, *gradients: Any) -> Any:
-        grad_hidden, grad_matrix = context.saved_tensors
-        return grad_hidden * gradients[0], grad_matrix * gradients[0], None, None
+        grad_hidden, grad_matrix, loss = context.saved_tensors
+        scale = gradients[0] + 0.0 * loss  # no number where the loss is none: in fp16 the gradient can be finite then
+        return grad_hidden * scale, grad_matrix * scale, None, None
 
 
 def _dtype_of_products(x: Tensor) -> torch.dtype:
