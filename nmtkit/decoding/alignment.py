@@ -12,7 +12,7 @@ from torch import Tensor
 from nmtkit.data.batch import pad
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.errors import UserError
-from nmtkit.model.transformer import AttentionWeights, Transformer
+from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS
 
 _POSITIONS = 4096  # of target or source that are looked at together
@@ -54,9 +54,9 @@ def with_attention(
 
 def _attention(model: Transformer, src: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
     """(B, T, S) the mean over a layer's heads."""
-    record = AttentionWeights()
-    model.decode(tgt_in, model.encode(src), record)
-    return record.cross[chosen_layer(model, layer)].float().mean(1)
+    layers: list[Tensor] = []
+    model.decode(tgt_in, model.encode(src), record_cross=layers)
+    return layers[chosen_layer(model, layer)].float().mean(1)
 
 
 @torch.inference_mode()

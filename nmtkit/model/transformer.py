@@ -125,10 +125,15 @@ class Transformer(nn.Module):
             x = self._through(layer, x, mask[:, None, None, :], record)
         return cast(Tensor, self.encoder_norm(x))
 
-    def decode(self, tgt_in: Tensor, memory: Memory, record: AttentionWeights | None = None) -> Tensor:
+    def decode(
+        self,
+        tgt_in: Tensor,
+        memory: Memory,
+        record_self: list[Tensor] | None = None,
+        record_cross: list[Tensor] | None = None,
+    ) -> Tensor:
         """tgt_in (B, T), the target shifted right by one; returns the decoder's output (B, T, D)."""
         x = self._embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
-        record_self, record_cross = (record.decoder, record.cross) if record else (None, None)
         for layer in self.decoder:
             x = self._through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
         return cast(Tensor, self.decoder_norm(x))
@@ -169,7 +174,7 @@ class Transformer(nn.Module):
     def attention_weights(self, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
         """The weights of every layer and head for src (B, S) and tgt_in (B, T), by the explicit path."""
         weights = AttentionWeights()
-        self.decode(tgt_in, self.encode(src, weights.encoder), weights)
+        self.decode(tgt_in, self.encode(src, weights.encoder), weights.decoder, weights.cross)
         return weights
 
     def _through(self, layer: nn.Module, *inputs: Any) -> Tensor:
