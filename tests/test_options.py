@@ -332,12 +332,21 @@ def test_each_way_to_fail_has_its_exit_code_and_one_line(
     assert capsys.readouterr().err.lstrip("\n") == line
 
 
-def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("error", [UserError("no"), RunError("no"), KeyboardInterrupt(), Terminated()])
+def test_debug_adds_the_traceback(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        failing(UserError("no")).main(["--debug"])
+        failing(error).main(["--debug"])
     err = capsys.readouterr().err
     assert err.startswith("Traceback")
-    assert err.endswith("soup: no\n")
+    assert err.splitlines()[-1].startswith("soup: ")
+
+
+@pytest.mark.parametrize("spoons", ["few", "13"])  # which click refuses, and which we do
+def test_debug_may_come_from_a_config_file_too(spoons: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "soup.toml").write_text("debug = true")
+    for arguments, has_traceback in (([], False), (["--config", str(tmp_path / "soup.toml")], True), ([], False)):
+        _, _, err = run(*arguments, "--spoons", spoons, capsys=capsys)
+        assert err.startswith("Traceback") == has_traceback
 
 
 def test_an_error_of_ours_keeps_its_traceback() -> None:
@@ -404,7 +413,7 @@ def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
         ('{"bread": 3}', "takes true or false, not 3"),
         ('{"spoons": [1, 2]}', "takes a number or a text, not [1, 2]"),
         ('{"spoons": 1.5}', "not a valid integer"),
-        ('{"debug": true}', "no option --debug that a file can set"),
+        ('{"version": true}', "no option --version that a file can set"),
     ],
 )
 def test_a_value_of_the_wrong_type_in_a_config_file_is_one_line_and_exit_code_2(

@@ -43,6 +43,7 @@ _SECONDS_TO_SPEAK = 2.0
 _NAMES_NO_FILE = (errno.ENAMETOOLONG, errno.EACCES, errno.ENOTDIR, errno.ELOOP)
 _NEAR = 0.75  # difflib's ratio from which on a word may have been meant; at its own 0.6 --path is near to --split
 _MANY = 8  # words of one beginning that are told one by one
+_NOT_IN_A_FILE = ("config", "version")
 _ONCE = ("input", "output", "config")  # of others the last counts; of these, the first one's file would be passed over
 
 
@@ -210,11 +211,11 @@ def _read_config_file(context: click.Context, parameter: click.Parameter, path: 
         raise UserError(f"--config {path}: {error}") from error
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: a table of options is expected")
-    known = {parameter.name: parameter for parameter in context.command.params}
+    known = {parameter.name: parameter for parameter in context.command.params if parameter.name not in _NOT_IN_A_FILE}
     defaults: dict[str, Any] = {}
     for key, value in _options_in(values):
-        if key not in known or not known[key].expose_value:
-            near = _did_you_mean(flag(key), [flag(name) for name in known if known[name].expose_value])
+        if key not in known:
+            near = _did_you_mean(flag(key), [flag(str(name)) for name in known])
             raise UserError(
                 f"--config {path}: {context.command.name} has no option {flag(key)} that a file can set.{near}"
             )
@@ -249,8 +250,14 @@ def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> A
     return [str(one) for one in values] if getattr(parameter, "multiple", False) else str(value)
 
 
+def _note_debug(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    typing.cast(Command, context.command).debug |= value
+
+
 class Command(click.Command):
     """A click command with grouped help and the exit codes that every nmtkit command keeps."""
+
+    debug = False  #: whether an error is to have its traceback
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -264,7 +271,14 @@ class Command(click.Command):
                 metavar="FILE",
                 help="Read options from a TOML or JSON file, such as a run's options.json; the command line wins.",
             ),
-            click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."),
+            click.Option(
+                ["--debug"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_note_debug,
+                help="Show the traceback of an error.",
+            ),
         ]
         click.version_option(__version__, prog_name=self.name)(self)
 
@@ -294,11 +308,14 @@ class Command(click.Command):
 
     def _exit_code(self, arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, _raise_on_sigterm)
+        self.debug = "--debug" in arguments  # for what goes wrong before click comes to it
         if sys.stdin is None:  # closed by the caller (<&-): there is nothing to read
             sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123
-        if sys.stdout is None or sys.stderr is None:
-            return UserError.exit_code if sys.stderr is None else self._report("stdout is closed", UserError.exit_code)
+        if sys.stderr is None:
+            return UserError.exit_code
         try:
+            if sys.stdout is None:
+                raise UserError("stdout is closed")
             # Not click's own main: it turns a closed pipe into exit code 1.
             with self.make_context(self.name, list(arguments)) as context, _signals_as_they_are():
                 self.invoke(context)
@@ -317,8 +334,6 @@ class Command(click.Command):
         except SaidElsewhere as error:
             return _let_another_speak(error.exit_code)
         except (NmtkitError, OSError, MemoryError) as error:
-            if "--debug" in arguments:
-                traceback.print_exc()
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
         return 0
@@ -344,6 +359,8 @@ class Command(click.Command):
         if code != RunError.exit_code and local_rank != "0":
             return _let_another_speak(code)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as torchrun sends it just now, when another has ended
+        if self.debug:
+            traceback.print_exc()
         click.echo(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}", err=True)
         return code
 
