@@ -14,11 +14,13 @@ from conftest import Train
 from test_train_cli import metrics, refused
 from torch import Tensor
 
+from nmtkit.data.batch import Batch
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import summary
 from nmtkit.training.config import CheckpointConfig, StopConfig, TrainingOptions
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.ranks import Ranks
 from nmtkit.training.state import RunState
 from nmtkit.training.summary import (
     Pace,
@@ -133,6 +135,17 @@ def test_a_long_update_is_told_of_once_before_it_is_done(
     said = train(tmp_path / "long", "--max-updates", 2).stderr.decode()
     assert said.count("an update takes about ") == 1
     assert said.index("plan: ") < said.index("an update takes about ") < said.index("update 1 |")
+
+
+def test_an_update_of_one_part_is_not_told_of_by_the_next_that_has_two() -> None:
+    cpu, told = torch.device("cpu"), list[int]()
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    gradient = UpdateGradient(model(), Ranks(cpu), torch.float32, scaler, 0.1, seed=1, max_tokens=100)
+    gradient.after_first_part = told.append
+    batch = Batch.of(*[torch.full((2, 3), 5)] * 3)
+    for update, share in enumerate(([(0, batch)], [(0, batch), (1, batch)]), 1):
+        gradient.compute(update, share, tokens=6 * len(share), votes=())
+    assert told == []
 
 
 def test_a_long_update_is_told_with_the_remedy() -> None:

@@ -107,7 +107,7 @@ class UpdateGradient:
         self.ranks, self.precision, self.scaler, self.seed = ranks, precision, scaler, seed
         self.limits = MemoryLimits(max_tokens)
         self.times_out_of_memory = 0
-        self.after_first_part: Callable[[int], None] | None = None  # called once, with how many parts there are
+        self.after_first_part: Callable[[int], None] | None = None  # of the next update, with how many there are
         self.loss = MicroBatchLoss(model, smoothing)
         self._attempt: Batch  # what was computed last
         self._wrapped: DistributedDataParallel | None = None
@@ -183,6 +183,7 @@ class UpdateGradient:
             if self.after_first_part is not None:
                 self.after_first_part(len(pieces))
                 self.after_first_part = None
+        self.after_first_part = None  # of an update of one part it comes too late, and for the next one it is not meant
         sums += self._backward(update, last, tokens, self._wrapped or self.loss)
         loss, nll = sums.tolist()
         return loss, nll
