@@ -120,7 +120,7 @@ class _Beam:
         P = self.strategy.places
         self.sentences = torch.arange(B, device=device)  # (b,) row of `src`
         self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # places by bank
-        self.ranks = torch.arange(P, device=device) % self.strategy.width
+        self.ranks = torch.arange(self.strategy.width, device=device)
         self.log_probs = torch.full((B, P), -torch.inf, device=device)  # of open hypotheses; -inf: no one here
         self.log_probs[:, list(self.strategy.starts)] = 0.0  # the same empty hypothesis counts once in a bank
         self.came_from = self.sentences.unsqueeze(1).expand(-1, P)  # decoder's row of each one's prefix
@@ -145,7 +145,7 @@ class _Beam:
     def extend(self, logits: Tensor) -> None:
         """Take the chosen candidates of the next token, given logits (R, W)."""
         b, P = self.log_probs.shape
-        vacant = self.ranks < self.left.repeat_interleave(self.strategy.width, dim=1)
+        vacant = (self.ranks < self.left.unsqueeze(2)).flatten(1)
         frontier = Frontier(self.log_probs, vacant, self.rows, self.sentences, self.tokens)
         choice = self.strategy.choose(self._allowed(_log_probs(logits), frontier), frontier)
         c = choice.tokens.size(1)
