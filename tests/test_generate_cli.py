@@ -45,18 +45,19 @@ def generate_apart(run_command: Run, tiny_checkpoint: Path) -> Run:
 
 
 def write_dataset(folder: Path, checkpoint: Checkpoint) -> Path:
-    """A dataset with one split, test, whose vocabulary is the checkpoint's."""
+    """A dataset with one split, test, whose languages and vocabulary are the checkpoint's."""
+    languages = (checkpoint.source_language, checkpoint.target_language)
     folder.mkdir()
     write_tokenizer(folder, checkpoint.source, None)
     counts = {}
-    for language, texts in zip(("en", "de"), zip(*PAIRS, strict=True), strict=True):
+    for language, texts in zip(languages, zip(*PAIRS, strict=True), strict=True):
         sentences = [[*ids, EOS] for ids in checkpoint.source.encode(texts)]
         with TokenFileWriter(split_stem(folder, "test", language), np.dtype("<u2")) as writer:
             tokens = np.array([token for ids in sentences for token in ids], dtype="<u2")
             writer.write(tokens, np.array([len(ids) for ids in sentences], dtype=np.int32))
         counts[language] = len(tokens)
     row = SplitRow("test", len(PAIRS), counts, {"en": 0, "de": 0}, {}, [("text", len(PAIRS))])
-    write_description(folder, ("en", "de"), checkpoint.source, checkpoint.source, [row])
+    write_description(folder, languages, checkpoint.source, checkpoint.source, [row])
     return folder
 
 
@@ -303,6 +304,14 @@ def test_a_dataset_of_another_vocabulary_is_refused(
     other = make_checkpoint()
     other.source = SpaceTokenizer(Vocabulary([*SPECIALS, "dog"]))
     refused(generate(write_dataset(tmp_path / "data", other)), "different vocabularies", "--input")
+
+
+def test_a_dataset_of_the_other_direction_is_refused(
+    generate: Run, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    other = make_checkpoint()
+    other.source_language, other.target_language = other.target_language, other.source_language
+    refused(generate(write_dataset(tmp_path / "data", other)), "is de-en", "translates en-de")
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------

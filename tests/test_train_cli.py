@@ -744,3 +744,17 @@ def test_a_run_on_other_text_is_not_gone_on_with(
     made = run_command("nmt-preprocess", "-s", "en", "-t", "de", *map(str, other))
     assert made.returncode == 0, made.stderr
     refused(train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "data", code=2), "a run on other data")
+
+
+def test_a_run_of_the_other_direction_is_not_gone_on_with(
+    train: Train, datasets: dict[str, Path], run_command: Run, tmp_path: Path
+) -> None:
+    """With a joined vocabulary, its dataset has the same files."""
+    train(tmp_path / "run", "--max-updates", 1)
+    forth = datasets["joined"]
+    names = {f"--{name}pref": forth.parent / name for name in ("train", "valid")}
+    files = [str(word) for pair in names.items() for word in pair]
+    back = ("-s", "de", "-t", "en", *files, "--destdir", str(tmp_path / "back"), "--vocab-from", str(forth))
+    assert run_command("nmt-preprocess", *back).returncode == 0
+    assert Dataset.open(tmp_path / "back").checksums("train") == Dataset.open(forth).checksums("train")
+    refused(train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "back", code=2), "a run on other data")

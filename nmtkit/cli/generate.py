@@ -135,7 +135,7 @@ def main(
     if server.serve is not None:
         _serve(translator, companions, search, batches, server, loaded[0])
         return
-    split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint[0], translator)
+    split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint[0], loaded[0])
     references = _references(evaluation, split, source.input, translator)
     companions.check_length(partial(_countable_lines, split, source.input))
     share = _share(source, split, batches.buffer)
@@ -276,14 +276,17 @@ def _serve(
     serve(translate, search, translator.source, languages, server)
 
 
-def _open_split(folder: Path, name: str, reading: DatasetConfig, checkpoint: Path, translator: "Translator") -> "Split":
-    """A split of a dataset whose vocabularies are those of the checkpoint."""
+def _open_split(folder: Path, name: str, reading: DatasetConfig, path: Path, checkpoint: "Checkpoint") -> "Split":
+    """A split of a dataset whose languages and vocabularies are those of the checkpoint, which stood at `path`."""
     from nmtkit.data.corpus import Dataset
 
     dataset = Dataset.open(folder, reading.verify)
-    if dataset.source.vocab != translator.source.vocab or dataset.target.vocab != translator.target.vocab:
+    its, own = (f"{one.source_language}-{one.target_language}" for one in (dataset, checkpoint))
+    if its != own:
+        raise UserError(f"{folder} is {its}, {path} translates {own}: take a dataset of that direction")
+    if dataset.source.vocab != checkpoint.source.vocab or dataset.target.vocab != checkpoint.target.vocab:
         raise UserError(
-            f"{folder} and {checkpoint} have different vocabularies: take the dataset that the model was trained on, "
+            f"{folder} and {path} have different vocabularies: take the dataset that the model was trained on, "
             "or give raw text with --input"
         )
     return dataset.split(name)

@@ -107,7 +107,9 @@ def check_fit(
             "take the dataset it was started with, or another --save-dir"
         )
     data = dataset.checksums(split)
-    if checkpoint.progress.get("data", data) != data and "reset_progress" not in new_resets(checkpoint, options):
+    before, now = ((one.source_language, one.target_language) for one in (checkpoint, dataset))
+    is_same = checkpoint.progress.get("data", data) == data and before == now  # files tell no direction
+    if not is_same and "reset_progress" not in new_resets(checkpoint, options):
         raise UserError(
             f"{folder} holds checkpoints of a run on other data than {dataset.folder}: take the dataset it was "
             "started with, another --save-dir, or --reset-progress to go on with this one"
