@@ -94,6 +94,8 @@ def test_trees_are_learned_restored_and_scored_and_then_there_is_nothing_to_do(
     work = recipe / "work/treebank"
     gold, found = (list(read_trees(path)) for path in (treebank / "dev.mrg", work / "small/dev.trees"))
     assert [tree.words for tree in found] == [tree.words for tree in gold]
+    (treebank / "test.mrg").write_text(sentence(random.Random(2)))
+    assert "Sentences          1\n" in make("PART=test")
     assert "nmt-" not in make()
 
 
