@@ -406,7 +406,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "nothing left": (
         {"train.en": b"a b\n\na\n", "train.de": b"x\nx\nx y z\n"},
         ["--max-ratio", "1.5", "--max-length", "2"],
-        "nothing .* is left; dropped: 1 empty, 1 ratio, 1 too long",
+        "nothing .* is left; dropped: 1 empty, 1 ratio, 1 too long: raise --max-length or --max-ratio",
     ),
     "a small text": ({}, ["--tokenizer", "sentencepiece"], r"--vocab-size 32000: .*set it to a value <= \d+"),
     "no word often enough": ({}, ["--min-count", "1000000"], "--min-count 1000000: there is no word so often"),

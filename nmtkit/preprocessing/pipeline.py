@@ -53,7 +53,9 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
             row = encode_split(name, paths, found[name].pairs, encoder, marks, files.languages, folder, pool)
             _report(row, doubtful=taken is not None or name != TRAIN)
             if not row.sentences:
-                raise UserError(f"nothing of the text for {name} is left; dropped: {_drops(row)}")
+                raise UserError(
+                    f"nothing of the text for {name} is left; dropped: {_drops(row)}: raise --max-length or --max-ratio"
+                )
             rows.append(row)
         write_description(folder, files.languages, *tokenizers, rows)
     return Dataset.open(files.destdir)
