@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,3 +163,38 @@ def test_a_request_that_is_being_answered_is_not_ended(monkeypatch: pytest.Monke
             return await asyncio.wait_for(reader.readuntil(b"ok"), PATIENCE)
 
     assert b"200 OK" in asyncio.run(run())
+
+
+def test_a_connection_whose_client_takes_nothing_of_its_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "SECONDS_TO_TAKE", 0.1)
+
+    async def run() -> bool:
+        ended = asyncio.Event()
+
+        async def answer_at_length(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": bytes(50 << 20), "more_body": True})
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            ended.set()
+
+        async with connected(answer_at_length) as (_, writer):
+            writer.write(WHOLE)
+            return await asyncio.wait_for(ended.wait(), PATIENCE)
+
+    assert asyncio.run(run())
+
+
+def test_a_client_that_takes_its_answer_slowly_is_waited_for() -> None:
+    left, waits, ended = [300, 200, 100, 100], list[tuple[Any, int]](), list[bool]()
+    transport = SimpleNamespace(get_write_buffer_size=lambda: left.pop(0), abort=lambda: ended.append(True))
+    loop = SimpleNamespace(call_later=lambda seconds, check, untaken: waits.append((check, untaken)))
+    protocol = SimpleNamespace(transport=transport, loop=loop)
+    for name in ("_watch", "_end_unless_taken"):
+        setattr(protocol, name, MethodType(getattr(server_module._Protocol, name), protocol))
+    protocol._watch(transport.get_write_buffer_size())
+    for taken_before in (300, 200, 100):
+        check, untaken = waits.pop()
+        assert (untaken, ended) == (taken_before, [])
+        check(untaken)
+    assert (waits, ended) == ([], [True])

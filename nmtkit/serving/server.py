@@ -20,16 +20,19 @@ from nmtkit.serving.metrics import Metrics
 from nmtkit.tokenizer import Tokenizer
 
 SECONDS_TO_ASK = 30.0  # for a client that has connected
+SECONDS_TO_TAKE = 30.0  # for a client to take any of an answer that is too long to leave at once
 SECONDS_TO_DRAIN = 60
 
 
 class _Protocol(H11Protocol):
-    """Ends a connection over which a request, the first or a later one, does not come to the end of its head.
+    """Ends a connection over which a request, the first or a later one, does not come to the end of its head, and one
+    whose client takes nothing of its answer.
 
     uvicorn ends one over which, after an answer, nothing comes at all.
     """
 
     _asking: asyncio.TimerHandle | None = None
+    _taking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -42,6 +45,15 @@ class _Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_waiting()
+        self._stop_watching()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
 
     def _wait_for_request(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
@@ -53,6 +65,21 @@ class _Protocol(H11Protocol):
         if self._asking is not None:
             self._asking.cancel()
             self._asking = None
+
+    def _watch(self, untaken: int) -> None:
+        self._taking = self.loop.call_later(SECONDS_TO_TAKE, self._end_unless_taken, untaken)
+
+    def _end_unless_taken(self, before: int) -> None:
+        """End the connection if no byte of what was not taken before has been taken since."""
+        untaken = self.transport.get_write_buffer_size()
+        if untaken < before:
+            self._watch(untaken)
+        else:
+            self.transport.abort()
+
+    def _stop_watching(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
 
 
 def serve(
