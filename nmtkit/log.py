@@ -44,10 +44,15 @@ class _Handler(logging.Handler):
             clock = time.strftime("%H:%M:%S", time.localtime(record.created))
             prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
             line = f"{clock} {prefix}{record.getMessage()}"
-        if "tqdm" in sys.modules:  # only then can a bar be on the screen
-            sys.modules["tqdm"].tqdm.write(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        try:
+            if "tqdm" in sys.modules:  # only then can a bar be on the screen
+                sys.modules["tqdm"].tqdm.write(line, file=sys.stderr)
+            else:
+                print(line, file=sys.stderr, flush=True)
+        except BrokenPipeError:
+            raise  # the reader has gone, and with it the wish for the rest
+        except OSError:
+            pass  # a full disk below the log, or a terminal that is gone, is no reason to end a run of days
 
 
 def configure(config: LogConfig, is_main: bool = True) -> None:

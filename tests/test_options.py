@@ -317,7 +317,7 @@ def failing(error: BaseException) -> Any:
         (OSError(28, "No space left on device", "a.pt"), 1, "soup: a.pt: No space left on device\n"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "a.pt"), 2, "soup: a.pt: File name too long\n"),
         (PermissionError(errno.EACCES, "Permission denied", "x/a.pt"), 2, "soup: x/a.pt: Permission denied\n"),
-        (MemoryError(), 1, "soup: MemoryError\n"),
+        (MemoryError(), 1, "soup: out of memory: end what else takes it, or raise the limit (ulimit -v)\n"),
         (KeyboardInterrupt(), 130, "soup: interrupted\n"),
         (as_import_error(KeyboardInterrupt()), 130, "soup: interrupted\n"),
         (as_import_error(Terminated()), 143, "soup: terminated\n"),
@@ -358,12 +358,19 @@ def test_an_error_of_ours_keeps_its_traceback() -> None:
 SCRIPT = """
 import sys, time
 from nmtkit.cli.options import command
+from nmtkit.errors import UserError
+from nmtkit.log import LogConfig, configure, logger
 
 @command("soup")
 def main():
     print("ready", flush=True)
     if "sleep" in sys.argv[0]:
         time.sleep(60)
+    if "fail" in sys.argv[0]:
+        raise UserError("no soup")
+    if "log" in sys.argv[0]:
+        configure(LogConfig())
+        logger.info("it boils")
     for number in range(100_000):
         print(number)
 
@@ -371,12 +378,12 @@ main()
 """
 
 
-def start(tmp_path: Path, name: str) -> "subprocess.Popen[str]":
+def start(tmp_path: Path, name: str, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
     script = tmp_path / name
     script.write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(Path(nmtkit.__file__).parent.parent)}
     return subprocess.Popen(
-        [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
     )
 
 
@@ -403,6 +410,14 @@ def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
         process.wait(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGPIPE
     assert err == ""
+
+
+@pytest.mark.parametrize(("name", "code", "lines"), [("log.py", 0, 100_001), ("fail.py", 2, 1)])
+def test_a_log_that_cannot_be_written_changes_nothing(name: str, code: int, lines: int, tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full, start(tmp_path, name, stderr=full.fileno()) as process:
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    assert len(out.splitlines()) == lines
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import click
 from nmtkit.cli.options import (
     ConfigOption,
     PathName,
-    abandon_stdout,
+    abandon,
     command,
     given,
     options,
@@ -430,7 +430,7 @@ def _stdout() -> Iterator[BinaryIO]:
     except BrokenPipeError:
         raise  # the command ends quietly
     except OSError as error:
-        abandon_stdout()
+        abandon(sys.stdout)
         raise RunError(f"cannot write to stdout: {error.strerror or error}") from error
 
 

@@ -304,7 +304,13 @@ class Command(click.Command):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run the command and exit: 0 done, 2 the user's mistake, 1 a failure, 128 + n after signal n."""
         arguments = list(sys.argv[1:] if args is None else args)
-        sys.exit(self._exit_code(arguments))
+        code = self._exit_code(arguments)
+        try:
+            if sys.stderr is not None:
+                sys.stderr.flush()
+        except OSError:  # a full disk below the log is no failure of the work
+            abandon(sys.stderr)
+        sys.exit(code)
 
     def _exit_code(self, arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, _raise_on_sigterm)
@@ -329,7 +335,7 @@ class Command(click.Command):
         except Terminated:
             return self._report("terminated", 128 + signal.SIGTERM)
         except BrokenPipeError:
-            abandon_stdout()  # the reader has gone (`… | head`): end as quietly as a Unix tool
+            abandon(sys.stdout)  # the reader has gone (`… | head`): end as quietly as a Unix tool
             return 128 + signal.SIGPIPE
         except SaidElsewhere as error:
             return _let_another_speak(error.exit_code)
@@ -361,13 +367,14 @@ class Command(click.Command):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as torchrun sends it just now, when another has ended
         if self.debug:
             traceback.print_exc()
-        click.echo(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}", err=True)
+        with contextlib.suppress(OSError):  # the exit code tells it all the same
+            click.echo(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}", err=True)
         return code
 
 
-def abandon_stdout() -> None:
-    """Let what stdout cannot take vanish, or else Python tries again when it ends, and complains."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def abandon(stream: typing.TextIO) -> None:
+    """Let what a stream cannot take vanish, or else Python tries again when it ends, and complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _let_another_speak(code: int) -> int:
@@ -426,6 +433,8 @@ def _one_line(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, MemoryError) and not text:
+        text = "out of memory: end what else takes it, or raise the limit (ulimit -v)"
     text = text or type(error).__name__
     return " ".join(text.split())
 

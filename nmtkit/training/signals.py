@@ -1,5 +1,6 @@
 """Signals as wishes, to be granted between two updates: SIGTERM and SIGINT stop the run, SIGUSR1 saves it."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -36,7 +37,8 @@ class Signals:
             return
         if self.is_main and not self.stop:
             hint = "; once more to end at once" if self.insistent else ""
-            os.write(2, f"{signal.Signals(number).name}: the update is finished and saved first{hint}\n".encode())
+            with contextlib.suppress(OSError):  # a log on a full disk, a terminal that is gone
+                os.write(2, f"{signal.Signals(number).name}: the update is finished and saved first{hint}\n".encode())
         self.stop = number
         if self.insistent:
             for each in _STOPPING:
