@@ -167,7 +167,10 @@ def checkpoint_path(save_dir: Path, update: int) -> Path:
 
 
 def refuse_to_replace(path: Path) -> None:
-    """Raise UserError where a file has a name that a training gives its checkpoints, so that it may be one of them."""
+    """Raise UserError where a file has a name that a training gives its checkpoints, so that it may be one of them, or
+    is a pipe, in which no checkpoint can be written."""
+    if path.is_fifo():
+        raise UserError(f"{path} is a pipe, and a checkpoint needs a file: choose another --output")
     real = Path(os.path.realpath(path))
     if real.exists() and (real.name in (LAST, BEST) or _NAME.fullmatch(real.name)):
         raise UserError(f"{path} is a checkpoint of a training: choose another --output")

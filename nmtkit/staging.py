@@ -22,6 +22,8 @@ def staged_folder(destination: Path, may_replace: Callable[[Path], bool]) -> Ite
     RunError when writing fails.
     """
     destination = _real(destination)
+    if not destination.name:
+        raise UserError(f"{destination} is the root of all folders: choose another destination")
     staging = destination.with_name(f".{destination.name}.partial")
     replaced = destination.with_name(f".{destination.name}.replaced")
     with _locked(staging, destination):

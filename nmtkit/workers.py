@@ -23,16 +23,20 @@ AHEAD = 4  # tasks a worker, begun before the oldest one is done: what bounds th
 class WorkerPool:
     """`count` processes, started at once; a context manager that ends them.
 
-    Each has a pipe of its own, so that either end notices when the other dies, however it dies.
+    Each has a pipe of its own, so that either end notices when the other dies, however it dies. Raises RunError where
+    one cannot be started.
     """
 
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would share threads, locks and the others' pipes
         self._processes: dict[Connection, Any] = {}
         for number in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs,), name=f"worker {number}", daemon=True)
-            process.start()
+            try:
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(theirs,), name=f"worker {number}", daemon=True)
+                process.start()
+            except OSError as error:  # too many processes, files, or too little memory for another
+                raise RunError(f"only {number} of {count} --workers could be started ({error.strerror})") from error
             theirs.close()
             self._processes[ours] = process
 

@@ -1,6 +1,7 @@
 """Averages: right to the last bit of float32, of the right checkpoints, and only of those that fit together."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,15 @@ def test_a_checkpoint_of_a_training_is_not_replaced(name: str, folder: Path, run
     (folder / "averaged").mkdir()
     new = folder / "averaged/checkpoint_30.pt"
     assert run_here("nmt-average", folder / "checkpoint_10.pt", "--output", new).returncode == 0
+
+
+def test_a_pipe_takes_no_checkpoint(folder: Path, run_here: Run) -> None:
+    os.mkfifo(folder / "pipe")
+    done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "pipe")
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        f"nmt-average: {folder}/pipe is a pipe, and a checkpoint needs a file: choose another --output\n"
+    )
 
 
 def test_checkpoints_of_one_name_are_told_apart(make_checkpoint: Make, tmp_path: Path, run_here: Run) -> None:

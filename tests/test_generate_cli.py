@@ -373,7 +373,7 @@ def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Ru
         (["--beam", 0], ["--beam: 0"]),
         (["--length-penalty", -1], ["--length-penalty: -1"]),
         (["--precision", "fp7"], ["--precision", "fp32"]),
-        *[([flag, 10**20], [flag, "too large"]) for flag in ("--beam", "--nbest", "--buffer")],
+        *[([flag, 10**20], [flag, "too large"]) for flag in ("--beam", "--nbest", "--buffer", "--workers")],
     ],
 )
 def test_wrong_options_are_refused_at_once(arguments: list[object], words: list[str], generate: Run) -> None:

@@ -414,7 +414,7 @@ def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "code", "lines"), [("log.py", 0, 100_001), ("fail.py", 2, 1)])
 def test_a_log_that_cannot_be_written_changes_nothing(name: str, code: int, lines: int, tmp_path: Path) -> None:
-    with open("/dev/full", "wb") as full, start(tmp_path, name, stderr=full.fileno()) as process:
+    with Path("/dev/full").open("wb") as full, start(tmp_path, name, stderr=full.fileno()) as process:
         out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert len(out.splitlines()) == lines
@@ -449,6 +449,12 @@ def test_a_closed_stream_is_no_traceback(closed: str, complaint: bytes) -> None:
     assert done.returncode == 2
     assert complaint in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_a_name_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be found when the first checkpoint is written."""
+    code, _, err = run("--kind", os.fsdecode(b"caf\xe9.txt"), capsys=capsys)
+    assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: rename the file, or write it otherwise\n")
 
 
 @pytest.mark.parametrize("flag", ["--input", "--output", "--checkpoint", "--config"])

@@ -433,6 +433,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "one language twice": ({}, ["-t", "en"], "--source-lang and --target-lang are both en"),
     "a language with a slash": ({}, ["-t", "../de"], r"--target-lang '\.\./de'"),
     "a small ratio": ({}, ["--max-ratio", "0.5"], "--max-ratio: 0.5 is too small"),
+    "a huge vocabulary": ({}, ["--vocab-size", "4294967296"], "--vocab-size: 4294967296 is too large"),
     "two vocabularies": ({}, ["--spm-model", "a", "--vocab-from", "b"], "exclude each other"),
 }
 

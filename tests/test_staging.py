@@ -106,6 +106,11 @@ def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
     assert (tmp_path / "result" / "file").exists()
 
 
+def test_the_root_is_no_destination() -> None:
+    with pytest.raises(UserError, match=r"^/ is the root"), staged_folder(Path("/"), lambda _: True):
+        pass
+
+
 def test_a_destination_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot write"), staged_folder(tmp_path / "file" / "result", never):

@@ -500,6 +500,7 @@ def test_the_epoch_in_the_log_is_that_of_the_update(train: Train, tmp_path: Path
         (["--arch", "transformer_huge"], ["transformer_huge", "transformer_base"]),
         (["--d-model", 15, "--heads", 1], ["--d-model 15", "even"]),
         (["--d-ff", 10**19], ["--d-ff", "the most is 1000000"]),
+        (["--attention-window", 10**19], ["--attention-window", "the most is 1000000"]),
         (["--heads", 3], ["--d-model 16 is not a multiple of --heads 3", "--d-k and --d-v"]),
         (["--dropout", 1], ["--dropout", "1.0 is too large"]),
         (["--d-model", "wide"], ["--d-model", "wide"]),

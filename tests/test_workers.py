@@ -1,5 +1,6 @@
 """The worker pool: order, bounded reading ahead, errors, deaths."""
 
+import errno
 import os
 import signal
 import time
@@ -52,6 +53,15 @@ def test_tasks_are_not_taken_far_ahead_of_the_results() -> None:
 def test_an_error_in_a_worker_is_raised_here() -> None:
     with WorkerPool(2) as pool, pytest.raises(UserError, match=r"^three is too much$"):
         list(pool.map(refuse_three, range(10)))
+
+
+def test_workers_that_cannot_be_started_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", refuse)
+    with pytest.raises(RunError, match=r"only 0 of 3 --workers .*\(Resource temporarily unavailable\)"):
+        WorkerPool(3)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -322,6 +322,7 @@ class Command(click.Command):
         try:
             if sys.stdout is None:
                 raise UserError("stdout is closed")
+            _check_text(arguments)
             # Not click's own main: it turns a closed pipe into exit code 1.
             with self.make_context(self.name, list(arguments)) as context, _signals_as_they_are():
                 self.invoke(context)
@@ -370,6 +371,16 @@ class Command(click.Command):
         with contextlib.suppress(OSError):  # the exit code tells it all the same
             click.echo(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}", err=True)
         return code
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse what is no text before the work: no checkpoint can name it, and torch opens no file that is called so."""
+    for word in arguments:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            shown, encoding = os.fsencode(word).decode("ascii", "backslashreplace"), sys.getfilesystemencoding().upper()
+            raise UserError(f"{shown}: not {encoding}: rename the file, or write it otherwise") from error
 
 
 def abandon(stream: typing.TextIO) -> None:

@@ -57,6 +57,7 @@ class SearchConfig(Config):
     diversity: float = option(
         0.5,
         min=0.0,
+        max=1e6,
         help="With --diverse-groups: what a candidate loses, in log-probability, for each earlier part's choice of "
         "its token. Scores do not show it.",
     )
@@ -65,10 +66,13 @@ class SearchConfig(Config):
     )
     top_k: int | None = option(None, min=1, unset="all", help="Draw from the K likeliest tokens only.")
     top_p: float | None = option(
-        None, above=0.0, max=1.0, unset="all", help="Draw from the fewest tokens that have this probability together."
+        None, min=1e-6, max=1.0, unset="all", help="Draw from the fewest tokens that have this probability together."
     )
     temperature: float = option(
-        1.0, min=0.01, help="Divides the logits before --top-p looks and a token is drawn; below 1 is less random."
+        1.0,
+        min=0.01,
+        max=1e6,
+        help="Divides the logits before --top-p looks and a token is drawn; below 1 is less random.",
     )
     seed: int = option(
         1,
@@ -181,6 +185,7 @@ class EngineConfig(DeviceConfig):
     workers: int = option(
         1,
         min=1,
+        max=1024,
         metavar="N",
         help="Processes that share the stream, each with a model of its own and its share of the cores, or a GPU of "
         "its own. On CPUs, a worker for each core is the fastest way through a large file.",

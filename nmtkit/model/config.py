@@ -42,7 +42,11 @@ class ModelConfig(Config):
         help="One matrix for source, target and output (the paper); one for target and output; or three.",
     )
     attention_window: int | None = option(
-        None, min=1, metavar="R", help="Restrict self-attention to R positions to each side (§4, r in Table 1)."
+        None,
+        min=1,
+        max=10**6,
+        metavar="R",
+        help="Restrict self-attention to R positions to each side (§4, r in Table 1).",
     )
 
     def __post_init__(self) -> None:

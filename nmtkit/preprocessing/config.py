@@ -32,7 +32,9 @@ class FilesConfig(Config):
     destdir: Path = option(
         Path("data-bin"), metavar="DIR", help="The dataset to make. A finished dataset there is replaced."
     )
-    workers: int = option(1, min=1, help="Processes that share the work. The result is the same for any number.")
+    workers: int = option(
+        1, min=1, max=1024, help="Processes that share the work. The result is the same for any number."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,6 +74,7 @@ class VocabularyConfig(Config):
     vocab_size: int | None = option(
         None,
         above=4,
+        max=10**7,
         help="Entries of the vocabulary, four special ones among them; "
         f"left out: {PIECES} subwords, or every word with --tokenizer space.",
     )
@@ -112,6 +115,6 @@ class CleaningConfig(Config):
 
     max_length: int = option(250, min=1, help="Leave out pairs with a side of more tokens than this.")
     max_ratio: float | None = option(
-        None, min=1, help="Leave out pairs with a side of more than this many times the other's tokens."
+        None, min=1, max=1e6, help="Leave out pairs with a side of more than this many times the other's tokens."
     )
     dedup: bool = option(False, help="Leave out pairs that have stood earlier in the training text.")
