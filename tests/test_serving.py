@@ -33,6 +33,8 @@ from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.metrics import Metrics
 from nmtkit.tokenizer import Tokenizer
 
+Advance = Callable[[int], None]
+
 LINES = ["the dog runs", "", "a cat", "die katze läuft über die straße"]
 SEARCH: dict[str, Any] = {"beam": 3, "max_len_b": 3}  # of Server
 MAX_BODY, MAX_LINES = 30_000, 50
@@ -300,7 +302,7 @@ class Upside:
         self.rounds: list[list[str]] = []
         self.begun, self.may_go = threading.Semaphore(0), threading.Event()
 
-    def __call__(self, lines: Sequence[str], config: SearchConfig) -> list[Translation]:
+    def __call__(self, lines: Sequence[str], config: SearchConfig, advance: Advance) -> list[Translation]:
         self.rounds.append(list(lines))
         self.begun.release()
         assert self.may_go.wait(20)
@@ -372,6 +374,21 @@ def test_more_lines_than_may_wait_are_refused_until_there_is_room(batcher: Batch
     assert len(texts(batcher.submit(["line"] * 1000, SearchConfig()))) == 1000
 
 
+def test_a_search_is_ended_with_the_batcher() -> None:
+    begun = threading.Event()
+
+    def endless(lines: Sequence[str], config: SearchConfig, advance: Advance) -> list[Translation]:
+        while True:
+            begun.set()
+            advance(0)
+
+    batcher = Batcher(endless, 1000, Metrics())
+    batcher.submit(["line"], SearchConfig())
+    assert begun.wait(PATIENCE)
+    batcher.close()
+    assert not batcher._thread.is_alive()
+
+
 # The application, without a network ------------------------------------------------------------------------------
 
 
@@ -437,6 +454,15 @@ def test_a_client_that_goes_is_not_translated_for(ask: Callable[..., Any], batch
     assert ["of no use"] not in search.rounds
 
 
+def test_what_cannot_be_answered_before_the_end_is_refused(ask: Callable[..., Any]) -> None:
+    def end() -> None:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+    status, answer = ask(body(text="late"), then=end)
+    assert (status, answer["error"]) == (503, "the server ends")
+
+
 def test_an_error_of_the_search_is_answered_and_told_to_who_runs_the_server(
     ask: Callable[..., Any], search: Upside, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -449,11 +475,11 @@ def test_an_error_of_the_search_is_answered_and_told_to_who_runs_the_server(
 def test_what_fails_once_is_tried_again(search: Upside, batcher: Batcher, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter([RunError("a worker process died"), None])
 
-    def unlucky(lines: Sequence[str], config: SearchConfig) -> list[Translation]:
+    def unlucky(lines: Sequence[str], config: SearchConfig, advance: Advance) -> list[Translation]:
         error = next(calls)
         if error is not None:
             raise error
-        return search(lines, config)
+        return search(lines, config, advance)
 
     monkeypatch.setattr(batcher, "_translate", unlucky)
     search.may_go.set()

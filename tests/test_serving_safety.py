@@ -67,7 +67,7 @@ def test_the_name_that_was_given_and_all_names_beyond_loopback_are_answered(
     tokenizer: Tokenizer, serve: str, is_loopback: bool
 ) -> None:
     metrics, config = Metrics(), ServeConfig(serve=serve)
-    batcher = Batcher(lambda lines, search: [], 1, metrics)
+    batcher = Batcher(lambda lines, search, advance: [], 1, metrics)
     app = App(batcher, SearchConfig(), tokenizer, ("en", "de"), config, metrics, is_loopback)
     sent: list[Any] = []
 

@@ -269,8 +269,8 @@ def _serve(
     except ModuleNotFoundError as error:
         raise UserError(f'--serve needs the package {error.name}: pip install "nmtkit[serve]"') from error
 
-    def translate(lines: Sequence[str], config: SearchConfig) -> list["Translation"]:
-        return list(translator.stream_chunks(companions.attach([lines]), config, batches))
+    def translate(lines: Sequence[str], config: SearchConfig, advance: Callable[[int], None]) -> list["Translation"]:
+        return list(translator.stream_chunks(companions.attach([lines]), config, batches, advance))
 
     languages = (checkpoint.source_language, checkpoint.target_language)
     serve(translate, search, translator.source, languages, server)

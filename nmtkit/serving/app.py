@@ -81,6 +81,8 @@ class App:
             return
         except Refusal as refusal:
             response = _refused(refusal, path)
+        except asyncio.CancelledError:  # by uvicorn, where the time to answer is over
+            response = _refused(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the server ends"), path)
         except Exception as error:
             logger.error("%s %s: %s: %s", method, path, type(error).__name__, error)
             response = _refused(Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "an error of the server, see its log"), path)

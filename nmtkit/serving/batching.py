@@ -12,7 +12,8 @@ from nmtkit.decoding.translation import Translation
 from nmtkit.log import logger
 from nmtkit.serving.metrics import Metrics
 
-Translate = Callable[[Sequence[str], SearchConfig], Sequence[Translation]]
+# Lines and their search, and what to call with each number of lines that are done: what it raises ends the search.
+Translate = Callable[[Sequence[str], SearchConfig, Callable[[int], None]], Sequence[Translation]]
 
 WINDOW_SECONDS = 0.005  # for others to join the request that begins a round
 LINES_A_ROUND = 256
@@ -21,6 +22,10 @@ LINES_OF_A_JOB = 64  # in a round, so that a long request does not keep short on
 
 class QueueFull(Exception):  # noqa: N818 (said to the client, who may come again)
     """More lines wait than there may."""
+
+
+class _Closed(Exception):  # noqa: N818 (nobody waits any more)
+    """There is nothing to go on for."""
 
 
 @dataclass
@@ -71,11 +76,11 @@ class Batcher:
         return job
 
     def close(self) -> None:
-        """End the thread after the round that it is at."""
+        """End the thread after the batch that it is at: one that computes while the process ends would abort it."""
         with self._change:
             self._closed = True
             self._change.notify()
-        self._thread.join(timeout=10)
+        self._thread.join()
 
     def _run(self) -> None:
         while jobs := self._next_round():
@@ -103,6 +108,8 @@ class Batcher:
         """Translate the next lines of jobs, which have the same `config`."""
         try:
             self._search_together([job for job in jobs if not job.abandoned], config)
+        except _Closed:
+            pass
         except Exception as error:
             logger.warning("a search failed, its requests are tried one by one: %s: %s", type(error).__name__, error)
             for job in (job for job in jobs if not job.abandoned):
@@ -114,12 +121,16 @@ class Batcher:
 
     def _search_together(self, jobs: list[Job], config: SearchConfig) -> None:
         lines = [line for job in jobs for line in job.next_lines()]
-        translations = iter(self._translate(lines, config))
+        translations = iter(self._translate(lines, config, self._check_open))
         found = [[next(translations) for _ in job.next_lines()] for job in jobs]
         self._metrics.add("lines_total", len(lines))
         for job, own in zip(jobs, found, strict=True):
             self._metrics.add("tokens_total", sum(max(0, len(line.candidates[0].tokens) - 1) for line in own))
             job.translations += own
+
+    def _check_open(self, done: int) -> None:
+        if self._closed:
+            raise _Closed
 
     def _put_back(self, jobs: list[Job]) -> None:
         """Give the results of jobs that are done; the others go to the end of the queue."""

@@ -90,7 +90,7 @@ def serve(
     Raises UserError where the address cannot be used, or the model has not what `search` asks for.
     """
     with _listening(config) as listener:
-        translate(["A first one."], replace(search, alignment=True))
+        translate(["A first one."], replace(search, alignment=True), lambda done: None)
         metrics = Metrics()
         batcher = Batcher(translate, config.max_queue, metrics)
         host, port = listener.getsockname()[:2]
