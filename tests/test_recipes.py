@@ -151,8 +151,8 @@ def checkout(recipe: Path, tmp_path: Path) -> Path:
         (folder / name).touch()
     for name in ("python-one", "python-other"):
         (folder / name).write_text(
-            '#!/bin/bash\n[ "$3" != --clear ] || rm -rf .venv\nmkdir -p .venv/bin\n'
-            f"cp -n {shutil.which('true')} .venv/bin/pip; touch .venv/of-{name}\n"
+            "#!/bin/bash\nmkdir -p .venv/bin; echo '#!/bin/bash' > .venv/bin/pip; chmod +x .venv/bin/pip\n"
+            f"touch .venv/of-{name}\n"
         )
         (folder / name).chmod(0o755)
     return folder
@@ -175,3 +175,10 @@ def test_the_environment_is_that_of_the_python_which_is_asked_for(make: Make, ch
     (checkout / ".venv/of-python-one").unlink()
     make("install", "PYTHON=./python-one", folder=checkout)
     assert made() == []
+
+
+def test_an_environment_that_somebody_else_has_made_stays(make: Make, checkout: Path) -> None:
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv/theirs").touch()
+    make("install", "PYTHON=./python-one", folder=checkout)
+    assert (checkout / ".venv/theirs").exists()
