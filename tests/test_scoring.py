@@ -30,6 +30,10 @@ def test_tokenized_bleu_counts_words_between_spaces() -> None:
     assert "|tok:none|" in score.text
 
 
+def test_tokenized_bleu_is_zero_where_no_four_words_match() -> None:
+    assert tokenized_bleu(["a b c x d e f"], ["a b c d e f"]).value == 0
+
+
 def test_tokenized_bleu_joins_subwords_on_both_sides() -> None:
     words, pieces = "ein hund läuft auf dem gras", "ein hund lä@@ uf@@ t auf dem gr@@ as"
     assert tokenized_bleu([words], [pieces]).value == tokenized_bleu([pieces], [words]).value == pytest.approx(100)

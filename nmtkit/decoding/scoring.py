@@ -59,12 +59,12 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU on the words between spaces, as fairseq counts it: subwords are joined on both sides, and an unknown word of
-    a reference matches nothing."""
+    """BLEU on the words between spaces, as fairseq counts it: subwords are joined on both sides, an unknown word of a
+    reference matches nothing, and nothing is smoothed."""
     unknown = SPECIALS[UNK]
     hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
     known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]
-    return _score(BLEU(tokenize="none", force=True), hypotheses, known)
+    return _score(BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, known)
 
 
 def moses_bleu(
