@@ -465,6 +465,11 @@ def test_an_empty_name_is_no_folder(flag: str, capsys: pytest.CaptureFixture[str
     assert f"'{flag}': the name is empty" in capsys.readouterr().err
 
 
+def test_json_is_known_by_how_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "soup").write_text('\n{"spoons": 7}')
+    assert run("--config", str(tmp_path / "soup"), capsys=capsys)[1]["spoons"] == 7
+
+
 def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "soup.json").write_text('{"spoons": 7}', encoding="utf-8-sig")
     assert run("--config", str(tmp_path / "soup.json"), capsys=capsys)[1]["spoons"] == 7

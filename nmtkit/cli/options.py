@@ -204,7 +204,8 @@ def _read_config_file(context: click.Context, parameter: click.Parameter, path: 
         return
     try:
         text = path.read_text(encoding="utf-8-sig")  # as some editors begin a file with the mark of its encoding
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # as no TOML does
+        values = json.loads(text) if is_json else tomllib.loads(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
