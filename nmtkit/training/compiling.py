@@ -16,6 +16,7 @@ def compile_layers(model: Transformer, device: torch.device) -> None:
     """
     _try(device)
     torch._dynamo.config.recompile_limit = _VARIANTS
+    torch.fx.experimental._config.use_duck_shape = False  # or torch 2.9 takes sizes equal once for equal ever after
     for layer in (*model.encoder, *model.decoder):
         layer.compile(dynamic=True)
 
