@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.model import packing
-from nmtkit.model.packing import Fp16Linear, Int8Linear, OneDnnLinear, pack
+from nmtkit.model.packing import Fp16Linear, Int8Linear, OneDnnLinear, call_directly, pack
 
 pytestmark = pytest.mark.skipif(not packing._has_fbgemm(), reason="this torch has no FBGEMM")
 
@@ -69,6 +69,17 @@ def test_a_packed_model_computes_what_the_plain_one_does(
     assert not any(isinstance(module, torch.nn.Linear) for module in packed.modules())
     exact = plain(src, tgt_in)
     assert (packed(src, tgt_in) - exact).norm() < near * exact.norm()
+
+
+@torch.inference_mode()
+def test_a_model_whose_parts_are_called_directly_computes_the_same() -> None:
+    src, tgt_in = sentences(7, 3, 5), sentences(4, 6, 2)
+    plain = make().eval()
+    exact, found = plain(src, tgt_in), search(plain, src, SearchConfig(beam=3, max_len_b=4))
+    direct = call_directly(plain)
+    assert torch.equal(direct(src, tgt_in), exact)
+    assert search(direct, src, SearchConfig(beam=3, max_len_b=4)) == found
+    assert not any(isinstance(module, (torch.nn.Linear, torch.nn.LayerNorm)) for module in direct.modules())
 
 
 def test_int8_gives_a_sentence_what_it_gives_it_alone() -> None:

@@ -23,7 +23,7 @@ from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
 from nmtkit.model.memory import is_out_of_memory
-from nmtkit.model.packing import inference_precision, pack
+from nmtkit.model.packing import call_directly, inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import tokenizer_differences
@@ -74,7 +74,9 @@ def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "aut
     if precision == "int8" and device.type != "cpu":
         raise UserError(f"--precision int8 is made for CPUs, not for {device}: take bf16 or fp16")
     model = checkpoint.build_model(weights)
-    return pack(model, precision) if device.type == "cpu" else model.to(device, resolve_precision(precision, device))
+    if device.type == "cpu":
+        return call_directly(pack(model, precision))
+    return call_directly(model.to(device, resolve_precision(precision, device)))
 
 
 def precision_in_use(engine: EngineConfig) -> str:

@@ -1,4 +1,5 @@
-"""Linear layers for inference on a CPU, their weights laid out once for its instructions. They cannot be trained."""
+"""Models made for inference: linear layers whose weights are laid out once for a CPU's instructions, and parts that are
+called without a detour. They cannot be trained."""
 
 import warnings
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.errors import UserError
+from nmtkit.model.dropout import Dropout
+from nmtkit.model.layers import FeedForward, Residual
 from nmtkit.model.precision import resolve_precision
 from nmtkit.model.transformer import Transformer
 
@@ -81,6 +84,10 @@ class OneDnnLinear(nn.Module):
         return y
 
 
+_PACKED = (Int8Linear, Fp16Linear, TransposedLinear, OneDnnLinear)
+_ONLY_CALLED = (nn.Linear, *_PACKED, nn.LayerNorm, Dropout, FeedForward, Residual)
+
+
 def inference_precision(name: str, device: torch.device) -> str:
     """The number format that `auto` means where nothing is trained; any other name is itself."""
     if name != "auto":
@@ -107,6 +114,17 @@ def pack(model: Transformer, precision: str) -> Transformer:
         _replace(model, OneDnnLinear)
     elif precision == "fp32":
         _replace(model, TransposedLinear)
+    return model
+
+
+def call_directly(model: Transformer) -> Transformer:
+    """Put in the place of each part that is called, and asked for nothing else, the function that it is; returns the
+    model. To find such parts in their modules, and then to look for hooks, takes a tenth of a step of one sentence."""
+    for parent in list(model.modules()):
+        for name, part in list(parent.named_children()):
+            if isinstance(part, _ONLY_CALLED):
+                delattr(parent, name)
+                vars(parent)[name] = part.forward
     return model
 
 
