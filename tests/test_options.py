@@ -429,6 +429,8 @@ def test_a_log_that_cannot_be_written_changes_nothing(name: str, code: int, line
         ('{"spoons": [1, 2]}', "takes a number or a text, not [1, 2]"),
         ('{"spoons": 1.5}', "not a valid integer"),
         ('{"version": true}', "no option --version that a file can set"),
+        (r'{"kind": "a\u0000b"}', r'--kind: "a\u0000b" is no text'),
+        (r'{"kind": "\ud800"}', r'--kind: "\ud800" is no text'),
     ],
 )
 def test_a_value_of_the_wrong_type_in_a_config_file_is_one_line_and_exit_code_2(

@@ -246,6 +246,8 @@ def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> A
             wanted = "true or false" if switch else "a number or a text"
             found = json.dumps(one, default=str)  # TOML has dates
             raise UserError(f"--config {path}: {flag(str(parameter.name))} takes {wanted}, not {found}")
+        if isinstance(one, str) and not _is_text(one):
+            raise UserError(f"--config {path}: {flag(str(parameter.name))}: {json.dumps(one)} is no text")
     if switch:
         return value
     return [str(one) for one in values] if getattr(parameter, "multiple", False) else str(value)
@@ -377,11 +379,14 @@ class Command(click.Command):
 def _check_text(arguments: Sequence[str]) -> None:
     """Refuse what is no text before the work: no checkpoint can name it, and torch opens no file that is called so."""
     for word in arguments:
-        try:
-            word.encode()
-        except UnicodeEncodeError as error:
+        if not _is_text(word):
             shown, encoding = os.fsencode(word).decode("ascii", "backslashreplace"), sys.getfilesystemencoding().upper()
-            raise UserError(f"{shown}: not {encoding}: rename the file, or write it otherwise") from error
+            raise UserError(f"{shown}: not {encoding}: rename the file, or write it otherwise")
+
+
+def _is_text(word: str) -> bool:
+    """Whether a file can be called so: with no NUL and no half of a surrogate pair, which Python has for odd bytes."""
+    return "\0" not in word and word.encode(errors="replace").decode() == word
 
 
 def abandon(stream: typing.TextIO) -> None:
