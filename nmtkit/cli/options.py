@@ -313,6 +313,10 @@ class Command(click.Command):
                 sys.stderr.flush()
         except OSError:  # a full disk below the log is no failure of the work
             abandon(sys.stderr)
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # set by torchrun
+            # DistributedDataParallel never lets go of gloo's threads. One that is at work while Python ends aborts it,
+            # and torchrun would call a run failed that is complete.
+            os._exit(code)
         sys.exit(code)
 
     def _exit_code(self, arguments: list[str]) -> int:
