@@ -11,14 +11,16 @@ from nmtkit.decoding.search import search
 from nmtkit.model import packing
 from nmtkit.model.packing import Fp16Linear, Int8Linear, OneDnnLinear, call_directly, pack
 
-pytestmark = pytest.mark.skipif(not packing._has_fbgemm(), reason="this torch has no FBGEMM")
+needs_fbgemm = pytest.mark.skipif(not packing._has_fbgemm(), reason="this torch has no FBGEMM")
 
 
 @pytest.fixture(autouse=True)
 def quantized_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.quantized, "engine", "fbgemm")
+    if packing._has_fbgemm():
+        monkeypatch.setattr(torch.backends.quantized, "engine", "fbgemm")
 
 
+@needs_fbgemm
 @torch.inference_mode()
 def test_int8_is_near_and_no_row_depends_on_the_others() -> None:
     torch.manual_seed(1)
@@ -33,12 +35,14 @@ def test_int8_is_near_and_no_row_depends_on_the_others() -> None:
         assert torch.equal(layer(x[1:2, 3:4]), y[1:2, 3:4])
 
 
+@needs_fbgemm
 @torch.inference_mode()
 def test_int8_of_zeros_is_the_bias() -> None:
     bias = torch.randn(5)
     assert torch.equal(Int8Linear(torch.zeros(5, 8), bias)(torch.zeros(2, 8)), bias.expand(2, 5))
 
 
+@needs_fbgemm
 @torch.inference_mode()
 def test_fp16_rounds_the_weights_only() -> None:
     weight, bias, x = torch.randn(40, 64), torch.randn(40), torch.randn(3, 7, 64)
@@ -56,6 +60,7 @@ def test_onednn_gives_the_same_product() -> None:
     assert_close(OneDnnLinear(weight, None)(x), F.linear(x, weight))
 
 
+@needs_fbgemm
 @torch.inference_mode()
 @pytest.mark.parametrize(("precision", "near"), [("fp32", 1e-4), ("fp16", 1e-2), ("int8", 0.1)])
 def test_a_packed_model_computes_what_the_plain_one_does(
@@ -82,6 +87,7 @@ def test_a_model_whose_parts_are_called_directly_computes_the_same() -> None:
     assert not any(isinstance(module, (torch.nn.Linear, torch.nn.LayerNorm)) for module in direct.modules())
 
 
+@needs_fbgemm
 def test_int8_gives_a_sentence_what_it_gives_it_alone() -> None:
     model = pack(make().eval().float(), "int8")
     rows, config = sentences(7, 3, 5, 1), SearchConfig(beam=3, max_len_b=4)
