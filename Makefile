@@ -21,7 +21,7 @@ install: $(INSTALLED)  ## Make .venv with nmtkit and its development tools in it
 
 # An environment that this rule has made with another Python gives way; one that somebody else has made does not.
 # torch comes first and by its exact version: a range would let pip take a newer build, gigabytes larger.
-$(INSTALLED): setup.py constraints.txt
+$(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*)
 	$(if $(filter-out $@,$(wildcard $(VENV)/installed-by-*)),rm -rf $(VENV))
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet -c constraints.txt torch==2.13.0

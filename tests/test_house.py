@@ -22,7 +22,7 @@ COMMANDS = ("preprocess", "train", "average", "export", "generate", "score")
 # From the ground up. A module imports what stands on lower floors, and what stands in its own entry of its own floor;
 # neighbours on one floor do not know each other. The picture of it is in docs/architecture.md.
 FLOORS: list[list[str]] = [
-    ["checksum", "errors", "spm_model", "version", "wording"],
+    ["_native", "checksum", "errors", "spm_model", "version", "wording"],
     ["config", "text", "vocab", "staging", "workers"],
     ["log", "tokenizer"],
     ["data", "model"],
@@ -57,14 +57,16 @@ def imported(path: Path) -> Iterator[str]:
 def existing(name: str) -> str:
     """`nmtkit.data.corpus.Dataset` is in data.corpus; what is taken from the package itself is in __init__."""
     parts = name.split(".")[1:]
-    while parts and not any((ROOT / "nmtkit" / "/".join(parts)).with_suffix(end).exists() for end in (".py", "")):
+    ends = (".py", ".pyi", "")
+    while parts and not any((ROOT / "nmtkit" / "/".join(parts)).with_suffix(end).exists() for end in ends):
         parts.pop()
     return ".".join(parts) or "__init__"
 
 
 @cache
 def imports() -> dict[str, set[str]]:
-    return {module_name(path): set(imported(path)) for path in sorted((ROOT / "nmtkit").rglob("*.py"))}
+    files = [path for end in ("py", "pyi") for path in sorted((ROOT / "nmtkit").rglob(f"*.{end}"))]
+    return {module_name(path): set(imported(path)) for path in files}
 
 
 def place(module: str) -> tuple[int, str]:

@@ -170,7 +170,8 @@ def _search_at_once(model: Model, batch: Batch) -> list[list[Hypothesis]]:
 def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypothesis]]:
     """What the search finds; without its terms where a sentence cannot have them, for a rule or for its length."""
     demands = [task.demands for task in batch.tasks]
-    found = search(model, pad(batch.rows).to(device), batch.config, longest_sequence(model), demands, batch.banned)
+    searched = model if isinstance(model, Ensemble) else model.for_search
+    found = search(searched, pad(batch.rows).to(device), batch.config, longest_sequence(model), demands, batch.banned)
     lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]

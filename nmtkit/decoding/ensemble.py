@@ -3,19 +3,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nmtkit.model.state import DecoderState
-from nmtkit.model.transformer import Memory, Transformer
+from nmtkit.model.transformer import Transformer
 
 
 @dataclass
 class EnsembleState:
     """The state of each model."""
 
-    states: list[DecoderState]
+    states: list[Any]
 
     def reorder(self, origins: Tensor) -> None:
         """As `DecoderState.reorder`, for all models."""
@@ -28,18 +28,19 @@ class Ensemble:
 
     def __init__(self, models: Sequence[Transformer]) -> None:
         self.models = models
+        self._for_search: list[Any] = [model.for_search for model in models]
 
-    def encode(self, src: Tensor) -> list[Memory]:
+    def encode(self, src: Tensor) -> list[Any]:
         """Each model's encoder output for src (B, S)."""
-        return [model.encode(src) for model in self.models]
+        return [model.encode(src) for model in self._for_search]
 
-    def start(self, memory: list[Memory]) -> EnsembleState:
+    def start(self, memory: list[Any]) -> EnsembleState:
         """The state before the first step."""
-        return EnsembleState([model.start(own) for model, own in zip(self.models, memory, strict=True)])
+        return EnsembleState([model.start(own) for model, own in zip(self._for_search, memory, strict=True)])
 
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """Feed tokens (R,); log-probabilities (R, W) of the next."""
-        return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
+        return _mean([model.step(tokens, own) for model, own in zip(self._for_search, state.states, strict=True)])
 
     def __call__(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Log-probabilities (B, T, W) for src (B, S) and tgt_in (B, T)."""

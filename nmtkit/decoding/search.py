@@ -32,6 +32,7 @@ from nmtkit.decoding.constraints import Constrained
 from nmtkit.decoding.rules import Demands, rules_of
 from nmtkit.decoding.strategies import Best, DiverseBest, Frontier, Sampled, Strategy
 from nmtkit.errors import UserError
+from nmtkit.model import native
 from nmtkit.vocab import BOS, EOS, PAD
 
 
@@ -226,6 +227,8 @@ def _log_probs(logits: Tensor) -> Tensor:
     longer than the softmax."""
     if logits.dtype != torch.float32:
         return logits.log_softmax(-1, torch.float32)
+    if native.takes(logits):
+        return native.log_softmax_(logits)
     return torch.log_softmax(logits, -1, out=logits)
 
 

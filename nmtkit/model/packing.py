@@ -3,14 +3,18 @@ called without a detour. They cannot be trained."""
 
 import warnings
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.errors import UserError
+from nmtkit.model import native
 from nmtkit.model.dropout import Dropout
-from nmtkit.model.layers import FeedForward, Residual
+from nmtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from nmtkit.model.native import NativeLinear, NativeTransformer
 from nmtkit.model.precision import resolve_precision
 from nmtkit.model.transformer import Transformer
 
@@ -84,7 +88,7 @@ class OneDnnLinear(nn.Module):
         return y
 
 
-_PACKED = (Int8Linear, Fp16Linear, TransposedLinear, OneDnnLinear)
+_PACKED = (Int8Linear, Fp16Linear, TransposedLinear, OneDnnLinear, NativeLinear)
 _ONLY_CALLED = (nn.Linear, *_PACKED, nn.LayerNorm, Dropout, FeedForward, Residual)
 
 
@@ -92,7 +96,7 @@ def inference_precision(name: str, device: torch.device) -> str:
     """The number format that `auto` means where nothing is trained; any other name is itself."""
     if name != "auto":
         return name
-    if device.type == "cpu" and _has_fbgemm():
+    if device.type == "cpu" and (_has_fbgemm() or native.available()):
         return "int8"
     return "bf16" if resolve_precision(name, device) == torch.bfloat16 else "fp32"
 
@@ -100,9 +104,14 @@ def inference_precision(name: str, device: torch.device) -> str:
 def pack(model: Transformer, precision: str) -> Transformer:
     """Bring a model in fp32 on a CPU into a number format, with the layers that are the fastest there; returns it.
 
-    UserError for int8 where torch has no 8-bit products. For fp32 and bf16 the layers are packed by oneDNN where the
-    CPU has AVX-512, since torch's own products do not use it on every CPU.
+    In fp32 and int8 it searches in C++ where that fits (`native`). Else the layers of fp32 and bf16 are packed by
+    oneDNN where the CPU has AVX-512, since torch's own products do not use it on every CPU. UserError for int8 where
+    there are no 8-bit products.
     """
+    if precision in ("fp32", "int8") and native.fits(model.config):
+        _replace(model, partial(NativeLinear, eight_bits=precision == "int8"))
+        model.native = _native(model)
+        return model
     if precision == "int8" and not _has_fbgemm():
         raise UserError("--precision int8: this build of torch has no FBGEMM, which is made for x86-64: take fp32")
     if precision in ("int8", "fp16") and _has_fbgemm():
@@ -131,6 +140,28 @@ def call_directly(model: Transformer) -> Transformer:
 def _has_fbgemm() -> bool:
     """Whether this torch has FBGEMM, whose products of 8-bit integers and fp16 weights are made for x86-64."""
     return "fbgemm" in torch.backends.quantized.supported_engines
+
+
+def _native(model: Transformer) -> NativeTransformer:
+    """What searches in the place of a model whose linear layers are `NativeLinear`."""
+    matrices, norms = [], []
+    for layer in cast(list[EncoderLayer | DecoderLayer], [*model.encoder, *model.decoder]):
+        matrices += [layer.self_attention.qkv, layer.self_attention.out]
+        norms.append(layer.around_self_attention.norm)
+        if isinstance(layer, DecoderLayer):
+            matrices += [layer.cross_attention.q, layer.cross_attention.kv, layer.cross_attention.out]
+            norms.append(layer.around_cross_attention.norm)
+        matrices += [layer.feed_forward.inner, layer.feed_forward.outer]
+        norms.append(layer.around_feed_forward.norm)
+    if model.config.norm == "pre":
+        norms += cast(list[nn.LayerNorm], [model.encoder_norm, model.decoder_norm])
+    return NativeTransformer(
+        model.config,
+        (model.source_embedding.weight, model.target_embedding.weight),
+        (model.source_positions, model.target_positions),
+        cast(list[NativeLinear], [*matrices, model.packed_output]),
+        norms,
+    )
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
+from nmtkit.model.native import NativeTransformer
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
 from nmtkit.model.state import DecoderState, LayerState
 from nmtkit.vocab import PAD
@@ -71,6 +72,7 @@ class Transformer(nn.Module):
         if config.share_embeddings == "none":
             self.projection = nn.Embedding(target_size, config.d_model)
         self.packed_output: nn.Module | None = None  # what `packing.pack` puts in the place of the output matrix
+        self.native: NativeTransformer | None = None  # what searches in the place of this model, once it is packed
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
         self.dropout = Dropout(config.dropout)
@@ -152,6 +154,11 @@ class Transformer(nn.Module):
     def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Logits (B, T, W) for src (B, S) and tgt_in (B, T)."""
         return self.project(self.decode(tgt_in, self.encode(src)))
+
+    @property
+    def for_search(self) -> "Transformer | NativeTransformer":
+        """What has `encode`, `start` and `step` at their fastest."""
+        return self.native or self
 
     def start(self, memory: Memory) -> DecoderState:
         """The state before the first step: the source's keys and values, a row for each sentence, no positions yet."""

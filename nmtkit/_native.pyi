@@ -1,0 +1,50 @@
+"""What nmtkit/native gives Python. A tensor is the address of its first number, and must be contiguous; its shape and
+type are in the comments. All functions may raise MemoryError, and work without Python's lock."""
+
+# Capsules: they can be held and handed on.
+class Matrix: ...
+class Model: ...
+class Search: ...
+
+def matrix(weight: int, bias: int, rows: int, columns: int, eight_bits: bool) -> Matrix:
+    """W (N, K) and b (N), or 0 for none, fp32: copied into the layout of products."""
+
+def multiply(matrix: Matrix, x: int, rows: int, y: int, threads: int) -> None:
+    """x·Wᵀ + b for x (n, K) into y (n, N), fp32."""
+
+def model(
+    d_model: int,
+    heads: int,
+    d_k: int,
+    d_v: int,
+    pre_norm: bool,
+    source_embedding: int,
+    target_embedding: int,
+    encoder_layers: int,
+    decoder_layers: int,
+    matrices: list[Matrix],
+    norms: list[tuple[int, int]],
+    epsilon: float,
+) -> Model:
+    """A Transformer of matrices and norms (gain and bias) in the order in which a batch meets them: W_QKV, W_O and the
+    feed-forward network's two of each encoder layer; W_QKV, W_O, then W_Q, W_KV, W_O to the source, and the two of each
+    decoder layer; the output's. All must outlive it."""
+
+def encode(
+    model: Model, source: int, sentences: int, width: int, positions: int, threads: int
+) -> Search:
+    """A search for source (B, S), int64, PAD at the ends of rows, with the encodings (S, D) of the positions. The model
+    must outlive it. It has a row for each sentence."""
+
+def reorder(search: Search, origins: int, rows: int) -> None:
+    """Row i goes on from row origins[i], int64."""
+
+def step(search: Search, tokens: int, position: int, logits: int, threads: int) -> None:
+    """Feed tokens (R,), int64, at a position whose encoding is (D,); the next ones' logits go into (R, W)."""
+
+def log_softmax(x: int, rows: int, width: int, threads: int) -> None:
+    """In place, of each row of x (n, W)."""
+
+def best(scores: int, rows: int, width: int, count: int, values: int, columns: int, threads: int) -> None:
+    """The `count` highest, W at most, of each row of scores (n, W) into values (n, count), highest first, of equal ones
+    the first, with their columns, int64."""

@@ -1,0 +1,147 @@
+"""Inference in C++ (nmtkit/native), for CPUs with AVX2, where nmtkit was installed with a compiler at hand.
+
+It spares the way from operator to operator, and its products of few rows are faster than torch's. A row's result does
+not depend on the rows beside it, so that a sentence becomes the same in any batch. What it does not know, such as
+windows of attention, and other number formats go torch's way.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit.model.config import ModelConfig
+
+try:
+    import nmtkit._native as _native
+except ImportError:  # it has not been compiled
+    _native = None  # type: ignore[assignment]
+
+_LANES = 8  # numbers in a vector
+
+
+def available() -> bool:
+    """Whether it was compiled, and this CPU has the instructions."""
+    return _native is not None and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
+def fits(config: ModelConfig) -> bool:
+    """Whether it can search with such a model, here."""
+    widths = (config.d_model, config.d_ff, config.key_size, config.value_size)
+    return available() and config.attention_window is None and all(width % _LANES == 0 for width in widths)
+
+
+class NativeLinear(nn.Module):
+    """x·Wᵀ + b in fp32, or with W and x rounded to integers, each row of either scaled by its own largest value."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, eight_bits: bool) -> None:
+        super().__init__()
+        self.rows, columns = weight.shape
+        weight = weight.detach().float().contiguous()
+        bias = None if bias is None else bias.detach().float().contiguous()
+        self.matrix = _native.matrix(weight.data_ptr(), _address(bias), self.rows, columns, eight_bits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, K) to (…, N)."""
+        x = x.contiguous()
+        y = x.new_empty(*x.shape[:-1], self.rows)
+        rows = x.numel() // x.size(-1)
+        _native.multiply(self.matrix, x.data_ptr(), rows, y.data_ptr(), torch.get_num_threads())
+        return y
+
+
+def takes(x: Tensor) -> bool:
+    """Whether `log_softmax_` and `best_of_rows` can be asked of x."""
+    return available() and x.device.type == "cpu" and x.dtype == torch.float32 and x.is_contiguous()
+
+
+def log_softmax_(x: Tensor) -> Tensor:
+    """log softmax of each row of x (R, W), in place."""
+    rows, width = x.shape
+    _native.log_softmax(x.data_ptr(), rows, width, torch.get_num_threads())
+    return x
+
+
+def best_of_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` highest of each row of scores (R, W) and their columns (R, count), highest first, of equal ones the
+    first; all of them where there are fewer."""
+    rows, width = scores.shape
+    count = min(count, width)
+    values, columns = scores.new_empty(rows, count), scores.new_empty(rows, count, dtype=torch.long)
+    threads = torch.get_num_threads()
+    _native.best(scores.data_ptr(), rows, width, count, values.data_ptr(), columns.data_ptr(), threads)
+    return values, columns
+
+
+class NativeState:
+    """A batch's sentences, encoded, and the hypotheses that the decoder has seen."""
+
+    def __init__(self, search: "_native.Search", model: "NativeTransformer") -> None:
+        self.search, self.length = search, 0
+        self.logits = torch.empty(0)  # of the last step: fresh memory would cost more than the softmax of what is in it
+        self._model = model  # which the search points into
+
+    def reorder(self, origins: Tensor) -> None:
+        """As `DecoderState.reorder`."""
+        origins = origins.contiguous()
+        _native.reorder(self.search, origins.data_ptr(), origins.numel())
+
+
+class NativeTransformer:
+    """What a search needs of a Transformer whose linear layers are `NativeLinear`."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        embeddings: tuple[Tensor, Tensor],
+        positions: tuple[nn.Module, nn.Module],
+        matrices: Sequence[NativeLinear],
+        norms: Sequence[nn.LayerNorm],
+    ) -> None:
+        """Embeddings and positions are those of the source and of the target; matrices and norms come in the order in
+        which a batch meets them, as `_native.model` has it. All must stay as they are."""
+        self._source_positions, self._target_positions = positions
+        self._vocabulary = matrices[-1].rows
+        self._pointed_at = (embeddings, matrices, norms)
+        self._native = _native.model(
+            config.d_model,
+            config.heads,
+            config.key_size,
+            config.value_size,
+            config.norm == "pre",
+            embeddings[0].data_ptr(),
+            embeddings[1].data_ptr(),
+            config.encoder_layers,
+            config.decoder_layers,
+            [linear.matrix for linear in matrices],
+            [(norm.weight.data_ptr(), norm.bias.data_ptr()) for norm in norms],
+            norms[0].eps,
+        )
+
+    def encode(self, src: Tensor) -> NativeState:
+        """src (B, S) with PAD at the ends of rows."""
+        src = src.contiguous()
+        sentences, width = src.shape
+        positions = self._source_positions(0, width)
+        threads = torch.get_num_threads()
+        search = _native.encode(self._native, src.data_ptr(), sentences, width, positions.data_ptr(), threads)
+        return NativeState(search, self)
+
+    def start(self, memory: NativeState) -> NativeState:
+        """What `encode` gives is ready for the first step."""
+        return memory
+
+    def step(self, tokens: Tensor, state: NativeState) -> Tensor:
+        """As `Transformer.step`."""
+        tokens = tokens.contiguous()
+        position = self._target_positions(state.length, 1)
+        if state.logits.size(0) < tokens.numel():
+            state.logits = torch.empty(tokens.numel(), self._vocabulary)
+        logits = state.logits[: tokens.numel()]
+        _native.step(state.search, tokens.data_ptr(), position.data_ptr(), logits.data_ptr(), torch.get_num_threads())
+        state.length += 1
+        return logits
+
+
+def _address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()

@@ -1,0 +1,223 @@
+// What Python sees (nmtkit/_native.pyi): tensors come as addresses, and nmtkit/model/native.py answers for their shapes.
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "choice.h"
+#include "transformer.h"
+
+namespace {
+
+using namespace nmtkit;
+using Address = unsigned long long;
+
+template <class T>
+T* at(Address address) {
+  return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
+}
+
+template <class T>
+constexpr const char* kName = nullptr;
+template <>
+constexpr const char* kName<Matrix> = "nmtkit.Matrix";
+template <>
+constexpr const char* kName<Model> = "nmtkit.Model";
+template <>
+constexpr const char* kName<Search> = "nmtkit.Search";
+
+template <class T>
+T* held(PyObject* capsule) {
+  return static_cast<T*>(PyCapsule_GetPointer(capsule, kName<T>));
+}
+
+template <class T>
+PyObject* hold(T* object) {
+  if (!object) return PyErr_NoMemory();
+  PyObject* capsule =
+      PyCapsule_New(object, kName<T>, [](PyObject* self) { delete held<T>(self); });
+  if (!capsule) delete object;
+  return capsule;
+}
+
+// Do what takes long without Python's lock; false, with MemoryError set, where there is no memory for it.
+template <class Work>
+bool unlocked(Work work) {
+  bool done = true;
+  Py_BEGIN_ALLOW_THREADS;
+  try {
+    work();
+  } catch (const std::bad_alloc&) {
+    done = false;
+  }
+  Py_END_ALLOW_THREADS;
+  if (!done) PyErr_NoMemory();
+  return done;
+}
+
+PyObject* none_if(bool done) {
+  if (!done) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* matrix(PyObject*, PyObject* args) {
+  Address weight, bias;
+  int rows, columns, eight_bits;
+  if (!PyArg_ParseTuple(args, "KKiip", &weight, &bias, &rows, &columns, &eight_bits)) return nullptr;
+  Matrix* made = nullptr;
+  if (!unlocked([&] { made = new Matrix(at<float>(weight), at<float>(bias), rows, columns, eight_bits != 0); }))
+    return nullptr;
+  return hold(made);
+}
+
+PyObject* multiply(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  Address x, y;
+  int rows, threads;
+  if (!PyArg_ParseTuple(args, "OKiKi", &capsule, &x, &rows, &y, &threads)) return nullptr;
+  const Matrix* matrix = held<Matrix>(capsule);
+  if (!matrix) return nullptr;
+  return none_if(unlocked([&] {
+    std::vector<Rounded> rounded(std::max(threads, 1));
+    for (auto& each : rounded) each.x.resize(static_cast<size_t>(kBlock) * matrix->columns());
+    share_out(rows, threads, kFewest, [&](int from, int to, int thread) {
+      matrix->multiply(at<float>(x) + static_cast<size_t>(from) * matrix->columns(), to - from,
+                       at<float>(y) + static_cast<size_t>(from) * matrix->rows(), rounded[thread]);
+    });
+  }));
+}
+
+// Takes matrices and norms in the order in which a batch meets them.
+class Parts {
+ public:
+  Parts(PyObject* matrices, PyObject* norms, double epsilon)
+      : matrices_(matrices), norms_(norms), epsilon_(static_cast<float>(epsilon)) {}
+
+  const Matrix* matrix() {
+    PyObject* capsule = PyList_GetItem(matrices_, matrix_++);
+    return capsule ? held<Matrix>(capsule) : nullptr;
+  }
+
+  Norm norm() {
+    Address gain = 0, bias = 0;
+    PyObject* pair = PyList_GetItem(norms_, norm_++);
+    if (pair) PyArg_ParseTuple(pair, "KK", &gain, &bias);
+    return {at<float>(gain), at<float>(bias), epsilon_};
+  }
+
+ private:
+  PyObject *matrices_, *norms_;
+  float epsilon_;
+  Py_ssize_t matrix_ = 0, norm_ = 0;
+};
+
+PyObject* model(PyObject*, PyObject* args) {
+  auto made = std::make_unique<Model>();
+  Address source, target;
+  int pre_norm, encoder_layers, decoder_layers;
+  double epsilon;
+  PyObject *matrices, *norms;
+  if (!PyArg_ParseTuple(args, "iiiipKKiiO!O!d", &made->d_model, &made->heads, &made->d_k, &made->d_v, &pre_norm, &source,
+                        &target, &encoder_layers, &decoder_layers, &PyList_Type, &matrices, &PyList_Type, &norms,
+                        &epsilon))
+    return nullptr;
+  made->pre_norm = pre_norm != 0;
+  made->source_embedding = at<float>(source);
+  made->target_embedding = at<float>(target);
+  Parts parts(matrices, norms, epsilon);
+  for (int l = 0; l < encoder_layers && !PyErr_Occurred(); ++l) {
+    const SelfAttention self{parts.matrix(), parts.matrix()};
+    const FeedForward feed_forward{parts.matrix(), parts.matrix()};
+    made->encoder.push_back({self, feed_forward, {parts.norm(), parts.norm()}});
+  }
+  for (int l = 0; l < decoder_layers && !PyErr_Occurred(); ++l) {
+    const SelfAttention self{parts.matrix(), parts.matrix()};
+    const CrossAttention cross{parts.matrix(), parts.matrix(), parts.matrix()};
+    const FeedForward feed_forward{parts.matrix(), parts.matrix()};
+    made->decoder.push_back({self, cross, feed_forward, {parts.norm(), parts.norm(), parts.norm()}});
+  }
+  made->output = parts.matrix();
+  if (made->pre_norm) {
+    made->encoder_norm = parts.norm();
+    made->decoder_norm = parts.norm();
+  }
+  if (PyErr_Occurred()) return nullptr;
+  return hold(made.release());
+}
+
+PyObject* encode(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  Address source, positions;
+  int sentences, width, threads;
+  if (!PyArg_ParseTuple(args, "OKiiKi", &capsule, &source, &sentences, &width, &positions, &threads)) return nullptr;
+  const Model* model = held<Model>(capsule);
+  if (!model) return nullptr;
+  Search* made = nullptr;
+  if (!unlocked([&] {
+        made = new Search(*model, at<int64_t>(source), sentences, width, at<float>(positions), threads);
+      }))
+    return nullptr;
+  return hold(made);
+}
+
+PyObject* reorder(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  Address origins;
+  int rows;
+  if (!PyArg_ParseTuple(args, "OKi", &capsule, &origins, &rows)) return nullptr;
+  Search* search = held<Search>(capsule);
+  if (!search) return nullptr;
+  return none_if(unlocked([&] { search->reorder(at<int64_t>(origins), rows); }));
+}
+
+PyObject* step(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  Address tokens, position, logits;
+  int threads;
+  if (!PyArg_ParseTuple(args, "OKKKi", &capsule, &tokens, &position, &logits, &threads)) return nullptr;
+  Search* search = held<Search>(capsule);
+  if (!search) return nullptr;
+  return none_if(
+      unlocked([&] { search->step(at<int64_t>(tokens), at<float>(position), at<float>(logits), threads); }));
+}
+
+PyObject* log_softmax(PyObject*, PyObject* args) {
+  Address x;
+  int rows, width, threads;
+  if (!PyArg_ParseTuple(args, "Kiii", &x, &rows, &width, &threads)) return nullptr;
+  return none_if(unlocked([&] {
+    share_out(rows, threads, kFewest, [&](int from, int to, int) {
+      for (; from < to; ++from) nmtkit::log_softmax(at<float>(x) + static_cast<size_t>(from) * width, width);
+    });
+  }));
+}
+
+PyObject* best(PyObject*, PyObject* args) {
+  Address scores, values, columns;
+  int rows, width, count, threads;
+  if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &count, &values, &columns, &threads)) return nullptr;
+  return none_if(unlocked([&] {
+    share_out(rows, threads, kFewest, [&](int from, int to, int) {
+      for (; from < to; ++from)
+        nmtkit::best(at<float>(scores) + static_cast<size_t>(from) * width, width, count,
+                     at<float>(values) + static_cast<size_t>(from) * count,
+                     at<int64_t>(columns) + static_cast<size_t>(from) * count);
+    });
+  }));
+}
+
+PyMethodDef kMethods[] = {
+    {"matrix", matrix, METH_VARARGS, nullptr},
+    {"multiply", multiply, METH_VARARGS, nullptr},
+    {"model", model, METH_VARARGS, nullptr},
+    {"encode", encode, METH_VARARGS, nullptr},
+    {"reorder", reorder, METH_VARARGS, nullptr},
+    {"step", step, METH_VARARGS, nullptr},
+    {"log_softmax", log_softmax, METH_VARARGS, nullptr},
+    {"best", best, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "_native", nullptr, -1, kMethods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__native() { return PyModule_Create(&kModule); }

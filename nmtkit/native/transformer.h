@@ -1,0 +1,324 @@
+// The Transformer for search: the encoder once, the decoder step by step with what it remembers (§3.1 - §3.5).
+//
+// The layers are those of nmtkit/model, which trains; here all that a block of rows needs goes through all layers
+// while it is in the nearer caches, and each thread has rows of its own from the bottom to the top.
+//
+// Letters: B sentences, S source tokens of all of them, R rows (hypotheses), T positions so far, D d_model.
+#pragma once
+
+#include <system_error>
+#include <thread>
+
+#include "matrix.h"
+
+namespace nmtkit {
+
+constexpr int64_t kPad = 0;
+constexpr int kFewest = 8;  // rows that a thread is worth starting for
+
+struct Norm {
+  const float* gain;
+  const float* bias;
+  float epsilon;
+};
+
+struct SelfAttention {
+  const Matrix *qkv, *out;
+};
+
+struct CrossAttention {
+  const Matrix *q, *kv, *out;
+};
+
+struct FeedForward {
+  const Matrix *inner, *outer;
+};
+
+struct EncoderLayer {
+  SelfAttention self;
+  FeedForward feed_forward;
+  Norm norms[2];
+};
+
+struct DecoderLayer {
+  SelfAttention self;
+  CrossAttention cross;
+  FeedForward feed_forward;
+  Norm norms[3];
+};
+
+// All that is pointed to belongs to the caller, and outlives the model.
+struct Model {
+  int d_model, heads, d_k, d_v;
+  bool pre_norm;
+  const float *source_embedding, *target_embedding;  // (W, D)
+  std::vector<EncoderLayer> encoder;
+  std::vector<DecoderLayer> decoder;
+  Norm encoder_norm, decoder_norm;  // of pre-norm
+  const Matrix* output;
+
+  int key_width() const { return heads * d_k; }
+  int pair_width() const { return heads * (d_k + d_v); }  // of a token's keys, then its values, in all heads
+};
+
+// Call work(from, to, thread) for the parts into which `threads` share out n things, side by side. `work` may not throw.
+template <class Work>
+void share_out(int n, int threads, int fewest, Work work) {
+  threads = std::max(1, std::min(threads, n / fewest));
+  const auto bound = [&](int t) { return static_cast<int>(static_cast<int64_t>(n) * t / threads); };
+  std::vector<std::thread> others;
+  others.reserve(threads);
+  int started = 1;
+  try {
+    for (; started < threads; ++started) others.emplace_back(work, bound(started), bound(started + 1), started);
+  } catch (const std::system_error&) {  // no more threads are to be had
+  }
+  work(bound(0), bound(1), 0);
+  for (int t = started; t < threads; ++t) work(bound(t), bound(t + 1), t);
+  for (auto& other : others) other.join();
+}
+
+// Memory for what goes through the layers, for one thread: kept, since fresh memory costs more than what is done in it.
+struct Scratch {
+  std::vector<float> x, normed, y, wide, heads, scores;
+  std::vector<const float*> places;
+  Rounded rounded;
+
+  // Room for n rows that attend to at most `longest` positions. Throws std::bad_alloc.
+  void reserve(const Model& model, size_t n, int longest) {
+    size_t widest = std::max(model.d_model, model.heads * model.d_v);  // of what a matrix takes
+    for (const auto& layer : model.encoder) widest = std::max<size_t>(widest, layer.feed_forward.outer->columns());
+    for (const auto& layer : model.decoder) widest = std::max<size_t>(widest, layer.feed_forward.outer->columns());
+    const auto room = [](auto& part, size_t size) { part.resize(std::max(part.size(), size)); };
+    room(x, n * model.d_model);
+    room(normed, n * model.d_model);
+    room(y, n * model.d_model);
+    room(wide, n * std::max<size_t>(widest, model.key_width() + model.pair_width()));
+    room(heads, n * model.heads * model.d_v);
+    room(scores, longest + kLanes);
+    room(places, longest + kLanes);
+    room(rounded.x, kBlock * widest);
+  }
+
+  // Note where the keys of each position stand; behind them the last one's again, for `attend`.
+  template <class Place>
+  void find(int positions, Place place) {
+    for (int i = 0; i < positions; ++i) places[i] = place(i);
+    std::fill_n(places.begin() + positions, 4, positions ? places[positions - 1] : nullptr);
+  }
+};
+
+// What a query (H·K) attends to, into heads (H·V): places[i] is where the keys (H·K) and then the values (H·V) of
+// position i stand; behind the last of them come four more readable ones.
+inline void attend(const Model& model, const float* query, const float* const* places, int positions, float* scores,
+                   float* heads) {
+  const int K = model.d_k, V = model.d_v;
+  const __m128 scale = _mm_set1_ps(1.0f / std::sqrt(static_cast<float>(K)));
+  for (int h = 0; h < model.heads; ++h, query += K, heads += V) {
+    for (int i = 0, at = h * K; i < positions; i += 4) {
+      __m256 products[4] = {};
+      for (int k = 0; k < K; k += kLanes) {
+        const __m256 q = _mm256_loadu_ps(query + k);
+        for (int p = 0; p < 4; ++p)
+          products[p] = _mm256_fmadd_ps(q, _mm256_loadu_ps(places[i + p] + at + k), products[p]);
+      }
+      _mm_storeu_ps(scores + i, _mm_mul_ps(sums(products[0], products[1], products[2], products[3]), scale));
+    }
+    softmax(scores, positions);
+    constexpr int kVectors = 4;  // of the values, that are summed side by side
+    for (int v = 0, at = model.key_width() + h * V; v < V; v += kVectors * kLanes) {
+      const int vectors = std::min(kVectors, (V - v) / kLanes);
+      __m256 weighted[kVectors] = {};
+      if (vectors == kVectors) {
+        for (int i = 0; i < positions; ++i) {
+          const __m256 weight = _mm256_set1_ps(scores[i]);
+          const float* values = places[i] + at + v;
+          for (int j = 0; j < kVectors; ++j)
+            weighted[j] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(values + j * kLanes), weighted[j]);
+        }
+      } else {
+        for (int i = 0; i < positions; ++i)
+          for (int j = 0; j < vectors; ++j)
+            weighted[j] = _mm256_fmadd_ps(_mm256_set1_ps(scores[i]), _mm256_loadu_ps(places[i] + at + v + j * kLanes),
+                                          weighted[j]);
+      }
+      for (int j = 0; j < vectors; ++j) _mm256_storeu_ps(heads + v + j * kLanes, weighted[j]);
+    }
+  }
+}
+
+// LayerNorm(x + Sublayer(x)) as in the paper, or x + Sublayer(LayerNorm(x)); `sublayer(in)` leaves its result in s.y.
+template <class Sublayer>
+void residual(const Model& model, const Norm& norm, float* x, int n, Scratch& s, Sublayer sublayer) {
+  const int D = model.d_model;
+  const auto normalize_all = [&](float* rows) {
+    for (int i = 0; i < n; ++i) normalize(rows + i * D, norm.gain, norm.bias, norm.epsilon, D);
+  };
+  if (model.pre_norm) {
+    std::copy(x, x + n * D, s.normed.data());
+    normalize_all(s.normed.data());
+    sublayer(s.normed.data());
+    add(s.y.data(), x, n * D);
+  } else {
+    sublayer(x);
+    add(s.y.data(), x, n * D);
+    normalize_all(x);
+  }
+}
+
+inline void feed_forward(const FeedForward& layer, const float* in, int n, Scratch& s) {
+  layer.inner->multiply(in, n, s.wide.data(), s.rounded, true);
+  layer.outer->multiply(s.wide.data(), n, s.y.data(), s.rounded);
+}
+
+// x = √D · embedding + position, for n tokens; position(i) is that of token i.
+template <class Position>
+void embed(const Model& model, const float* table, const int64_t* tokens, int n, Position position, float* x) {
+  const int D = model.d_model;
+  const float scale = std::sqrt(static_cast<float>(D));
+  for (int i = 0; i < n; ++i) {
+    std::copy(position(i), position(i) + D, x + i * D);
+    add_scaled(scale, table + tokens[i] * D, x + i * D, D);
+  }
+}
+
+// The sentences of a batch, encoded, and their hypotheses as the decoder has seen them.
+class Search {
+ public:
+  // Encodes `source` (B, S), padded at the ends of rows; `positions` (S, D). Throws std::bad_alloc.
+  Search(const Model& model, const int64_t* source, int sentences, int width, const float* positions, int threads)
+      : model_(model), starts_(1, 0), owners_(sentences), scratch_(std::max(threads, 1)) {
+    for (int b = 0; b < sentences; ++b) {
+      const int64_t* row = source + static_cast<size_t>(b) * width;
+      const int length = static_cast<int>(std::find(row, row + width, kPad) - row);
+      tokens_.insert(tokens_.end(), row, row + length);
+      starts_.push_back(starts_.back() + length);
+      longest_ = std::max(longest_, length);
+      owners_[b] = b;
+    }
+    for (size_t l = 0; l < model.decoder.size(); ++l)
+      memory_.emplace_back(new float[static_cast<size_t>(starts_.back()) * model.pair_width()]);
+    for (auto& scratch : scratch_) scratch.reserve(model, kBlock + longest_, longest_);
+    share_out(sentences, threads, 1, [&](int from, int to, int thread) {
+      for (int end; from < to; from = end) {
+        for (end = from + 1; end < to && starts_[end + 1] - starts_[from] <= kBlock;) ++end;
+        encode(from, end, positions, scratch_[thread]);
+      }
+    });
+  }
+
+  int rows() const { return static_cast<int>(owners_.size()); }
+
+  // Row i goes on from row origins[i]; the rows of a sentence stay together.
+  void reorder(const int64_t* origins, int rows) {
+    const auto move = [&](std::vector<int32_t>& column) {
+      std::vector<int32_t> moved(rows);
+      for (int i = 0; i < rows; ++i) moved[i] = column[origins[i]];
+      column = std::move(moved);
+    };
+    move(owners_);
+    for (auto& column : places_) move(column);
+  }
+
+  // Feed a token to each row; `position` (D) is that of all of them, `logits` (R, W) those of the next tokens.
+  // Throws std::bad_alloc.
+  void step(const int64_t* tokens, const float* position, float* logits, int threads) {
+    const int R = rows(), T = static_cast<int>(past_.size());
+    past_.emplace_back(new float[static_cast<size_t>(R) * model_.decoder.size() * model_.pair_width()]);
+    places_.emplace_back(R);
+    for (int r = 0; r < R; ++r) places_.back()[r] = r;
+    threads = std::min(threads, static_cast<int>(scratch_.size()));
+    for (auto& scratch : scratch_) scratch.reserve(model_, kBlock, std::max(longest_, T + 1));
+    share_out(R, threads, kFewest, [&](int from, int to, int thread) {
+      for (; from < to; from += kBlock)
+        decode(tokens, position, from, std::min(kBlock, to - from), logits, scratch_[thread]);
+    });
+  }
+
+ private:
+  void encode(int from, int to, const float* positions, Scratch& s) {
+    const int first = starts_[from], n = starts_[to] - first, D = model_.d_model;
+    const int K = model_.key_width(), width = K + model_.pair_width();
+    float* x = s.x.data();
+    for (int b = from; b < to; ++b)
+      embed(
+          model_, model_.source_embedding, tokens_.data() + starts_[b], starts_[b + 1] - starts_[b],
+          [&](int i) { return positions + static_cast<size_t>(i) * D; }, x + (starts_[b] - first) * D);
+    for (const auto& layer : model_.encoder) {
+      residual(model_, layer.norms[0], x, n, s, [&](const float* in) {
+        layer.self.qkv->multiply(in, n, s.wide.data(), s.rounded);
+        for (int b = from; b < to; ++b) {
+          const float* qkv = s.wide.data() + static_cast<size_t>(starts_[b] - first) * width;
+          const int length = starts_[b + 1] - starts_[b];
+          s.find(length, [&](int j) { return qkv + static_cast<size_t>(j) * width + K; });
+          for (int i = 0; i < length; ++i)
+            attend(model_, qkv + static_cast<size_t>(i) * width, s.places.data(), length, s.scores.data(),
+                   s.heads.data() + static_cast<size_t>(starts_[b] - first + i) * layer.self.out->columns());
+        }
+        layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
+      });
+      residual(model_, layer.norms[1], x, n, s, [&](const float* in) { feed_forward(layer.feed_forward, in, n, s); });
+    }
+    finish(model_.encoder_norm, x, n);
+    for (size_t l = 0; l < memory_.size(); ++l)
+      model_.decoder[l].cross.kv->multiply(x, n, memory_[l].get() + static_cast<size_t>(first) * model_.pair_width(),
+                                           s.rounded);
+  }
+
+  void decode(const int64_t* tokens, const float* position, int from, int n, float* logits, Scratch& s) {
+    const int T = static_cast<int>(past_.size()), K = model_.key_width(), P = model_.pair_width();
+    const size_t layers = model_.decoder.size();
+    float* x = s.x.data();
+    embed(model_, model_.target_embedding, tokens + from, n, [&](int) { return position; }, x);
+    for (size_t l = 0; l < layers; ++l) {
+      const auto& layer = model_.decoder[l];
+      residual(model_, layer.norms[0], x, n, s, [&](const float* in) {
+        layer.self.qkv->multiply(in, n, s.wide.data(), s.rounded);
+        for (int i = 0; i < n; ++i) {
+          const float* qkv = s.wide.data() + static_cast<size_t>(i) * (K + P);
+          std::copy(qkv + K, qkv + K + P, past_.back().get() + (static_cast<size_t>(from + i) * layers + l) * P);
+          s.find(T, [&](int t) {
+            return past_[t].get() + (static_cast<size_t>(places_[t][from + i]) * layers + l) * P;
+          });
+          attend(model_, qkv, s.places.data(), T, s.scores.data(),
+                 s.heads.data() + static_cast<size_t>(i) * layer.self.out->columns());
+        }
+        layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
+      });
+      residual(model_, layer.norms[1], x, n, s, [&](const float* in) {
+        layer.cross.q->multiply(in, n, s.wide.data(), s.rounded);
+        for (int i = 0; i < n; ++i) {
+          const int b = owners_[from + i];
+          const float* memory = memory_[l].get() + static_cast<size_t>(starts_[b]) * P;
+          const int length = starts_[b + 1] - starts_[b];
+          s.find(length, [&](int j) { return memory + static_cast<size_t>(j) * P; });
+          attend(model_, s.wide.data() + static_cast<size_t>(i) * K, s.places.data(), length, s.scores.data(),
+                 s.heads.data() + static_cast<size_t>(i) * layer.cross.out->columns());
+        }
+        layer.cross.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
+      });
+      residual(model_, layer.norms[2], x, n, s, [&](const float* in) { feed_forward(layer.feed_forward, in, n, s); });
+    }
+    finish(model_.decoder_norm, x, n);
+    model_.output->multiply(x, n, logits + static_cast<size_t>(from) * model_.output->rows(), s.rounded);
+  }
+
+  void finish(const Norm& norm, float* x, int n) const {
+    if (!model_.pre_norm) return;
+    for (int i = 0; i < n; ++i) normalize(x + i * model_.d_model, norm.gain, norm.bias, norm.epsilon, model_.d_model);
+  }
+
+  using Buffer = std::unique_ptr<float[]>;
+
+  const Model& model_;
+  std::vector<int64_t> tokens_;  // (S,) of all sentences
+  std::vector<int> starts_;      // (B + 1,) of the sentences in tokens_
+  int longest_ = 0;
+  std::vector<Buffer> memory_;                // by layer: (S, H·(K + V))
+  std::vector<int32_t> owners_;               // (R,) sentence of each row
+  std::vector<Buffer> past_;                  // by position: (rows there, layers, H·(K + V))
+  std::vector<std::vector<int32_t>> places_;  // by position: (R,) the row there that each row has come from
+  std::vector<Scratch> scratch_;              // by thread
+};
+
+}  // namespace nmtkit
