@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <vector>
 
 #include "vectors.h"
@@ -14,9 +15,10 @@
 namespace nmtkit {
 
 constexpr int kPanel = 2 * kLanes;  // rows of W that stand together: two vectors of a result
-constexpr int kBlock = 60;          // rows of x that one pass over W serves: they stay in the nearer caches
-constexpr int kLevels = 63;         // of an input to each side of 0: two products of more overflow 16 bits
-constexpr int kWeightLevels = 127;
+constexpr int kBlock = 120;         // rows of x that one pass over W serves: they stay in the nearer caches
+constexpr int kLevels = 63;         // of an input to each side of 0
+constexpr int kWeightLevels = 127;  // of a weight, at most
+constexpr int kFourLevels = 258;    // of four weights of one sign together: 127 times that fits into 16 bits
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -88,19 +90,34 @@ class Matrix {
     bytes_ = aligned<int8_t>(padded() * columns_);
     scales_ = aligned<float>(padded());
     offsets_ = aligned<int32_t>(padded());
+    std::vector<int> levels(columns_);
     for (int n = 0; n < rows_; ++n) {
-      const float* row = weight + static_cast<size_t>(n) * columns_;
       int8_t* panel = bytes_.get() + static_cast<size_t>(n / kPanel) * kPanel * columns_;
-      const float scale = largest(row) / kWeightLevels;
-      scales_[n] = scale;
-      if (!std::isfinite(scale)) continue;  // and so is what comes of it
-      int32_t total = 0;
-      for (int k = 0; k < columns_; ++k) {
-        const int level = static_cast<int>(std::nearbyint(row[k] / scale));
-        panel[k / 4 * 4 * kPanel + n % kPanel * 4 + k % 4] = static_cast<int8_t>(level);
-        total += level;
+      scales_[n] = round_weights(weight + static_cast<size_t>(n) * columns_, levels);
+      for (int k = 0; k < columns_; ++k)
+        panel[k / 4 * 4 * kPanel + n % kPanel * 4 + k % 4] = static_cast<int8_t>(levels[k]);
+      offsets_[n] = -(kLevels + 1) * std::accumulate(levels.begin(), levels.end(), 0);
+    }
+  }
+
+  // A row of W to levels, of which `tile` can add up four products in 16 bits; what a level is worth, or NaN or
+  // infinity where the row is not finite.
+  float round_weights(const float* row, std::vector<int>& levels) const {
+    float scale = largest(row) / kWeightLevels;
+    if (!std::isfinite(scale)) {
+      std::fill(levels.begin(), levels.end(), 0);
+      return scale;
+    }
+    for (;;) {
+      int most = 0;
+      for (int k = 0; k < columns_; ++k) levels[k] = static_cast<int>(std::nearbyint(row[k] / scale));
+      for (int k = 0; k < columns_; k += k % 4 == 2 ? 6 : 2) {  // two columns and the two that stand four further
+        int above = 0, below = 0;
+        for (const int each : {k, k + 1, k + 4, k + 5}) (levels[each] > 0 ? above : below) += std::abs(levels[each]);
+        most = std::max({most, above, below});
       }
-      offsets_[n] = -total * (kLevels + 1);
+      if (most <= kFourLevels) return scale;
+      scale *= static_cast<float>(most + 1) / kFourLevels;
     }
   }
 
@@ -185,26 +202,31 @@ class Matrix {
       }
   }
 
-  // The same of integers: 16-bit sums of two products each, of four in 32 bits.
+  // The same of integers: sums of four products in 16 bits, of eight in 32.
   template <int M>
   __attribute__((noinline)) void tile(const uint8_t* x, const float* x_scales, int panel, float* y,
-                                           bool positive) const {
+                                      bool positive) const {
     __m256i sums[M][2];
-    const int8_t* w = bytes_.get() + static_cast<size_t>(panel) * kPanel * columns_;
+    const __m256i* w = reinterpret_cast<const __m256i*>(bytes_.get() + static_cast<size_t>(panel) * kPanel * columns_);
     const __m256i ones = _mm256_set1_epi16(1);
+    const auto four = [x, this](int i, int k) {  // columns of a row of x, eight times
+      int32_t values;
+      std::memcpy(&values, x + static_cast<size_t>(i) * columns_ + k, 4);
+      return _mm256_set1_epi32(values);
+    };
 #pragma GCC unroll 8
     for (int i = 0; i < M; ++i) sums[i][0] = sums[i][1] = _mm256_setzero_si256();
 #pragma GCC unroll 1
-    for (int k = 0; k < columns_; k += 4, w += 4 * kPanel) {
-      const __m256i first = _mm256_load_si256(reinterpret_cast<const __m256i*>(w));
-      const __m256i second = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + 4 * kLanes));
+    for (int k = 0; k < columns_; k += 8, w += 4) {
 #pragma GCC unroll 8
       for (int i = 0; i < M; ++i) {
-        int32_t four;
-        std::memcpy(&four, x + static_cast<size_t>(i) * columns_ + k, 4);
-        const __m256i values = _mm256_set1_epi32(four);
-        sums[i][0] = _mm256_add_epi32(sums[i][0], _mm256_madd_epi16(_mm256_maddubs_epi16(values, first), ones));
-        sums[i][1] = _mm256_add_epi32(sums[i][1], _mm256_madd_epi16(_mm256_maddubs_epi16(values, second), ones));
+        const __m256i here = four(i, k), further = four(i, k + 4);
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; ++half) {
+          const __m256i products =
+              _mm256_add_epi16(_mm256_maddubs_epi16(here, w[half]), _mm256_maddubs_epi16(further, w[2 + half]));
+          sums[i][half] = _mm256_add_epi32(sums[i][half], _mm256_madd_epi16(products, ones));
+        }
       }
     }
 #pragma GCC unroll 8
@@ -232,40 +254,32 @@ class Matrix {
   }
 
   void multiply_floats(const float* x, int m, float* y, bool positive) const {
-    if (m <= 3) {
-      if (m == 1) few_rows<1>(x, y, positive);
-      if (m == 2) few_rows<2>(x, y, positive);
-      if (m == 3) few_rows<3>(x, y, positive);
-      return;
-    }
+    if (m == 1) return few_rows<1>(x, y, positive);
+    if (m == 2) return few_rows<2>(x, y, positive);
+    if (m == 3) return few_rows<3>(x, y, positive);
     for (int panel = 0; panel < panels(); ++panel) {
-      const float* in = x;
-      float* out = y;
-      int left = m;
-      for (; left >= 6; left -= 6, in += 6 * static_cast<size_t>(columns_), out += 6 * static_cast<size_t>(rows_))
-        tile<6, 1>(in, panel, out, positive);
-      if (left == 5) tile<5, 1>(in, panel, out, positive);
-      if (left == 4) tile<4, 1>(in, panel, out, positive);
-      if (left == 3) tile<3, 1>(in, panel, out, positive);
-      if (left == 2) tile<2, 1>(in, panel, out, positive);
-      if (left == 1) tile<1, 1>(in, panel, out, positive);
+      const auto in = [&](int i) { return x + static_cast<size_t>(i) * columns_; };
+      const auto out = [&](int i) { return y + static_cast<size_t>(i) * rows_; };
+      int i = 0;
+      for (; i + 6 <= m; i += 6) tile<6, 1>(in(i), panel, out(i), positive);
+      if (m - i == 5) tile<5, 1>(in(i), panel, out(i), positive);
+      if (m - i == 4) tile<4, 1>(in(i), panel, out(i), positive);
+      if (m - i == 3) tile<3, 1>(in(i), panel, out(i), positive);
+      if (m - i == 2) tile<2, 1>(in(i), panel, out(i), positive);
+      if (m - i == 1) tile<1, 1>(in(i), panel, out(i), positive);
     }
   }
 
   void multiply_bytes(const float* x, int m, float* y, Rounded& rounded, bool positive) const {
     round(x, m, rounded);
     for (int panel = 0; panel < panels(); ++panel) {
-      const uint8_t* in = rounded.x.data();
-      const float* x_scales = rounded.scales;
-      float* out = y;
-      int left = m;
-      for (; left >= 4; left -= 4, in += 4 * static_cast<size_t>(columns_), out += 4 * static_cast<size_t>(rows_)) {
-        tile<4>(in, x_scales, panel, out, positive);
-        x_scales += 4;
-      }
-      if (left == 3) tile<3>(in, x_scales, panel, out, positive);
-      if (left == 2) tile<2>(in, x_scales, panel, out, positive);
-      if (left == 1) tile<1>(in, x_scales, panel, out, positive);
+      const auto in = [&](int i) { return rounded.x.data() + static_cast<size_t>(i) * columns_; };
+      const auto out = [&](int i) { return y + static_cast<size_t>(i) * rows_; };
+      int i = 0;
+      for (; i + 4 <= m; i += 4) tile<4>(in(i), rounded.scales + i, panel, out(i), positive);
+      if (m - i == 3) tile<3>(in(i), rounded.scales + i, panel, out(i), positive);
+      if (m - i == 2) tile<2>(in(i), rounded.scales + i, panel, out(i), positive);
+      if (m - i == 1) tile<1>(in(i), rounded.scales + i, panel, out(i), positive);
     }
   }
 

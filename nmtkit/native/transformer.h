@@ -230,8 +230,11 @@ class Search {
     threads = std::min(threads, static_cast<int>(scratch_.size()));
     for (auto& scratch : scratch_) scratch.reserve(model_, kBlock, std::max(longest_, T + 1));
     share_out(R, threads, kFewest, [&](int from, int to, int thread) {
-      for (; from < to; from += kBlock)
-        decode(tokens, position, from, std::min(kBlock, to - from), logits, scratch_[thread]);
+      for (int left; (left = to - from) > 0;) {
+        const int n = left / ((left + kBlock - 1) / kBlock);  // blocks of about the same size: all pass over the weights
+        decode(tokens, position, from, n, logits, scratch_[thread]);
+        from += n;
+      }
     });
   }
 

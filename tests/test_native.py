@@ -1,0 +1,285 @@
+"""The search in C++: products against exact ones, and the whole against the model that trains."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.model import native
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.native import NativeLinear, best_of_rows, log_softmax_
+from nmtkit.model.packing import call_directly, pack
+from nmtkit.model.transformer import Transformer
+from nmtkit.vocab import BOS, EOS, PAD
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="compiled for no CPU of this kind")
+
+W = 37  # no multiple of a vector
+
+
+def threads(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+
+
+def layer(rows: int, columns: int, eight_bits: bool, seed: int = 1) -> tuple[NativeLinear, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    weight, bias = torch.randn(rows, columns, generator=generator), torch.randn(rows, generator=generator)
+    return NativeLinear(weight, bias, eight_bits), weight, bias
+
+
+# Products -------------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("columns", [8, 24, 256])
+@pytest.mark.parametrize("rows", [1, 15, 16, 40, 83])
+def test_products_are_those_of_torch_for_any_number_of_rows(rows: int, columns: int) -> None:
+    linear, weight, bias = layer(rows, columns, eight_bits=False)
+    for count in (*range(1, 14), 59, 60, 61, 125):
+        x = torch.randn(count, columns)
+        assert_close(linear(x), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("columns", [8, 24, 256])
+@pytest.mark.parametrize("rows", [1, 16, 83])
+def test_eight_bits_give_the_exact_sums_of_rounded_numbers(rows: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randint(-40, 41, (rows, columns), generator=generator).float()  # so small that four fit as they are
+    weight[:, 3] = 127.0
+    scales, bias = torch.rand(rows, 1, generator=generator) + 0.1, torch.randn(rows, generator=generator)
+    linear = NativeLinear(weight * scales, bias, eight_bits=True)
+    for count in (*range(1, 10), 61):
+        x = torch.randn(count, columns) * 10.0 ** torch.arange(count).remainder(5).unsqueeze(1)
+        level = x.abs().amax(1, keepdim=True) / 63
+        exact = ((x / level).round().double() @ weight.double().T) * level * scales.T + bias
+        assert_close(linear(x), exact.float(), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_eight_bits_never_overflow() -> None:
+    for sign in (1.0, -1.0):
+        weight = torch.full((20, 64), sign)  # the most that any four weights can be
+        x = torch.full((5, 64), 1.0)
+        y = NativeLinear(weight, None, eight_bits=True)(x)
+        assert_close(y, torch.full_like(y, 64.0 * sign), rtol=1e-2, atol=0.0)
+        y = NativeLinear(weight, None, eight_bits=True)(-x)
+        assert_close(y, torch.full_like(y, -64.0 * sign), rtol=1e-2, atol=0.0)
+
+
+@torch.inference_mode()
+def test_eight_bits_are_near_and_of_zeros_the_bias() -> None:
+    linear, weight, bias = layer(83, 512, eight_bits=True)
+    x = torch.randn(40, 512)
+    exact = F.linear(x, weight, bias)
+    assert ((linear(x) - exact).norm(dim=1) / exact.norm(dim=1)).max() < 0.03
+    assert torch.equal(linear(torch.zeros(2, 512)), bias.expand(2, -1))
+    assert torch.equal(NativeLinear(torch.zeros(83, 8), bias, eight_bits=True)(torch.ones(2, 8)), bias.expand(2, -1))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("eight_bits", [False, True])
+def test_a_row_depends_on_no_other_and_on_no_number_of_threads(
+    eight_bits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear, _, _ = layer(83, 64, eight_bits)
+    x = torch.randn(130, 64)
+    y = linear(x)
+    assert all(torch.equal(linear(x[start : start + size]), y[start : start + size]) for start, size in ROWS)
+    threads(monkeypatch, 3)
+    assert torch.equal(linear(x), y)
+
+
+ROWS = [(0, 1), (7, 2), (50, 3), (61, 4), (100, 5), (3, 64), (129, 1)]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("eight_bits", [False, True])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_is_not_finite_is_not_lost(eight_bits: bool, wrong: float) -> None:
+    weight, x = torch.ones(20, 16), torch.ones(9, 16)
+    weight[3, 5] = x[2, 15] = wrong
+    finite = NativeLinear(weight, None, eight_bits)(x).isfinite()
+    assert not finite[:, 3].any()
+    assert not finite[2].any()
+    assert finite.sum() == 8 * 19
+
+
+def test_a_matrix_that_no_memory_can_hold_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError):
+        native._native.matrix(0, 0, 1 << 20, 1 << 30, False)
+
+
+# What the search asks of logits ---------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 30, 8003])
+def test_log_softmax_is_that_of_torch(width: int) -> None:
+    x = torch.randn(11, width) * 10
+    x[0] *= 1000
+    x[1, 1:] = -math.inf
+    assert_close(log_softmax_(x.clone()), x.log_softmax(1), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_log_softmax_of_what_is_not_finite_is_not() -> None:
+    x = torch.zeros(3, 20)
+    x[0, 3], x[1, 19], x[2, 0] = math.nan, math.nan, math.inf
+    assert log_softmax_(x).isnan().any(1).all()
+
+
+@torch.inference_mode()
+def test_of_equal_scores_the_first_are_the_best() -> None:
+    scores = torch.tensor([[1.0, 3.0, 3.0, -math.inf, 3.0, 2.0, 3.0] + [3.0] * 20])
+    assert best_of_rows(scores, 3)[1].tolist() == [[1, 2, 4]]
+    assert best_of_rows(scores[:, :2], 3)[1].tolist() == [[1, 0]]
+
+
+# The search -----------------------------------------------------------------------------------------------------
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre"},
+    {"positions": "learned", "max_positions": 200},
+    {"d_k": 16, "d_v": 24},
+    {"share_embeddings": "none", "norm": "pre", "d_model": 24, "heads": 1, "decoder_layers": 1},
+    {"d_v": 40, "encoder_layers": 3},
+]
+variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
+
+
+def make(seed: int = 1, source_size: int = W, **changes: Any) -> Transformer:
+    """A small model whose hypotheses differ clearly."""
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "heads": 2}
+    torch.manual_seed(seed)
+    model = Transformer(ModelConfig(**(sizes | changes)), source_size, W).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("bias", "norm.weight")):  # which initialization leaves at 0 and 1
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+            elif "embedding" in name or name.startswith("projection"):
+                parameter.mul_(2.0)
+    return model
+
+
+def packed(model: Transformer, precision: str = "fp32") -> Any:
+    """What searches in the place of a copy of the model."""
+    copy = Transformer(model.config, model.source_embedding.num_embeddings, W).eval()
+    copy.load_state_dict(model.state_dict())
+    found = call_directly(pack(copy, precision)).for_search
+    assert isinstance(found, native.NativeTransformer)
+    return found
+
+
+def sources(*lengths: int, seed: int = 0) -> Tensor:
+    """Random ids (B, longest), each row with its end, then PAD."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(EOS + 1, W, (len(lengths), max(lengths)), generator=generator)
+    places, ends = torch.arange(max(lengths)), torch.tensor(lengths).unsqueeze(1) - 1
+    return ids.masked_fill(places == ends, EOS).masked_fill(places > ends, PAD)
+
+
+def texts(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
+    return [[hypothesis.ids for hypothesis in nbest] for nbest in found]
+
+
+def scores(found: list[list[Hypothesis]]) -> list[float]:
+    return [log_prob for nbest in found for one in nbest for log_prob in (one.score, *one.token_log_probs)]
+
+
+LENGTHS = (7, 1, 12, 3, 90, 5, 2, 70, 9, 4)  # two that fill a block by themselves
+CONFIGS = [
+    SearchConfig(beam=1, max_len_b=10),
+    SearchConfig(beam=4, nbest=4, max_len_b=10),
+    SearchConfig(beam=6, nbest=6, diverse_groups=3, max_len_b=8),
+    SearchConfig(sampling=True, nbest=3, max_len_b=8, seed=3),
+]
+
+
+@variants
+@pytest.mark.parametrize("config", CONFIGS, ids=["greedy", "beam", "diverse", "sampled"])
+def test_it_finds_what_the_model_itself_does(changes: dict[str, Any], config: SearchConfig) -> None:
+    model, src = make(**changes), sources(*LENGTHS)
+    expected, found = search(model, src, config), search(packed(model), src, config)
+    assert texts(found) == texts(expected)
+    assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
+
+
+def test_languages_may_have_vocabularies_of_their_own() -> None:
+    model = make(source_size=90)
+    src = sources(*LENGTHS)
+    src[src > EOS] += 50
+    config = SearchConfig(nbest=2)
+    assert texts(search(packed(model), src, config)) == texts(search(model, src, config))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("config", CONFIGS[:2], ids=["greedy", "beam"])
+def test_a_sentence_becomes_the_same_to_the_last_bit_in_any_batch_with_any_number_of_threads(
+    precision: str, config: SearchConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, src = packed(make(), precision), sources(*LENGTHS)
+    together = search(model, src, config)
+    assert [search(model, row[row != PAD].unsqueeze(0), config)[0] for row in src] == together
+    threads(monkeypatch, 3)
+    assert search(model, src, config) == together
+    assert search(model, src.flip(0), config) == together[::-1]
+
+
+@torch.inference_mode()
+def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
+    model, src = make(), sources(5, 3, 8)
+    fast, states = packed(model), []
+    for each in (model, fast):
+        state = each.start(each.encode(src))
+        each.step(torch.full((3,), BOS), state)
+        for origins in ([0, 0, 1, 2, 2, 2], [1, 0, 2, 5, 3], [4]):
+            state.reorder(torch.tensor(origins))
+            states.append(each.step(torch.arange(len(origins)) + 5, state))
+    for expected, logits in zip(states[:2], states[3:5], strict=True):
+        assert logits.shape == expected.shape
+    assert_close(states[5], states[2], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_scores_of_a_search_are_those_of_its_outputs(precision: str) -> None:
+    model, src = pack(make(), precision), sources(6)
+    for one in search(model.for_search, src, SearchConfig(nbest=4, max_len_b=5))[0]:
+        with torch.inference_mode():
+            log_probs = model(src, torch.tensor([[BOS, *one.ids]])).log_softmax(-1)
+        own = log_probs[0, range(len(one.ids) + 1), [*one.ids, EOS]]
+        assert one.token_log_probs == pytest.approx(own.tolist(), abs=1e-4 if precision == "fp32" else 0.2)
+
+
+def test_models_of_an_ensemble_search_in_it() -> None:
+    plain = [make(seed) for seed in (1, 2)]
+    src, config = sources(*LENGTHS), SearchConfig(nbest=3, max_len_b=6)
+    expected = search(Ensemble(plain), src, config)
+    found = search(Ensemble([pack(model, "fp32") for model in plain]), src, config)
+    assert texts(found) == texts(expected)
+
+
+@pytest.mark.parametrize("changes", [{"attention_window": 2}, {"d_ff": 20}, {"d_model": 12}, {"d_k": 5}])
+def test_other_models_go_the_other_way(changes: dict[str, Any]) -> None:
+    model, src = make(**changes), sources(*LENGTHS)
+    expected = search(model, src, SearchConfig())
+    pack(model, "fp32")
+    assert model.for_search is model
+    assert texts(search(model, src, SearchConfig())) == texts(expected)
+
+
+def test_without_it_all_is_done_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, src = make(), sources(*LENGTHS)
+    found = search(packed(model), src, SearchConfig(nbest=2))
+    monkeypatch.setattr(native, "_native", None)
+    slow = pack(model, "fp32")
+    assert slow.for_search is slow
+    assert texts(search(slow, src, SearchConfig(nbest=2))) == texts(found)
