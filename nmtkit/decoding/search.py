@@ -115,12 +115,14 @@ class _Beam:
         self.limit = limit if longest is None else limit.clamp(max=longest)  # (b,) tokens before EOS
         self.first_limit, most = int(self.limit.min()), int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
+        self.longest_penalty = self.penalty[self.limit + 1]  # (b,)
         self.never = torch.tensor([PAD, BOS], device=device)
         self.rules = rules_of(config, banned)
         self.strategy = _strategy(config, src, most, demands)
         P = self.strategy.places
         self.sentences = torch.arange(B, device=device)  # (b,) row of `src`
         self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # places by bank
+        self.vacant = torch.ones(B, P, dtype=torch.bool, device=device)  # the places that may still be taken
         self.ranks = torch.arange(self.strategy.width, device=device)
         self.log_probs = torch.full((B, P), -torch.inf, device=device)  # of open hypotheses; -inf: no one here
         self.log_probs[:, list(self.strategy.starts)] = 0.0  # the same empty hypothesis counts once in a bank
@@ -146,8 +148,7 @@ class _Beam:
     def extend(self, logits: Tensor) -> None:
         """Take the chosen candidates of the next token, given logits (R, W)."""
         b, P = self.log_probs.shape
-        vacant = (self.ranks < self.left.unsqueeze(2)).flatten(1)
-        frontier = Frontier(self.log_probs, vacant, self.rows, self.sentences, self.tokens)
+        frontier = Frontier(self.log_probs, self.vacant, self.rows, self.sentences, self.tokens)
         choice = self.strategy.choose(self._allowed(_log_probs(logits), frontier), frontier)
         c = choice.tokens.size(1)
         origin = choice.index.div(c, rounding_mode="floor")  # (b, P), as are all that follow
@@ -156,7 +157,7 @@ class _Beam:
         candidate = self.came_from * c + choice.index.remainder(c)
         token = choice.tokens.flatten()[candidate]
 
-        chosen = vacant & (choice.totals > -torch.inf)
+        chosen = self.vacant & (choice.totals > -torch.inf)
         ended = chosen & (token == EOS)
         self.tokens = _append(self.tokens, origin, token)
         self.token_log_probs = _append(self.token_log_probs, origin, choice.steps.flatten()[candidate])
@@ -164,6 +165,7 @@ class _Beam:
         if ended.any():
             self._finish(choice.totals.masked_fill(~ended, -torch.inf))
             self.left = self.left - ended.view(b, -1, self.strategy.width).sum(2)
+            self.vacant = (self.ranks < self.left.unsqueeze(2)).flatten(1)
 
     def _allowed(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
         """log_probs (R, W) with -inf for what must not come next; may be written in place."""
@@ -199,8 +201,7 @@ class _Beam:
 
     def done(self) -> Tensor:
         """(b,) True where no open hypothesis can still come among the n best."""
-        attainable = self.log_probs.amax(1) / self.penalty[self.limit + 1]
-        return attainable <= self.best_scores[:, -1]
+        return self.log_probs.amax(1) / self.longest_penalty <= self.best_scores[:, -1]
 
     def collect(self, done: Tensor, found: list[list[Hypothesis]]) -> None:
         """Write the n best of the sentences that are done to their places in `found`."""
@@ -215,7 +216,8 @@ class _Beam:
         """Let the sentences that are done (b,) go."""
         staying = (~done).nonzero().squeeze(1)
         self.limit, self.sentences, self.left = self.limit[staying], self.sentences[staying], self.left[staying]
-        self.prefix = self.prefix[staying]
+        self.prefix, self.vacant = self.prefix[staying], self.vacant[staying]
+        self.longest_penalty = self.longest_penalty[staying]
         self.log_probs, self.came_from = self.log_probs[staying], self.came_from[staying]
         self.tokens, self.token_log_probs = self.tokens[staying], self.token_log_probs[staying]
         self.best_scores, self.best_tokens = self.best_scores[staying], self.best_tokens[staying]

@@ -6,6 +6,7 @@ windows of attention, and other number formats go torch's way.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +23,12 @@ _LANES = 8  # numbers in a vector
 
 def available() -> bool:
     """Whether it was compiled, and this CPU has the instructions."""
-    return _native is not None and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return _native is not None and _has_avx2()
+
+
+@cache
+def _has_avx2() -> bool:
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def fits(config: ModelConfig) -> bool:
