@@ -4,6 +4,7 @@ import math
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
 from nmtkit.model.memory import is_out_of_memory
+from nmtkit.model.native import alone
 from nmtkit.model.packing import call_directly, inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
@@ -171,7 +173,9 @@ def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypoth
     """What the search finds; without its terms where a sentence cannot have them, for a rule or for its length."""
     demands = [task.demands for task in batch.tasks]
     searched = model if isinstance(model, Ensemble) else model.for_search
-    found = search(searched, pad(batch.rows).to(device), batch.config, longest_sequence(model), demands, batch.banned)
+    src = pad(batch.rows).to(device)
+    with alone() if all(member.native for member in members(model)) else nullcontext():
+        found = search(searched, src, batch.config, longest_sequence(model), demands, batch.banned)
     lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]

@@ -5,7 +5,9 @@ not depend on the rows beside it, so that a sentence becomes the same in any bat
 windows of attention, and other number formats go torch's way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 
 import torch
@@ -37,6 +39,28 @@ def fits(config: ModelConfig) -> bool:
     return available() and config.attention_window is None and all(width % _LANES == 0 for width in widths)
 
 
+_threads: ContextVar[int | None] = ContextVar("_threads", default=None)
+
+
+def threads() -> int:
+    """How many it may start: as many as torch may."""
+    return _threads.get() or torch.get_num_threads()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Leave the threads to it, and one to torch: torch's go on spinning for milliseconds after each operator, on the
+    cores on which the next step is to be computed."""
+    count = threads()
+    token = _threads.set(count)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        _threads.reset(token)
+        torch.set_num_threads(count)
+
+
 class NativeLinear(nn.Module):
     """x·Wᵀ + b in fp32, or with W and x rounded to integers, each row of either scaled by its own largest value."""
 
@@ -52,7 +76,7 @@ class NativeLinear(nn.Module):
         x = x.contiguous()
         y = x.new_empty(*x.shape[:-1], self.rows)
         rows = x.numel() // x.size(-1)
-        _native.multiply(self.matrix, x.data_ptr(), rows, y.data_ptr(), torch.get_num_threads())
+        _native.multiply(self.matrix, x.data_ptr(), rows, y.data_ptr(), threads())
         return y
 
 
@@ -64,7 +88,7 @@ def takes(x: Tensor) -> bool:
 def log_softmax_(x: Tensor) -> Tensor:
     """log softmax of each row of x (R, W), in place."""
     rows, width = x.shape
-    _native.log_softmax(x.data_ptr(), rows, width, torch.get_num_threads())
+    _native.log_softmax(x.data_ptr(), rows, width, threads())
     return x
 
 
@@ -74,8 +98,7 @@ def best_of_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     rows, width = scores.shape
     count = min(count, width)
     values, columns = scores.new_empty(rows, count), scores.new_empty(rows, count, dtype=torch.long)
-    threads = torch.get_num_threads()
-    _native.best(scores.data_ptr(), rows, width, count, values.data_ptr(), columns.data_ptr(), threads)
+    _native.best(scores.data_ptr(), rows, width, count, values.data_ptr(), columns.data_ptr(), threads())
     return values, columns
 
 
@@ -129,8 +152,7 @@ class NativeTransformer:
         src = src.contiguous()
         sentences, width = src.shape
         positions = self._source_positions(0, width)
-        threads = torch.get_num_threads()
-        search = _native.encode(self._native, src.data_ptr(), sentences, width, positions.data_ptr(), threads)
+        search = _native.encode(self._native, src.data_ptr(), sentences, width, positions.data_ptr(), threads())
         return NativeState(search, self)
 
     def start(self, memory: NativeState) -> NativeState:
@@ -144,7 +166,7 @@ class NativeTransformer:
         if state.logits.size(0) < tokens.numel():
             state.logits = torch.empty(tokens.numel(), self._vocabulary)
         logits = state.logits[: tokens.numel()]
-        _native.step(state.search, tokens.data_ptr(), position.data_ptr(), logits.data_ptr(), torch.get_num_threads())
+        _native.step(state.search, tokens.data_ptr(), position.data_ptr(), logits.data_ptr(), threads())
         state.length += 1
         return logits
 

@@ -78,7 +78,7 @@ PyObject* multiply(PyObject*, PyObject* args) {
   return none_if(unlocked([&] {
     std::vector<Rounded> rounded(std::max(threads, 1));
     for (auto& each : rounded) each.x.resize(static_cast<size_t>(kBlock) * matrix->columns());
-    share_out(rows, threads, kFewest, [&](int from, int to, int thread) {
+    share_out_rows(rows, threads, [&](int from, int to, int thread) {
       matrix->multiply(at<float>(x) + static_cast<size_t>(from) * matrix->columns(), to - from,
                        at<float>(y) + static_cast<size_t>(from) * matrix->rows(), rounded[thread]);
     });
@@ -184,7 +184,7 @@ PyObject* log_softmax(PyObject*, PyObject* args) {
   int rows, width, threads;
   if (!PyArg_ParseTuple(args, "Kiii", &x, &rows, &width, &threads)) return nullptr;
   return none_if(unlocked([&] {
-    share_out(rows, threads, kFewest, [&](int from, int to, int) {
+    share_out_rows(rows, threads, [&](int from, int to, int) {
       for (; from < to; ++from) nmtkit::log_softmax(at<float>(x) + static_cast<size_t>(from) * width, width);
     });
   }));
@@ -195,7 +195,7 @@ PyObject* best(PyObject*, PyObject* args) {
   int rows, width, count, threads;
   if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &count, &values, &columns, &threads)) return nullptr;
   return none_if(unlocked([&] {
-    share_out(rows, threads, kFewest, [&](int from, int to, int) {
+    share_out_rows(rows, threads, [&](int from, int to, int) {
       for (; from < to; ++from)
         nmtkit::best(at<float>(scores) + static_cast<size_t>(from) * width, width, count,
                      at<float>(values) + static_cast<size_t>(from) * count,

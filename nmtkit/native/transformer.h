@@ -6,7 +6,7 @@
 // Letters: B sentences, S source tokens of all of them, R rows (hypotheses), T positions so far, D d_model.
 #pragma once
 
-#include <system_error>
+#include <atomic>
 #include <thread>
 
 #include "matrix.h"
@@ -61,21 +61,34 @@ struct Model {
   int pair_width() const { return heads * (d_k + d_v); }  // of a token's keys, then its values, in all heads
 };
 
-// Call work(from, to, thread) for the parts into which `threads` share out n things, side by side. `work` may not throw.
+// Call work(part, thread) for each part from 0 to `parts`, by `threads` side by side, each taking the next that nobody
+// has taken: a core may be slower than the others for a while. `work` may not throw.
 template <class Work>
-void share_out(int n, int threads, int fewest, Work work) {
-  threads = std::max(1, std::min(threads, n / fewest));
-  const auto bound = [&](int t) { return static_cast<int>(static_cast<int64_t>(n) * t / threads); };
+void share_out(int parts, int threads, Work work) {
+  std::atomic<int> next{0};
+  const auto take = [&](int thread) {
+    for (int part; (part = next++) < parts;) work(part, thread);
+  };
   std::vector<std::thread> others;
-  others.reserve(threads);
-  int started = 1;
+  others.reserve(std::max(threads, 1));
   try {
-    for (; started < threads; ++started) others.emplace_back(work, bound(started), bound(started + 1), started);
-  } catch (const std::system_error&) {  // no more threads are to be had
+    while (static_cast<int>(others.size()) + 1 < std::min(threads, parts))
+      others.emplace_back(take, static_cast<int>(others.size()) + 1);
+  } catch (const std::exception&) {  // no more threads are to be had
   }
-  work(bound(0), bound(1), 0);
-  for (int t = started; t < threads; ++t) work(bound(t), bound(t + 1), t);
+  take(0);
   for (auto& other : others) other.join();
+}
+
+// Call work(from, to, thread) for the blocks into which n rows are cut, all of about the same size: each passes over the
+// weights, so they are as large as the threads allow.
+template <class Work>
+void share_out_rows(int n, int threads, Work work) {
+  const int least = (n + kBlock - 1) / kBlock, most = std::max(least, n / kFewest);
+  threads = std::max(threads, 1);
+  const int blocks = std::min((least + threads - 1) / threads * threads, most);
+  const auto bound = [&](int block) { return static_cast<int>(static_cast<int64_t>(n) * block / blocks); };
+  share_out(blocks, threads, [&](int block, int thread) { work(bound(block), bound(block + 1), thread); });
 }
 
 // Memory for what goes through the layers, for one thread: kept, since fresh memory costs more than what is done in it.
@@ -199,11 +212,12 @@ class Search {
     for (size_t l = 0; l < model.decoder.size(); ++l)
       memory_.emplace_back(new float[static_cast<size_t>(starts_.back()) * model.pair_width()]);
     for (auto& scratch : scratch_) scratch.reserve(model, kBlock + longest_, longest_);
-    share_out(sentences, threads, 1, [&](int from, int to, int thread) {
-      for (int end; from < to; from = end) {
-        for (end = from + 1; end < to && starts_[end + 1] - starts_[from] <= kBlock;) ++end;
-        encode(from, end, positions, scratch_[thread]);
-      }
+    std::vector<int> groups(1, 0);  // of sentences that have a block of tokens together
+    for (int b = 1; b < sentences; ++b)
+      if (starts_[b + 1] - starts_[groups.back()] > kBlock) groups.push_back(b);
+    groups.push_back(sentences);
+    share_out(static_cast<int>(groups.size()) - 1, threads, [&](int group, int thread) {
+      encode(groups[group], groups[group + 1], positions, scratch_[thread]);
     });
   }
 
@@ -229,12 +243,8 @@ class Search {
     for (int r = 0; r < R; ++r) places_.back()[r] = r;
     threads = std::min(threads, static_cast<int>(scratch_.size()));
     for (auto& scratch : scratch_) scratch.reserve(model_, kBlock, std::max(longest_, T + 1));
-    share_out(R, threads, kFewest, [&](int from, int to, int thread) {
-      for (int left; (left = to - from) > 0;) {
-        const int n = left / ((left + kBlock - 1) / kBlock);  // blocks of about the same size: all pass over the weights
-        decode(tokens, position, from, n, logits, scratch_[thread]);
-        from += n;
-      }
+    share_out_rows(R, threads, [&](int from, int to, int thread) {
+      decode(tokens, position, from, to - from, logits, scratch_[thread]);
     });
   }
 
