@@ -74,5 +74,5 @@ positions: $(INSTALLED)  ## Sinusoids against learned positions, on sentences lo
 	@$(MAKE) --no-print-directory -C examples/table3 positions CORPUS=$(call absolute,$(CORPUS))
 
 clean:  ## Remove the environment and everything that the recipes have made
-	rm -rf $(VENV) examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build nmtkit/*.so examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

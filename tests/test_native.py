@@ -1,6 +1,7 @@
 """The search in C++: products against exact ones, and the whole against the model that trains."""
 
 import math
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ def test_what_is_not_finite_is_not_lost(eight_bits: bool, wrong: float) -> None:
 
 def test_a_matrix_that_no_memory_can_hold_is_a_memory_error() -> None:
     with pytest.raises(MemoryError):
-        native._native.matrix(0, 0, 1 << 20, 1 << 30, False)
+        import_module("nmtkit._native").matrix(0, 0, 1 << 20, 1 << 30, False)
 
 
 # What the search asks of logits ---------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from nmtkit.decoding.rules import NO_DEMANDS, Demands
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
+from nmtkit.model import native
 from nmtkit.model.memory import is_out_of_memory
-from nmtkit.model.native import alone
 from nmtkit.model.packing import call_directly, inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
@@ -77,8 +77,15 @@ def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "aut
         raise UserError(f"--precision int8 is made for CPUs, not for {device}: take bf16 or fp16")
     model = checkpoint.build_model(weights)
     if device.type == "cpu":
+        if precision in ("fp32", "int8") and native.missing():
+            _tell_of_torch()
         return call_directly(pack(model, precision))
     return call_directly(model.to(device, resolve_precision(precision, device)))
+
+
+@cache
+def _tell_of_torch() -> None:
+    logger.info("the search goes by torch's operators: installed again where a C++ compiler is, nmtkit is much faster")
 
 
 def precision_in_use(engine: EngineConfig) -> str:
@@ -174,7 +181,7 @@ def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypoth
     demands = [task.demands for task in batch.tasks]
     searched = model if isinstance(model, Ensemble) else model.for_search
     src = pad(batch.rows).to(device)
-    with alone() if all(member.native for member in members(model)) else nullcontext():
+    with native.alone() if all(member.native for member in members(model)) else nullcontext():
         found = search(searched, src, batch.config, longest_sequence(model), demands, batch.banned)
     lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
     if lost:

@@ -28,6 +28,11 @@ def available() -> bool:
     return _native is not None and _has_avx2()
 
 
+def missing() -> bool:
+    """Whether only a compiler was missing when nmtkit was installed."""
+    return _native is None and _has_avx2()
+
+
 @cache
 def _has_avx2() -> bool:
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
