@@ -1,9 +1,10 @@
-"""Times the operators that nmtkit does in its own way on CPUs against torch's: dropout, attention, the loss.
+"""Times the operators that nmtkit does in its own way on CPUs against torch's: dropout, attention, the loss, and the
+products of the compiled search.
 
     python benchmarks/operators.py [--threads 1]
 
 Each row is the median CPU time of forward and backward, ours and torch's, in milliseconds; CPU time, not wall time, so
-that a busy machine disturbs it little.
+that a busy machine disturbs it little. Products, forward only, are given in GFLOP/s.
 """
 
 import statistics
@@ -12,11 +13,14 @@ from collections.abc import Callable
 
 import click
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmtkit.model import native
 from nmtkit.model.attention import attend
 from nmtkit.model.dropout import dropout
+from nmtkit.model.native import NativeLinear
+from nmtkit.model.packing import Int8Linear, TransposedLinear
 from nmtkit.training.loss import projected_cross_entropy
 
 
@@ -36,6 +40,36 @@ def compare(name: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor],
     """Print one row."""
     mine, other = milliseconds(ours, inputs), milliseconds(theirs, inputs)
     click.echo(f"{name:44s} {mine:9.2f} {other:9.2f} {other / mine:8.2f}x")
+
+
+def gflops(linear: nn.Module, columns: int, outputs: int, rows: int, runs: int = 15) -> float:
+    """What the median of some products of so many rows reaches."""
+    x, times = torch.randn(rows, columns), []
+    repeats = max(1, 500 // rows)
+    for _ in range(runs):
+        start = time.process_time()
+        for _ in range(repeats):
+            linear(x)
+        times.append((time.process_time() - start) / repeats)
+    return 2e-9 * rows * columns * outputs / statistics.median(times)
+
+
+@torch.inference_mode()
+def products(columns: int, outputs: int) -> None:
+    """Print what products of few rows and of many reach, by torch and compiled."""
+    weight, bias = torch.randn(outputs, columns), torch.randn(outputs)
+    torch.backends.quantized.engine = "fbgemm"
+    ways: dict[str, nn.Module] = {
+        "torch, fp32": TransposedLinear(weight, bias),
+        "compiled, fp32": NativeLinear(weight, bias, eight_bits=False),
+        "torch, int8 with its scales": Int8Linear(weight, bias),
+        "compiled, int8 with its scales": NativeLinear(weight, bias, eight_bits=True),
+    }
+    counts = (1, 4, 60, 480)
+    click.echo(f"\n{f'GFLOP/s, rows x {columns} x {outputs}':44s}" + "".join(f"{count:6d}" for count in counts))
+    for name, linear in ways.items():
+        rates = (gflops(linear, columns, outputs, count) for count in counts)
+        click.echo(f"{name:44s}" + "".join(f"{rate:6.0f}" for rate in rates))
 
 
 @click.command()
@@ -66,6 +100,8 @@ def main(threads: int) -> None:
         lambda: F.cross_entropy(F.linear(hidden, matrix), target, label_smoothing=0.1, reduction="sum"),
         [hidden, matrix],
     )
+    if native.available():
+        products(512, 2048)
 
 
 if __name__ == "__main__":

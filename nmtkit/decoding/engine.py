@@ -77,20 +77,17 @@ def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "aut
         raise UserError(f"--precision int8 is made for CPUs, not for {device}: take bf16 or fp16")
     model = checkpoint.build_model(weights)
     if device.type == "cpu":
-        if precision in ("fp32", "int8") and native.missing():
-            _tell_of_torch()
         return call_directly(pack(model, precision))
     return call_directly(model.to(device, resolve_precision(precision, device)))
 
 
-@cache
-def _tell_of_torch() -> None:
-    logger.info("the search goes by torch's operators: installed again where a C++ compiler is, nmtkit is much faster")
-
-
 def precision_in_use(engine: EngineConfig) -> str:
-    """The number format that `load_model` takes, `auto` having been decided."""
-    return inference_precision(engine.precision, resolve_device(engine.device))
+    """The number format that `load_model` takes, `auto` having been decided, and whether its search would be faster if
+    nmtkit had been installed where a C++ compiler is."""
+    device = resolve_device(engine.device)
+    precision = inference_precision(engine.precision, device)
+    slow = device.type == "cpu" and precision in ("fp32", "int8") and native.missing()
+    return f"{precision}, not compiled" if slow else precision
 
 
 def load_models(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> Model:
