@@ -260,6 +260,13 @@ def test_scores_of_a_search_are_those_of_its_outputs(precision: str) -> None:
         assert one.token_log_probs == pytest.approx(own.tolist(), abs=1e-4 if precision == "fp32" else 0.2)
 
 
+def test_ids_that_the_vocabulary_does_not_have_are_an_error_as_with_torch() -> None:
+    model = packed(make())
+    for wrong in (W, -1):
+        with pytest.raises(IndexError, match="not all in the vocabulary"):
+            model.encode(torch.tensor([[5, wrong, EOS]]))
+
+
 def test_models_of_an_ensemble_search_in_it() -> None:
     plain = [make(seed) for seed in (1, 2)]
     src, config = sources(*LENGTHS), SearchConfig(nbest=3, max_len_b=6)

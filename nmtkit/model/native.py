@@ -153,9 +153,11 @@ class NativeTransformer:
         )
 
     def encode(self, src: Tensor) -> NativeState:
-        """src (B, S) with PAD at the ends of rows."""
+        """src (B, S) with PAD at the ends of rows. IndexError for ids that the vocabulary does not have."""
         src = src.contiguous()
         sentences, width = src.shape
+        if not 0 <= int(src.amin()) <= int(src.amax()) < self._pointed_at[0][0].size(0):
+            raise IndexError(f"ids from {int(src.amin())} to {int(src.amax())} are not all in the vocabulary")
         positions = self._source_positions(0, width)
         search = _native.encode(self._native, src.data_ptr(), sentences, width, positions.data_ptr(), threads())
         return NativeState(search, self)

@@ -109,7 +109,7 @@ def pack(model: Transformer, precision: str) -> Transformer:
     there are no 8-bit products.
     """
     if precision in ("fp32", "int8") and native.fits(model.config):
-        _replace(model, partial(NativeLinear, eight_bits=precision == "int8"))
+        _replace(model.float(), partial(NativeLinear, eight_bits=precision == "int8"))
         model.native = _native(model)
         return model
     if precision == "int8" and not _has_fbgemm():

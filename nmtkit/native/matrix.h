@@ -133,7 +133,7 @@ class Matrix {
   }
 
   void round(const float* x, int m, Rounded& rounded) const {
-    rounded.x.resize(std::max(rounded.x.size(), static_cast<size_t>(kBlock) * columns_));
+    rounded.x.resize(std::max(rounded.x.size(), static_cast<size_t>(m) * columns_));
     const __m256i zero = _mm256_set1_epi32(kLevels + 1);
     for (int i = 0; i < m; ++i) {
       const float* row = x + static_cast<size_t>(i) * columns_;

@@ -76,10 +76,12 @@ PyObject* multiply(PyObject*, PyObject* args) {
   const Matrix* matrix = held<Matrix>(capsule);
   if (!matrix) return nullptr;
   return none_if(unlocked([&] {
-    std::vector<Rounded> rounded(std::max(threads, 1));
-    for (auto& each : rounded) each.x.resize(static_cast<size_t>(kBlock) * matrix->columns());
-    share_out_rows(rows, threads, [&](int from, int to, int thread) {
-      matrix->multiply(at<float>(x) + static_cast<size_t>(from) * matrix->columns(), to - from,
+    const Blocks blocks(rows, threads);
+    std::vector<Rounded> rounded(std::max(1, std::min(threads, blocks.count())));
+    for (auto& each : rounded) each.x.resize(static_cast<size_t>(blocks.largest()) * matrix->columns());
+    share_out(blocks.count(), threads, [&](int block, int thread) {
+      const int from = blocks.begin(block);
+      matrix->multiply(at<float>(x) + static_cast<size_t>(from) * matrix->columns(), blocks.end(block) - from,
                        at<float>(y) + static_cast<size_t>(from) * matrix->rows(), rounded[thread]);
     });
   }));
@@ -179,29 +181,32 @@ PyObject* step(PyObject*, PyObject* args) {
       unlocked([&] { search->step(at<int64_t>(tokens), at<float>(position), at<float>(logits), threads); }));
 }
 
+// Call work(row) for n rows.
+template <class Work>
+PyObject* for_rows(int n, int threads, Work work) {
+  return none_if(unlocked([&] {
+    const Blocks blocks(n, threads);
+    share_out(blocks.count(), threads, [&](int block, int) {
+      for (int row = blocks.begin(block); row < blocks.end(block); ++row) work(static_cast<size_t>(row));
+    });
+  }));
+}
+
 PyObject* log_softmax(PyObject*, PyObject* args) {
   Address x;
   int rows, width, threads;
   if (!PyArg_ParseTuple(args, "Kiii", &x, &rows, &width, &threads)) return nullptr;
-  return none_if(unlocked([&] {
-    share_out_rows(rows, threads, [&](int from, int to, int) {
-      for (; from < to; ++from) nmtkit::log_softmax(at<float>(x) + static_cast<size_t>(from) * width, width);
-    });
-  }));
+  return for_rows(rows, threads, [&](size_t row) { nmtkit::log_softmax(at<float>(x) + row * width, width); });
 }
 
 PyObject* best(PyObject*, PyObject* args) {
   Address scores, values, columns;
   int rows, width, count, threads;
   if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &count, &values, &columns, &threads)) return nullptr;
-  return none_if(unlocked([&] {
-    share_out_rows(rows, threads, [&](int from, int to, int) {
-      for (; from < to; ++from)
-        nmtkit::best(at<float>(scores) + static_cast<size_t>(from) * width, width, count,
-                     at<float>(values) + static_cast<size_t>(from) * count,
-                     at<int64_t>(columns) + static_cast<size_t>(from) * count);
-    });
-  }));
+  return for_rows(rows, threads, [&](size_t row) {
+    nmtkit::best(at<float>(scores) + row * width, width, count, at<float>(values) + row * count,
+                 at<int64_t>(columns) + row * count);
+  });
 }
 
 PyMethodDef kMethods[] = {

@@ -80,16 +80,24 @@ void share_out(int parts, int threads, Work work) {
   for (auto& other : others) other.join();
 }
 
-// Call work(from, to, thread) for the blocks into which n rows are cut, all of about the same size: each passes over the
-// weights, so they are as large as the threads allow.
-template <class Work>
-void share_out_rows(int n, int threads, Work work) {
-  const int least = (n + kBlock - 1) / kBlock, most = std::max(least, n / kFewest);
-  threads = std::max(threads, 1);
-  const int blocks = std::min((least + threads - 1) / threads * threads, most);
-  const auto bound = [&](int block) { return static_cast<int>(static_cast<int64_t>(n) * block / blocks); };
-  share_out(blocks, threads, [&](int block, int thread) { work(bound(block), bound(block + 1), thread); });
-}
+// The blocks into which n rows are cut, all of about the same size: each passes over the weights, so they are as large as
+// the threads allow.
+class Blocks {
+ public:
+  Blocks(int rows, int threads) : rows_(rows) {
+    const int least = (rows + kBlock - 1) / kBlock, most = std::max(least, rows / kFewest);
+    threads = std::max(threads, 1);
+    count_ = std::min((least + threads - 1) / threads * threads, most);
+  }
+
+  int count() const { return count_; }
+  int largest() const { return count_ ? (rows_ + count_ - 1) / count_ : 0; }
+  int begin(int block) const { return static_cast<int>(static_cast<int64_t>(rows_) * block / count_); }
+  int end(int block) const { return begin(block + 1); }
+
+ private:
+  int rows_, count_;
+};
 
 // Memory for what goes through the layers, for one thread: kept, since fresh memory costs more than what is done in it.
 struct Scratch {
@@ -110,7 +118,7 @@ struct Scratch {
     room(heads, n * model.heads * model.d_v);
     room(scores, longest + kLanes);
     room(places, longest + kLanes);
-    room(rounded.x, kBlock * widest);
+    room(rounded.x, std::min<size_t>(kBlock, n) * widest);
   }
 
   // Note where the keys of each position stand; behind them the last one's again, for `attend`.
@@ -200,7 +208,7 @@ class Search {
  public:
   // Encodes `source` (B, S), padded at the ends of rows; `positions` (S, D). Throws std::bad_alloc.
   Search(const Model& model, const int64_t* source, int sentences, int width, const float* positions, int threads)
-      : model_(model), starts_(1, 0), owners_(sentences), scratch_(std::max(threads, 1)) {
+      : model_(model), starts_(1, 0), owners_(sentences) {
     for (int b = 0; b < sentences; ++b) {
       const int64_t* row = source + static_cast<size_t>(b) * width;
       const int length = static_cast<int>(std::find(row, row + width, kPad) - row);
@@ -211,12 +219,13 @@ class Search {
     }
     for (size_t l = 0; l < model.decoder.size(); ++l)
       memory_.emplace_back(new float[static_cast<size_t>(starts_.back()) * model.pair_width()]);
-    for (auto& scratch : scratch_) scratch.reserve(model, kBlock + longest_, longest_);
     std::vector<int> groups(1, 0);  // of sentences that have a block of tokens together
     for (int b = 1; b < sentences; ++b)
       if (starts_[b + 1] - starts_[groups.back()] > kBlock) groups.push_back(b);
     groups.push_back(sentences);
-    share_out(static_cast<int>(groups.size()) - 1, threads, [&](int group, int thread) {
+    const int count = static_cast<int>(groups.size()) - 1;
+    prepare(std::min(threads, count), std::min(std::max(kBlock, longest_), starts_.back()));
+    share_out(count, threads, [&](int group, int thread) {
       encode(groups[group], groups[group + 1], positions, scratch_[thread]);
     });
   }
@@ -237,18 +246,26 @@ class Search {
   // Feed a token to each row; `position` (D) is that of all of them, `logits` (R, W) those of the next tokens.
   // Throws std::bad_alloc.
   void step(const int64_t* tokens, const float* position, float* logits, int threads) {
-    const int R = rows(), T = static_cast<int>(past_.size());
+    const int R = rows();
     past_.emplace_back(new float[static_cast<size_t>(R) * model_.decoder.size() * model_.pair_width()]);
     places_.emplace_back(R);
-    for (int r = 0; r < R; ++r) places_.back()[r] = r;
-    threads = std::min(threads, static_cast<int>(scratch_.size()));
-    for (auto& scratch : scratch_) scratch.reserve(model_, kBlock, std::max(longest_, T + 1));
-    share_out_rows(R, threads, [&](int from, int to, int thread) {
-      decode(tokens, position, from, to - from, logits, scratch_[thread]);
+    std::iota(places_.back().begin(), places_.back().end(), 0);
+    const Blocks blocks(R, threads);
+    prepare(std::min(threads, blocks.count()), blocks.largest());
+    share_out(blocks.count(), threads, [&](int block, int thread) {
+      const int from = blocks.begin(block);
+      decode(tokens, position, from, blocks.end(block) - from, logits, scratch_[thread]);
     });
   }
 
  private:
+  // Memory for so many threads that have at most so many rows each. Throws std::bad_alloc.
+  void prepare(int threads, int rows) {
+    scratch_.resize(std::max<size_t>(scratch_.size(), std::max(threads, 1)));
+    const int longest = std::max(longest_, static_cast<int>(past_.size()));
+    for (int thread = 0; thread < std::max(threads, 1); ++thread) scratch_[thread].reserve(model_, rows, longest);
+  }
+
   void encode(int from, int to, const float* positions, Scratch& s) {
     const int first = starts_[from], n = starts_[to] - first, D = model_.d_model;
     const int K = model_.key_width(), width = K + model_.pair_width();
