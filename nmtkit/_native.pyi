@@ -37,10 +37,11 @@ def encode(
     must outlive it. It has a row for each sentence."""
 
 def reorder(search: Search, origins: int, rows: int) -> None:
-    """Row i goes on from row origins[i], int64."""
+    """Row i goes on from row origins[i], int64. IndexError where there is no such row."""
 
-def step(search: Search, tokens: int, position: int, logits: int, threads: int) -> None:
-    """Feed tokens (R,), int64, at a position whose encoding is (D,); the next ones' logits go into (R, W)."""
+def step(search: Search, tokens: int, rows: int, position: int, logits: int, threads: int) -> None:
+    """Feed tokens (R,), int64, at a position whose encoding is (D,); the next ones' logits go into (R, W). IndexError for
+    other tokens than the W, or more or fewer than the search has rows."""
 
 def log_softmax(x: int, rows: int, width: int, threads: int) -> None:
     """In place, of each row of x (n, W)."""

@@ -4,7 +4,6 @@ import math
 import multiprocessing
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -178,8 +177,7 @@ def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypoth
     demands = [task.demands for task in batch.tasks]
     searched = model if isinstance(model, Ensemble) else model.for_search
     src = pad(batch.rows).to(device)
-    with native.alone() if all(member.native for member in members(model)) else nullcontext():
-        found = search(searched, src, batch.config, longest_sequence(model), demands, batch.banned)
+    found = search(searched, src, batch.config, longest_sequence(model), demands, batch.banned)
     lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]

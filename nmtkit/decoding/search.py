@@ -206,7 +206,8 @@ class _Beam:
     def collect(self, done: Tensor, found: list[list[Hypothesis]]) -> None:
         """Write the n best of the sentences that are done to their places in `found`."""
         columns = (self.sentences, self.best_scores, self.best_tokens, self.best_token_log_probs)
-        for sentence, *nbest in zip(*(column[done].tolist() for column in columns), strict=True):
+        leaving = _rows(done.nonzero().squeeze(1), *columns)
+        for sentence, *nbest in zip(*(column.tolist() for column in leaving), strict=True):
             for score, ids, log_probs in zip(*nbest, strict=True):
                 if score > -torch.inf:
                     length = ids.index(EOS)
@@ -215,13 +216,17 @@ class _Beam:
     def leave(self, done: Tensor) -> None:
         """Let the sentences that are done (b,) go."""
         staying = (~done).nonzero().squeeze(1)
-        self.limit, self.sentences, self.left = self.limit[staying], self.sentences[staying], self.left[staying]
-        self.prefix, self.vacant = self.prefix[staying], self.vacant[staying]
-        self.longest_penalty = self.longest_penalty[staying]
-        self.log_probs, self.came_from = self.log_probs[staying], self.came_from[staying]
-        self.tokens, self.token_log_probs = self.tokens[staying], self.token_log_probs[staying]
-        self.best_scores, self.best_tokens = self.best_scores[staying], self.best_tokens[staying]
-        self.best_token_log_probs = self.best_token_log_probs[staying]
+        self.limit, self.longest_penalty = _rows(staying, self.limit, self.longest_penalty)
+        self.sentences, self.left, self.vacant = _rows(staying, self.sentences, self.left, self.vacant)
+        self.prefix, self.log_probs, self.came_from = _rows(staying, self.prefix, self.log_probs, self.came_from)
+        self.tokens, self.token_log_probs = _rows(staying, self.tokens, self.token_log_probs)
+        self.best_scores, self.best_tokens = _rows(staying, self.best_scores, self.best_tokens)
+        (self.best_token_log_probs,) = _rows(staying, self.best_token_log_probs)
+
+
+def _rows(numbers: Tensor, *columns: Tensor) -> list[Tensor]:
+    """Rows of each of these; not by column[numbers]: it wakes torch's threads, which would spin beside the next step."""
+    return [column.index_select(0, numbers) for column in columns]
 
 
 def _log_probs(logits: Tensor) -> Tensor:

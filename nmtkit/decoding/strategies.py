@@ -95,7 +95,7 @@ class Best:
 
     def choose(self, log_probs: Tensor, frontier: Frontier) -> Choice:
         steps, tokens = best_of_rows(log_probs, self.places)
-        return Choice(steps, tokens, *frontier.totals(steps).flatten(1).topk(self.places))
+        return Choice(steps, tokens, *best_of_rows(frontier.totals(steps).flatten(1), self.places))
 
 
 class DiverseBest:

@@ -5,9 +5,7 @@ not depend on the rows beside it, so that a sentence becomes the same in any bat
 windows of attention, and other number formats go torch's way.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -44,44 +42,24 @@ def fits(config: ModelConfig) -> bool:
     return available() and config.attention_window is None and all(width % _LANES == 0 for width in widths)
 
 
-_threads: ContextVar[int | None] = ContextVar("_threads", default=None)
-
-
-def threads() -> int:
-    """How many it may start: as many as torch may."""
-    return _threads.get() or torch.get_num_threads()
-
-
-@contextmanager
-def alone() -> Iterator[None]:
-    """Leave the threads to it, and one to torch: torch's go on spinning for milliseconds after each operator, on the
-    cores on which the next step is to be computed."""
-    count = threads()
-    token = _threads.set(count)
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        _threads.reset(token)
-        torch.set_num_threads(count)
-
-
 class NativeLinear(nn.Module):
     """x·Wᵀ + b in fp32, or with W and x rounded to integers, each row of either scaled by its own largest value."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, eight_bits: bool) -> None:
         super().__init__()
-        self.rows, columns = weight.shape
+        self.rows, self.columns = weight.shape
         weight = weight.detach().float().contiguous()
         bias = None if bias is None else bias.detach().float().contiguous()
-        self.matrix = _native.matrix(weight.data_ptr(), _address(bias), self.rows, columns, eight_bits)
+        self.matrix = _native.matrix(weight.data_ptr(), _address(bias), self.rows, self.columns, eight_bits)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, K) to (…, N)."""
+        """(…, K) to (…, N). TypeError for anything else, as the address of it is all that goes further."""
+        if x.size(-1) != self.columns or x.dtype != torch.float32:
+            raise TypeError(f"{self.columns} columns of fp32 are expected, not {tuple(x.shape)} of {x.dtype}")
         x = x.contiguous()
         y = x.new_empty(*x.shape[:-1], self.rows)
         rows = x.numel() // x.size(-1)
-        _native.multiply(self.matrix, x.data_ptr(), rows, y.data_ptr(), threads())
+        _native.multiply(self.matrix, x.data_ptr(), rows, y.data_ptr(), torch.get_num_threads())
         return y
 
 
@@ -93,7 +71,7 @@ def takes(x: Tensor) -> bool:
 def log_softmax_(x: Tensor) -> Tensor:
     """log softmax of each row of x (R, W), in place."""
     rows, width = x.shape
-    _native.log_softmax(x.data_ptr(), rows, width, threads())
+    _native.log_softmax(x.data_ptr(), rows, width, torch.get_num_threads())
     return x
 
 
@@ -103,7 +81,7 @@ def best_of_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     rows, width = scores.shape
     count = min(count, width)
     values, columns = scores.new_empty(rows, count), scores.new_empty(rows, count, dtype=torch.long)
-    _native.best(scores.data_ptr(), rows, width, count, values.data_ptr(), columns.data_ptr(), threads())
+    _native.best(scores.data_ptr(), rows, width, count, values.data_ptr(), columns.data_ptr(), torch.get_num_threads())
     return values, columns
 
 
@@ -133,22 +111,25 @@ class NativeTransformer:
         norms: Sequence[nn.LayerNorm],
     ) -> None:
         """Embeddings and positions are those of the source and of the target; matrices and norms come in the order in
-        which a batch meets them, as `_native.model` has it. All must stay as they are."""
+        which a batch meets them, as `_native.model` has it."""
         self._source_positions, self._target_positions = positions
-        self._vocabulary = matrices[-1].rows
-        self._pointed_at = (embeddings, matrices, norms)
+        self._source_vocabulary, self._vocabulary = embeddings[0].size(0), matrices[-1].rows
+        # what C++ points at: whatever becomes of the modules, these tensors keep their memory
+        tables = [embedding.detach().float().contiguous() for embedding in embeddings]
+        gains = [(norm.weight.detach().float().contiguous(), norm.bias.detach().float().contiguous()) for norm in norms]
+        self._pointed_at = (tables, gains, list(matrices))
         self._native = _native.model(
             config.d_model,
             config.heads,
             config.key_size,
             config.value_size,
             config.norm == "pre",
-            embeddings[0].data_ptr(),
-            embeddings[1].data_ptr(),
+            tables[0].data_ptr(),
+            tables[1].data_ptr(),
             config.encoder_layers,
             config.decoder_layers,
             [linear.matrix for linear in matrices],
-            [(norm.weight.data_ptr(), norm.bias.data_ptr()) for norm in norms],
+            [(gain.data_ptr(), bias.data_ptr()) for gain, bias in gains],
             norms[0].eps,
         )
 
@@ -156,10 +137,12 @@ class NativeTransformer:
         """src (B, S) with PAD at the ends of rows. IndexError for ids that the vocabulary does not have."""
         src = src.contiguous()
         sentences, width = src.shape
-        if not 0 <= int(src.amin()) <= int(src.amax()) < self._pointed_at[0][0].size(0):
+        if not 0 <= int(src.amin()) <= int(src.amax()) < self._source_vocabulary:
             raise IndexError(f"ids from {int(src.amin())} to {int(src.amax())} are not all in the vocabulary")
-        positions = self._source_positions(0, width)
-        search = _native.encode(self._native, src.data_ptr(), sentences, width, positions.data_ptr(), threads())
+        positions = self._source_positions(0, width).float().contiguous()
+        search = _native.encode(
+            self._native, src.data_ptr(), sentences, width, positions.data_ptr(), torch.get_num_threads()
+        )
         return NativeState(search, self)
 
     def start(self, memory: NativeState) -> NativeState:
@@ -167,13 +150,20 @@ class NativeTransformer:
         return memory
 
     def step(self, tokens: Tensor, state: NativeState) -> Tensor:
-        """As `Transformer.step`."""
+        """As `Transformer.step`; the logits are there until the next step. IndexError for ids and rows that are not."""
         tokens = tokens.contiguous()
-        position = self._target_positions(state.length, 1)
+        position = self._target_positions(state.length, 1).float()
         if state.logits.size(0) < tokens.numel():
             state.logits = torch.empty(tokens.numel(), self._vocabulary)
         logits = state.logits[: tokens.numel()]
-        _native.step(state.search, tokens.data_ptr(), position.data_ptr(), logits.data_ptr(), threads())
+        _native.step(
+            state.search,
+            tokens.data_ptr(),
+            tokens.numel(),
+            position.data_ptr(),
+            logits.data_ptr(),
+            torch.get_num_threads(),
+        )
         state.length += 1
         return logits
 

@@ -96,7 +96,7 @@ def inference_precision(name: str, device: torch.device) -> str:
     """The number format that `auto` means where nothing is trained; any other name is itself."""
     if name != "auto":
         return name
-    if device.type == "cpu" and (_has_fbgemm() or native.available()):
+    if device.type == "cpu" and _has_fbgemm():
         return "int8"
     return "bf16" if resolve_precision(name, device) == torch.bfloat16 else "fp32"
 

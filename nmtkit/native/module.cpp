@@ -2,6 +2,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <string>
+
 #include "choice.h"
 #include "transformer.h"
 
@@ -38,19 +40,23 @@ PyObject* hold(T* object) {
   return capsule;
 }
 
-// Do what takes long without Python's lock; false, with MemoryError set, where there is no memory for it.
+// Do what takes long without Python's lock; false, with an exception set, where it cannot be done.
 template <class Work>
 bool unlocked(Work work) {
-  bool done = true;
+  bool out_of_memory = false;
+  std::string wrong;
   Py_BEGIN_ALLOW_THREADS;
   try {
     work();
   } catch (const std::bad_alloc&) {
-    done = false;
+    out_of_memory = true;
+  } catch (const std::exception& error) {
+    wrong = error.what();
   }
   Py_END_ALLOW_THREADS;
-  if (!done) PyErr_NoMemory();
-  return done;
+  if (out_of_memory) PyErr_NoMemory();
+  if (!wrong.empty()) PyErr_SetString(PyExc_IndexError, wrong.c_str());
+  return !PyErr_Occurred();
 }
 
 PyObject* none_if(bool done) {
@@ -112,7 +118,8 @@ class Parts {
 };
 
 PyObject* model(PyObject*, PyObject* args) {
-  auto made = std::make_unique<Model>();
+  std::unique_ptr<Model> made(new (std::nothrow) Model);
+  if (!made) return PyErr_NoMemory();
   Address source, target;
   int pre_norm, encoder_layers, decoder_layers;
   double epsilon;
@@ -121,25 +128,29 @@ PyObject* model(PyObject*, PyObject* args) {
                         &target, &encoder_layers, &decoder_layers, &PyList_Type, &matrices, &PyList_Type, &norms,
                         &epsilon))
     return nullptr;
-  made->pre_norm = pre_norm != 0;
-  made->source_embedding = at<float>(source);
-  made->target_embedding = at<float>(target);
-  Parts parts(matrices, norms, epsilon);
-  for (int l = 0; l < encoder_layers && !PyErr_Occurred(); ++l) {
-    const SelfAttention self{parts.matrix(), parts.matrix()};
-    const FeedForward feed_forward{parts.matrix(), parts.matrix()};
-    made->encoder.push_back({self, feed_forward, {parts.norm(), parts.norm()}});
-  }
-  for (int l = 0; l < decoder_layers && !PyErr_Occurred(); ++l) {
-    const SelfAttention self{parts.matrix(), parts.matrix()};
-    const CrossAttention cross{parts.matrix(), parts.matrix(), parts.matrix()};
-    const FeedForward feed_forward{parts.matrix(), parts.matrix()};
-    made->decoder.push_back({self, cross, feed_forward, {parts.norm(), parts.norm(), parts.norm()}});
-  }
-  made->output = parts.matrix();
-  if (made->pre_norm) {
-    made->encoder_norm = parts.norm();
-    made->decoder_norm = parts.norm();
+  try {
+    made->pre_norm = pre_norm != 0;
+    made->source_embedding = at<float>(source);
+    made->target_embedding = at<float>(target);
+    Parts parts(matrices, norms, epsilon);
+    for (int l = 0; l < encoder_layers && !PyErr_Occurred(); ++l) {
+      const SelfAttention self{parts.matrix(), parts.matrix()};
+      const FeedForward feed_forward{parts.matrix(), parts.matrix()};
+      made->encoder.push_back({self, feed_forward, {parts.norm(), parts.norm()}});
+    }
+    for (int l = 0; l < decoder_layers && !PyErr_Occurred(); ++l) {
+      const SelfAttention self{parts.matrix(), parts.matrix()};
+      const CrossAttention cross{parts.matrix(), parts.matrix(), parts.matrix()};
+      const FeedForward feed_forward{parts.matrix(), parts.matrix()};
+      made->decoder.push_back({self, cross, feed_forward, {parts.norm(), parts.norm(), parts.norm()}});
+    }
+    made->output = parts.matrix();
+    if (made->pre_norm) {
+      made->encoder_norm = parts.norm();
+      made->decoder_norm = parts.norm();
+    }
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
   }
   if (PyErr_Occurred()) return nullptr;
   return hold(made.release());
@@ -173,12 +184,12 @@ PyObject* reorder(PyObject*, PyObject* args) {
 PyObject* step(PyObject*, PyObject* args) {
   PyObject* capsule;
   Address tokens, position, logits;
-  int threads;
-  if (!PyArg_ParseTuple(args, "OKKKi", &capsule, &tokens, &position, &logits, &threads)) return nullptr;
+  int rows, threads;
+  if (!PyArg_ParseTuple(args, "OKiKKi", &capsule, &tokens, &rows, &position, &logits, &threads)) return nullptr;
   Search* search = held<Search>(capsule);
   if (!search) return nullptr;
   return none_if(
-      unlocked([&] { search->step(at<int64_t>(tokens), at<float>(position), at<float>(logits), threads); }));
+      unlocked([&] { search->step(at<int64_t>(tokens), rows, at<float>(position), at<float>(logits), threads); }));
 }
 
 // Call work(row) for n rows.

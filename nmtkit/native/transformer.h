@@ -7,6 +7,8 @@
 #pragma once
 
 #include <atomic>
+#include <stdexcept>
+#include <string>
 #include <thread>
 
 #include "matrix.h"
@@ -232,8 +234,9 @@ class Search {
 
   int rows() const { return static_cast<int>(owners_.size()); }
 
-  // Row i goes on from row origins[i]; the rows of a sentence stay together.
+  // Row i goes on from row origins[i]; the rows of a sentence stay together. Throws std::out_of_range, std::bad_alloc.
   void reorder(const int64_t* origins, int rows) {
+    check(origins, rows, this->rows(), "row");
     const auto move = [&](std::vector<int32_t>& column) {
       std::vector<int32_t> moved(rows);
       for (int i = 0; i < rows; ++i) moved[i] = column[origins[i]];
@@ -244,9 +247,10 @@ class Search {
   }
 
   // Feed a token to each row; `position` (D) is that of all of them, `logits` (R, W) those of the next tokens.
-  // Throws std::bad_alloc.
-  void step(const int64_t* tokens, const float* position, float* logits, int threads) {
-    const int R = rows();
+  // Throws std::out_of_range, std::bad_alloc.
+  void step(const int64_t* tokens, int R, const float* position, float* logits, int threads) {
+    if (R != rows()) throw std::out_of_range("a token is needed for each row");
+    check(tokens, R, model_.output->rows(), "token");
     past_.emplace_back(new float[static_cast<size_t>(R) * model_.decoder.size() * model_.pair_width()]);
     places_.emplace_back(R);
     std::iota(places_.back().begin(), places_.back().end(), 0);
@@ -259,6 +263,12 @@ class Search {
   }
 
  private:
+  static void check(const int64_t* numbers, int n, int end, const char* what) {
+    for (int i = 0; i < n; ++i)
+      if (numbers[i] < 0 || numbers[i] >= end)
+        throw std::out_of_range("there is no " + std::string(what) + " " + std::to_string(numbers[i]));
+  }
+
   // Memory for so many threads that have at most so many rows each. Throws std::bad_alloc.
   void prepare(int threads, int rows) {
     scratch_.resize(std::max<size_t>(scratch_.size(), std::max(threads, 1)));
