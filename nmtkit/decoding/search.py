@@ -225,7 +225,7 @@ class _Beam:
 
 
 def _rows(numbers: Tensor, *columns: Tensor) -> list[Tensor]:
-    """Rows of each of these; not by column[numbers]: it wakes torch's threads, which would spin beside the next step."""
+    """Rows of each of these; not by column[numbers]: it wakes torch's threads, which then spin beside the next step."""
     return [column.index_select(0, numbers) for column in columns]
 
 
