@@ -1,6 +1,8 @@
 """What nmtkit/native gives Python. A tensor is the address of its first number, and must be contiguous; its shape and
 type are in the comments. All functions may raise MemoryError, and work without Python's lock."""
 
+LANES: int  # numbers in a vector: every width but that of a vocabulary is a multiple
+
 # Capsules: they can be held and handed on.
 class Matrix: ...
 class Model: ...
@@ -31,9 +33,9 @@ def model(
     decoder layer; the output's. All must outlive it."""
 
 def encode(
-    model: Model, source: int, sentences: int, width: int, positions: int, threads: int
+    model: Model, source: int, sentences: int, width: int, pad: int, positions: int, threads: int
 ) -> Search:
-    """A search for source (B, S), int64, PAD at the ends of rows, with the encodings (S, D) of the positions. The model
+    """A search for source (B, S), int64, `pad` at the ends of rows, with the encodings (S, D) of the positions. The model
     must outlive it. It has a row for each sentence."""
 
 def reorder(search: Search, origins: int, rows: int) -> None:

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from nmtkit.model.config import ModelConfig
+from nmtkit.vocab import PAD
 
 try:
     import nmtkit._native as _native
 except ImportError:  # it has not been compiled
     _native = None  # type: ignore[assignment]
-
-_LANES = 8  # numbers in a vector
 
 
 def available() -> bool:
@@ -39,7 +38,7 @@ def _has_avx2() -> bool:
 def fits(config: ModelConfig) -> bool:
     """Whether it can search with such a model, here."""
     widths = (config.d_model, config.d_ff, config.key_size, config.value_size)
-    return available() and config.attention_window is None and all(width % _LANES == 0 for width in widths)
+    return available() and config.attention_window is None and all(width % _native.LANES == 0 for width in widths)
 
 
 class NativeLinear(nn.Module):
@@ -141,7 +140,7 @@ class NativeTransformer:
             raise IndexError(f"ids from {int(src.amin())} to {int(src.amax())} are not all in the vocabulary")
         positions = self._source_positions(0, width).float().contiguous()
         search = _native.encode(
-            self._native, src.data_ptr(), sentences, width, positions.data_ptr(), torch.get_num_threads()
+            self._native, src.data_ptr(), sentences, width, PAD, positions.data_ptr(), torch.get_num_threads()
         )
         return NativeState(search, self)
 

@@ -159,13 +159,14 @@ PyObject* model(PyObject*, PyObject* args) {
 PyObject* encode(PyObject*, PyObject* args) {
   PyObject* capsule;
   Address source, positions;
-  int sentences, width, threads;
-  if (!PyArg_ParseTuple(args, "OKiiKi", &capsule, &source, &sentences, &width, &positions, &threads)) return nullptr;
+  int sentences, width, pad, threads;
+  if (!PyArg_ParseTuple(args, "OKiiiKi", &capsule, &source, &sentences, &width, &pad, &positions, &threads))
+    return nullptr;
   const Model* model = held<Model>(capsule);
   if (!model) return nullptr;
   Search* made = nullptr;
   if (!unlocked([&] {
-        made = new Search(*model, at<int64_t>(source), sentences, width, at<float>(positions), threads);
+        made = new Search(*model, at<int64_t>(source), sentences, width, pad, at<float>(positions), threads);
       }))
     return nullptr;
   return hold(made);
@@ -236,4 +237,8 @@ PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "_native", nullptr, -1, kMethods, 
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__native() { return PyModule_Create(&kModule); }
+PyMODINIT_FUNC PyInit__native() {
+  PyObject* made = PyModule_Create(&kModule);
+  if (made && PyModule_AddIntConstant(made, "LANES", kLanes) < 0) Py_CLEAR(made);
+  return made;
+}

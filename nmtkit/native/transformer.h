@@ -15,7 +15,6 @@
 
 namespace nmtkit {
 
-constexpr int64_t kPad = 0;
 constexpr int kFewest = 8;  // rows that a thread is worth starting for
 
 struct Norm {
@@ -208,12 +207,13 @@ void embed(const Model& model, const float* table, const int64_t* tokens, int n,
 // The sentences of a batch, encoded, and their hypotheses as the decoder has seen them.
 class Search {
  public:
-  // Encodes `source` (B, S), padded at the ends of rows; `positions` (S, D). Throws std::bad_alloc.
-  Search(const Model& model, const int64_t* source, int sentences, int width, const float* positions, int threads)
+  // Encodes `source` (B, S), with `pad` at the ends of rows; `positions` (S, D). Throws std::bad_alloc.
+  Search(const Model& model, const int64_t* source, int sentences, int width, int64_t pad, const float* positions,
+         int threads)
       : model_(model), starts_(1, 0), owners_(sentences) {
     for (int b = 0; b < sentences; ++b) {
       const int64_t* row = source + static_cast<size_t>(b) * width;
-      const int length = static_cast<int>(std::find(row, row + width, kPad) - row);
+      const int length = static_cast<int>(std::find(row, row + width, pad) - row);
       tokens_.insert(tokens_.end(), row, row + length);
       starts_.push_back(starts_.back() + length);
       longest_ = std::max(longest_, length);
