@@ -10,15 +10,24 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nmtkit/version.py").read_text(encoding="utf-8"))
 assert VERSION
 
-# Inference in C++, for CPUs with AVX2. Where there is no compiler that takes it, nmtkit is installed without.
-NATIVE = Extension(
-    "nmtkit._native",
-    ["nmtkit/native/module.cpp"],
-    depends=[f"nmtkit/native/{header}.h" for header in ("vectors", "matrix", "transformer", "choice")],
-    language="c++",
-    extra_compile_args=["-std=c++17", "-O3", "-mavx2", "-mfma"],
-    optional=True,
-)
+# Inference in C++, once for each set of instructions. Where there is no compiler that takes it, nmtkit is installed
+# without.
+INSTRUCTIONS = {
+    "_native_avx2": ["avx2", "fma"],
+    "_native_avx512": ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "fma"],
+}
+NATIVE = [
+    Extension(
+        f"nmtkit.{name}",
+        ["nmtkit/native/module.cpp"],
+        depends=[str(header.relative_to(HERE)) for header in sorted((HERE / "nmtkit/native").glob("*.h"))],
+        define_macros=[("NMTKIT_MODULE", name)],
+        language="c++",
+        extra_compile_args=["-std=c++17", "-O3", *(f"-m{instructions}" for instructions in needed)],
+        optional=True,
+    )
+    for name, needed in INSTRUCTIONS.items()
+]
 
 setup(
     name="nmtkit",
@@ -28,7 +37,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    ext_modules=[NATIVE] if platform.machine() in ("x86_64", "AMD64") else [],
+    ext_modules=NATIVE if platform.machine() in ("x86_64", "AMD64") else [],
     packages=find_packages(include=["nmtkit", "nmtkit.*"]),
     package_data={"nmtkit": ["py.typed", "_native.pyi", "decoding/attention.html", "serving/page.html"]},
     install_requires=[

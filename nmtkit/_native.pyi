@@ -1,7 +1,5 @@
-"""What nmtkit/native gives Python. A tensor is the address of its first number, and must be contiguous; its shape and
+"""What each build of nmtkit/native gives Python. A tensor is the address of its first number, and must be contiguous; its shape and
 type are in the comments. All functions may raise MemoryError, and work without Python's lock."""
-
-LANES: int  # numbers in a vector: every width but that of a vocabulary is a multiple
 
 # Capsules: they can be held and handed on.
 class Matrix: ...

@@ -1,4 +1,4 @@
-"""Inference in C++ (nmtkit/native), for CPUs with AVX2, where nmtkit was installed with a compiler at hand.
+"""Inference in C++ (nmtkit/native), for CPUs with AVX2 or AVX-512, where nmtkit was installed with a compiler at hand.
 
 It spares the way from operator to operator, and its products of few rows are faster than torch's. A row's result does
 not depend on the rows beside it, so that a sentence becomes the same in any batch. What it does not know, such as
@@ -6,7 +6,10 @@ windows of attention, and other number formats go torch's way.
 """
 
 from collections.abc import Sequence
-from functools import cache
+from contextlib import suppress
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,31 +17,37 @@ from torch import Tensor, nn
 from nmtkit.model.config import ModelConfig
 from nmtkit.vocab import PAD
 
-try:
+if TYPE_CHECKING:
     import nmtkit._native as _native
-except ImportError:  # it has not been compiled
-    _native = None  # type: ignore[assignment]
+
+BUILDS = ("_native_avx512", "_native_avx2")  # of nmtkit/native, the fastest first
+
+
+def _load() -> ModuleType | None:
+    """The first of the builds that has been compiled and that this CPU can run."""
+    for name in BUILDS:
+        with suppress(ImportError):
+            return import_module(f"nmtkit.{name}")
+    return None
+
+
+if not TYPE_CHECKING:
+    _native = _load()
 
 
 def available() -> bool:
     """Whether it was compiled, and this CPU has the instructions."""
-    return _native is not None and _has_avx2()
+    return _native is not None
 
 
 def missing() -> bool:
     """Whether only a compiler was missing when nmtkit was installed."""
-    return _native is None and _has_avx2()
-
-
-@cache
-def _has_avx2() -> bool:
-    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return not available() and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
 def fits(config: ModelConfig) -> bool:
     """Whether it can search with such a model, here."""
-    widths = (config.d_model, config.d_ff, config.key_size, config.value_size)
-    return available() and config.attention_window is None and all(width % _native.LANES == 0 for width in widths)
+    return available() and config.attention_window is None
 
 
 class NativeLinear(nn.Module):

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -16,9 +17,8 @@ namespace nmtkit {
 
 constexpr int kPanel = 2 * kLanes;  // rows of W that stand together: two vectors of a result
 constexpr int kBlock = 120;         // rows of x that one pass over W serves: they stay in the nearer caches
-constexpr int kLevels = 63;         // of an input to each side of 0
-constexpr int kWeightLevels = 127;  // of a weight, at most
-constexpr int kFourLevels = 258;    // of four weights of one sign together: 127 times that fits into 16 bits
+constexpr int kWeightLevels = 127;  // of a weight in 8 bits, to each side of 0, at most
+constexpr int kDepth = 8;           // columns that integer sums take at once
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -39,14 +39,19 @@ Aligned<T> aligned(size_t count) {
 
 // What a thread needs for the products of a block of rows.
 struct Rounded {
-  std::vector<uint8_t> x;     // level + kLevels + 1
+  std::vector<int32_t> x;     // four columns in each, as bytes: level + kLevels + 1
   float scales[kBlock] = {};  // of each row
+
+  // Room for m rows, kBlock of them at most. Throws std::bad_alloc.
+  void reserve(size_t m, int columns) { x.resize(std::max(x.size(), std::min<size_t>(m, kBlock) * groups(columns))); }
+
+  static int groups(int columns) { return (columns + kDepth - 1) / kDepth * (kDepth / 4); }
 };
 
 class Matrix {
  public:
-  // weight (N, K) and bias (N), or null; K a multiple of kLanes. With `eight_bits`, each row of W is rounded to
-  // integers by its own largest value, and each row of x as it comes; their sums are exact.
+  // weight (N, K) and bias (N), or null. With `eight_bits`, each row of W is rounded to integers by its own largest
+  // value, and each row of x as it comes; their sums are exact.
   Matrix(const float* weight, const float* bias, int rows, int columns, bool eight_bits)
       : rows_(rows), columns_(columns), eight_bits_(eight_bits), bias_(aligned<float>(padded())) {
     if (bias) std::copy(bias, bias + rows, bias_.get());
@@ -65,18 +70,27 @@ class Matrix {
       const int count = std::min(kBlock, m - i);
       const float* in = x + static_cast<size_t>(i) * columns_;
       float* out = y + static_cast<size_t>(i) * rows_;
-      if (eight_bits_)
-        multiply_bytes(in, count, out, rounded, positive);
-      else
-        multiply_floats(in, count, out, positive);
+      if (eight_bits_) {
+        round(in, count, rounded);
+        tiles<kByteTileRows>(Bytes{rounded.x.data(), rounded.scales}, count, out, positive);
+      } else {
+        tiles<kTileRows>(in, count, out, positive);
+      }
     }
   }
 
  private:
+  // Rows of x in 8 bits.
+  struct Bytes {
+    const int32_t* x;
+    const float* scales;
+  };
+
   int panels() const { return (rows_ + kPanel - 1) / kPanel; }
   size_t padded() const { return static_cast<size_t>(panels()) * kPanel; }
+  int groups() const { return Rounded::groups(columns_); }
 
-  // Panel by panel; in a panel column by column, 16 rows of W each.
+  // Panel by panel; in a panel column by column, each of kPanel rows of W.
   void lay_out_floats(const float* weight) {
     floats_ = aligned<float>(padded() * columns_);
     for (int n = 0; n < rows_; ++n) {
@@ -85,14 +99,15 @@ class Matrix {
     }
   }
 
-  // Panel by panel; in a panel by four columns, of 16 rows of W each.
+  // Panel by panel; in a panel by four columns, of kPanel rows of W each.
   void lay_out_bytes(const float* weight) {
-    bytes_ = aligned<int8_t>(padded() * columns_);
+    const size_t step = static_cast<size_t>(kPanel) * groups() * 4;
+    bytes_ = aligned<int8_t>(panels() * step);
     scales_ = aligned<float>(padded());
     offsets_ = aligned<int32_t>(padded());
-    std::vector<int> levels(columns_);
+    std::vector<int> levels(groups() * 4);
     for (int n = 0; n < rows_; ++n) {
-      int8_t* panel = bytes_.get() + static_cast<size_t>(n / kPanel) * kPanel * columns_;
+      int8_t* panel = bytes_.get() + n / kPanel * step;
       scales_[n] = round_weights(weight + static_cast<size_t>(n) * columns_, levels);
       for (int k = 0; k < columns_; ++k)
         panel[k / 4 * 4 * kPanel + n % kPanel * 4 + k % 4] = static_cast<int8_t>(levels[k]);
@@ -100,18 +115,16 @@ class Matrix {
     }
   }
 
-  // A row of W to levels, of which `tile` can add up four products in 16 bits; what a level is worth, or NaN or
-  // infinity where the row is not finite.
+  // A row of W to levels, of which `add_products` can add up four products; what a level is worth, or NaN or infinity
+  // where the row is not finite.
   float round_weights(const float* row, std::vector<int>& levels) const {
     float scale = largest(row) / kWeightLevels;
-    if (!std::isfinite(scale)) {
-      std::fill(levels.begin(), levels.end(), 0);
-      return scale;
-    }
+    std::fill(levels.begin(), levels.end(), 0);
+    if (!std::isfinite(scale)) return scale;
     for (;;) {
       int most = 0;
       for (int k = 0; k < columns_; ++k) levels[k] = static_cast<int>(std::nearbyint(row[k] / scale));
-      for (int k = 0; k < columns_; k += k % 4 == 2 ? 6 : 2) {  // two columns and the two that stand four further
+      for (size_t k = 0; k < levels.size(); k += k % 4 == 2 ? 6 : 2) {  // two columns and the two that stand four further
         int above = 0, below = 0;
         for (const int each : {k, k + 1, k + 4, k + 5}) (levels[each] > 0 ? above : below) += std::abs(levels[each]);
         most = std::max({most, above, below});
@@ -123,163 +136,155 @@ class Matrix {
 
   // The largest magnitude of a row, and never 0. NaN where there is a NaN, so that it is not lost in rounding.
   float largest(const float* row) const {
-    __m256 peaks = _mm256_set1_ps(1e-30f), unordered = _mm256_setzero_ps();
-    for (int k = 0; k < columns_; k += kLanes) {
-      const __m256 x = _mm256_loadu_ps(row + k);
-      peaks = _mm256_max_ps(peaks, magnitude(x));
-      unordered = _mm256_or_ps(unordered, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    }
-    return _mm256_movemask_ps(unordered) ? std::numeric_limits<float>::quiet_NaN() : greatest(peaks);
+    Floats peaks = every(1e-30f), total = every(0.0f);
+    for_vectors(columns_, [&](int k, int n) {
+      const Floats x = magnitude(load_some(row + k, n));
+      peaks = max(peaks, x);
+      total = total + x;
+    });
+    return any_nan(total) ? std::numeric_limits<float>::quiet_NaN() : greatest(peaks);
   }
 
   void round(const float* x, int m, Rounded& rounded) const {
-    rounded.x.resize(std::max(rounded.x.size(), static_cast<size_t>(m) * columns_));
-    const __m256i zero = _mm256_set1_epi32(kLevels + 1);
+    rounded.reserve(m, columns_);
     for (int i = 0; i < m; ++i) {
       const float* row = x + static_cast<size_t>(i) * columns_;
-      uint8_t* levels = rounded.x.data() + static_cast<size_t>(i) * columns_;
+      uint8_t* levels = reinterpret_cast<uint8_t*>(rounded.x.data() + static_cast<size_t>(i) * groups());
       const float peak = largest(row);
       rounded.scales[i] = peak / kLevels;
-      const __m256 factor = _mm256_set1_ps(kLevels / peak);
-      for (int k = 0; k < columns_; k += kLanes) {
-        const __m256i level = _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(row + k), factor)), zero);
-        const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(level), _mm256_extracti128_si256(level, 1));
-        _mm_storel_epi64(reinterpret_cast<__m128i*>(levels + k), _mm_packus_epi16(words, words));
-      }
+      const Floats factor = every(kLevels / peak);
+      for_vectors(columns_, [=](int k, int n) {
+        store_bytes(levels + k, plus(integers(load_some(row + k, n) * factor), every(kLevels + 1)), n);
+      });
     }
   }
 
   // Write two vectors of a row of y, but for what lies beyond its end.
-  void store(__m256 first, __m256 second, int panel, float* row, bool positive) const {
+  void write(Floats first, Floats second, int panel, float* row, bool positive) const {
     if (positive) {
-      first = _mm256_max_ps(_mm256_setzero_ps(), first);  // in this order NaN stays NaN
-      second = _mm256_max_ps(_mm256_setzero_ps(), second);
+      first = max(every(0.0f), first);  // in this order NaN stays NaN
+      second = max(every(0.0f), second);
     }
     float* to = row + panel * kPanel;
     const int left = rows_ - panel * kPanel;
     if (left >= kPanel) {
-      _mm256_storeu_ps(to, first);
-      _mm256_storeu_ps(to + kLanes, second);
+      store(to, first);
+      store(to + kLanes, second);
     } else {
-      float both[kPanel];
-      _mm256_storeu_ps(both, first);
-      _mm256_storeu_ps(both + kLanes, second);
-      std::copy(both, both + left, to);
+      store(to, first, std::min(left, kLanes));
+      if (left > kLanes) store(to + kLanes, second, left - kLanes);
     }
   }
 
-  // M rows of x and P panels of W: their sums stay in registers, which hold twelve vectors of them and what goes in.
+  // The products of M rows of x with P panels of W, whose sums stay in registers.
   template <int M, int P>
   __attribute__((noinline)) void tile(const float* x, int panel, float* y, bool positive) const {
-    __m256 sums[M][P][2];
+    Floats sums[M][P][2];
     const size_t step = static_cast<size_t>(kPanel) * columns_;
     const float* w = floats_.get() + panel * step;
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < M; ++i)
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) sums[i][p][0] = sums[i][p][1] = _mm256_setzero_ps();
+#pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) sums[i][p][0] = sums[i][p][1] = every(0.0f);
 #pragma GCC unroll 1
     for (int k = 0; k < columns_; ++k, w += kPanel) {
-#pragma GCC unroll 4
-      for (int p = 0; p < P; ++p) {
-        const __m256 first = _mm256_load_ps(w + p * step), second = _mm256_load_ps(w + p * step + kLanes);
 #pragma GCC unroll 8
+      for (int p = 0; p < P; ++p) {
+        const Floats first = load(w + p * step), second = load(w + p * step + kLanes);
+#pragma GCC unroll 16
         for (int i = 0; i < M; ++i) {
-          const __m256 value = _mm256_broadcast_ss(x + static_cast<size_t>(i) * columns_ + k);
-          sums[i][p][0] = _mm256_fmadd_ps(value, first, sums[i][p][0]);
-          sums[i][p][1] = _mm256_fmadd_ps(value, second, sums[i][p][1]);
+          const Floats value = every(x[static_cast<size_t>(i) * columns_ + k]);
+          sums[i][p][0] = fma(value, first, sums[i][p][0]);
+          sums[i][p][1] = fma(value, second, sums[i][p][1]);
         }
       }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < M; ++i)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         const float* bias = bias_.get() + (panel + p) * kPanel;
-        store(_mm256_add_ps(sums[i][p][0], _mm256_load_ps(bias)),
-              _mm256_add_ps(sums[i][p][1], _mm256_load_ps(bias + kLanes)), panel + p,
+        write(sums[i][p][0] + load(bias), sums[i][p][1] + load(bias + kLanes), panel + p,
               y + static_cast<size_t>(i) * rows_, positive);
       }
   }
 
-  // The same of integers: sums of four products in 16 bits, of eight in 32.
-  template <int M>
-  __attribute__((noinline)) void tile(const uint8_t* x, const float* x_scales, int panel, float* y,
-                                      bool positive) const {
-    __m256i sums[M][2];
-    const __m256i* w = reinterpret_cast<const __m256i*>(bytes_.get() + static_cast<size_t>(panel) * kPanel * columns_);
-    const __m256i ones = _mm256_set1_epi16(1);
-    const auto four = [x, this](int i, int k) {  // columns of a row of x, eight times
-      int32_t values;
-      std::memcpy(&values, x + static_cast<size_t>(i) * columns_ + k, 4);
-      return _mm256_set1_epi32(values);
-    };
+  // The same of integers.
+  template <int M, int P>
+  __attribute__((noinline)) void tile(Bytes in, int panel, float* y, bool positive) const {
+    Integers sums[M][P][2];
+    const int step = groups();
+    const size_t panel_bytes = static_cast<size_t>(kPanel) * step * 4;
+    const int8_t* w = bytes_.get() + panel * panel_bytes;
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i)
 #pragma GCC unroll 8
-    for (int i = 0; i < M; ++i) sums[i][0] = sums[i][1] = _mm256_setzero_si256();
+      for (int p = 0; p < P; ++p) sums[i][p][0] = sums[i][p][1] = every(0);
 #pragma GCC unroll 1
-    for (int k = 0; k < columns_; k += 8, w += 4) {
+    for (int k = 0; k < step; k += 2, w += 8 * kPanel) {
 #pragma GCC unroll 8
-      for (int i = 0; i < M; ++i) {
-        const __m256i here = four(i, k), further = four(i, k + 4);
-#pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-          const __m256i products =
-              _mm256_add_epi16(_mm256_maddubs_epi16(here, w[half]), _mm256_maddubs_epi16(further, w[2 + half]));
-          sums[i][half] = _mm256_add_epi32(sums[i][half], _mm256_madd_epi16(products, ones));
+      for (int p = 0; p < P; ++p) {
+        Integers weights[4];  // of four columns, the two vectors of each; then of four more
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; ++v) weights[v] = load(w + p * panel_bytes + v * kLanes * 4);
+#pragma GCC unroll 16
+        for (int i = 0; i < M; ++i) {
+          const Integers here = every(in.x[static_cast<size_t>(i) * step + k]);
+          const Integers further = every(in.x[static_cast<size_t>(i) * step + k + 1]);
+          sums[i][p][0] = add_products(sums[i][p][0], here, weights[0], further, weights[2]);
+          sums[i][p][1] = add_products(sums[i][p][1], here, weights[1], further, weights[3]);
         }
       }
     }
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i)
 #pragma GCC unroll 8
-    for (int i = 0; i < M; ++i) {
-      __m256 results[2];
+      for (int p = 0; p < P; ++p) {
+        Floats results[2];
 #pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        const int n = panel * kPanel + half * kLanes;
-        const __m256i offset = _mm256_load_si256(reinterpret_cast<const __m256i*>(offsets_.get() + n));
-        const __m256 scale = _mm256_mul_ps(_mm256_load_ps(scales_.get() + n), _mm256_set1_ps(x_scales[i]));
-        results[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(sums[i][half], offset)), scale,
-                                        _mm256_load_ps(bias_.get() + n));
+        for (int half = 0; half < 2; ++half) {
+          const int n = (panel + p) * kPanel + half * kLanes;
+          const Integers total = plus(sums[i][p][half], load(offsets_.get() + n));
+          const Floats scale = load(scales_.get() + n) * every(in.scales[i]);
+          results[half] = fma(floats(total), scale, load(bias_.get() + n));
+        }
+        write(results[0], results[1], panel + p, y + static_cast<size_t>(i) * rows_, positive);
       }
-      store(results[0], results[1], panel, y + static_cast<size_t>(i) * rows_, positive);
+  }
+
+  const float* further(const float* x, int i) const { return x + static_cast<size_t>(i) * columns_; }
+  Bytes further(Bytes in, int i) const { return {in.x + static_cast<size_t>(i) * groups(), in.scales + i}; }
+
+  // m rows of x, at most `Most` at a time and all times about as many, panel by panel.
+  template <int Most, class Rows>
+  void tiles(Rows x, int m, float* y, bool positive) const {
+    if (m < 4) return few_rows<3>(x, m, y, positive);
+    const int count = (m + Most - 1) / Most;
+    for (int panel = 0; panel < panels(); ++panel)
+      for (int t = 0; t < count; ++t) {
+        const int i = m * t / count;
+        tile_of<Most>(m * (t + 1) / count - i, further(x, i), panel, y + static_cast<size_t>(i) * rows_, positive);
+      }
+  }
+
+  // The tile of m rows, M at most.
+  template <int M, class Rows>
+  void tile_of(int m, Rows x, int panel, float* y, bool positive) const {
+    if constexpr (M > 0) {
+      if (m == M) return tile<M, 1>(x, panel, y, positive);
+      tile_of<M - 1>(m, x, panel, y, positive);
     }
   }
 
-  // M rows at all panels: of few rows several panels at once, since a sum waits for the one before.
-  template <int M>
-  void few_rows(const float* x, float* y, bool positive) const {
-    constexpr int P = 4 / M;
-    int panel = 0;
-    for (; panel + P <= panels(); panel += P) tile<M, P>(x, panel, y, positive);
-    for (; panel < panels(); ++panel) tile<M, 1>(x, panel, y, positive);
-  }
-
-  void multiply_floats(const float* x, int m, float* y, bool positive) const {
-    if (m == 1) return few_rows<1>(x, y, positive);
-    if (m == 2) return few_rows<2>(x, y, positive);
-    if (m == 3) return few_rows<3>(x, y, positive);
-    for (int panel = 0; panel < panels(); ++panel) {
-      const auto in = [&](int i) { return x + static_cast<size_t>(i) * columns_; };
-      const auto out = [&](int i) { return y + static_cast<size_t>(i) * rows_; };
-      int i = 0;
-      for (; i + 6 <= m; i += 6) tile<6, 1>(in(i), panel, out(i), positive);
-      if (m - i == 5) tile<5, 1>(in(i), panel, out(i), positive);
-      if (m - i == 4) tile<4, 1>(in(i), panel, out(i), positive);
-      if (m - i == 3) tile<3, 1>(in(i), panel, out(i), positive);
-      if (m - i == 2) tile<2, 1>(in(i), panel, out(i), positive);
-      if (m - i == 1) tile<1, 1>(in(i), panel, out(i), positive);
-    }
-  }
-
-  void multiply_bytes(const float* x, int m, float* y, Rounded& rounded, bool positive) const {
-    round(x, m, rounded);
-    for (int panel = 0; panel < panels(); ++panel) {
-      const auto in = [&](int i) { return rounded.x.data() + static_cast<size_t>(i) * columns_; };
-      const auto out = [&](int i) { return y + static_cast<size_t>(i) * rows_; };
-      int i = 0;
-      for (; i + 4 <= m; i += 4) tile<4>(in(i), rounded.scales + i, panel, out(i), positive);
-      if (m - i == 3) tile<3>(in(i), rounded.scales + i, panel, out(i), positive);
-      if (m - i == 2) tile<2>(in(i), rounded.scales + i, panel, out(i), positive);
-      if (m - i == 1) tile<1>(in(i), rounded.scales + i, panel, out(i), positive);
+  // Of few rows several panels at once, since a sum waits for the one before.
+  template <int M, class Rows>
+  void few_rows(Rows x, int m, float* y, bool positive) const {
+    if constexpr (M > 0) {
+      if (m != M) return few_rows<M - 1>(x, m, y, positive);
+      constexpr int P = 4 / M;
+      int panel = 0;
+      for (; panel + P <= panels(); panel += P) tile<M, P>(x, panel, y, positive);
+      for (; panel < panels(); ++panel) tile<M, 1>(x, panel, y, positive);
     }
   }
 

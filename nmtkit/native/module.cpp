@@ -233,12 +233,21 @@ PyMethodDef kMethods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef kModule = {PyModuleDef_HEAD_INIT, "_native", nullptr, -1, kMethods, nullptr, nullptr, nullptr, nullptr};
+#define NMTKIT_TEXT_OF(name) #name
+#define NMTKIT_TEXT(name) NMTKIT_TEXT_OF(name)
+#define NMTKIT_JOIN_OF(a, b) a##b
+#define NMTKIT_JOIN(a, b) NMTKIT_JOIN_OF(a, b)
+
+PyModuleDef kModule = {
+    PyModuleDef_HEAD_INIT, NMTKIT_TEXT(NMTKIT_MODULE), nullptr, -1, kMethods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__native() {
-  PyObject* made = PyModule_Create(&kModule);
-  if (made && PyModule_AddIntConstant(made, "LANES", kLanes) < 0) Py_CLEAR(made);
-  return made;
+// NMTKIT_MODULE is the module's name, which setup.py gives, one for each set of instructions.
+PyMODINIT_FUNC NMTKIT_JOIN(PyInit_, NMTKIT_MODULE)() {
+  if (!has_instructions()) {
+    PyErr_Format(PyExc_ImportError, "this CPU has no %s", kNeeded);
+    return nullptr;
+  }
+  return PyModule_Create(&kModule);
 }

@@ -117,9 +117,9 @@ struct Scratch {
     room(y, n * model.d_model);
     room(wide, n * std::max<size_t>(widest, model.key_width() + model.pair_width()));
     room(heads, n * model.heads * model.d_v);
-    room(scores, longest + kLanes);
-    room(places, longest + kLanes);
-    room(rounded.x, std::min<size_t>(kBlock, n) * widest);
+    room(scores, longest + 4);
+    room(places, longest + 4);
+    rounded.reserve(n, static_cast<int>(widest));
   }
 
   // Note where the keys of each position stand; behind them the last one's again, for `attend`.
@@ -138,34 +138,30 @@ inline void attend(const Model& model, const float* query, const float* const* p
   const __m128 scale = _mm_set1_ps(1.0f / std::sqrt(static_cast<float>(K)));
   for (int h = 0; h < model.heads; ++h, query += K, heads += V) {
     for (int i = 0, at = h * K; i < positions; i += 4) {
-      __m256 products[4] = {};
-      for (int k = 0; k < K; k += kLanes) {
-        const __m256 q = _mm256_loadu_ps(query + k);
-        for (int p = 0; p < 4; ++p)
-          products[p] = _mm256_fmadd_ps(q, _mm256_loadu_ps(places[i + p] + at + k), products[p]);
-      }
+      Floats products[4] = {every(0.0f), every(0.0f), every(0.0f), every(0.0f)};
+      for_vectors(K, [&](int k, int n) {
+        const Floats q = load_some(query + k, n);
+        for (int p = 0; p < 4; ++p) products[p] = fma(q, load_some(places[i + p] + at + k, n), products[p]);
+      });
       _mm_storeu_ps(scores + i, _mm_mul_ps(sums(products[0], products[1], products[2], products[3]), scale));
     }
     softmax(scores, positions);
-    constexpr int kVectors = 4;  // of the values, that are summed side by side
-    for (int v = 0, at = model.key_width() + h * V; v < V; v += kVectors * kLanes) {
-      const int vectors = std::min(kVectors, (V - v) / kLanes);
-      __m256 weighted[kVectors] = {};
-      if (vectors == kVectors) {
-        for (int i = 0; i < positions; ++i) {
-          const __m256 weight = _mm256_set1_ps(scores[i]);
-          const float* values = places[i] + at + v;
-          for (int j = 0; j < kVectors; ++j)
-            weighted[j] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(values + j * kLanes), weighted[j]);
-        }
-      } else {
-        for (int i = 0; i < positions; ++i)
-          for (int j = 0; j < vectors; ++j)
-            weighted[j] = _mm256_fmadd_ps(_mm256_set1_ps(scores[i]), _mm256_loadu_ps(places[i] + at + v + j * kLanes),
-                                          weighted[j]);
-      }
-      for (int j = 0; j < vectors; ++j) _mm256_storeu_ps(heads + v + j * kLanes, weighted[j]);
+    constexpr int kTogether = 64;  // values that are summed side by side
+    int v = 0;
+    for (const int at = model.key_width() + h * V; v + kTogether <= V; v += kTogether) {
+      Floats weighted[kTogether / kLanes];
+      std::fill_n(weighted, kTogether / kLanes, every(0.0f));
+      for (int i = 0; i < positions; ++i)
+        for (int j = 0; j < kTogether / kLanes; ++j)
+          weighted[j] = fma(every(scores[i]), load(places[i] + at + v + j * kLanes), weighted[j]);
+      for (int j = 0; j < kTogether / kLanes; ++j) store(heads + v + j * kLanes, weighted[j]);
     }
+    for_vectors(V - v, [=](int j, int n) {
+      Floats weighted = every(0.0f);
+      for (int i = 0; i < positions; ++i)
+        weighted = fma(every(scores[i]), load_some(places[i] + model.key_width() + h * V + v + j, n), weighted);
+      store_some(heads + v + j, weighted, n);
+    });
   }
 }
 
