@@ -14,6 +14,7 @@ using Integers = __m256i;
 constexpr int kLanes = 8;
 constexpr int kTileRows = 6;      // rows whose sums in a product, two vectors each, stay in the 16 registers
 constexpr int kByteTileRows = 4;  // the same of integers, which need more beside them
+constexpr int kSums = 8;  // vectors that are summed side by side in attention, of the 16 registers
 constexpr int kLevels = 63;       // of an input in 8 bits, to each side of 0
 constexpr int kFourLevels = 258;  // of four weights in 8 bits of one sign together: 127 times that fits into 16 bits
 constexpr const char* kNeeded = "AVX2 with FMA";
@@ -34,10 +35,25 @@ inline Floats load(const float* from, int n) { return _mm256_maskload_ps(from, f
 inline Integers load(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 inline Integers load(const int8_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 
+// The 16 higher bits of each float: bfloat16.
+inline Floats load(const Bf16* from) {
+  const Integers bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+inline Floats load(const Bf16* from, int n) {
+  Bf16 some[kLanes] = {};
+  std::memcpy(some, from, n * sizeof(Bf16));
+  return load(some);
+}
+
 inline void store(float* to, Floats x) { _mm256_storeu_ps(to, x); }
 inline void store(float* to, Floats x, int n) { _mm256_maskstore_ps(to, first(n), x); }
 
 inline Integers plus(Integers a, Integers b) { return _mm256_add_epi32(a, b); }
+inline Integers bits(Floats x) { return _mm256_castps_si256(x); }
+template <int N>
+Integers shifted_right(Integers x) { return _mm256_srli_epi32(x, N); }
+inline Integers both(Integers a, Integers b) { return _mm256_and_si256(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 inline Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }  // b where one of them is NaN
 inline Floats magnitude(Floats x) { return _mm256_andnot_ps(every(-0.0f), x); }
@@ -78,6 +94,11 @@ inline __m128 sums(Floats a, Floats b, Floats c, Floats d) {
   return _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
 }
 
+// Numbers from 0 to 65535.
+inline void store_words(Bf16* to, Integers x, int n) {
+  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  std::memcpy(to, &words, n * sizeof(Bf16));
+}
 // Numbers from 0 to 255.
 inline void store_bytes(uint8_t* to, Integers x, int n) {
   const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));

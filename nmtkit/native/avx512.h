@@ -13,6 +13,7 @@ using Integers = __m512i;
 constexpr int kLanes = 16;
 constexpr int kTileRows = 12;       // rows whose sums in a product, two vectors each, stay in the 32 registers
 constexpr int kByteTileRows = 12;   // the same of integers
+constexpr int kSums = 16;  // vectors that are summed side by side in attention, of the 32 registers
 constexpr int kLevels = 127;        // of an input in 8 bits, to each side of 0
 constexpr int kFourLevels = 508;    // of four weights in 8 bits together: any
 constexpr const char* kNeeded = "AVX-512 with VNNI";
@@ -32,10 +33,24 @@ inline Floats load(const float* from, int n) { return _mm512_maskz_loadu_ps(firs
 inline Integers load(const int32_t* from) { return _mm512_loadu_si512(from); }
 inline Integers load(const int8_t* from) { return _mm512_loadu_si512(from); }
 
+// The 16 higher bits of each float: bfloat16.
+inline Floats load(const Bf16* from) {
+  const Integers bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+inline Floats load(const Bf16* from, int n) {
+  const Integers bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+
 inline void store(float* to, Floats x) { _mm512_storeu_ps(to, x); }
 inline void store(float* to, Floats x, int n) { _mm512_mask_storeu_ps(to, first(n), x); }
 
 inline Integers plus(Integers a, Integers b) { return _mm512_add_epi32(a, b); }
+inline Integers bits(Floats x) { return _mm512_castps_si512(x); }
+template <int N>
+Integers shifted_right(Integers x) { return _mm512_srli_epi32(x, N); }
+inline Integers both(Integers a, Integers b) { return _mm512_and_si512(a, b); }
 inline Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 inline Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }  // b where one of them is NaN
 inline Floats magnitude(Floats x) { return _mm512_abs_ps(x); }
@@ -66,6 +81,8 @@ inline __m128 sums(Floats a, Floats b, Floats c, Floats d) {
   return _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
 }
 
+// Numbers from 0 to 65535.
+inline void store_words(Bf16* to, Integers x, int n) { _mm512_mask_cvtepi32_storeu_epi16(to, first(n), x); }
 // Numbers from 0 to 255.
 inline void store_bytes(uint8_t* to, Integers x, int n) { _mm512_mask_cvtepi32_storeu_epi8(to, first(n), x); }
 

@@ -63,6 +63,7 @@ class Matrix {
 
   int rows() const { return rows_; }
   int columns() const { return columns_; }
+  bool eight_bits() const { return eight_bits_; }
 
   // y (m, N) = x (m, K)·Wᵀ + b, or its positive part.
   void multiply(const float* x, int m, float* y, Rounded& rounded, bool positive = false) const {

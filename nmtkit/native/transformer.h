@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "matrix.h"
+#include "memory.h"
 
 namespace nmtkit {
 
@@ -57,7 +58,10 @@ struct Model {
   std::vector<DecoderLayer> decoder;
   Norm encoder_norm, decoder_norm;  // of pre-norm
   const Matrix* output;
+  mutable Spare spare;
 
+  // Whether keys and values are kept in 16 bits: they are what attention waits for, and of 8-bit products anyway.
+  bool short_pairs() const { return output->eight_bits(); }
   int key_width() const { return heads * d_k; }
   int pair_width() const { return heads * (d_k + d_v); }  // of a token's keys, then its values, in all heads
 };
@@ -100,10 +104,18 @@ class Blocks {
   int rows_, count_;
 };
 
+// Of so many positions with those that make whole fours of them.
+inline int padded(int positions) { return (positions + 3) / 4 * 4; }
+
+// Have memory come nearer that will be read soon: attention waits for it more than it computes.
+inline void ask_for(const void* begin, const void* end) {
+  for (auto at = static_cast<const char*>(begin); at < end; at += 64) __builtin_prefetch(at, 0, 2);
+}
+
 // Memory for what goes through the layers, for one thread: kept, since fresh memory costs more than what is done in it.
 struct Scratch {
   std::vector<float> x, normed, y, wide, heads, scores;
-  std::vector<const float*> places;
+  std::vector<const void*> places;
   Rounded rounded;
 
   // Room for n rows that attend to at most `longest` positions. Throws std::bad_alloc.
@@ -117,7 +129,7 @@ struct Scratch {
     room(y, n * model.d_model);
     room(wide, n * std::max<size_t>(widest, model.key_width() + model.pair_width()));
     room(heads, n * model.heads * model.d_v);
-    room(scores, longest + 4);
+    room(scores, static_cast<size_t>(model.heads) * padded(longest));
     room(places, longest + 4);
     rounded.reserve(n, static_cast<int>(widest));
   }
@@ -131,38 +143,45 @@ struct Scratch {
 };
 
 // What a query (H·K) attends to, into heads (H·V): places[i] is where the keys (H·K) and then the values (H·V) of
-// position i stand; behind the last of them come four more readable ones.
-inline void attend(const Model& model, const float* query, const float* const* places, int positions, float* scores,
+// position i stand, numbers of type T; behind the last of them come four more readable ones. `scores` has room for those
+// of `padded(positions)` in each head.
+template <class T>
+inline void attend(const Model& model, const float* query, const void* const* places, int positions, float* scores,
                    float* heads) {
-  const int K = model.d_k, V = model.d_v;
+  const int H = model.heads, K = model.d_k, V = model.d_v, stride = padded(positions);
+  const auto pair = [places](int i) { return static_cast<const T*>(places[i]); };
   const __m128 scale = _mm_set1_ps(1.0f / std::sqrt(static_cast<float>(K)));
-  for (int h = 0; h < model.heads; ++h, query += K, heads += V) {
-    for (int i = 0, at = h * K; i < positions; i += 4) {
+  for (int i = 0; i < positions; i += 4)  // position by position, as they stand in memory
+    for (int h = 0; h < H; ++h) {
       Floats products[4] = {every(0.0f), every(0.0f), every(0.0f), every(0.0f)};
       for_vectors(K, [&](int k, int n) {
-        const Floats q = load_some(query + k, n);
-        for (int p = 0; p < 4; ++p) products[p] = fma(q, load_some(places[i + p] + at + k, n), products[p]);
+        const Floats q = load_some(query + h * K + k, n);
+        for (int p = 0; p < 4; ++p) products[p] = fma(q, load_some(pair(i + p) + h * K + k, n), products[p]);
       });
-      _mm_storeu_ps(scores + i, _mm_mul_ps(sums(products[0], products[1], products[2], products[3]), scale));
+      _mm_storeu_ps(scores + h * stride + i, _mm_mul_ps(sums(products[0], products[1], products[2], products[3]), scale));
     }
-    softmax(scores, positions);
-    constexpr int kTogether = 64;  // values that are summed side by side
-    int v = 0;
-    for (const int at = model.key_width() + h * V; v + kTogether <= V; v += kTogether) {
-      Floats weighted[kTogether / kLanes];
-      std::fill_n(weighted, kTogether / kLanes, every(0.0f));
-      for (int i = 0; i < positions; ++i)
-        for (int j = 0; j < kTogether / kLanes; ++j)
-          weighted[j] = fma(every(scores[i]), load(places[i] + at + v + j * kLanes), weighted[j]);
-      for (int j = 0; j < kTogether / kLanes; ++j) store(heads + v + j * kLanes, weighted[j]);
+  for (int h = 0; h < H; ++h) softmax(scores + h * stride, positions);
+  const auto weigh = [&](int v, int n, auto vectors) {  // of the heads' values those from v on: n in each vector
+    Floats weighted[vectors];
+    std::fill_n(weighted, vectors(), every(0.0f));
+    const float* weights[vectors];
+    for (int j = 0; j < vectors; ++j) weights[j] = scores + (v + j * kLanes) / V * stride;
+    for (int i = 0; i < positions; ++i) {
+      const T* values = pair(i) + H * K + v;
+      for (int j = 0; j < vectors; ++j)
+        weighted[j] = fma(every(weights[j][i]), load_some(values + j * kLanes, n), weighted[j]);
     }
-    for_vectors(V - v, [=](int j, int n) {
-      Floats weighted = every(0.0f);
-      for (int i = 0; i < positions; ++i)
-        weighted = fma(every(scores[i]), load_some(places[i] + model.key_width() + h * V + v + j, n), weighted);
-      store_some(heads + v + j, weighted, n);
+    for (int j = 0; j < vectors; ++j) store_some(heads + v + j * kLanes, weighted[j], n);
+  };
+  using Many = std::integral_constant<int, kSums>;
+  using One = std::integral_constant<int, 1>;
+  int v = 0;
+  if (V % kLanes == 0)
+    for (; v + kSums * kLanes <= H * V; v += kSums * kLanes) weigh(v, kLanes, Many());
+  for (int h = v / V; h < H; ++h)
+    for_vectors(V, [&](int j, int n) {
+      if (h * V + j >= v) weigh(h * V + j, n, One());
     });
-  }
 }
 
 // LayerNorm(x + Sublayer(x)) as in the paper, or x + Sublayer(LayerNorm(x)); `sublayer(in)` leaves its result in s.y.
@@ -206,7 +225,7 @@ class Search {
   // Encodes `source` (B, S), with `pad` at the ends of rows; `positions` (S, D). Throws std::bad_alloc.
   Search(const Model& model, const int64_t* source, int sentences, int width, int64_t pad, const float* positions,
          int threads)
-      : model_(model), starts_(1, 0), owners_(sentences) {
+      : model_(model), arena_(model.spare), starts_(1, 0), owners_(sentences) {
     for (int b = 0; b < sentences; ++b) {
       const int64_t* row = source + static_cast<size_t>(b) * width;
       const int length = static_cast<int>(std::find(row, row + width, pad) - row);
@@ -216,7 +235,7 @@ class Search {
       owners_[b] = b;
     }
     for (size_t l = 0; l < model.decoder.size(); ++l)
-      memory_.emplace_back(new float[static_cast<size_t>(starts_.back()) * model.pair_width()]);
+      memory_.push_back(room(starts_.back(), 1));
     std::vector<int> groups(1, 0);  // of sentences that have a block of tokens together
     for (int b = 1; b < sentences; ++b)
       if (starts_[b + 1] - starts_[groups.back()] > kBlock) groups.push_back(b);
@@ -224,7 +243,10 @@ class Search {
     const int count = static_cast<int>(groups.size()) - 1;
     prepare(std::min(threads, count), std::min(std::max(kBlock, longest_), starts_.back()));
     share_out(count, threads, [&](int group, int thread) {
-      encode(groups[group], groups[group + 1], positions, scratch_[thread]);
+      if (model_.short_pairs())
+        encode<Bf16>(groups[group], groups[group + 1], positions, scratch_[thread]);
+      else
+        encode<float>(groups[group], groups[group + 1], positions, scratch_[thread]);
     });
   }
 
@@ -247,14 +269,18 @@ class Search {
   void step(const int64_t* tokens, int R, const float* position, float* logits, int threads) {
     if (R != rows()) throw std::out_of_range("a token is needed for each row");
     check(tokens, R, model_.output->rows(), "token");
-    past_.emplace_back(new float[static_cast<size_t>(R) * model_.decoder.size() * model_.pair_width()]);
+    past_.push_back(room(R, model_.decoder.size()));
     places_.emplace_back(R);
     std::iota(places_.back().begin(), places_.back().end(), 0);
     const Blocks blocks(R, threads);
     prepare(std::min(threads, blocks.count()), blocks.largest());
     share_out(blocks.count(), threads, [&](int block, int thread) {
       const int from = blocks.begin(block);
-      decode(tokens, position, from, blocks.end(block) - from, logits, scratch_[thread]);
+      const int n = blocks.end(block) - from;
+      if (model_.short_pairs())
+        decode<Bf16>(tokens, position, from, n, logits, scratch_[thread]);
+      else
+        decode<float>(tokens, position, from, n, logits, scratch_[thread]);
     });
   }
 
@@ -265,6 +291,12 @@ class Search {
         throw std::out_of_range("there is no " + std::string(what) + " " + std::to_string(numbers[i]));
   }
 
+  // Memory for the keys and values of so many tokens or rows in so many layers. Throws std::bad_alloc.
+  void* room(int tokens, size_t layers) {
+    const size_t number = model_.short_pairs() ? sizeof(Bf16) : sizeof(float);
+    return arena_.take(tokens * layers * model_.pair_width() * number);
+  }
+
   // Memory for so many threads that have at most so many rows each. Throws std::bad_alloc.
   void prepare(int threads, int rows) {
     scratch_.resize(std::max<size_t>(scratch_.size(), std::max(threads, 1)));
@@ -272,6 +304,7 @@ class Search {
     for (int thread = 0; thread < std::max(threads, 1); ++thread) scratch_[thread].reserve(model_, rows, longest);
   }
 
+  template <class Kept>
   void encode(int from, int to, const float* positions, Scratch& s) {
     const int first = starts_[from], n = starts_[to] - first, D = model_.d_model;
     const int K = model_.key_width(), width = K + model_.pair_width();
@@ -288,7 +321,7 @@ class Search {
           const int length = starts_[b + 1] - starts_[b];
           s.find(length, [&](int j) { return qkv + static_cast<size_t>(j) * width + K; });
           for (int i = 0; i < length; ++i)
-            attend(model_, qkv + static_cast<size_t>(i) * width, s.places.data(), length, s.scores.data(),
+            attend<float>(model_, qkv + static_cast<size_t>(i) * width, s.places.data(), length, s.scores.data(),
                    s.heads.data() + static_cast<size_t>(starts_[b] - first + i) * layer.self.out->columns());
         }
         layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
@@ -296,11 +329,14 @@ class Search {
       residual(model_, layer.norms[1], x, n, s, [&](const float* in) { feed_forward(layer.feed_forward, in, n, s); });
     }
     finish(model_.encoder_norm, x, n);
-    for (size_t l = 0; l < memory_.size(); ++l)
-      model_.decoder[l].cross.kv->multiply(x, n, memory_[l].get() + static_cast<size_t>(first) * model_.pair_width(),
-                                           s.rounded);
+    const int P = model_.pair_width();
+    for (size_t l = 0; l < memory_.size(); ++l) {
+      model_.decoder[l].cross.kv->multiply(x, n, s.wide.data(), s.rounded);
+      copy(s.wide.data(), static_cast<Kept*>(memory_[l]) + static_cast<size_t>(first) * P, n * P);
+    }
   }
 
+  template <class Kept>
   void decode(const int64_t* tokens, const float* position, int from, int n, float* logits, Scratch& s) {
     const int T = static_cast<int>(past_.size()), K = model_.key_width(), P = model_.pair_width();
     const size_t layers = model_.decoder.size();
@@ -312,11 +348,16 @@ class Search {
         layer.self.qkv->multiply(in, n, s.wide.data(), s.rounded);
         for (int i = 0; i < n; ++i) {
           const float* qkv = s.wide.data() + static_cast<size_t>(i) * (K + P);
-          std::copy(qkv + K, qkv + K + P, past_.back().get() + (static_cast<size_t>(from + i) * layers + l) * P);
-          s.find(T, [&](int t) {
-            return past_[t].get() + (static_cast<size_t>(places_[t][from + i]) * layers + l) * P;
-          });
-          attend(model_, qkv, s.places.data(), T, s.scores.data(),
+          const auto pair = [&](int t, int row) {
+            return static_cast<Kept*>(past_[t]) + (static_cast<size_t>(row) * layers + l) * P;
+          };
+          copy(qkv + K, pair(T - 1, from + i), P);
+          s.find(T, [&](int t) { return pair(t, places_[t][from + i]); });
+          for (int t = 0; t + 1 < T && i + 1 < n; ++t) {
+            const Kept* next = pair(t, places_[t][from + i + 1]);
+            ask_for(next, next + P);
+          }
+          attend<Kept>(model_, qkv, s.places.data(), T, s.scores.data(),
                  s.heads.data() + static_cast<size_t>(i) * layer.self.out->columns());
         }
         layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
@@ -324,11 +365,12 @@ class Search {
       residual(model_, layer.norms[1], x, n, s, [&](const float* in) {
         layer.cross.q->multiply(in, n, s.wide.data(), s.rounded);
         for (int i = 0; i < n; ++i) {
-          const int b = owners_[from + i];
-          const float* memory = memory_[l].get() + static_cast<size_t>(starts_[b]) * P;
-          const int length = starts_[b + 1] - starts_[b];
-          s.find(length, [&](int j) { return memory + static_cast<size_t>(j) * P; });
-          attend(model_, s.wide.data() + static_cast<size_t>(i) * K, s.places.data(), length, s.scores.data(),
+          const auto memory = [&](int j) { return static_cast<Kept*>(memory_[l]) + static_cast<size_t>(j) * P; };
+          const int b = owners_[from + i], length = starts_[b + 1] - starts_[b];
+          s.find(length, [&](int j) { return memory(starts_[b] + j); });
+          if (const int next = i + 1 < n ? owners_[from + i + 1] : b; next != b)
+            ask_for(memory(starts_[next]), memory(starts_[next + 1]));
+          attend<Kept>(model_, s.wide.data() + static_cast<size_t>(i) * K, s.places.data(), length, s.scores.data(),
                  s.heads.data() + static_cast<size_t>(i) * layer.cross.out->columns());
         }
         layer.cross.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
@@ -344,15 +386,14 @@ class Search {
     for (int i = 0; i < n; ++i) normalize(x + i * model_.d_model, norm.gain, norm.bias, norm.epsilon, model_.d_model);
   }
 
-  using Buffer = std::unique_ptr<float[]>;
-
   const Model& model_;
+  Arena arena_;
   std::vector<int64_t> tokens_;  // (S,) of all sentences
   std::vector<int> starts_;      // (B + 1,) of the sentences in tokens_
   int longest_ = 0;
-  std::vector<Buffer> memory_;                // by layer: (S, H·(K + V))
+  std::vector<void*> memory_;                 // by layer: (S, H·(K + V))
   std::vector<int32_t> owners_;               // (R,) sentence of each row
-  std::vector<Buffer> past_;                  // by position: (rows there, layers, H·(K + V))
+  std::vector<void*> past_;                   // by position: (rows there, layers, H·(K + V))
   std::vector<std::vector<int32_t>> places_;  // by position: (R,) the row there that each row has come from
   std::vector<Scratch> scratch_;              // by thread
 };

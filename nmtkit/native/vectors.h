@@ -1,6 +1,16 @@
 // Vectors of numbers, as wide as the CPU has them, and the few functions of them that a Transformer needs.
 #pragma once
 
+#include <cstdint>
+
+namespace nmtkit {
+
+struct Bf16 {
+  uint16_t bits;
+};
+
+}  // namespace nmtkit
+
 #ifdef __AVX512VNNI__
 #include "avx512.h"
 #else
@@ -24,8 +34,20 @@ inline void for_vectors(int count, Each each) {
   if (i < count) each(i, count - i);
 }
 
-inline Floats load_some(const float* from, int n) { return n == kLanes ? load(from) : load(from, n); }
+template <class T>
+inline Floats load_some(const T* from, int n) { return n == kLanes ? load(from) : load(from, n); }
 inline void store_some(float* to, Floats x, int n) { n == kLanes ? store(to, x) : store(to, x, n); }
+
+// The nearest numbers in 16 bits, of two as near the even one.
+inline void store_some(Bf16* to, Floats x, int n) {
+  const Integers odd = both(shifted_right<16>(bits(x)), every(1));
+  store_words(to, shifted_right<16>(plus(plus(bits(x), every(0x7fff)), odd)), n);
+}
+
+template <class T>
+inline void copy(const float* from, T* to, int count) {
+  for_vectors(count, [=](int i, int n) { store_some(to + i, load_some(from + i, n), n); });
+}
 
 // e^x for x <= 0: 2^n · e^r with r within ln 2 / 2 of 0, where e^r is its Taylor series; 0 below -87, NaN for NaN.
 inline Floats exp(Floats x) {
