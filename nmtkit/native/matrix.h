@@ -48,6 +48,19 @@ struct Rounded {
   static int groups(int columns) { return (columns + kDepth - 1) / kDepth * (kDepth / 4); }
 };
 
+// Weights that the products to come will read, to be asked for while others are computed: of few rows, products would
+// wait for them longer than they take.
+struct Ahead {
+  static constexpr int kLine = 64;  // bytes
+
+  const char* at = nullptr;
+  int lines = 0;  // for each kDepth columns
+
+  void ask() {
+    for (int i = 0; i < lines; ++i, at += kLine) __builtin_prefetch(at, 0, 2);
+  }
+};
+
 class Matrix {
  public:
   // weight (N, K) and bias (N), or null. With `eight_bits`, each row of W is rounded to integers by its own largest
@@ -179,7 +192,7 @@ class Matrix {
 
   // The products of M rows of x with P panels of W, whose sums stay in registers.
   template <int M, int P>
-  __attribute__((noinline)) void tile(const float* x, int panel, float* y, bool positive) const {
+  __attribute__((noinline)) void tile(const float* x, int panel, float* y, bool positive, Ahead ahead) const {
     Floats sums[M][P][2];
     const size_t step = static_cast<size_t>(kPanel) * columns_;
     const float* w = floats_.get() + panel * step;
@@ -189,6 +202,7 @@ class Matrix {
       for (int p = 0; p < P; ++p) sums[i][p][0] = sums[i][p][1] = every(0.0f);
 #pragma GCC unroll 1
     for (int k = 0; k < columns_; ++k, w += kPanel) {
+      if (k % kDepth == 0) ahead.ask();
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         const Floats first = load(w + p * step), second = load(w + p * step + kLanes);
@@ -212,7 +226,7 @@ class Matrix {
 
   // The same of integers.
   template <int M, int P>
-  __attribute__((noinline)) void tile(Bytes in, int panel, float* y, bool positive) const {
+  __attribute__((noinline)) void tile(Bytes in, int panel, float* y, bool positive, Ahead ahead) const {
     Integers sums[M][P][2];
     const int step = groups();
     const size_t panel_bytes = static_cast<size_t>(kPanel) * step * 4;
@@ -223,6 +237,7 @@ class Matrix {
       for (int p = 0; p < P; ++p) sums[i][p][0] = sums[i][p][1] = every(0);
 #pragma GCC unroll 1
     for (int k = 0; k < step; k += 2, w += 8 * kPanel) {
+      ahead.ask();
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         Integers weights[4];  // of four columns, the two vectors of each; then of four more
@@ -264,16 +279,27 @@ class Matrix {
     for (int panel = 0; panel < panels(); ++panel)
       for (int t = 0; t < count; ++t) {
         const int i = m * t / count;
-        tile_of<Most>(m * (t + 1) / count - i, further(x, i), panel, y + static_cast<size_t>(i) * rows_, positive);
+        tile_of<Most>(m * (t + 1) / count - i, further(x, i), panel, y + static_cast<size_t>(i) * rows_, positive,
+                      ahead(panel + 1, t, count));
       }
+  }
+
+  // The part of a panel that tile t of `count` asks for.
+  Ahead ahead(int panel, int t, int count) const {
+    if (panel == panels()) return {};
+    const int groups = (columns_ + kDepth - 1) / kDepth, bytes = kPanel * kDepth * (eight_bits_ ? 1 : 4);
+    const int lines = (bytes / Ahead::kLine + count - 1) / count;
+    const char* start = eight_bits_ ? reinterpret_cast<const char*>(bytes_.get())
+                                    : reinterpret_cast<const char*>(floats_.get());
+    return {start + (static_cast<size_t>(panel) * bytes + static_cast<size_t>(t) * lines * Ahead::kLine) * groups, lines};
   }
 
   // The tile of m rows, M at most.
   template <int M, class Rows>
-  void tile_of(int m, Rows x, int panel, float* y, bool positive) const {
+  void tile_of(int m, Rows x, int panel, float* y, bool positive, Ahead ahead) const {
     if constexpr (M > 0) {
-      if (m == M) return tile<M, 1>(x, panel, y, positive);
-      tile_of<M - 1>(m, x, panel, y, positive);
+      if (m == M) return tile<M, 1>(x, panel, y, positive, ahead);
+      tile_of<M - 1>(m, x, panel, y, positive, ahead);
     }
   }
 
@@ -284,8 +310,8 @@ class Matrix {
       if (m != M) return few_rows<M - 1>(x, m, y, positive);
       constexpr int P = 4 / M;
       int panel = 0;
-      for (; panel + P <= panels(); panel += P) tile<M, P>(x, panel, y, positive);
-      for (; panel < panels(); ++panel) tile<M, 1>(x, panel, y, positive);
+      for (; panel + P <= panels(); panel += P) tile<M, P>(x, panel, y, positive, {});
+      for (; panel < panels(); ++panel) tile<M, 1>(x, panel, y, positive, {});
     }
   }
 
