@@ -15,6 +15,7 @@ constexpr int kLanes = 8;
 constexpr int kTileRows = 6;      // rows whose sums in a product, two vectors each, stay in the 16 registers
 constexpr int kByteTileRows = 4;  // the same of integers, which need more beside them
 constexpr int kSums = 8;  // vectors that are summed side by side in attention, of the 16 registers
+constexpr int kQueries = 2;  // that attention takes together, where there are as many
 constexpr int kLevels = 63;       // of an input in 8 bits, to each side of 0
 constexpr int kFourLevels = 258;  // of four weights in 8 bits of one sign together: 127 times that fits into 16 bits
 constexpr const char* kNeeded = "AVX2 with FMA";

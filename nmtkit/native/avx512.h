@@ -14,6 +14,7 @@ constexpr int kLanes = 16;
 constexpr int kTileRows = 12;       // rows whose sums in a product, two vectors each, stay in the 32 registers
 constexpr int kByteTileRows = 12;   // the same of integers
 constexpr int kSums = 16;  // vectors that are summed side by side in attention, of the 32 registers
+constexpr int kQueries = 4;  // that attention takes together, where there are as many
 constexpr int kLevels = 127;        // of an input in 8 bits, to each side of 0
 constexpr int kFourLevels = 508;    // of four weights in 8 bits together: any
 constexpr const char* kNeeded = "AVX-512 with VNNI";

@@ -129,7 +129,7 @@ struct Scratch {
     room(y, n * model.d_model);
     room(wide, n * std::max<size_t>(widest, model.key_width() + model.pair_width()));
     room(heads, n * model.heads * model.d_v);
-    room(scores, static_cast<size_t>(model.heads) * padded(longest));
+    room(scores, static_cast<size_t>(kQueries) * model.heads * padded(longest));
     room(places, longest + 4);
     rounded.reserve(n, static_cast<int>(widest));
   }
@@ -142,42 +142,52 @@ struct Scratch {
   }
 };
 
-// What a query (H·K) attends to, into heads (H·V): places[i] is where the keys (H·K) and then the values (H·V) of
-// position i stand, numbers of type T; behind the last of them come four more readable ones. `scores` has room for those
-// of `padded(positions)` in each head.
-template <class T>
-inline void attend(const Model& model, const float* query, const void* const* places, int positions, float* scores,
-                   float* heads) {
+// What Q queries (H·K each, `step` numbers further each time) attend to, into heads (Q, H·V): places[i] is where the keys
+// (H·K) and then the values (H·V) of position i stand, numbers of type T; behind the last of them come four more readable
+// ones. `scores` has room for Q times those of `padded(positions)` in each head.
+template <class T, int Q>
+inline void attend(const Model& model, const float* queries, int step, const void* const* places, int positions,
+                   float* scores, float* heads) {
   const int H = model.heads, K = model.d_k, V = model.d_v, stride = padded(positions);
   const auto pair = [places](int i) { return static_cast<const T*>(places[i]); };
   const __m128 scale = _mm_set1_ps(1.0f / std::sqrt(static_cast<float>(K)));
   for (int i = 0; i < positions; i += 4)  // position by position, as they stand in memory
     for (int h = 0; h < H; ++h) {
-      Floats products[4] = {every(0.0f), every(0.0f), every(0.0f), every(0.0f)};
+      Floats products[Q][4];
+      for (auto& of_query : products) std::fill_n(of_query, 4, every(0.0f));
       for_vectors(K, [&](int k, int n) {
-        const Floats q = load_some(query + h * K + k, n);
-        for (int p = 0; p < 4; ++p) products[p] = fma(q, load_some(pair(i + p) + h * K + k, n), products[p]);
+        for (int p = 0; p < 4; ++p) {
+          const Floats keys = load_some(pair(i + p) + h * K + k, n);
+          for (int q = 0; q < Q; ++q)
+            products[q][p] = fma(load_some(queries + q * step + h * K + k, n), keys, products[q][p]);
+        }
       });
-      _mm_storeu_ps(scores + h * stride + i, _mm_mul_ps(sums(products[0], products[1], products[2], products[3]), scale));
+      for (int q = 0; q < Q; ++q)
+        _mm_storeu_ps(scores + (q * H + h) * stride + i,
+                      _mm_mul_ps(sums(products[q][0], products[q][1], products[q][2], products[q][3]), scale));
     }
-  for (int h = 0; h < H; ++h) softmax(scores + h * stride, positions);
+  for (int row = 0; row < Q * H; ++row) softmax(scores + row * stride, positions);
   const auto weigh = [&](int v, int n, auto vectors) {  // of the heads' values those from v on: n in each vector
-    Floats weighted[vectors];
-    std::fill_n(weighted, vectors(), every(0.0f));
-    const float* weights[vectors];
+    Floats weighted[Q][vectors];
+    const float* weights[vectors];  // of the first query
+    for (auto& of_query : weighted) std::fill_n(of_query, vectors(), every(0.0f));
     for (int j = 0; j < vectors; ++j) weights[j] = scores + (v + j * kLanes) / V * stride;
     for (int i = 0; i < positions; ++i) {
       const T* values = pair(i) + H * K + v;
-      for (int j = 0; j < vectors; ++j)
-        weighted[j] = fma(every(weights[j][i]), load_some(values + j * kLanes, n), weighted[j]);
+      for (int j = 0; j < vectors; ++j) {
+        const Floats value = load_some(values + j * kLanes, n);
+        for (int q = 0; q < Q; ++q)
+          weighted[q][j] = fma(every(weights[j][q * H * stride + i]), value, weighted[q][j]);
+      }
     }
-    for (int j = 0; j < vectors; ++j) store_some(heads + v + j * kLanes, weighted[j], n);
+    for (int q = 0; q < Q; ++q)
+      for (int j = 0; j < vectors; ++j) store_some(heads + q * H * V + v + j * kLanes, weighted[q][j], n);
   };
-  using Many = std::integral_constant<int, kSums>;
+  using Many = std::integral_constant<int, kSums / Q>;
   using One = std::integral_constant<int, 1>;
   int v = 0;
   if (V % kLanes == 0)
-    for (; v + kSums * kLanes <= H * V; v += kSums * kLanes) weigh(v, kLanes, Many());
+    for (; v + Many() * kLanes <= H * V; v += Many() * kLanes) weigh(v, kLanes, Many());
   for (int h = v / V; h < H; ++h)
     for_vectors(V, [&](int j, int n) {
       if (h * V + j >= v) weigh(h * V + j, n, One());
@@ -320,9 +330,14 @@ class Search {
           const float* qkv = s.wide.data() + static_cast<size_t>(starts_[b] - first) * width;
           const int length = starts_[b + 1] - starts_[b];
           s.find(length, [&](int j) { return qkv + static_cast<size_t>(j) * width + K; });
-          for (int i = 0; i < length; ++i)
-            attend<float>(model_, qkv + static_cast<size_t>(i) * width, s.places.data(), length, s.scores.data(),
-                   s.heads.data() + static_cast<size_t>(starts_[b] - first + i) * layer.self.out->columns());
+          const auto queries = [&](int i, auto count) {
+            attend<float, count>(model_, qkv + static_cast<size_t>(i) * width, width, s.places.data(), length,
+                                 s.scores.data(),
+                                 s.heads.data() + static_cast<size_t>(starts_[b] - first + i) * layer.self.out->columns());
+          };
+          int i = 0;
+          for (; i + kQueries <= length; i += kQueries) queries(i, std::integral_constant<int, kQueries>());
+          for (; i < length; ++i) queries(i, std::integral_constant<int, 1>());
         }
         layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
       });
@@ -357,7 +372,7 @@ class Search {
             const Kept* next = pair(t, places_[t][from + i + 1]);
             ask_for(next, next + P);
           }
-          attend<Kept>(model_, qkv, s.places.data(), T, s.scores.data(),
+          attend<Kept, 1>(model_, qkv, 0, s.places.data(), T, s.scores.data(),
                  s.heads.data() + static_cast<size_t>(i) * layer.self.out->columns());
         }
         layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
@@ -370,7 +385,7 @@ class Search {
           s.find(length, [&](int j) { return memory(starts_[b] + j); });
           if (const int next = i + 1 < n ? owners_[from + i + 1] : b; next != b)
             ask_for(memory(starts_[next]), memory(starts_[next + 1]));
-          attend<Kept>(model_, s.wide.data() + static_cast<size_t>(i) * K, s.places.data(), length, s.scores.data(),
+          attend<Kept, 1>(model_, s.wide.data() + static_cast<size_t>(i) * K, 0, s.places.data(), length, s.scores.data(),
                  s.heads.data() + static_cast<size_t>(i) * layer.cross.out->columns());
         }
         layer.cross.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
