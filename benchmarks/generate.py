@@ -63,7 +63,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Turn:
-    """What one turn took: seconds of the clock and of all processors, and how many tokens, </s> counted, it was to give."""
+    """What one turn took: seconds of the clock and of all processors. How many tokens it gave, </s> counted."""
 
     wall: float
     cpu: float

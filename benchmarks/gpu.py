@@ -12,7 +12,8 @@ and counts the model's own operations, none for padding. The idle share is the t
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 from unittest import mock
@@ -119,14 +120,20 @@ class Training:
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    def idle(self, updates: list[Update]) -> float | None:
-        """The share of the time in which the GPU had nothing to do."""
-        if not torch.cuda.is_available():
-            return None
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-            seconds = self.run(updates)
-        busy: float = sum(event.self_device_time_total for event in profiler.key_averages()) / 1e6
-        return max(0.0, 1 - busy / seconds)
+
+def idle_share(run: Callable[[], float]) -> float | None:
+    """The share of the seconds that `run` says it took in which no kernel was at work; None without a GPU."""
+    if not torch.cuda.is_available():
+        return None
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        seconds = run()
+    busy: float = sum(event.self_device_time_total for event in profiler.key_averages()) / 1e6
+    return max(0.0, 1 - busy / seconds)
+
+
+def architecture(name: str) -> ModelConfig:
+    """The model of a preset, which also names options of training."""
+    return ModelConfig(**{key: value for key, value in PRESETS[name].items() if key in ModelConfig().to_dict()})
 
 
 @click.command()
@@ -151,7 +158,7 @@ def main(
     compiled: bool,
 ) -> None:
     """Print target tokens per second, utilization and idle share, with all means and without each."""
-    config = ModelConfig(**{name: value for name, value in PRESETS[arch].items() if name in ModelConfig().to_dict()})
+    config = architecture(arch)
     ranks = Ranks(resolve_device(device))
     dtype = resolve_precision(precision, ranks.device)
     name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type
@@ -171,7 +178,7 @@ def main(
             training = Training(config, vocabulary, ranks, dtype, means - {left_out})
             training.run(made[:3])
             seconds = training.run(work)
-            idle = training.idle(work[:5])
+            idle = idle_share(partial(training.run, work[:5]))
         click.echo(
             f"without {left_out:16s} {tokens / seconds:10,.0f} target tokens/s"
             + (f", {flops / seconds / peak:.1%} of the peak" if peak else "")

@@ -34,3 +34,10 @@ def test_table_1_is_measured_and_drawn(tmp_path: Path) -> None:
         *("self-attention", "self-attention, restricted", "recurrent (LSTM)", "convolutional (k = 3)"),
     ]
     assert (tmp_path / "table1.svg").read_text(encoding="utf-8").endswith("</svg>\n")
+
+
+def test_on_a_gpu_a_static_step_is_to_find_what_the_plain_one_does() -> None:
+    small = ("--arch", "transformer_tiny", "--vocabulary", 60, "--length", 20, "--batch", 5, "--beam", 3, "--runs", 1)
+    shown = run("generate_gpu.py", *small, "--device", "cpu", "--precision", "fp32")
+    assert re.findall(r"(\w+): (\d+) of 10 outputs", shown) == [("plain", "10"), ("static", "10")]
+    assert len(re.findall(r"[\d,]+ output tokens/s", shown)) == 2

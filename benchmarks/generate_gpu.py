@@ -1,0 +1,276 @@
+"""Times beam search on a GPU three ways, and says in which share of the time the GPU had work.
+
+    python benchmarks/generate_gpu.py --arch transformer_base --batch 2048
+    python benchmarks/generate_gpu.py --checkpoint averaged.pt --text test.en --batch 1024
+
+* plain: `Transformer.step`, as nmt-generate takes it; the cache grows by a position a step, rows come and go.
+* static: all rows that a batch can have in memory of fixed places, whole blocks of positions at a time; what is not
+  there is masked. More is computed, and every step has the same operators on the same memory.
+* graph: the static step recorded as a CUDA graph, which the host starts by one call (on a GPU only).
+
+Without a checkpoint the model is random, and so is the text; outputs are of --length then. All ways must give the same
+words, which is checked first; in bf16 a few may differ by rounding, and their number is shown. For CTranslate2 beside
+this, see benchmarks/generate.py --device cuda.
+"""
+
+import statistics
+import time
+from contextlib import nullcontext
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import click
+import torch
+from gpu import architecture, idle_share
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmtkit.checkpoint import load_checkpoint
+from nmtkit.data.batch import pad
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.search import Hypothesis, SearchModel, search
+from nmtkit.model.attention import attend_together
+from nmtkit.model.layers import DecoderLayer
+from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.model.presets import PRESETS
+from nmtkit.model.transformer import Memory, Transformer
+from nmtkit.text import read_lines
+from nmtkit.vocab import EOS, PAD, SPECIALS
+
+BLOCK = 16  # positions that are added to the cache at once
+WARM_UP = 3  # runs of a step before it is recorded
+
+
+class StaticState:
+    """B sentences with `beam` places each, N = B·beam, in memory that stays where it is.
+
+    Caches are time first, (room, N, ·), once for even steps and once for odd ones: a step brings the rows that go on
+    from one to the other. Which places the R rows of the search have is worked out outside of what is recorded.
+    """
+
+    def __init__(self, decoder: "StaticDecoder", memory: Memory) -> None:
+        B, device = memory.values.size(0), memory.values.device
+        self.decoder, self.source = decoder, decoder.model.start(memory)
+        self.tokens = torch.zeros(B * decoder.beam, dtype=torch.long, device=device)  # (N,), as are
+        self.origins = torch.zeros_like(self.tokens)  # the places that each goes on from
+        self.position = torch.zeros(1, dtype=torch.long, device=device)
+        self.caches = [self._caches(BLOCK), self._caches(BLOCK)]
+        self.recorded: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}  # by room and evenness
+        self.begin()
+
+    def begin(self, memory: Memory | None = None) -> "StaticState":
+        """Take up other sentences of the same shape, with one row each."""
+        if memory is not None:
+            fresh = self.decoder.model.start(memory)
+            self.source.memory_bias.copy_(fresh.memory_bias)
+            for mine, other in zip(self.source.layers, fresh.layers, strict=True):
+                mine.memory_keys.copy_(other.memory_keys)
+                mine.memory_values.copy_(other.memory_values)
+        self.length = 0
+        self.sentences = torch.arange(self.source.memory_bias.size(0), device=self.tokens.device)  # (R,) of each row
+        self.places = self.sentences * self.decoder.beam  # (R,) of each row
+        return self
+
+    def _caches(self, room: int) -> list[list[Tensor]]:
+        """Keys and values of each layer."""
+        like, N = self.source.memory_bias, self.tokens.numel()
+        layers = cast(list[DecoderLayer], self.decoder.model.decoder)
+        return [[like.new_zeros(room, N, width) for width in layer.self_attention.widths[1:]] for layer in layers]
+
+    def _grow(self) -> None:
+        larger = [self._caches(2 * self.length) for _ in self.caches]
+        for new, old in zip(larger, self.caches, strict=True):
+            for cache, before in zip(chain.from_iterable(new), chain.from_iterable(old), strict=True):
+                cache[: self.length] = before
+        self.caches = larger
+        self.recorded.clear()
+
+    def reorder(self, origins: Tensor) -> None:
+        """As `DecoderState.reorder`."""
+        came_from = self.places[origins]
+        self.sentences = self.sentences[origins]
+        _, counts = torch.unique_consecutive(self.sentences, return_counts=True)
+        first = (counts.cumsum(0) - counts).repeat_interleave(counts)
+        within = torch.arange(origins.numel(), device=origins.device) - first
+        self.places = self.sentences * self.decoder.beam + within
+        self.origins.index_copy_(0, self.places, came_from)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Logits of the rows."""
+        if self.length == self.caches[0][0][0].size(0):
+            self._grow()
+        self.tokens.index_copy_(0, self.places, tokens)
+        self.position.fill_(self.length)
+        logits = self._computed(room=(self.length // BLOCK + 1) * BLOCK, odd=self.length % 2)
+        self.length += 1
+        return logits.index_select(0, self.places)
+
+    def _computed(self, room: int, odd: int) -> Tensor:
+        if not self.decoder.graphs:
+            return self.decoder.compute(self, room, odd)
+        if (room, odd) not in self.recorded:
+            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                for _ in range(WARM_UP):
+                    self.decoder.compute(self, room, odd)
+            torch.cuda.current_stream().wait_stream(beside)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.recorded[room, odd] = graph, self.decoder.compute(self, room, odd)
+        graph, logits = self.recorded[room, odd]
+        graph.replay()
+        return logits
+
+
+class StaticDecoder:
+    """A search model whose steps are all alike."""
+
+    def __init__(self, model: Transformer, beam: int, graphs: bool) -> None:
+        self.model, self.beam, self.graphs = model, beam, graphs
+        self._states: dict[torch.Size, StaticState] = {}  # by the shape of the source
+
+    def encode(self, src: Tensor) -> Memory:
+        """As `Transformer.encode`; widths are whole blocks, so that shapes come again."""
+        return self.model.encode(F.pad(src, (0, -src.size(1) % BLOCK), value=PAD))
+
+    def start(self, memory: Memory) -> StaticState:
+        """As `Transformer.start`."""
+        shape = memory.mask.shape
+        if shape in self._states:
+            return self._states[shape].begin(memory)
+        self._states[shape] = StaticState(self, memory)
+        return self._states[shape]
+
+    def step(self, tokens: Tensor, state: StaticState) -> Tensor:
+        """As `Transformer.step`."""
+        return state.step(tokens)
+
+    def compute(self, state: StaticState, room: int, odd: int) -> Tensor:
+        """One position of all places: (N, W). Reads and writes the state's memory, and nothing of the host's."""
+        model = self.model
+        positions = model.target_positions(0, room).index_select(0, state.position)
+        x = model.target_embedding(state.tokens) * model.config.d_model**0.5 + positions
+        hidden = torch.arange(room, device=x.device) > state.position
+        bias = x.new_zeros(1, room).masked_fill_(hidden, -torch.inf)
+        for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
+            before, after = state.caches[1 - odd][number], state.caches[odd][number]
+            attend_to_target = partial(self._attend_to_target, layer, state, before, after, room, bias)
+            x = layer.around_self_attention(x, attend_to_target)
+            x = layer.around_cross_attention(x, partial(self._attend_to_source, layer, state, number))
+            x = layer.around_feed_forward(x, layer.feed_forward)
+        return model.project(model.decoder_norm(x))
+
+    def _attend_to_target(
+        self,
+        layer: DecoderLayer,
+        state: StaticState,
+        before: list[Tensor],
+        after: list[Tensor],
+        room: int,
+        bias: Tensor,
+        x: Tensor,
+    ) -> Tensor:
+        attention, heads = layer.self_attention, layer.self_attention.heads
+        q, *new = attention.qkv(x).split(attention.widths, dim=-1)
+        for cache, old, now in zip(after, before, new, strict=True):
+            torch.index_select(old[:room], 1, state.origins, out=cache[:room])
+            cache.index_copy_(0, state.position, now.unsqueeze(0))
+        k, v = (
+            cache[:room].view(room, -1, heads, width // heads).permute(1, 2, 0, 3)
+            for cache, width in zip(after, attention.widths[1:], strict=True)
+        )
+        attended = F.scaled_dot_product_attention(q.view(q.size(0), heads, 1, -1), k, v, attn_mask=bias)
+        return cast(Tensor, attention.out(attended.flatten(1)))
+
+    def _attend_to_source(self, layer: DecoderLayer, state: StaticState, number: int, x: Tensor) -> Tensor:
+        attention, source = layer.cross_attention, state.source.layers[number]
+        q = attention.q(x).view(-1, self.beam, attention.widths[0])
+        attended = attend_together(q, source.memory_keys, source.memory_values, state.source.memory_bias)
+        return cast(Tensor, attention.out(attended.flatten(0, 1)))
+
+
+def random_batches(batch: int, length: int, vocabulary: int, count: int) -> list[list[list[int]]]:
+    """Sentences of `length` random pieces."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(len(SPECIALS), vocabulary, (count, batch, length), generator=generator)
+    return [[[*row, EOS] for row in sentences] for sentences in ids.tolist()]
+
+
+def read_batches(checkpoint: Any, text: Path, batch: int) -> list[list[list[int]]]:
+    """The sentences of a text, the longest first, `batch` of them at a time."""
+    encoded = checkpoint.source.encode(list(read_lines(text)))
+    ids = sorted(([*row, EOS] for row in encoded if row), key=len, reverse=True)
+    return [ids[start : start + batch] for start in range(0, len(ids), batch)]
+
+
+@click.command()
+@click.option("--checkpoint", type=click.Path(exists=True, path_type=Path))
+@click.option("--text", type=click.Path(exists=True, path_type=Path), help="Needs --checkpoint.")
+@click.option("--arch", type=click.Choice(list(PRESETS)), default="transformer_base", show_default=True)
+@click.option("--vocabulary", default=37_000, show_default=True)
+@click.option("--length", default=27, show_default=True, help="Of random sentences and their outputs, in pieces.")
+@click.option("--batch", default=1024, show_default=True, help="Sentences in a batch.")
+@click.option("--beam", default=4, show_default=True)
+@click.option("--runs", default=5, show_default=True, help="To time; the median is shown.")
+@click.option("--precision", default="bf16", show_default=True)
+@click.option("--device", default="auto", show_default=True)
+def main(
+    checkpoint: Path | None,
+    text: Path | None,
+    arch: str,
+    vocabulary: int,
+    length: int,
+    batch: int,
+    beam: int,
+    runs: int,
+    precision: str,
+    device: str,
+) -> None:
+    """Search with the plain step, the static one and its CUDA graph in turn."""
+    if (checkpoint is None) != (text is None):
+        raise click.UsageError("--checkpoint and --text go together")
+    on = resolve_device(device)
+    if checkpoint is not None and text is not None:
+        loaded = load_checkpoint(checkpoint)
+        model, batches, config = loaded.build_model(), read_batches(loaded, text, batch), SearchConfig(beam=beam)
+    else:
+        torch.manual_seed(1)
+        model = Transformer(architecture(arch), vocabulary, vocabulary)
+        batches = random_batches(batch, length, vocabulary, count=2)
+        config = SearchConfig(beam=beam, max_len_a=0.0, max_len_b=length, min_len=length)
+    model = model.to(on, resolve_precision(precision, on)).eval()
+    sources = [pad(rows).to(on) for rows in batches]
+    ways: dict[str, SearchModel] = {"plain": model, "static": StaticDecoder(model, beam, graphs=False)}
+    if on.type == "cuda":
+        ways["graph"] = StaticDecoder(model, beam, graphs=True)
+    outputs: dict[str, list[list[int]]] = {}
+
+    def run(name: str) -> float:
+        start = time.perf_counter()
+        found: list[list[Hypothesis]] = [nbest for src in sources for nbest in search(ways[name], src, config)]
+        seconds = time.perf_counter() - start  # the search ends with its words on the host
+        outputs[name] = [nbest[0].ids for nbest in found]
+        return seconds
+
+    with torch.cuda.device(on) if on.type == "cuda" else nullcontext():
+        for name in ways:
+            run(name)  # not timed: memory, kernels
+        for name in ways:
+            same = sum(a == b for a, b in zip(outputs["plain"], outputs[name], strict=True))
+            print(f"{name}: {same} of {len(outputs[name])} outputs are those of the plain step")
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(runs):
+            for name, seconds in times.items():
+                seconds.append(run(name))
+        for name, seconds in times.items():
+            tokens, took = sum(len(ids) + 1 for ids in outputs[name]), statistics.median(seconds)
+            rates = f"{tokens / took:,.0f} output tokens/s, {len(outputs[name]) / took:,.1f} sentences/s"
+            idle = idle_share(partial(run, name))
+            print(f"{name}: {rates}, " + ("no GPU" if idle is None else f"the GPU idle for {idle:.1%} of the time"))
+
+
+if __name__ == "__main__":
+    main()
