@@ -35,7 +35,7 @@ from nmtkit.model.attention import attend_together
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.presets import PRESETS
-from nmtkit.model.transformer import Memory, Transformer
+from nmtkit.model.transformer import Memory, Transformer, log_probs_of
 from nmtkit.text import read_lines
 from nmtkit.vocab import EOS, PAD, SPECIALS
 
@@ -98,14 +98,14 @@ class StaticState:
         self.origins.index_copy_(0, self.places, came_from)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Logits of the rows."""
+        """Log-probabilities of the rows."""
         if self.length == self.caches[0][0][0].size(0):
             self._grow()
         self.tokens.index_copy_(0, self.places, tokens)
         self.position.fill_(self.length)
-        logits = self._computed(room=(self.length // BLOCK + 1) * BLOCK, odd=self.length % 2)
+        log_probs = self._computed(room=(self.length // BLOCK + 1) * BLOCK, odd=self.length % 2)
         self.length += 1
-        return logits.index_select(0, self.places)
+        return log_probs.index_select(0, self.places)
 
     def _computed(self, room: int, odd: int) -> Tensor:
         if not self.decoder.graphs:
@@ -120,9 +120,9 @@ class StaticState:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 self.recorded[room, odd] = graph, self.decoder.compute(self, room, odd)
-        graph, logits = self.recorded[room, odd]
+        graph, log_probs = self.recorded[room, odd]
         graph.replay()
-        return logits
+        return log_probs
 
 
 class StaticDecoder:
@@ -149,7 +149,7 @@ class StaticDecoder:
         return state.step(tokens)
 
     def compute(self, state: StaticState, room: int, odd: int) -> Tensor:
-        """One position of all places: (N, W). Reads and writes the state's memory, and nothing of the host's."""
+        """Log-probabilities (N, W) of a step of all places, from and to the state's memory, nothing of the host's."""
         model = self.model
         positions = model.target_positions(0, room).index_select(0, state.position)
         x = model.target_embedding(state.tokens) * model.config.d_model**0.5 + positions
@@ -161,7 +161,7 @@ class StaticDecoder:
             x = layer.around_self_attention(x, attend_to_target)
             x = layer.around_cross_attention(x, partial(self._attend_to_source, layer, state, number))
             x = layer.around_feed_forward(x, layer.feed_forward)
-        return model.project(model.decoder_norm(x))
+        return log_probs_of(model.project(model.decoder_norm(x)))
 
     def _attend_to_target(
         self,

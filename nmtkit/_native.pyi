@@ -39,8 +39,8 @@ def encode(
 def reorder(search: Search, origins: int, rows: int) -> None:
     """Row i goes on from row origins[i], int64. IndexError where there is no such row."""
 
-def step(search: Search, tokens: int, rows: int, position: int, logits: int, threads: int) -> None:
-    """Feed tokens (R,), int64, at a position whose encoding is (D,); the next ones' logits go into (R, W). IndexError for
+def step(search: Search, tokens: int, rows: int, position: int, log_probs: int, threads: int) -> None:
+    """Feed tokens (R,), int64, at a position whose encoding is (D,); the log-probabilities of the next ones go into (R, W). IndexError for
     other tokens than the W, or more or fewer than the search has rows."""
 
 def log_softmax(x: int, rows: int, width: int, threads: int) -> None:

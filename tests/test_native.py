@@ -253,8 +253,8 @@ def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
         for origins in ([0, 0, 1, 2, 2, 2], [1, 0, 2, 5, 3], [4]):
             state.reorder(torch.tensor(origins))
             states.append(each.step(torch.arange(len(origins)) + 5, state).clone())  # the next one writes over it
-    for expected, logits in zip(states[:3], states[3:], strict=True):
-        assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+    for expected, log_probs in zip(states[:3], states[3:], strict=True):
+        assert_close(log_probs, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

@@ -12,9 +12,9 @@ from nmtkit.vocab import BOS
 
 
 def decode_anew(model: Transformer, memory: Memory, prefixes: Tensor, sentences: Tensor) -> Tensor:
-    """Logits (R, W) after the prefixes (R, T) of outputs for these sentences (R,), without any cache."""
+    """Log-probabilities (R, W) after the prefixes (R, T) of outputs for these sentences (R,), without any cache."""
     repeated = Memory(memory.values[sentences], memory.mask[sentences])
-    return model.project(model.decode(prefixes, repeated)[:, -1])
+    return model.project(model.decode(prefixes, repeated)[:, -1]).log_softmax(-1, torch.float32)
 
 
 @variants
@@ -26,9 +26,9 @@ def test_steps_equal_decoding_anew(changes: dict[str, Any]) -> None:
         state = model.start(memory)
         prefixes = torch.full((3, 1), BOS)
         for length in range(1, 20):  # the cache grows on the way
-            logits = model.step(prefixes[:, -1], state)
+            log_probs = model.step(prefixes[:, -1], state)
             assert state.length == length
-            assert_close(logits, decode_anew(model, memory, prefixes, torch.arange(3)))
+            assert_close(log_probs, decode_anew(model, memory, prefixes, torch.arange(3)))
             prefixes = torch.cat((prefixes, torch.randint(BOS, W, (3, 1), generator=random)), dim=1)
 
 
@@ -50,8 +50,8 @@ def test_steps_equal_decoding_anew_whatever_rows_come_and_go(changes: dict[str, 
             [0, 0, 2, 2],
             [0, 0, 0, 1],
         ):
-            logits = model.step(prefixes[:, -1], state)
-            assert_close(logits, decode_anew(model, memory, prefixes, owners))
+            log_probs = model.step(prefixes[:, -1], state)
+            assert_close(log_probs, decode_anew(model, memory, prefixes, owners))
             origins = torch.cat([drawn((owners == n).nonzero()[:, 0], counts[n], random) for n in range(4)])
             state.reorder(origins)
             owners = owners[origins]
@@ -68,13 +68,13 @@ def test_a_long_output_goes_on_from_other_rows_at_any_step() -> None:
         state = model.start(memory)
         prefixes = torch.full((2, 1), BOS)
         for length in range(1, 40):  # where the caches grow, some have just been moved and others not
-            logits = model.step(prefixes[:, -1], state)
-            owners = torch.arange(2).repeat_interleave(len(logits) // 2)
-            assert_close(logits, decode_anew(model, memory, prefixes, owners))
-            origins = torch.arange(len(logits))
+            log_probs = model.step(prefixes[:, -1], state)
+            owners = torch.arange(2).repeat_interleave(len(log_probs) // 2)
+            assert_close(log_probs, decode_anew(model, memory, prefixes, owners))
+            origins = torch.arange(len(log_probs))
             if length in (1, 3, 16, 17, 20, 36):
-                own = drawn(torch.arange(len(logits) // 2), 3, random)
-                origins = torch.cat([own, own + len(logits) // 2])
+                own = drawn(torch.arange(len(log_probs) // 2), 3, random)
+                origins = torch.cat([own, own + len(log_probs) // 2])
             state.reorder(origins)
             new = torch.randint(BOS, W, (origins.numel(), 1), generator=random)
             prefixes = torch.cat((prefixes[origins], new), dim=1)

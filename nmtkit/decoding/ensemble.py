@@ -44,9 +44,8 @@ class Ensemble:
 
     def __call__(self, src: Tensor, tgt_in: Tensor) -> Tensor:
         """Log-probabilities (B, T, W) for src (B, S) and tgt_in (B, T)."""
-        return _mean([model(src, tgt_in) for model in self.models])
+        return _mean([model(src, tgt_in).log_softmax(-1, torch.float32) for model in self.models])
 
 
-def _mean(logits: list[Tensor]) -> Tensor:
-    log_probs = torch.stack([own.log_softmax(-1, torch.float32) for own in logits])
-    return log_probs.logsumexp(0) - math.log(len(logits))
+def _mean(log_probs: list[Tensor]) -> Tensor:
+    return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))

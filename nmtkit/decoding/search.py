@@ -32,7 +32,6 @@ from nmtkit.decoding.constraints import Constrained
 from nmtkit.decoding.rules import Demands, rules_of
 from nmtkit.decoding.strategies import Best, DiverseBest, Frontier, Sampled, Strategy
 from nmtkit.errors import UserError
-from nmtkit.model import native
 from nmtkit.vocab import BOS, EOS, PAD
 
 
@@ -49,7 +48,7 @@ class SearchModel(Protocol):
         """
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """Feed tokens (R,) and get logits, or log-probabilities, (R, W) of the next ones, which may be written over."""
+        """Feed tokens (R,) and get log-probabilities (R, W) of the next ones, in fp32, which may be written over."""
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,11 @@ class _Beam:
             return torch.full_like(self.rows, BOS)
         return self.tokens[:, :, -1].flatten()[self.rows]
 
-    def extend(self, logits: Tensor) -> None:
-        """Take the chosen candidates of the next token, given logits (R, W)."""
+    def extend(self, log_probs: Tensor) -> None:
+        """Take the chosen candidates of the next token, given log-probabilities (R, W)."""
         b, P = self.log_probs.shape
         frontier = Frontier(self.log_probs, self.vacant, self.rows, self.sentences, self.tokens)
-        choice = self.strategy.choose(self._allowed(_log_probs(logits), frontier), frontier)
+        choice = self.strategy.choose(self._allowed(log_probs, frontier), frontier)
         c = choice.tokens.size(1)
         origin = choice.index.div(c, rounding_mode="floor")  # (b, P), as are all that follow
         row_of_place = (self.open.cumsum(0) - 1).clamp_min_(0).view(b, P)
@@ -227,16 +226,6 @@ class _Beam:
 def _rows(numbers: Tensor, *columns: Tensor) -> list[Tensor]:
     """Rows of each of these; not by column[numbers]: it wakes torch's threads, which then spin beside the next step."""
     return [column.index_select(0, numbers) for column in columns]
-
-
-def _log_probs(logits: Tensor) -> Tensor:
-    """log softmax of logits (R, W) in fp32, in their own memory if they are: fresh memory for a large vocabulary takes
-    longer than the softmax."""
-    if logits.dtype != torch.float32:
-        return logits.log_softmax(-1, torch.float32)
-    if native.takes(logits):
-        return native.log_softmax_(logits)
-    return torch.log_softmax(logits, -1, out=logits)
 
 
 def length_penalties(config: SearchConfig, most: int) -> Tensor:

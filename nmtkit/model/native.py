@@ -98,7 +98,7 @@ class NativeState:
 
     def __init__(self, search: "_native.Search", model: "NativeTransformer") -> None:
         self.search, self.length = search, 0
-        self.logits = torch.empty(0)  # of the last step: fresh memory would cost more than the softmax of what is in it
+        self.log_probs = torch.empty(0)  # of the last step: fresh memory would cost more than the softmax in it
         self._model = model  # which the search points into
 
     def reorder(self, origins: Tensor) -> None:
@@ -158,22 +158,22 @@ class NativeTransformer:
         return memory
 
     def step(self, tokens: Tensor, state: NativeState) -> Tensor:
-        """As `Transformer.step`; the logits are there until the next step. IndexError for ids and rows that are not."""
+        """As `Transformer.step`; they are there until the next step. IndexError for ids and rows that are not."""
         tokens = tokens.contiguous()
         position = self._target_positions(state.length, 1).float()
-        if state.logits.size(0) < tokens.numel():
-            state.logits = torch.empty(tokens.numel(), self._vocabulary)
-        logits = state.logits[: tokens.numel()]
+        if state.log_probs.size(0) < tokens.numel():
+            state.log_probs = torch.empty(tokens.numel(), self._vocabulary)
+        log_probs = state.log_probs[: tokens.numel()]
         _native.step(
             state.search,
             tokens.data_ptr(),
             tokens.numel(),
             position.data_ptr(),
-            logits.data_ptr(),
+            log_probs.data_ptr(),
             torch.get_num_threads(),
         )
         state.length += 1
-        return logits
+        return log_probs
 
 
 def _address(tensor: Tensor | None) -> int:

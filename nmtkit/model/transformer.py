@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from nmtkit.model import native
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
@@ -171,12 +172,12 @@ class Transformer(nn.Module):
         return DecoderState(layers, bias[:, None, None, :].repeat(1, self.config.heads, 1, 1))
 
     def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed one token to each row: tokens (R,) to logits (R, W) for the next; advances `state`."""
+        """Feed one token to each row: tokens (R,) to log-probabilities (R, W) of the next; advances `state`."""
         x = self._embed(tokens, self.target_embedding, self.target_positions(state.length, 1))
         for number, layer in enumerate(cast(list[DecoderLayer], self.decoder)):
             x = layer.step(x, state, number)
         state.advance()
-        return self.project(self.decoder_norm(x))
+        return log_probs_of(self.project(self.decoder_norm(x)))
 
     def attention_weights(self, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
         """The weights of every layer and head for src (B, S) and tgt_in (B, T), by the explicit path."""
@@ -194,6 +195,16 @@ class Transformer(nn.Module):
         """ids (…) to √D · embedding + position, dropped out (§3.4, §3.5, §5.4): (…, D)."""
         scaled = embedding(ids) * self.config.d_model**0.5
         return cast(Tensor, self.dropout(scaled + positions))
+
+
+def log_probs_of(logits: Tensor) -> Tensor:
+    """log softmax of logits (R, W) in fp32, in their own memory if they are: fresh memory for a large vocabulary takes
+    longer than the softmax."""
+    if logits.dtype != torch.float32:
+        return logits.log_softmax(-1, torch.float32)
+    if native.takes(logits):
+        return native.log_softmax_(logits)
+    return torch.log_softmax(logits, -1, out=logits)
 
 
 def _positions(config: ModelConfig) -> nn.Module:

@@ -184,19 +184,21 @@ PyObject* reorder(PyObject*, PyObject* args) {
 
 PyObject* step(PyObject*, PyObject* args) {
   PyObject* capsule;
-  Address tokens, position, logits;
+  Address tokens, position, log_probs;
   int rows, threads;
-  if (!PyArg_ParseTuple(args, "OKiKKi", &capsule, &tokens, &rows, &position, &logits, &threads)) return nullptr;
+  if (!PyArg_ParseTuple(args, "OKiKKi", &capsule, &tokens, &rows, &position, &log_probs, &threads)) return nullptr;
   Search* search = held<Search>(capsule);
   if (!search) return nullptr;
   return none_if(
-      unlocked([&] { search->step(at<int64_t>(tokens), rows, at<float>(position), at<float>(logits), threads); }));
+      unlocked([&] { search->step(at<int64_t>(tokens), rows, at<float>(position), at<float>(log_probs), threads); }));
 }
 
-// Call work(row) for n rows.
+// Call work(row) for n rows of a width.
 template <class Work>
-PyObject* for_rows(int n, int threads, Work work) {
+PyObject* for_rows(int n, int width, int threads, Work work) {
+  constexpr size_t kWorth = 1 << 16;  // numbers that a thread takes less time for than to start
   return none_if(unlocked([&] {
+    if (static_cast<size_t>(n) * width < kWorth) threads = 1;
     const Blocks blocks(n, threads);
     share_out(blocks.count(), threads, [&](int block, int) {
       for (int row = blocks.begin(block); row < blocks.end(block); ++row) work(static_cast<size_t>(row));
@@ -208,14 +210,14 @@ PyObject* log_softmax(PyObject*, PyObject* args) {
   Address x;
   int rows, width, threads;
   if (!PyArg_ParseTuple(args, "Kiii", &x, &rows, &width, &threads)) return nullptr;
-  return for_rows(rows, threads, [&](size_t row) { nmtkit::log_softmax(at<float>(x) + row * width, width); });
+  return for_rows(rows, width, threads, [&](size_t row) { nmtkit::log_softmax(at<float>(x) + row * width, width); });
 }
 
 PyObject* best(PyObject*, PyObject* args) {
   Address scores, values, columns;
   int rows, width, count, threads;
   if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &count, &values, &columns, &threads)) return nullptr;
-  return for_rows(rows, threads, [&](size_t row) {
+  return for_rows(rows, width, threads, [&](size_t row) {
     nmtkit::best(at<float>(scores) + row * width, width, count, at<float>(values) + row * count,
                  at<int64_t>(columns) + row * count);
   });

@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "choice.h"
 #include "matrix.h"
 #include "memory.h"
 
@@ -274,9 +275,9 @@ class Search {
     for (auto& column : places_) move(column);
   }
 
-  // Feed a token to each row; `position` (D) is that of all of them, `logits` (R, W) those of the next tokens.
+  // Feed a token to each row; `position` (D) is that of all of them, `log_probs` (R, W) those of the next tokens.
   // Throws std::out_of_range, std::bad_alloc.
-  void step(const int64_t* tokens, int R, const float* position, float* logits, int threads) {
+  void step(const int64_t* tokens, int R, const float* position, float* log_probs, int threads) {
     if (R != rows()) throw std::out_of_range("a token is needed for each row");
     check(tokens, R, model_.output->rows(), "token");
     past_.push_back(room(R, model_.decoder.size()));
@@ -288,9 +289,9 @@ class Search {
       const int from = blocks.begin(block);
       const int n = blocks.end(block) - from;
       if (model_.short_pairs())
-        decode<Bf16>(tokens, position, from, n, logits, scratch_[thread]);
+        decode<Bf16>(tokens, position, from, n, log_probs, scratch_[thread]);
       else
-        decode<float>(tokens, position, from, n, logits, scratch_[thread]);
+        decode<float>(tokens, position, from, n, log_probs, scratch_[thread]);
     });
   }
 
@@ -352,7 +353,7 @@ class Search {
   }
 
   template <class Kept>
-  void decode(const int64_t* tokens, const float* position, int from, int n, float* logits, Scratch& s) {
+  void decode(const int64_t* tokens, const float* position, int from, int n, float* log_probs, Scratch& s) {
     const int T = static_cast<int>(past_.size()), K = model_.key_width(), P = model_.pair_width();
     const size_t layers = model_.decoder.size();
     float* x = s.x.data();
@@ -393,7 +394,10 @@ class Search {
       residual(model_, layer.norms[2], x, n, s, [&](const float* in) { feed_forward(layer.feed_forward, in, n, s); });
     }
     finish(model_.decoder_norm, x, n);
-    model_.output->multiply(x, n, logits + static_cast<size_t>(from) * model_.output->rows(), s.rounded);
+    const int W = model_.output->rows();
+    float* out = log_probs + static_cast<size_t>(from) * W;
+    model_.output->multiply(x, n, out, s.rounded);
+    for (int i = 0; i < n; ++i) log_softmax(out + static_cast<size_t>(i) * W, W);
   }
 
   void finish(const Norm& norm, float* x, int n) const {
