@@ -117,7 +117,8 @@ def test_the_run_is_the_same_on_any_number_of_ranks(ranks: int, runs: dict[int, 
             numbers = numbers_of(row)
             assert numbers.keys() == numbers_of(other).keys()
             for name, value in numbers.items():
-                assert value == pytest.approx(other[name], rel=1e-3), name
+                rounding = 1e-2 if name == "gradient_norm" else 1e-3  # the nearer a gradient is to 0, the more it shows
+                assert value == pytest.approx(other[name], rel=rounding), name
 
 
 @pytest.mark.slow
