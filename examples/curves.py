@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 import click
 
-from nmtkit.cli.options import command
+from nmtkit.cli.command import command
 from nmtkit.errors import UserError
 from nmtkit.staging import staged_file
 from nmtkit.text import read_raw_lines

@@ -29,7 +29,8 @@ FLOORS: list[list[str]] = [
     ["checkpoint"],
     ["decoding"],
     ["averaging", "exporting", "preprocessing", "serving", "training"],
-    ["cli.options"],
+    ["cli.config_file", "cli.options"],
+    ["cli.command"],
     ["cli.average", "cli.export", "cli.generate", "cli.preprocess", "cli.score", "cli.train", "__init__"],
 ]
 

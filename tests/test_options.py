@@ -18,7 +18,8 @@ import pytest
 from patience import PATIENCE
 
 import nmtkit
-from nmtkit.cli.options import Choice, Terminated, command, given, options, refuse_idle
+from nmtkit.cli.command import Terminated, command
+from nmtkit.cli.options import Choice, given, options, refuse_idle
 from nmtkit.config import Config, option
 from nmtkit.errors import RunError, UserError
 
@@ -357,7 +358,7 @@ def test_an_error_of_ours_keeps_its_traceback() -> None:
 
 SCRIPT = """
 import sys, time
-from nmtkit.cli.options import command
+from nmtkit.cli.command import command
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 

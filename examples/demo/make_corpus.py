@@ -24,7 +24,8 @@ from typing import TypeVar
 
 import click
 
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 
 T = TypeVar("T")
 Verb = tuple[str, str, str]  # base, third person, past

@@ -16,7 +16,8 @@ from pathlib import Path
 import click
 from trees import ROOT, Tree, read_trees
 
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
 
 DELETED = {ROOT, ",", ":", "``", "''", "."}

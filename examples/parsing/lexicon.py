@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 from trees import Leaf, read_trees
 
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.text import read_lines
 
 Lexicon = Mapping[str, Sequence[str]]  # the tags of each word and class, frequent ones first

@@ -15,7 +15,8 @@ from lexicon import model_words, read_lexicon
 from restore import restore
 from trees import linearize, read_trees
 
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.errors import RunError
 from nmtkit.staging import staged_file
 

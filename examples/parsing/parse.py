@@ -18,7 +18,8 @@ from restore import best_fitting, restore
 from trees import Tree, linearize
 
 from nmtkit import Translator
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.decoding.config import SearchConfig
 
 BEAM = 21

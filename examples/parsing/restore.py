@@ -16,7 +16,8 @@ import click
 from lexicon import Lexicon, read_lexicon, tags_of
 from trees import ANY_LABEL, ANY_TAG, TRACE, Leaf, Tree, TreeBuilder, bare, linearize
 
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
 from nmtkit.text import read_lines
 

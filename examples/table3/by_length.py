@@ -13,7 +13,8 @@ from typing import NamedTuple
 import click
 
 from nmtkit import Translator
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.scoring import bleu
 from nmtkit.errors import UserError

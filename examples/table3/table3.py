@@ -11,7 +11,8 @@ import click
 from variations import ROWS, Row
 
 from nmtkit.checkpoint import LAST, load_checkpoint
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.model.config import ModelConfig
 
 COLUMNS = [

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import click
 
-from nmtkit.cli.options import command
+from nmtkit.cli.command import command
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS

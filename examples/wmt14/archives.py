@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import click
 
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
 
 BLOCK = 1 << 20

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import click
 
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
 from nmtkit.staging import staged_file
 from nmtkit.text import read_lines, read_raw_lines

@@ -10,7 +10,8 @@ import paper
 import torch
 
 from nmtkit.checkpoint import LAST, read_progress
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 from nmtkit.model.flops import rates_of, table2_flops
 
 _ROW = "{:<60} {:>16} {:>10}"

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import click
 
-from nmtkit.cli.options import PathName, command
+from nmtkit.cli.command import command
+from nmtkit.cli.options import PathName
 
 FOREIGN = ("de", "fr")
 PAIRS = 400  # of each training corpus

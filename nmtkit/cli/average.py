@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import click
 
-from nmtkit.cli.options import ConfigOption, PathName, command, options
+from nmtkit.cli.command import command
+from nmtkit.cli.options import ConfigOption, PathName, options
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger

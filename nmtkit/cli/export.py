@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from nmtkit.cli.options import Choice, ConfigOption, PathName, command, options, refuse_idle
+from nmtkit.cli.command import command
+from nmtkit.cli.options import Choice, ConfigOption, PathName, options, refuse_idle
 from nmtkit.errors import UserError
 from nmtkit.exporting.config import ExportConfig
 from nmtkit.log import LogConfig, configure, logger

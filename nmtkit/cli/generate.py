@@ -14,16 +14,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from nmtkit.cli.options import (
-    ConfigOption,
-    PathName,
-    abandon,
-    command,
-    given,
-    options,
-    reads_terminal,
-    refuse_idle,
-)
+from nmtkit.cli.command import abandon, command
+from nmtkit.cli.options import ConfigOption, PathName, given, options, reads_terminal, refuse_idle
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import (
     EngineConfig,

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from nmtkit.cli.options import command, options, refuse_idle
+from nmtkit.cli.command import command
+from nmtkit.cli.options import options, refuse_idle
 from nmtkit.config import flag
 from nmtkit.log import LogConfig, configure
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from nmtkit.cli.options import ConfigOption, PathName, command, options, reads_terminal
+from nmtkit.cli.command import command
+from nmtkit.cli.options import ConfigOption, PathName, options, reads_terminal
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.text import decode_line, read_lines, read_raw_stdin

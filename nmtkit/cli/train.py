@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.options import Choice, ConfigOption, PathName, command, given, in_file, options, refuse_idle
+from nmtkit.cli.command import command
+from nmtkit.cli.options import Choice, ConfigOption, PathName, given, in_file, options, refuse_idle
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS

@@ -1,0 +1,80 @@
+"""`--config FILE`: options from a TOML or JSON file, converted and checked as those on the command line are."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nmtkit.config import flag
+from nmtkit.errors import UserError
+from nmtkit.wording import did_you_mean
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_NOT_IN_A_FILE = ("config", "version")
+
+
+def read_config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    """Make the values of `--config FILE` the command's defaults, so that the command line wins."""
+    if path is None:
+        return
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # as some editors begin a file with the mark of its encoding
+        is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # as no TOML does
+        values = json.loads(text) if is_json else tomllib.loads(text)
+    except OSError as error:
+        raise UserError(f"--config {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--config {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"--config {path}: a table of options is expected")
+    known = {parameter.name: parameter for parameter in context.command.params if parameter.name not in _NOT_IN_A_FILE}
+    defaults: dict[str, Any] = {}
+    for key, value in _options_in(values):
+        if key not in known:
+            near = did_you_mean(flag(key), [flag(str(name)) for name in known])
+            raise UserError(
+                f"--config {path}: {context.command.name} has no option {flag(key)} that a file can set.{near}"
+            )
+        if key in defaults:
+            raise UserError(f"--config {path}: {flag(key)} stands there twice")
+        defaults[key] = _as_on_command_line(known[key], value, path)
+    context.default_map = defaults
+
+
+def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The options of a config file, which may stand in tables, as a run's options.json has them; null is not given."""
+    for key, value in values.items():
+        for name, one in value.items() if isinstance(value, dict) else [(key, value)]:
+            if one is not None:
+                yield name.replace("-", "_"), one
+
+
+def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> Any:
+    """A value of a config file in the form that click converts and checks like one on the command line."""
+    if getattr(parameter, "multiple", False):
+        values = value if isinstance(value, list) else [value]
+    else:
+        values = [value]
+    switch = getattr(parameter, "is_flag", False)
+    for one in values:
+        if isinstance(one, bool) != switch or not isinstance(one, bool | int | float | str):
+            wanted = "true or false" if switch else "a number or a text"
+            found = json.dumps(one, default=str)  # TOML has dates
+            raise UserError(f"--config {path}: {flag(str(parameter.name))} takes {wanted}, not {found}")
+        if isinstance(one, str) and not is_text(one):
+            raise UserError(f"--config {path}: {flag(str(parameter.name))}: {json.dumps(one)} is no text")
+    if switch:
+        return value
+    return [str(one) for one in values] if getattr(parameter, "multiple", False) else str(value)
+
+
+def is_text(word: str) -> bool:
+    """Whether a file can be called so: with no NUL and no half of a surrogate pair, which Python has for odd bytes."""
+    return "\0" not in word and word.encode(errors="replace").decode() == word
