@@ -2,6 +2,7 @@
 
 import platform
 import re
+import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
@@ -13,7 +14,7 @@ assert VERSION
 # Inference in C++, once for each set of instructions. Where there is no compiler that takes it, nmtkit is installed
 # without.
 INSTRUCTIONS = {
-    "_native_avx2": ["avx2", "fma"],
+    "_native_avx2": ["avx2", "fma", "no-avx512f"],
     "_native_avx512": ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "fma"],
 }
 NATIVE = [
@@ -21,9 +22,11 @@ NATIVE = [
         f"nmtkit.{name}",
         ["nmtkit/native/module.cpp"],
         depends=[str(header.relative_to(HERE)) for header in sorted((HERE / "nmtkit/native").glob("*.h"))],
-        define_macros=[("NMTKIT_MODULE", name)],
+        define_macros=[("NMTKIT_MODULE", name), *([("NMTKIT_AVX512", None)] if "avx512f" in needed else [])],
         language="c++",
-        extra_compile_args=["-std=c++17", "-O3", *(f"-m{instructions}" for instructions in needed)],
+        extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", *(f"-m{each}" for each in needed)],
+        # each build calls its own functions, also where a program shares the symbols of all that it loads
+        extra_link_args=["-Wl,-Bsymbolic"] if sys.platform == "linux" else [],
         optional=True,
     )
     for name, needed in INSTRUCTIONS.items()

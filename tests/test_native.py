@@ -1,7 +1,10 @@
 """The search in C++: products against exact ones, and the whole against the model that trains."""
 
 import math
+import os
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,8 +69,10 @@ def test_eight_bits_give_the_exact_sums_of_rounded_numbers(rows: int, columns: i
     linear = NativeLinear(weight * scales, bias, eight_bits=True)
     for count in (*range(1, 14), 61):
         x = torch.randn(count, columns) * 10.0 ** torch.arange(count).remainder(5).unsqueeze(1)
-        level = x.abs().amax(1, keepdim=True) / LEVELS[build]
-        exact = ((x / level).round().double() @ weight.double().T) * level * scales.T + bias
+        peak = x.abs().amax(1, keepdim=True)
+        exact = ((x * (LEVELS[build] / peak)).round().double() @ weight.double().T) * (
+            peak / LEVELS[build]
+        ) * scales.T + bias
         assert_close(linear(x), exact.float(), rtol=1e-5, atol=1e-5)
 
 
@@ -125,7 +130,7 @@ def test_a_matrix_that_no_memory_can_hold_is_a_memory_error(build: str) -> None:
         import_module(f"nmtkit.{build}").matrix(0, 0, 1 << 20, 1 << 30, False)
 
 
-# What the search asks of logits ---------------------------------------------------------------------------------
+# What becomes of logits ---------------------------------------------------------------------------------
 
 
 @torch.inference_mode()
@@ -230,12 +235,13 @@ def test_languages_may_have_vocabularies_of_their_own() -> None:
     assert texts(search(packed(model), src, config)) == texts(search(model, src, config))
 
 
+@variants
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("config", CONFIGS[:2], ids=["greedy", "beam"])
 def test_a_sentence_becomes_the_same_to_the_last_bit_in_any_batch_with_any_number_of_threads(
-    precision: str, config: SearchConfig, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], precision: str, config: SearchConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, src = packed(make(), precision), sources(*LENGTHS)
+    model, src = packed(make(**changes), precision), sources(*LENGTHS)
     together = search(model, src, config)
     assert [search(model, row[row != PAD].unsqueeze(0), config)[0] for row in src] == together
     threads(monkeypatch, 3)
@@ -255,6 +261,29 @@ def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
             states.append(each.step(torch.arange(len(origins)) + 5, state).clone())  # the next one writes over it
     for expected, log_probs in zip(states[:3], states[3:], strict=True):
         assert_close(log_probs, expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_searches_that_become_larger_and_larger_keep_no_more_than_one_needs() -> None:
+    model = packed(make(d_model=64, d_ff=64, decoder_layers=6))
+    steps, most = 20, 2000
+
+    def run(rows: int) -> None:
+        state = model.start(model.encode(sources(3).expand(rows, -1)))
+        for _ in range(steps):
+            model.step(torch.full((rows,), 5), state)
+
+    run(most)
+    before = resident_bytes()
+    for rows in range(200, most, 150):
+        run(rows)
+    assert resident_bytes() - before < most * steps * 6 * (64 + 64) * 4  # keys and values of the largest, in fp32
+
+
+def resident_bytes() -> int:
+    """Memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

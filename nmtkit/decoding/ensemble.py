@@ -24,7 +24,7 @@ class EnsembleState:
 
 
 class Ensemble:
-    """Log of the mean of the models' probabilities, computed in fp32, where a single model has its logits."""
+    """Log of the mean of the models' probabilities, computed in fp32, where a single model has those of its own."""
 
     def __init__(self, models: Sequence[Transformer]) -> None:
         self.models = models

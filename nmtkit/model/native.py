@@ -6,7 +6,6 @@ windows of attention, and other number formats go torch's way.
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.vocab import PAD
 
@@ -26,8 +26,13 @@ BUILDS = ("_native_avx512", "_native_avx2")  # of nmtkit/native, the fastest fir
 def _load() -> ModuleType | None:
     """The first of the builds that has been compiled and that this CPU can run."""
     for name in BUILDS:
-        with suppress(ImportError):
+        try:
             return import_module(f"nmtkit.{name}")
+        except ModuleNotFoundError:
+            continue
+        except ImportError as error:
+            if "this CPU has no" not in str(error):  # as it says itself
+                logger.warning("nmtkit.%s cannot be loaded, install nmtkit again: %s", name, error)
     return None
 
 

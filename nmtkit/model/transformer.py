@@ -200,7 +200,7 @@ class Transformer(nn.Module):
 def log_probs_of(logits: Tensor) -> Tensor:
     """log softmax of logits (R, W) in fp32, in their own memory if they are: fresh memory for a large vocabulary takes
     longer than the softmax."""
-    if logits.dtype != torch.float32:
+    if logits.dtype != torch.float32 or logits.requires_grad:
         return logits.log_softmax(-1, torch.float32)
     if native.takes(logits):
         return native.log_softmax_(logits)

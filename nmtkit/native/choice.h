@@ -1,4 +1,4 @@
-// What the search asks of a step's logits: log-probabilities, and the best of them.
+// What becomes of a step's logits: log-probabilities, and the best of them.
 #pragma once
 
 #include "vectors.h"

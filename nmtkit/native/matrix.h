@@ -287,11 +287,14 @@ class Matrix {
   // The part of a panel that tile t of `count` asks for.
   Ahead ahead(int panel, int t, int count) const {
     if (panel == panels()) return {};
-    const int groups = (columns_ + kDepth - 1) / kDepth, bytes = kPanel * kDepth * (eight_bits_ ? 1 : 4);
-    const int lines = (bytes / Ahead::kLine + count - 1) / count;
+    const size_t columns = eight_bits_ ? groups() * 4 : columns_, bytes = kPanel * (eight_bits_ ? 1 : sizeof(float));
+    const int all = static_cast<int>(bytes) * kDepth / Ahead::kLine, each = (all + count - 1) / count;
+    const int lines = std::min(each, all - t * each);
+    if (lines <= 0) return {};
     const char* start = eight_bits_ ? reinterpret_cast<const char*>(bytes_.get())
                                     : reinterpret_cast<const char*>(floats_.get());
-    return {start + (static_cast<size_t>(panel) * bytes + static_cast<size_t>(t) * lines * Ahead::kLine) * groups, lines};
+    const size_t asked_for = columns / kDepth * t * each * Ahead::kLine;
+    return {start + panel * bytes * columns + asked_for, lines};
   }
 
   // The tile of m rows, M at most.

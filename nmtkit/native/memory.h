@@ -10,15 +10,16 @@
 
 namespace nmtkit {
 
-// Pieces that no search has at the moment. Threads may share it.
+struct Piece {
+  size_t size = 0;
+  std::unique_ptr<std::byte[]> memory;
+};
+
+// What the last search left, and nothing of those before: so it never holds more than one search needed. Threads may
+// share it.
 class Spare {
  public:
-  struct Piece {
-    size_t size = 0;
-    std::unique_ptr<std::byte[]> memory;
-  };
-
-  // One of at least so many bytes. Throws std::bad_alloc.
+  // A piece of at least so many bytes. Throws std::bad_alloc.
   Piece take(size_t bytes) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -30,21 +31,23 @@ class Spare {
         return piece;
       }
     }
-    const size_t size = std::max(bytes, kPiece);
-    return {size, std::unique_ptr<std::byte[]>(new std::byte[size])};
-  }
-
-  // What there is no room to note is freed.
-  void give_back(Piece piece) noexcept {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    size_t size = kLeast;  // a power of 2, so that it serves a somewhat larger search as well
+    while (size < bytes) size *= 2;
     try {
-      pieces_.push_back(std::move(piece));
+      return {size, std::unique_ptr<std::byte[]>(new std::byte[size])};
     } catch (const std::bad_alloc&) {
+      give_back({});  // what lies here unused may be what is missing
+      return {bytes, std::unique_ptr<std::byte[]>(new std::byte[bytes])};
     }
   }
 
+  void give_back(std::vector<Piece> pieces) noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pieces_ = std::move(pieces);
+  }
+
  private:
-  static constexpr size_t kPiece = size_t{4} << 20;
+  static constexpr size_t kLeast = size_t{4} << 20;
 
   std::mutex mutex_;
   std::vector<Piece> pieces_;
@@ -53,19 +56,17 @@ class Spare {
 // The memory of one search, which goes back all at once.
 class Arena {
  public:
-  explicit Arena(Spare& spare) : spare_(spare) {}
+  explicit Arena(std::shared_ptr<Spare> spare) : spare_(std::move(spare)) {}
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
-  ~Arena() {
-    for (auto& piece : pieces_) spare_.give_back(std::move(piece));
-  }
+  ~Arena() { spare_->give_back(std::move(pieces_)); }
 
   // So many bytes, aligned for vectors; what is in them is not known. Throws std::bad_alloc.
   void* take(size_t bytes) {
     bytes = (bytes + kAligned - 1) / kAligned * kAligned;
     if (pieces_.empty() || pieces_.back().size - used_ < bytes) {
       pieces_.reserve(pieces_.size() + 1);
-      pieces_.push_back(spare_.take(bytes + kAligned));
+      pieces_.push_back(spare_->take(bytes + kAligned));
       void* start = pieces_.back().memory.get();
       size_t size = pieces_.back().size;
       std::align(kAligned, bytes, start, size);
@@ -79,8 +80,8 @@ class Arena {
  private:
   static constexpr size_t kAligned = 64;
 
-  Spare& spare_;
-  std::vector<Spare::Piece> pieces_;
+  std::shared_ptr<Spare> spare_;  // which may outlive the model
+  std::vector<Piece> pieces_;
   size_t used_ = 0;  // of the last one
 };
 

@@ -84,7 +84,8 @@ PyObject* multiply(PyObject*, PyObject* args) {
   return none_if(unlocked([&] {
     const Blocks blocks(rows, threads);
     std::vector<Rounded> rounded(std::max(1, std::min(threads, blocks.count())));
-    for (auto& each : rounded) each.x.resize(static_cast<size_t>(blocks.largest()) * matrix->columns());
+    if (matrix->eight_bits())
+      for (auto& each : rounded) each.reserve(blocks.largest(), matrix->columns());
     share_out(blocks.count(), threads, [&](int block, int thread) {
       const int from = blocks.begin(block);
       matrix->multiply(at<float>(x) + static_cast<size_t>(from) * matrix->columns(), blocks.end(block) - from,

@@ -59,7 +59,7 @@ struct Model {
   std::vector<DecoderLayer> decoder;
   Norm encoder_norm, decoder_norm;  // of pre-norm
   const Matrix* output;
-  mutable Spare spare;
+  const std::shared_ptr<Spare> spare = std::make_shared<Spare>();
 
   // Whether keys and values are kept in 16 bits: they are what attention waits for, and of 8-bit products anyway.
   bool short_pairs() const { return output->eight_bits(); }
@@ -252,7 +252,7 @@ class Search {
       if (starts_[b + 1] - starts_[groups.back()] > kBlock) groups.push_back(b);
     groups.push_back(sentences);
     const int count = static_cast<int>(groups.size()) - 1;
-    prepare(std::min(threads, count), std::min(std::max(kBlock, longest_), starts_.back()));
+    prepare(std::min(threads, count), std::min(std::max(kBlock, longest_), starts_.back()), 0);
     share_out(count, threads, [&](int group, int thread) {
       if (model_.short_pairs())
         encode<Bf16>(groups[group], groups[group + 1], positions, scratch_[thread]);
@@ -266,13 +266,16 @@ class Search {
   // Row i goes on from row origins[i]; the rows of a sentence stay together. Throws std::out_of_range, std::bad_alloc.
   void reorder(const int64_t* origins, int rows) {
     check(origins, rows, this->rows(), "row");
-    const auto move = [&](std::vector<int32_t>& column) {
-      std::vector<int32_t> moved(rows);
-      for (int i = 0; i < rows; ++i) moved[i] = column[origins[i]];
-      column = std::move(moved);
+    const auto moved = [&](const std::vector<int32_t>& column) {
+      std::vector<int32_t> found(rows);
+      for (int i = 0; i < rows; ++i) found[i] = column[origins[i]];
+      return found;
     };
-    move(owners_);
-    for (auto& column : places_) move(column);
+    auto owners = moved(owners_);
+    std::vector<std::vector<int32_t>> places;
+    for (const auto& column : places_) places.push_back(moved(column));
+    owners_ = std::move(owners);
+    places_ = std::move(places);
   }
 
   // Feed a token to each row; `position` (D) is that of all of them, `log_probs` (R, W) those of the next tokens.
@@ -280,11 +283,14 @@ class Search {
   void step(const int64_t* tokens, int R, const float* position, float* log_probs, int threads) {
     if (R != rows()) throw std::out_of_range("a token is needed for each row");
     check(tokens, R, model_.output->rows(), "token");
-    past_.push_back(room(R, model_.decoder.size()));
-    places_.emplace_back(R);
-    std::iota(places_.back().begin(), places_.back().end(), 0);
     const Blocks blocks(R, threads);
-    prepare(std::min(threads, blocks.count()), blocks.largest());
+    prepare(std::min(threads, blocks.count()), blocks.largest(), static_cast<int>(past_.size()) + 1);
+    std::vector<int32_t> here(R);
+    std::iota(here.begin(), here.end(), 0);
+    past_.reserve(past_.size() + 1);
+    places_.reserve(places_.size() + 1);
+    past_.push_back(room(R, model_.decoder.size()));  // the last that may throw
+    places_.push_back(std::move(here));
     share_out(blocks.count(), threads, [&](int block, int thread) {
       const int from = blocks.begin(block);
       const int n = blocks.end(block) - from;
@@ -308,10 +314,10 @@ class Search {
     return arena_.take(tokens * layers * model_.pair_width() * number);
   }
 
-  // Memory for so many threads that have at most so many rows each. Throws std::bad_alloc.
-  void prepare(int threads, int rows) {
+  // Memory for so many threads that have at most so many rows each, after so many steps. Throws std::bad_alloc.
+  void prepare(int threads, int rows, int steps) {
     scratch_.resize(std::max<size_t>(scratch_.size(), std::max(threads, 1)));
-    const int longest = std::max(longest_, static_cast<int>(past_.size()));
+    const int longest = std::max(longest_, steps);
     for (int thread = 0; thread < std::max(threads, 1); ++thread) scratch_[thread].reserve(model_, rows, longest);
   }
 

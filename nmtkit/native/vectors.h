@@ -11,7 +11,7 @@ struct Bf16 {
 
 }  // namespace nmtkit
 
-#ifdef __AVX512VNNI__
+#ifdef NMTKIT_AVX512
 #include "avx512.h"
 #else
 #include "avx2.h"
@@ -40,6 +40,7 @@ inline void store_some(float* to, Floats x, int n) { n == kLanes ? store(to, x) 
 
 // The nearest numbers in 16 bits, of two as near the even one.
 inline void store_some(Bf16* to, Floats x, int n) {
+  if (any_nan(x)) x = every(std::numeric_limits<float>::quiet_NaN());  // rounding up would make a number of some
   const Integers odd = both(shifted_right<16>(bits(x)), every(1));
   store_words(to, shifted_right<16>(plus(plus(bits(x), every(0x7fff)), odd)), n);
 }
