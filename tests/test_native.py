@@ -29,9 +29,14 @@ LEVELS = {"_native_avx2": 63, "_native_avx512": 127}  # of an input in 8 bits, t
 
 @pytest.fixture(autouse=True, params=BUILDS)
 def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every build that this CPU can run."""
+    """Every build that this CPU can run; one that is there but broken fails."""
     name: str = request.param
-    monkeypatch.setattr(native, "_native", pytest.importorskip(f"nmtkit.{name}", exc_type=ImportError))
+    try:
+        monkeypatch.setattr(native, "_native", import_module(f"nmtkit.{name}"))
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) or "this CPU has no" in str(error):
+            pytest.skip(str(error))
+        raise
     return name
 
 
