@@ -57,8 +57,7 @@ class Frontier:
         if x.size(0) == b * P:
             return x.view(b, P, -1)
         placed = x.new_full((b * P, x.size(1)), missing)
-        placed[self.rows] = x
-        return placed.view(b, P, -1)
+        return placed.index_copy_(0, self.rows, x).view(b, P, -1)
 
     def totals(self, steps: Tensor) -> Tensor:
         """(b, P, c) log P of hypotheses with candidates whose own log-probabilities are steps (R, c)."""
