@@ -43,6 +43,20 @@ def step(search: Search, tokens: int, rows: int, position: int, log_probs: int, 
     """Feed tokens (R,), int64, at a position whose encoding is (D,); the log-probabilities of the next ones go into (R, W). IndexError for
     other tokens than the W, or more or fewer than the search has rows."""
 
+def best_step(
+    search: Search,
+    tokens: int,
+    rows: int,
+    position: int,
+    never: tuple[int, ...],
+    count: int,
+    log_probs: int,
+    best_tokens: int,
+    threads: int,
+) -> None:
+    """As `step`, and of the next tokens but those in `never` the `count` best, with their log-probabilities (R, count), the
+    tokens int64. IndexError for a count beyond W, too."""
+
 def log_softmax(x: int, rows: int, width: int, threads: int) -> None:
     """In place, of each row of x (n, W)."""
 

@@ -269,6 +269,44 @@ def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("count", [1, 4, W, W + 5])
+def test_the_best_of_a_step_are_those_of_all_its_log_probabilities_to_the_last_bit(precision: str, count: int) -> None:
+    model, src = packed(make(), precision), sources(5, 3, 8)
+    one, other = model.start(model.encode(src)), model.start(model.encode(src))
+    rows, never = torch.arange(3).repeat_interleave(7), (PAD, BOS)
+    for tokens in (torch.full((21,), BOS), torch.arange(21) + 5):
+        one.reorder(rows)
+        other.reorder(rows)
+        log_probs = model.step(tokens, one)
+        log_probs[:, list(never)] = -torch.inf
+        expected = best_of_rows(log_probs, count)
+        for found, asked in zip(model.best_step(tokens, other, count, never), expected, strict=True):
+            assert torch.equal(found, asked)
+        rows = torch.arange(21)
+    with pytest.raises(IndexError, match="no token 37"):
+        model.best_step(torch.full((21,), W), other, count, never)
+    with pytest.raises(IndexError, match="no token 37"):
+        model.best_step(tokens, other, count, (W,))
+
+
+class StepByStep:
+    """A model that gives the log-probabilities of all tokens, and nothing faster."""
+
+    def __init__(self, model: Any) -> None:
+        self.encode, self.start, self.step = model.encode, model.start, model.step
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("config", CONFIGS[:2], ids=["greedy", "beam"])
+def test_a_search_by_the_best_of_each_step_finds_what_one_by_all_tokens_does(
+    precision: str, config: SearchConfig
+) -> None:
+    model, src = packed(make(), precision), sources(*LENGTHS)
+    assert search(model, src, config) == search(StepByStep(model), src, config)
+
+
+@torch.inference_mode()
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_searches_that_become_larger_and_larger_keep_no_more_than_one_needs() -> None:
     model = packed(make(d_model=64, d_ff=64, decoder_layers=6))

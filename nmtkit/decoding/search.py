@@ -30,9 +30,12 @@ from torch.nn.utils.rnn import pad_sequence
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.constraints import Constrained
 from nmtkit.decoding.rules import Demands, rules_of
-from nmtkit.decoding.strategies import Best, DiverseBest, Frontier, Sampled, Strategy
+from nmtkit.decoding.strategies import Best, Choice, DiverseBest, Frontier, Sampled, Strategy
 from nmtkit.errors import UserError
+from nmtkit.model.native import NativeTransformer
 from nmtkit.vocab import BOS, EOS, PAD
+
+_NEVER = (PAD, BOS)  # what no output has
 
 
 class SearchModel(Protocol):
@@ -86,7 +89,7 @@ def search(
     state = model.start(model.encode(src))
     while True:
         state.reorder(beam.origins())
-        beam.extend(model.step(beam.last_tokens(), state))
+        beam.advance(model, state)
         done = beam.done()
         if done.any():
             beam.collect(done, found)
@@ -115,7 +118,6 @@ class _Beam:
         self.first_limit, most = int(self.limit.min()), int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
         self.longest_penalty = self.penalty[self.limit + 1]  # (b,)
-        self.never = torch.tensor([PAD, BOS], device=device)
         self.rules = rules_of(config, banned)
         self.strategy = _strategy(config, src, most, demands)
         P = self.strategy.places
@@ -144,11 +146,18 @@ class _Beam:
             return torch.full_like(self.rows, BOS)
         return self.tokens[:, :, -1].flatten()[self.rows]
 
-    def extend(self, log_probs: Tensor) -> None:
-        """Take the chosen candidates of the next token, given log-probabilities (R, W)."""
-        b, P = self.log_probs.shape
+    def advance(self, model: SearchModel, state: Any) -> None:
+        """Take the chosen candidates of the next token."""
         frontier = Frontier(self.log_probs, self.vacant, self.rows, self.sentences, self.tokens)
-        choice = self.strategy.choose(self._allowed(log_probs, frontier), frontier)
+        if isinstance(model, NativeTransformer) and isinstance(self.strategy, Best) and not self.rules and self._free():
+            best = model.best_step(self.last_tokens(), state, self.strategy.places, _NEVER)
+            self._take(self.strategy.choose_among(*best, frontier))
+        else:
+            log_probs = model.step(self.last_tokens(), state)
+            self._take(self.strategy.choose(self._allowed(log_probs, frontier), frontier))
+
+    def _take(self, choice: Choice) -> None:
+        b, P = self.log_probs.shape
         c = choice.tokens.size(1)
         origin = choice.index.div(c, rounding_mode="floor")  # (b, P), as are all that follow
         row_of_place = (self.open.cumsum(0) - 1).clamp_min_(0).view(b, P)
@@ -168,16 +177,20 @@ class _Beam:
 
     def _allowed(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
         """log_probs (R, W) with -inf for what must not come next; may be written in place."""
-        length = self.tokens.size(2)
-        if self.prefix.size(1) <= length < self.first_limit:
+        if self._free():
             return self._permitted(log_probs, frontier)
         must = self._forced()
         token = must[frontier.numbers].unsqueeze(1)
         only = torch.full_like(log_probs, -torch.inf).scatter_(1, token, log_probs.gather(1, token))
         return torch.where(token == PAD, self._permitted(log_probs, frontier), only)
 
+    def _free(self) -> bool:
+        """Whether no sentence must go on with a certain token."""
+        return self.prefix.size(1) <= self.tokens.size(2) < self.first_limit
+
     def _permitted(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
-        log_probs.index_fill_(1, self.never, -torch.inf)
+        for token in _NEVER:
+            log_probs[:, token] = -torch.inf
         for rule in self.rules:
             rule(log_probs, frontier.tokens)
         return log_probs

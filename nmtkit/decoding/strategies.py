@@ -93,7 +93,10 @@ class Best:
         self.starts: Sequence[int] = (0,)
 
     def choose(self, log_probs: Tensor, frontier: Frontier) -> Choice:
-        steps, tokens = best_of_rows(log_probs, self.places)
+        return self.choose_among(*best_of_rows(log_probs, self.places), frontier)
+
+    def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Choice:
+        """The same, given the K best tokens of each hypothesis and their log-probabilities (R, K)."""
         return Choice(steps, tokens, *best_of_rows(frontier.totals(steps).flatten(1), self.places))
 
 

@@ -5,35 +5,49 @@
 
 namespace nmtkit {
 
-// x = x - log Σ e^x
-inline void log_softmax(float* x, int count) {
-  const Floats peak = every(greatest(x, count));
+// log Σ e^x in two parts, and x less it.
+struct LogTotal {
+  float peak, rest;
+
+  float operator()(float x) const { return x - peak - rest; }
+  Floats operator()(Floats x) const { return x - every(peak) - every(rest); }
+};
+
+inline LogTotal log_total(const float* x, int count) {
+  const float peak = greatest(x, count);
   Floats total = every(0.0f);
   for_vectors(count, [&](int i, int n) {
-    const Floats y = exp(load_some(x + i, n) - peak);
+    const Floats y = exp(load_some(x + i, n) - every(peak));
     total = total + (n == kLanes ? y : with_rest(y, n, every(0.0f)));
   });
-  const Floats log_total = every(std::log(sum(total)));
-  for_vectors(count, [=](int i, int n) { store_some(x + i, load_some(x + i, n) - peak - log_total, n); });
+  return {peak, std::log(sum(total))};
 }
 
-// The `count` highest of n scores, highest first, of equal ones the first; count is at most n.
-inline void best(const float* scores, int n, int count, float* values, int64_t* columns) {
+// x = x - log Σ e^x
+inline void log_softmax(float* x, int count) {
+  const LogTotal less = log_total(x, count);
+  for_vectors(count, [=](int i, int n) { store_some(x + i, less(load_some(x + i, n)), n); });
+}
+
+// The `count` highest of the scores of n numbers, highest first, of equal ones the first; count is at most n.
+template <class Score>
+inline void best(const float* x, int n, int count, Score score, float* values, int64_t* columns) {
   const auto insert = [&](int column, int place) {  // there, or before what is lower
-    for (; place > 0 && scores[column] > values[place - 1]; --place) {
+    const float value = score(x[column]);
+    for (; place > 0 && value > values[place - 1]; --place) {
       values[place] = values[place - 1];
       columns[place] = columns[place - 1];
     }
-    values[place] = scores[column];
+    values[place] = value;
     columns[place] = column;
   };
   const auto offer = [&](int column) {
-    if (scores[column] > values[count - 1]) insert(column, count - 1);
+    if (score(x[column]) > values[count - 1]) insert(column, count - 1);
   };
   int i = 0;
   for (; i < count; ++i) insert(i, i);
   for (; i + kLanes <= n; i += kLanes)
-    for (unsigned better = greater(load(scores + i), every(values[count - 1])); better; better &= better - 1)
+    for (unsigned better = greater(score(load(x + i)), every(values[count - 1])); better; better &= better - 1)
       offer(i + __builtin_ctz(better));
   for (; i < n; ++i) offer(i);
 }

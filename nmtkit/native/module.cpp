@@ -194,6 +194,24 @@ PyObject* step(PyObject*, PyObject* args) {
       unlocked([&] { search->step(at<int64_t>(tokens), rows, at<float>(position), at<float>(log_probs), threads); }));
 }
 
+PyObject* best_step(PyObject*, PyObject* args) {
+  PyObject *capsule, *never;
+  Address tokens, position, log_probs, best_tokens;
+  int rows, count, threads;
+  if (!PyArg_ParseTuple(args, "OKiKO!iKKi", &capsule, &tokens, &rows, &position, &PyTuple_Type, &never, &count,
+                        &log_probs, &best_tokens, &threads))
+    return nullptr;
+  Search* search = held<Search>(capsule);
+  if (!search) return nullptr;
+  std::vector<int64_t> ids;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(never); ++i) ids.push_back(PyLong_AsLongLong(PyTuple_GetItem(never, i)));
+  if (PyErr_Occurred()) return nullptr;
+  return none_if(unlocked([&] {
+    search->step(at<int64_t>(tokens), rows, at<float>(position), ids, count, at<float>(log_probs),
+                 at<int64_t>(best_tokens), threads);
+  }));
+}
+
 // Call work(row) for n rows of a width.
 template <class Work>
 PyObject* for_rows(int n, int width, int threads, Work work) {
@@ -219,8 +237,9 @@ PyObject* best(PyObject*, PyObject* args) {
   int rows, width, count, threads;
   if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &count, &values, &columns, &threads)) return nullptr;
   return for_rows(rows, width, threads, [&](size_t row) {
-    nmtkit::best(at<float>(scores) + row * width, width, count, at<float>(values) + row * count,
-                 at<int64_t>(columns) + row * count);
+    nmtkit::best(
+        at<float>(scores) + row * width, width, count, [](auto score) { return score; },
+        at<float>(values) + row * count, at<int64_t>(columns) + row * count);
   });
 }
 
@@ -231,6 +250,7 @@ PyMethodDef kMethods[] = {
     {"encode", encode, METH_VARARGS, nullptr},
     {"reorder", reorder, METH_VARARGS, nullptr},
     {"step", step, METH_VARARGS, nullptr},
+    {"best_step", best_step, METH_VARARGS, nullptr},
     {"log_softmax", log_softmax, METH_VARARGS, nullptr},
     {"best", best, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -115,12 +115,12 @@ inline void ask_for(const void* begin, const void* end) {
 
 // Memory for what goes through the layers, for one thread: kept, since fresh memory costs more than what is done in it.
 struct Scratch {
-  std::vector<float> x, normed, y, wide, heads, scores;
+  std::vector<float> x, normed, y, wide, heads, scores, logits;
   std::vector<const void*> places;
   Rounded rounded;
 
-  // Room for n rows that attend to at most `longest` positions. Throws std::bad_alloc.
-  void reserve(const Model& model, size_t n, int longest) {
+  // Room for n rows that attend to at most `longest` positions, with so many logits each. Throws std::bad_alloc.
+  void reserve(const Model& model, size_t n, int longest, int of_logits) {
     size_t widest = std::max(model.d_model, model.heads * model.d_v);  // of what a matrix takes
     for (const auto& layer : model.encoder) widest = std::max<size_t>(widest, layer.feed_forward.outer->columns());
     for (const auto& layer : model.decoder) widest = std::max<size_t>(widest, layer.feed_forward.outer->columns());
@@ -131,6 +131,7 @@ struct Scratch {
     room(wide, n * std::max<size_t>(widest, model.key_width() + model.pair_width()));
     room(heads, n * model.heads * model.d_v);
     room(scores, static_cast<size_t>(kQueries) * model.heads * padded(longest));
+    room(logits, n * of_logits);
     room(places, longest + 4);
     rounded.reserve(n, static_cast<int>(widest));
   }
@@ -252,7 +253,7 @@ class Search {
       if (starts_[b + 1] - starts_[groups.back()] > kBlock) groups.push_back(b);
     groups.push_back(sentences);
     const int count = static_cast<int>(groups.size()) - 1;
-    prepare(std::min(threads, count), std::min(std::max(kBlock, longest_), starts_.back()), 0);
+    prepare(std::min(threads, count), std::min(std::max(kBlock, longest_), starts_.back()), 0, 0);
     share_out(count, threads, [&](int group, int thread) {
       if (model_.short_pairs())
         encode<Bf16>(groups[group], groups[group + 1], positions, scratch_[thread]);
@@ -281,23 +282,30 @@ class Search {
   // Feed a token to each row; `position` (D) is that of all of them, `log_probs` (R, W) those of the next tokens.
   // Throws std::out_of_range, std::bad_alloc.
   void step(const int64_t* tokens, int R, const float* position, float* log_probs, int threads) {
-    if (R != rows()) throw std::out_of_range("a token is needed for each row");
-    check(tokens, R, model_.output->rows(), "token");
-    const Blocks blocks(R, threads);
-    prepare(std::min(threads, blocks.count()), blocks.largest(), static_cast<int>(past_.size()) + 1);
-    std::vector<int32_t> here(R);
-    std::iota(here.begin(), here.end(), 0);
-    past_.reserve(past_.size() + 1);
-    places_.reserve(places_.size() + 1);
-    past_.push_back(room(R, model_.decoder.size()));  // the last that may throw
-    places_.push_back(std::move(here));
-    share_out(blocks.count(), threads, [&](int block, int thread) {
-      const int from = blocks.begin(block);
-      const int n = blocks.end(block) - from;
-      if (model_.short_pairs())
-        decode<Bf16>(tokens, position, from, n, log_probs, scratch_[thread]);
-      else
-        decode<float>(tokens, position, from, n, log_probs, scratch_[thread]);
+    const int W = model_.output->rows();
+    advance(tokens, R, position, threads, 0, [&](int from, int n, Scratch& s) {
+      float* out = log_probs + static_cast<size_t>(from) * W;
+      model_.output->multiply(s.x.data(), n, out, s.rounded);
+      for (int i = 0; i < n; ++i) log_softmax(out + static_cast<size_t>(i) * W, W);
+    });
+  }
+
+  // The same, and of each row the `count` best tokens and their log-probabilities (R, count), those of no token that
+  // may `never` come. All W are never there at once.
+  void step(const int64_t* tokens, int R, const float* position, const std::vector<int64_t>& never, int count,
+            float* log_probs, int64_t* best_tokens, int threads) {
+    const int W = model_.output->rows();
+    check(never.data(), static_cast<int>(never.size()), W, "token");
+    if (count < 0 || count > W) throw std::out_of_range("there are no " + std::to_string(count) + " tokens");
+    advance(tokens, R, position, threads, W, [&](int from, int n, Scratch& s) {
+      model_.output->multiply(s.x.data(), n, s.logits.data(), s.rounded);
+      for (int i = 0; i < n; ++i) {
+        float* logits = s.logits.data() + static_cast<size_t>(i) * W;
+        const LogTotal less = log_total(logits, W);
+        for (const int64_t token : never) logits[token] = -kInfinity;
+        const size_t at = static_cast<size_t>(from + i) * count;
+        best(logits, W, count, less, log_probs + at, best_tokens + at);
+      }
     });
   }
 
@@ -314,11 +322,37 @@ class Search {
     return arena_.take(tokens * layers * model_.pair_width() * number);
   }
 
+  // Feed a token to each row, and call output(from, n, scratch) for the rows that a thread has had, their decoder outputs
+  // in scratch.x and room for so many logits a row.
+  template <class Output>
+  void advance(const int64_t* tokens, int R, const float* position, int threads, int logits, Output output) {
+    if (R != rows()) throw std::out_of_range("a token is needed for each row");
+    check(tokens, R, model_.output->rows(), "token");
+    const Blocks blocks(R, threads);
+    prepare(std::min(threads, blocks.count()), blocks.largest(), static_cast<int>(past_.size()) + 1, logits);
+    std::vector<int32_t> here(R);
+    std::iota(here.begin(), here.end(), 0);
+    past_.reserve(past_.size() + 1);
+    places_.reserve(places_.size() + 1);
+    past_.push_back(room(R, model_.decoder.size()));  // the last that may throw
+    places_.push_back(std::move(here));
+    share_out(blocks.count(), threads, [&](int block, int thread) {
+      const int from = blocks.begin(block);
+      const int n = blocks.end(block) - from;
+      if (model_.short_pairs())
+        decode<Bf16>(tokens, position, from, n, scratch_[thread]);
+      else
+        decode<float>(tokens, position, from, n, scratch_[thread]);
+      output(from, n, scratch_[thread]);
+    });
+  }
+
   // Memory for so many threads that have at most so many rows each, after so many steps. Throws std::bad_alloc.
-  void prepare(int threads, int rows, int steps) {
+  void prepare(int threads, int rows, int steps, int logits) {
     scratch_.resize(std::max<size_t>(scratch_.size(), std::max(threads, 1)));
     const int longest = std::max(longest_, steps);
-    for (int thread = 0; thread < std::max(threads, 1); ++thread) scratch_[thread].reserve(model_, rows, longest);
+    for (int thread = 0; thread < std::max(threads, 1); ++thread)
+      scratch_[thread].reserve(model_, rows, longest, logits);
   }
 
   template <class Kept>
@@ -359,7 +393,7 @@ class Search {
   }
 
   template <class Kept>
-  void decode(const int64_t* tokens, const float* position, int from, int n, float* log_probs, Scratch& s) {
+  void decode(const int64_t* tokens, const float* position, int from, int n, Scratch& s) {
     const int T = static_cast<int>(past_.size()), K = model_.key_width(), P = model_.pair_width();
     const size_t layers = model_.decoder.size();
     float* x = s.x.data();
@@ -400,10 +434,6 @@ class Search {
       residual(model_, layer.norms[2], x, n, s, [&](const float* in) { feed_forward(layer.feed_forward, in, n, s); });
     }
     finish(model_.decoder_norm, x, n);
-    const int W = model_.output->rows();
-    float* out = log_probs + static_cast<size_t>(from) * W;
-    model_.output->multiply(x, n, out, s.rounded);
-    for (int i = 0; i < n; ++i) log_softmax(out + static_cast<size_t>(i) * W, W);
   }
 
   void finish(const Norm& norm, float* x, int n) const {
