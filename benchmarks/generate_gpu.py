@@ -152,7 +152,9 @@ class StaticDecoder:
     def compute(self, state: StaticState, room: int, odd: int) -> Tensor:
         """Log-probabilities (N, W) of a step of all places, from and to the state's memory, nothing of the host's."""
         model = self.model
-        positions = model.target_positions(0, room).index_select(0, state.position)
+        learned = model.config.positions == "learned"
+        encodings = model.target_positions(0, min(room, model.config.max_positions) if learned else room)
+        positions = encodings.index_select(0, state.position)
         x = model.target_embedding(state.tokens) * model.config.d_model**0.5 + positions
         hidden = torch.arange(room, device=x.device) > state.position
         bias = x.new_zeros(1, room).masked_fill_(hidden, -torch.inf)

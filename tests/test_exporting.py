@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -154,6 +155,11 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run
     (tmp_path / "model.pt").write_bytes(b"a thesis")
     assert "exists and is no checkpoint" in refusal(checkpoint("--force"))
     assert (tmp_path / "model.pt").read_bytes() == b"a thesis"
+    os.mkfifo(tmp_path / "pipe")
+    piped = export("--to", "checkpoint", "--output", tmp_path / "pipe", "--force")
+    assert "is no ordinary file" in refusal(piped)
+    translated = run_here("nmt-generate", "--checkpoint", tmp_path / "model", input=b"")
+    assert f"nmt-export {tmp_path / 'model'} --to checkpoint" in refusal(translated)
 
 
 @pytest.mark.parametrize("package", ["ctranslate2", "safetensors"])

@@ -261,6 +261,17 @@ def full(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return numbers
 
 
+def test_a_run_clears_what_a_killed_one_was_writing_and_not_what_others_write(
+    train: Callable[..., Result], tmp_path: Path
+) -> None:
+    left = (".checkpoint_3.pt.17.partial", ".checkpoint_last.pt.17.partial", ".options.json.17.partial")
+    other = ".averaged.pt.18.partial"  # of an nmt-average at work
+    for name in (*left, other):
+        (tmp_path / name).write_bytes(b"half")
+    assert train("--max-updates", 1).returncode == 0
+    assert [path.name for path in tmp_path.glob(".*.partial")] == [other]
+
+
 def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_save(
     full: set[int], train: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -63,6 +63,8 @@ def main(
     if target == CHECKPOINT and output.exists():
         if checkpoint.exists() and output.samefile(checkpoint):
             raise UserError(f"--output {output} is what is exported: choose another, the state of its training is lost")
+        if not output.is_file():  # to look into a pipe would be to wait for its writer
+            raise UserError(f"{output} is no ordinary file: choose another --output")
         try:
             read_progress(output)
         except UserError as error:

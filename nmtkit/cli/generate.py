@@ -155,7 +155,7 @@ def main(
             best = _write(translations, file, layout, search.nbest, tally, share.start, keep=references is not None)
         tally.check()
     read = split.name if split is not None else str(source.input or "stdin")
-    tally.report(time.monotonic() - start, read, loaded[0].source_language, precision_in_use(engine))
+    tally.report(time.monotonic() - start, read, loaded[0].source_language, precision_in_use(engine, translator.model))
     if result.attention_html is not None:
         attentions = map(translator.attention_of, (own for own in shown if own.candidates[0].tokens))
         languages = (loaded[0].source_language, loaded[0].target_language)

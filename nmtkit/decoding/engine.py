@@ -80,12 +80,16 @@ def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "aut
     return call_directly(model.to(device, resolve_precision(precision, device)))
 
 
-def precision_in_use(engine: EngineConfig) -> str:
-    """The number format that `load_model` takes, `auto` having been decided, and whether its search would be faster if
-    nmtkit had been installed where a C++ compiler is."""
+def precision_in_use(engine: EngineConfig, model: Model) -> str:
+    """The number format of a model that `load_model` has loaded, `auto` having been decided, and the instructions that
+    its search is compiled to, or that it is not, where it would be if nmtkit had met a compiler when it was installed.
+    """
     device = resolve_device(engine.device)
     precision = inference_precision(engine.precision, device)
-    slow = device.type == "cpu" and precision in ("fp32", "int8") and native.missing()
+    first = members(model)[0]
+    if first.native is not None:
+        return f"{precision}, {native.instructions()}"
+    slow = device.type == "cpu" and precision in ("fp32", "int8") and native.missing() and native.knows(first.config)
     return f"{precision}, not compiled" if slow else precision
 
 

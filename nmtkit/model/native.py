@@ -5,6 +5,7 @@ not depend on the rows beside it, so that a sentence becomes the same in any bat
 windows of attention, and other number formats go torch's way.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
@@ -20,7 +21,7 @@ from nmtkit.vocab import PAD
 if TYPE_CHECKING:
     import nmtkit._native as _native
 
-BUILDS = ("_native_avx512", "_native_avx2")  # of nmtkit/native, the fastest first
+BUILDS = {"_native_avx512": "AVX-512", "_native_avx2": "AVX2"}  # of nmtkit/native, the fastest first
 
 
 def _load() -> ModuleType | None:
@@ -45,14 +46,20 @@ def available() -> bool:
     return _native is not None
 
 
+def instructions() -> str:
+    """Whose instructions it is compiled to, in the CPU makers' words. It must be available."""
+    return BUILDS[_native.__name__.rpartition(".")[2]]
+
+
+def knows(config: ModelConfig) -> bool:
+    """Whether it can search with such a model, where it is available."""
+    return config.attention_window is None
+
+
 def missing() -> bool:
     """Whether only a compiler was missing when nmtkit was installed."""
-    return not available() and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-
-
-def fits(config: ModelConfig) -> bool:
-    """Whether it can search with such a model, here."""
-    return available() and config.attention_window is None
+    capable = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return not available() and capable and sys.platform != "win32"
 
 
 class NativeLinear(nn.Module):

@@ -23,6 +23,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.staging import staged_file
 from nmtkit.training.config import CheckpointConfig
+from nmtkit.training.metrics import METRICS
 from nmtkit.wording import counted
 
 OPTIONS = "options.json"
@@ -66,8 +67,9 @@ class SaveDir:
 
     def prepare(self, options: dict[str, Any]) -> None:
         """Note the options of the run, and put right what a killed one left half-done."""
-        for leftover in self.folder.glob(".*.partial"):
-            leftover.unlink()
+        for name in ("checkpoint_*", OPTIONS, METRICS):  # what others write here meanwhile is theirs
+            for leftover in self.folder.glob(f".{name}.*.partial"):
+                leftover.unlink()
         if self.newest is not None:
             self._name(checkpoint_path(self.folder, self.newest))
         with staged_file(self.folder / OPTIONS) as file:
