@@ -1,6 +1,6 @@
 """nmtkit beside CTranslate2 on the same checkpoint: sentences per second, taking turns on the same cores.
 
-    pip install "nmtkit[export]"
+    pip install ctranslate2
     python benchmarks/generate.py averaged.pt test.en --beam 4 --beam 1
     python benchmarks/generate.py averaged.pt test.en --one-by-one 100
 

@@ -297,13 +297,11 @@ def _verify_checksum(path: Path) -> None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            start = file.read(4)
             file.seek(max(0, size - _COMMENT_SIZE))
             comment = file.read()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     if not comment.startswith(_COMMENT):
-        foreign = "" if start == b"PK\x03\x04" else ", or not a checkpoint of nmtkit"
-        raise UserError(f"{path}: cut short{foreign}: copy it again or take another checkpoint")
+        raise UserError(f"{path}: cut short, or not a checkpoint of nmtkit: copy it again or take another checkpoint")
     if comment.removeprefix(_COMMENT).decode("ascii", "replace") != sha256(path, size - _COMMENT_SIZE):
         raise UserError(f"{path}: damaged, its checksum does not match: copy it again or take another checkpoint")

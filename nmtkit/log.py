@@ -57,7 +57,8 @@ class _Handler(logging.Handler):
 
 def configure(config: LogConfig, is_main: bool = True) -> None:
     """Set up the messages of a command; every process but the main one shows only errors."""
-    global _style
+    global _style, _config
+    _config = config
     _style = config.log_format
     if _style == "auto":
         _style = "bar" if sys.stderr.isatty() else "plain"
@@ -84,6 +85,12 @@ def to_json(values: Mapping[str, Any]) -> str:
 
 
 _style = "off"  # a library that nobody configured keeps quiet
+_config: LogConfig | None = None
+
+
+def config() -> LogConfig | None:
+    """What `configure` was given, for other processes of the command; None in a library that nobody configured."""
+    return _config
 
 
 def report(event: str, values: Mapping[str, Any]) -> None:

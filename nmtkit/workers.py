@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
+from nmtkit import log
 from nmtkit.errors import NmtkitError, RunError
 
 T = TypeVar("T")
@@ -33,7 +34,9 @@ class WorkerPool:
         for number in range(count):
             try:
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(theirs,), name=f"worker {number}", daemon=True)
+                process = context.Process(
+                    target=_work, args=(theirs, log.config()), name=f"worker {number}", daemon=True
+                )
                 process.start()
             except OSError as error:  # too many processes, files, or too little memory for another
                 raise RunError(f"only {number} of {count} --workers could be started ({error.strerror})") from error
@@ -102,8 +105,10 @@ class WorkerPool:
         )
 
 
-def _work(connection: Connection) -> None:
+def _work(connection: Connection, messages: log.LogConfig | None) -> None:
     """A worker's life: take a function, then its tasks, until the parent goes."""
+    if messages is not None:
+        log.configure(messages)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides
     gc.disable()  # thousands of sentences are no garbage in circles: looking for it took 5 % of the encoding
     function: Any = None
@@ -113,9 +118,12 @@ def _work(connection: Connection) -> None:
             if callable(message):
                 function = message
                 continue
-            result, failure = None, None
+            result: Any = None
+            failure: Exception | None = None
             try:
                 result = function(message)
             except (NmtkitError, OSError, MemoryError) as error:
                 failure = error
+            except Exception as error:  # of a kind that the parent may not know
+                failure = RunError(f"a worker process failed: {type(error).__name__}: {error}")
             connection.send((result, failure))

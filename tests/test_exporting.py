@@ -169,7 +169,7 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     for name in (package, f"{package}.specs", f"{package}.torch"):
         monkeypatch.setitem(sys.modules, name, None)
     message = refusal(export("--to", package, "--output", tmp_path / "model"))
-    assert message == f'nmt-export: this format needs the package {package}: pip install "nmtkit[export]"'
+    assert message == f"nmt-export: this format needs the package {package}: pip install {package}"
     assert list(tmp_path.iterdir()) == []
 
 

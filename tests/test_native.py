@@ -3,6 +3,8 @@
 import math
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from torch.testing import assert_close
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.decoding.forced import score_by_steps
+from nmtkit.decoding.rules import Demands
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.model import native
 from nmtkit.model.config import ModelConfig
@@ -155,10 +159,32 @@ def test_log_softmax_of_what_is_not_finite_is_not() -> None:
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("width", [3, 16, 63, 1025, 8003])
+@pytest.mark.parametrize("count", [1, 4, 20])
+def test_the_best_of_each_row_are_those_of_topk(width: int, count: int) -> None:
+    scores = torch.randn(40, width)
+    scores[0, -2:] = 9.0  # in what is left beside whole vectors
+    scores[1, 1:] = -math.inf
+    values, columns = best_of_rows(scores, count)
+    assert torch.equal(values, scores.topk(min(count, width)).values)
+    assert torch.equal(values, scores.gather(1, columns))
+    assert all(len(set(row)) == len(row) for row in columns.tolist())
+
+
+@torch.inference_mode()
 def test_of_equal_scores_the_first_are_the_best() -> None:
     scores = torch.tensor([[1.0, 3.0, 3.0, -math.inf, 3.0, 2.0, 3.0] + [3.0] * 20])
     assert best_of_rows(scores, 3)[1].tolist() == [[1, 2, 4]]
     assert best_of_rows(scores[:, :2], 3)[1].tolist() == [[1, 0]]
+
+
+@torch.inference_mode()
+def test_the_best_are_never_those_that_are_not_numbers() -> None:
+    scores = torch.tensor([[math.nan, 5.0, 3.0, 9.0], [5.0, 3.0, math.nan, 9.0], [math.nan, 1.0, math.nan, math.nan]])
+    values, columns = best_of_rows(scores, 2)
+    assert columns[:2].tolist() == [[3, 1], [3, 0]]
+    assert values.tolist() == [[9.0, 5.0], [9.0, 5.0], [1.0, -math.inf]]
+    assert best_of_rows(scores, 0)[0].shape == (3, 0)
 
 
 # The search -----------------------------------------------------------------------------------------------------
@@ -270,7 +296,7 @@ def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("count", [1, 4, W, W + 5])
+@pytest.mark.parametrize("count", [0, 1, 4, W, W + 5])
 def test_the_best_of_a_step_are_those_of_all_its_log_probabilities_to_the_last_bit(precision: str, count: int) -> None:
     model, src = packed(make(), precision), sources(5, 3, 8)
     one, other = model.start(model.encode(src)), model.start(model.encode(src))
@@ -280,7 +306,7 @@ def test_the_best_of_a_step_are_those_of_all_its_log_probabilities_to_the_last_b
         other.reorder(rows)
         log_probs = model.step(tokens, one)
         log_probs[:, list(never)] = -torch.inf
-        expected = best_of_rows(log_probs, count)
+        expected = [part[:, :count] for part in log_probs.sort(dim=1, descending=True, stable=True)]
         for found, asked in zip(model.best_step(tokens, other, count, never), expected, strict=True):
             assert torch.equal(found, asked)
         rows = torch.arange(21)
@@ -298,12 +324,53 @@ class StepByStep:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-@pytest.mark.parametrize("config", CONFIGS[:2], ids=["greedy", "beam"])
+@pytest.mark.parametrize("config", CONFIGS[:3], ids=["greedy", "beam", "diverse"])
 def test_a_search_by_the_best_of_each_step_finds_what_one_by_all_tokens_does(
     precision: str, config: SearchConfig
 ) -> None:
     model, src = packed(make(), precision), sources(*LENGTHS)
     assert search(model, src, config) == search(StepByStep(model), src, config)
+
+
+def test_only_steps_with_something_forced_are_by_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = packed(make()), list[str]()
+
+    def counted(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        calls.append(name)
+        return call(*arguments)
+
+    for name in ("step", "best_step"):
+        monkeypatch.setattr(model, name, partial(counted, name, getattr(model, name)))
+    src, banned = sources(40, 3), [(EOS,)]  # never the end, but at the limit of 39 and of 2 tokens
+    search(model, src, SearchConfig(beam=2, max_len_b=0), banned=banned)
+    assert calls == [*["best_step"] * 2, "step", *["best_step"] * 36, "step"]
+    calls.clear()
+    search(model, src, SearchConfig(beam=2, max_len_b=0, min_len=2), demands=[Demands((7, 8)), Demands()])
+    assert calls[:3] == ["step", "step", "best_step"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_torchs_default_number_format_changes_nothing(dtype: torch.dtype) -> None:
+    model, src = packed(make()), sources(*LENGTHS)
+    expected = [search(model, src, config) for config in CONFIGS]
+    torch.set_default_dtype(dtype)
+    try:
+        assert [search(model, src, config) for config in CONFIGS] == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_given_outputs_have_the_scores_of_the_search_to_the_last_bit_in_any_batch(precision: str) -> None:
+    ensemble = Ensemble([pack(make(seed), precision) for seed in (1, 2)])
+    for model in (packed(make(), precision), ensemble):
+        config, src = SearchConfig(nbest=4, max_len_b=5), sources(7, 1, 12, 3)
+        found = search(model, src, config)
+        hypotheses = [one for nbest in found for one in nbest]
+        rows = [row[row != PAD].tolist() for row, nbest in zip(src, found, strict=True) for _ in nbest]
+        targets = [one.ids for one in hypotheses]
+        assert score_by_steps(model, rows, targets, config, torch.device("cpu")) == hypotheses
+        assert score_by_steps(model, rows[:1], targets[:1], config, torch.device("cpu")) == hypotheses[:1]
 
 
 @torch.inference_mode()

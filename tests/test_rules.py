@@ -9,9 +9,9 @@ import torch
 from prefix_models import A, Allowed, B, C, Prefix, RandomModel, ids_of, plain_beam_search, score, source
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.rules import Banned, Demands, MinimumLength, NoRepeatedNgram, Rule
+from nmtkit.decoding.rules import Banned, Demands, Never, NoRepeatedNgram, Rule, rules_of
 from nmtkit.decoding.search import search
-from nmtkit.vocab import EOS, UNK
+from nmtkit.vocab import BOS, EOS, PAD, UNK
 
 LENGTHS = (6, 4, 5, 1)
 
@@ -24,8 +24,8 @@ def forbidden(rule: Rule, *tokens: int) -> set[int]:
 
 
 def test_no_end_before_the_minimum() -> None:
-    assert forbidden(MinimumLength(2), A) == {EOS}
-    assert forbidden(MinimumLength(2), A, A) == set()
+    assert set(Never(minimum=2).after(1)) == {PAD, BOS, EOS}
+    assert set(Never(minimum=2).after(2)) == {PAD, BOS}
 
 
 def test_an_ngram_does_not_come_twice() -> None:
@@ -37,10 +37,12 @@ def test_an_ngram_does_not_come_twice() -> None:
 
 
 def test_banned_sequences_do_not_end() -> None:
-    banned = Banned([(C,), (A, B), (B, A, A)])
-    assert forbidden(banned) == {C}
-    assert forbidden(banned, A) == {B, C}
-    assert forbidden(banned, A, B, A) == {A, B, C}
+    never, (banned,) = rules_of(SearchConfig(), [(C,), (A, B), (B, A, A)])
+    assert set(never.after(5)) == {PAD, BOS, C}
+    assert isinstance(banned, Banned)
+    assert forbidden(banned) == set()
+    assert forbidden(banned, A) == {B}
+    assert forbidden(banned, A, B, A) == {A, B}
 
 
 def no_repeat(order: int) -> Allowed:

@@ -24,6 +24,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.decoding.strategies import best_of_rows
 from nmtkit.errors import UserError
+from nmtkit.model import native
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS, PAD
@@ -135,7 +136,10 @@ def test_more_outputs_than_beam_are_refused() -> None:
 
 
 @pytest.mark.parametrize("width", [3, 63, 64 * 16, 64 * 16 + 1, 8003])
-def test_the_best_of_each_row_are_those_of_topk(width: int) -> None:
+def test_the_best_of_each_row_are_those_of_topk_where_nothing_is_compiled(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "_native", None)
     scores = torch.randn(40, width, generator=torch.Generator().manual_seed(1))
     scores[0, -2:] = 9.0  # in what is left beside the groups
     scores[1, 1:] = -math.inf

@@ -289,7 +289,7 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     monkeypatch.delitem(sys.modules, "nmtkit.serving.server")
     done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, "--serve", 0)
     assert done.returncode == 2
-    assert done.stderr.decode() == 'nmt-generate: --serve needs the package uvicorn: pip install "nmtkit[serve]"\n'
+    assert done.stderr.decode() == "nmt-generate: --serve needs the package uvicorn: pip install uvicorn\n"
 
 
 # Batching, without a network -------------------------------------------------------------------------------------

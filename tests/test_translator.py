@@ -1,5 +1,6 @@
 """The translator: a line out for each line in, in order, in bounded memory."""
 
+import errno
 import itertools
 import logging
 import multiprocessing
@@ -196,6 +197,21 @@ def test_workers_share_the_cores_that_there_are_for_this_process(monkeypatch: py
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)), raising=False)
     for workers, threads in ((1, 6), (2, 3), (4, 1), (8, 1)):
         assert engine.Workers([], EngineConfig(workers=workers), "auto")._search.engine.threads == threads
+
+
+def test_workers_that_could_not_be_started_once_may_be_another_time(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", threads=1, workers=2)
+    with monkeypatch.context() as short_of_memory:
+        short_of_memory.setattr("multiprocessing.context.SpawnProcess.start", _refuse)
+        with pytest.raises(RunError, match="could be started"):
+            translator.translate(["a dog"], max_len_b=3)
+    assert len(translator.translate(["a dog"], max_len_b=3)) == 1
+
+
+def _refuse(process: object) -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
 
 def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: Translator) -> None:

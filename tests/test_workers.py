@@ -1,6 +1,7 @@
 """The worker pool: order, bounded reading ahead, errors, deaths."""
 
 import errno
+import json
 import os
 import signal
 import time
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from nmtkit import log
 from nmtkit.errors import RunError, UserError
 from nmtkit.workers import AHEAD, WorkerPool
 
@@ -53,6 +55,27 @@ def test_tasks_are_not_taken_far_ahead_of_the_results() -> None:
 def test_an_error_in_a_worker_is_raised_here() -> None:
     with WorkerPool(2) as pool, pytest.raises(UserError, match=r"^three is too much$"):
         list(pool.map(refuse_three, range(10)))
+
+
+def test_any_other_error_in_a_worker_is_told_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    message = r"^a worker process failed: ValueError: invalid literal .* 'x'$"
+    with WorkerPool(1) as pool, pytest.raises(RunError, match=message):
+        list(pool.map(int, ["x"]))
+    assert capfd.readouterr().err == ""
+
+
+def warn(number: int) -> int:
+    log.logger.warning("it is %d", number)
+    return number
+
+
+def test_workers_speak_as_the_command_was_told_to(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "_config", log.LogConfig(log_format="json"))
+    with WorkerPool(1) as pool:
+        assert list(pool.map(warn, [7])) == [7]
+    assert json.loads(capfd.readouterr().err)["message"] == "it is 7"
 
 
 def test_workers_that_cannot_be_started_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:

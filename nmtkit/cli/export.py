@@ -47,8 +47,7 @@ def main(
     nmt-export ende --to checkpoint --output averaged.pt
 
     The vocabularies and SentencePiece models come along. What stands at --output is only replaced with --force, and
-    only if it is an export or a checkpoint. ctranslate2 and safetensors need their packages:
-    pip install "nmtkit[export]".
+    only if it is an export or a checkpoint. ctranslate2 and safetensors need the packages of these names.
     """
     configure(log)
     if target != CTRANSLATE2:

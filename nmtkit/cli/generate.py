@@ -259,7 +259,7 @@ def _serve(
     try:
         from nmtkit.serving.server import serve
     except ModuleNotFoundError as error:
-        raise UserError(f'--serve needs the package {error.name}: pip install "nmtkit[serve]"') from error
+        raise UserError(f"--serve needs the package {error.name}: pip install {error.name}") from error
 
     def translate(lines: Sequence[str], config: SearchConfig, advance: Callable[[int], None]) -> list["Translation"]:
         return list(translator.stream_chunks(companions.attach([lines]), config, batches, advance))

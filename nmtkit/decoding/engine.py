@@ -17,9 +17,9 @@ from nmtkit.data.batch import pad
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.ensemble import Ensemble
-from nmtkit.decoding.forced import score
+from nmtkit.decoding.forced import score, score_by_steps
 from nmtkit.decoding.rules import NO_DEMANDS, Demands
-from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.decoding.search import Hypothesis, SearchModel, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
 from nmtkit.model import native
@@ -162,8 +162,10 @@ def _tell_of_halves() -> None:
 def _search_at_once(model: Model, batch: Batch) -> list[list[Hypothesis]]:
     device = members(model)[0].target_embedding.weight.device
     targets = [task.target for task in batch.tasks if task.target is not None]
-    if targets:
-        found = [[hypothesis] for hypothesis in score(model, batch.rows, targets, batch.config, device)]
+    if targets and all(member.native for member in members(model)):
+        found = [[one] for one in score_by_steps(_searched(model), batch.rows, targets, batch.config, device)]
+    elif targets:
+        found = [[one] for one in score(model, batch.rows, targets, batch.config, device)]
     else:
         found = _found(model, batch, device)
     if not all(nbest and math.isfinite(nbest[0].score) for nbest in found):
@@ -176,12 +178,15 @@ def _search_at_once(model: Model, batch: Batch) -> list[list[Hypothesis]]:
     return found
 
 
+def _searched(model: Model) -> SearchModel:
+    return model if isinstance(model, Ensemble) else model.for_search
+
+
 def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypothesis]]:
     """What the search finds; without its terms where a sentence cannot have them, for a rule or for its length."""
     demands = [task.demands for task in batch.tasks]
-    searched = model if isinstance(model, Ensemble) else model.for_search
     src = pad(batch.rows).to(device)
-    found = search(searched, src, batch.config, longest_sequence(model), demands, batch.banned)
+    found = search(_searched(model), src, batch.config, longest_sequence(model), demands, batch.banned)
     lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]
@@ -225,11 +230,12 @@ class Workers:
             raise RunError("the workers are busy with a stream that is not read to its end: read it, or close() it")
         with self._turn:
             self._reader = get_ident()
-            self._pool = self._pool or WorkerPool(self._search.engine.workers)
             try:
+                self._pool = self._pool or WorkerPool(self._search.engine.workers)
                 yield from self._pool.map(self._search, batches)
             except BaseException:  # also where the results are not read to the end, and so wait in the pipes
-                self._pool.__exit__()
+                if self._pool is not None:
+                    self._pool.__exit__()
                 self._pool = None
                 raise
             finally:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.vocab import EOS
+from nmtkit.vocab import BOS, EOS, PAD
 
 
 @dataclass(frozen=True)
@@ -26,34 +26,35 @@ class Demands:
 NO_DEMANDS = Demands()
 
 
+@dataclass(frozen=True)
+class Never:
+    """What no hypothesis may go on with, whatever its tokens: PAD, BOS, those that are banned, and EOS before it has
+    `minimum` tokens."""
+
+    minimum: int = 0
+    banned: tuple[int, ...] = ()
+
+    def after(self, length: int) -> tuple[int, ...]:
+        """The ids that must not come after so many tokens."""
+        return (PAD, BOS, *self.banned, *((EOS,) if length < self.minimum else ()))
+
+
 class Rule(Protocol):
-    """Forbids tokens."""
+    """Forbids tokens because of those that a hypothesis has."""
 
     def __call__(self, log_probs: Tensor, tokens: Tensor) -> None:
         """Set to -inf in log_probs (R, W) what hypotheses of these tokens (R, t) must not go on with."""
 
 
-def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> list[Rule]:
-    """The rules that the options ask for, and that of the `banned` sequences of ids."""
+def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tuple[Never, list[Rule]]:
+    """What the options forbid, and the `banned` sequences of ids."""
     rules: list[Rule] = []
-    if config.min_len:
-        rules.append(MinimumLength(config.min_len))
     if config.no_repeat_ngram is not None:
         rules.append(NoRepeatedNgram(config.no_repeat_ngram))
-    if banned:
-        rules.append(Banned(banned))
-    return rules
-
-
-@dataclass(frozen=True)
-class MinimumLength:
-    """No end before `length` tokens."""
-
-    length: int
-
-    def __call__(self, log_probs: Tensor, tokens: Tensor) -> None:
-        if tokens.size(1) < self.length:
-            log_probs[:, EOS] = -torch.inf
+    if longer := [sequence for sequence in banned if len(sequence) > 1]:
+        rules.append(Banned(longer))
+    single = tuple(token for sequence in banned if len(sequence) == 1 for token in sequence)
+    return Never(config.min_len, single), rules
 
 
 @dataclass(frozen=True)
@@ -72,16 +73,14 @@ class NoRepeatedNgram:
         log_probs[rows, ngrams[rows, places, -1]] = -torch.inf
 
 
+@dataclass(frozen=True)
 class Banned:
-    """None of these sequences of tokens."""
+    """None of these sequences of two tokens or more."""
 
-    def __init__(self, sequences: Sequence[tuple[int, ...]]) -> None:
-        self.single = [sequence[0] for sequence in sequences if len(sequence) == 1]
-        self.longer = [sequence for sequence in sequences if len(sequence) > 1]
+    sequences: Sequence[tuple[int, ...]]
 
     def __call__(self, log_probs: Tensor, tokens: Tensor) -> None:
-        log_probs[:, self.single] = -torch.inf
-        for *begin, last in self.longer:
+        for *begin, last in self.sequences:
             if len(begin) <= tokens.size(1):
                 begun = (tokens[:, -len(begin) :] == tokens.new_tensor(begin)).all(1)
                 log_probs[begun, last] = -torch.inf

@@ -18,7 +18,7 @@ Letters: b sentences still in the batch, P places (K unless a strategy has other
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,10 +32,7 @@ from nmtkit.decoding.constraints import Constrained
 from nmtkit.decoding.rules import Demands, rules_of
 from nmtkit.decoding.strategies import Best, Choice, DiverseBest, Frontier, Sampled, Strategy
 from nmtkit.errors import UserError
-from nmtkit.model.native import NativeTransformer
 from nmtkit.vocab import BOS, EOS, PAD
-
-_NEVER = (PAD, BOS)  # what no output has
 
 
 class SearchModel(Protocol):
@@ -52,6 +49,15 @@ class SearchModel(Protocol):
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """Feed tokens (R,) and get log-probabilities (R, W) of the next ones, in fp32, which may be written over."""
+
+
+@runtime_checkable
+class ShortlistingModel(SearchModel, Protocol):
+    """One that finds the best next tokens of each row faster than the log-probabilities of all: `NativeTransformer`."""
+
+    def best_step(self, tokens: Tensor, state: Any, count: int, never: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """As `step`, but the `count` highest log-probabilities of each row (R, count) and their tokens, highest first,
+        without the tokens that may `never` come."""
 
 
 @dataclass(frozen=True)
@@ -115,24 +121,26 @@ class _Beam:
         limit = (config.max_len_a * source_lengths.double() + config.max_len_b).long()
         limit = torch.maximum(limit, _demanded_lengths(demands, B).to(device))
         self.limit = limit if longest is None else limit.clamp(max=longest)  # (b,) tokens before EOS
-        self.first_limit, most = int(self.limit.min()), int(self.limit.max()) + 1
+        most = int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
         self.longest_penalty = self.penalty[self.limit + 1]  # (b,)
-        self.rules = rules_of(config, banned)
+        self.never, self.rules = rules_of(config, banned)
         self.strategy = _strategy(config, src, most, demands)
         P = self.strategy.places
         self.sentences = torch.arange(B, device=device)  # (b,) row of `src`
         self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # places by bank
         self.vacant = torch.ones(B, P, dtype=torch.bool, device=device)  # the places that may still be taken
         self.ranks = torch.arange(self.strategy.width, device=device)
-        self.log_probs = torch.full((B, P), -torch.inf, device=device)  # of open hypotheses; -inf: no one here
+        numbers: dict[str, Any] = {"device": device, "dtype": torch.float32}
+        self.log_probs = torch.full((B, P), -torch.inf, **numbers)  # of open hypotheses; -inf: no one here
         self.log_probs[:, list(self.strategy.starts)] = 0.0  # the same empty hypothesis counts once in a bank
         self.came_from = self.sentences.unsqueeze(1).expand(-1, P)  # decoder's row of each one's prefix
         self.tokens = torch.empty(B, P, 0, dtype=torch.long, device=device)
-        self.token_log_probs = torch.empty(B, P, 0, device=device)
-        self.best_scores = torch.full((B, N), -torch.inf, device=device)  # of finished ones, best first
+        self.token_log_probs = torch.empty(B, P, 0, **numbers)
+        self.best_scores = torch.full((B, N), -torch.inf, **numbers)  # of finished ones, best first
         self.best_tokens = torch.empty(B, N, 0, dtype=torch.long, device=device)
-        self.best_token_log_probs = torch.empty(B, N, 0, device=device)
+        self.best_token_log_probs = torch.empty(B, N, 0, **numbers)
+        self._note_free_lengths()
 
     def origins(self) -> Tensor:
         """Give each open hypothesis a row of the decoder; returns the row that each goes on from, (R,)."""
@@ -149,12 +157,13 @@ class _Beam:
     def advance(self, model: SearchModel, state: Any) -> None:
         """Take the chosen candidates of the next token."""
         frontier = Frontier(self.log_probs, self.vacant, self.rows, self.sentences, self.tokens)
-        if isinstance(model, NativeTransformer) and isinstance(self.strategy, Best) and not self.rules and self._free():
-            best = model.best_step(self.last_tokens(), state, self.strategy.places, _NEVER)
-            self._take(self.strategy.choose_among(*best, frontier))
+        strategy, choice_is_free = self.strategy, not self.rules and self._free()
+        if choice_is_free and isinstance(strategy, Best) and isinstance(model, ShortlistingModel):
+            best = model.best_step(self.last_tokens(), state, strategy.places, self.never.after(self.tokens.size(2)))
+            self._take(strategy.choose_among(*best, frontier))
         else:
             log_probs = model.step(self.last_tokens(), state)
-            self._take(self.strategy.choose(self._allowed(log_probs, frontier), frontier))
+            self._take(strategy.choose(self._allowed(log_probs, frontier), frontier))
 
     def _take(self, choice: Choice) -> None:
         b, P = self.log_probs.shape
@@ -186,11 +195,11 @@ class _Beam:
 
     def _free(self) -> bool:
         """Whether no sentence must go on with a certain token."""
-        return self.prefix.size(1) <= self.tokens.size(2) < self.first_limit
+        return self.tokens.size(2) in self.free_lengths
 
     def _permitted(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
-        for token in _NEVER:
-            log_probs[:, token] = -torch.inf
+        never = torch.tensor(self.never.after(self.tokens.size(2)), device=log_probs.device)
+        log_probs.index_fill_(1, never, -torch.inf)
         for rule in self.rules:
             rule(log_probs, frontier.tokens)
         return log_probs
@@ -234,6 +243,11 @@ class _Beam:
         self.tokens, self.token_log_probs = _rows(staying, self.tokens, self.token_log_probs)
         self.best_scores, self.best_tokens = _rows(staying, self.best_scores, self.best_tokens)
         (self.best_token_log_probs,) = _rows(staying, self.best_token_log_probs)
+        self._note_free_lengths()
+
+    def _note_free_lengths(self) -> None:
+        """Note after how many tokens no sentence must go on with a certain one."""
+        self.free_lengths = range(int((self.prefix != PAD).sum(1).max()), int(self.limit.min()))
 
 
 def _rows(numbers: Tensor, *columns: Tensor) -> list[Tensor]:

@@ -96,20 +96,21 @@ class Best:
         return self.choose_among(*best_of_rows(log_probs, self.places), frontier)
 
     def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Choice:
-        """The same, given the K best tokens of each hypothesis and their log-probabilities (R, K)."""
+        """The same, given the K best tokens of each hypothesis and their log-probabilities (R, K), which are enough."""
         return Choice(steps, tokens, *best_of_rows(frontier.totals(steps).flatten(1), self.places))
 
 
-class DiverseBest:
+class DiverseBest(Best):
     """The K / G best in each of G groups; a candidate loses `strength` for each earlier group's hypothesis that takes
     its token at this step (Vijayakumar et al. 2018, with Hamming diversity). Totals do not carry what is lost."""
 
     def __init__(self, beam: int, groups: int, strength: float) -> None:
-        self.places, self.width, self.strength = beam, beam // groups, strength
-        self.starts: Sequence[int] = range(0, beam, self.width)
+        super().__init__(beam)
+        self.width, self.strength = beam // groups, strength
+        self.starts = range(0, beam, self.width)
 
-    def choose(self, log_probs: Tensor, frontier: Frontier) -> Choice:
-        steps, tokens = best_of_rows(log_probs, self.places)  # enough, as earlier groups take fewer than K
+    def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Choice:
+        """As of `Best`: K are enough, as earlier groups take fewer."""
         c = steps.size(1)
         totals = frontier.totals(steps).flatten(1)
         tokens_of_all = frontier.by_place(tokens, -1).flatten(1)

@@ -36,7 +36,7 @@ def to_ctranslate2(
     try:
         from ctranslate2.specs import TransformerSpec
     except ImportError as error:
-        raise UserError('this format needs the package ctranslate2: pip install "nmtkit[export]"') from error
+        raise UserError("this format needs the package ctranslate2: pip install ctranslate2") from error
     config = checkpoint.model_config
     _check_known_to_ctranslate2(config)
     spec = TransformerSpec.from_config(

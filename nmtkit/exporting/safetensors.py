@@ -59,5 +59,5 @@ def _library() -> Any:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise UserError('this format needs the package safetensors: pip install "nmtkit[export]"') from error
+        raise UserError("this format needs the package safetensors: pip install safetensors") from error
     return safetensors

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from nmtkit.vocab import PAD
 if TYPE_CHECKING:
     import nmtkit._native as _native
 
+_NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # what C++ writes, whatever torch's defaults are
 BUILDS = {"_native_avx512": "AVX-512", "_native_avx2": "AVX2"}  # of nmtkit/native, the fastest first
 
 
@@ -110,12 +111,14 @@ class NativeState:
 
     def __init__(self, search: "_native.Search", model: "NativeTransformer") -> None:
         self.search, self.length = search, 0
-        self.log_probs = torch.empty(0)  # of the last step: fresh memory would cost more than the softmax in it
+        self.log_probs = torch.empty(
+            0, **_NUMBERS
+        )  # of the last step: fresh memory would cost more than the softmax in it
         self._model = model  # which the search points into
 
     def reorder(self, origins: Tensor) -> None:
         """As `DecoderState.reorder`."""
-        origins = origins.contiguous()
+        origins = _ids(origins)
         _native.reorder(self.search, origins.data_ptr(), origins.numel())
 
 
@@ -155,7 +158,7 @@ class NativeTransformer:
 
     def encode(self, src: Tensor) -> NativeState:
         """src (B, S) with PAD at the ends of rows. IndexError for ids that the vocabulary does not have."""
-        src = src.contiguous()
+        src = _ids(src)
         sentences, width = src.shape
         if not 0 <= int(src.amin()) <= int(src.amax()) < self._source_vocabulary:
             raise IndexError(f"ids from {int(src.amin())} to {int(src.amax())} are not all in the vocabulary")
@@ -173,7 +176,7 @@ class NativeTransformer:
         """As `Transformer.step`; they are there until the next step. IndexError for ids and rows that are not."""
         rows = tokens.numel()
         if state.log_probs.size(0) < rows:
-            state.log_probs = torch.empty(rows, self._vocabulary)
+            state.log_probs = torch.empty(rows, self._vocabulary, **_NUMBERS)
         log_probs = state.log_probs[:rows]
         self._feed(_native.step, tokens, state, log_probs.data_ptr())
         return log_probs
@@ -181,19 +184,25 @@ class NativeTransformer:
     def best_step(
         self, tokens: Tensor, state: NativeState, count: int, never: tuple[int, ...]
     ) -> tuple[Tensor, Tensor]:
-        """`best_of_rows` of what `step` gives, without the tokens that may `never` come. Faster, and in less memory, as
-        the log-probabilities of all tokens are never there at once."""
+        """`best_of_rows` of what `step` gives, without the tokens that may `never` come. Faster, and with large
+        batches in less memory, as a thread has the log-probabilities of all tokens for a block of rows at a time."""
         rows, count = tokens.numel(), min(count, self._vocabulary)
-        log_probs, best_tokens = torch.empty(rows, count), torch.empty(rows, count, dtype=torch.long)
+        log_probs = torch.empty(rows, count, **_NUMBERS)
+        best_tokens = torch.empty(rows, count, dtype=torch.int64, device="cpu")
         self._feed(_native.best_step, tokens, state, never, count, log_probs.data_ptr(), best_tokens.data_ptr())
         return log_probs, best_tokens
 
     def _feed(self, step: Callable[..., None], tokens: Tensor, state: NativeState, *result: object) -> None:
         """Let `step` write its result for the next position."""
-        tokens = tokens.contiguous()
+        tokens = _ids(tokens)
         position = self._target_positions(state.length, 1).float()
         step(state.search, tokens.data_ptr(), tokens.numel(), position.data_ptr(), *result, torch.get_num_threads())
         state.length += 1
+
+
+def _ids(tensor: Tensor) -> Tensor:
+    """As C++ reads ids and numbers of rows."""
+    return tensor.to("cpu", torch.int64).contiguous()
 
 
 def _address(tensor: Tensor | None) -> int:

@@ -29,11 +29,13 @@ inline void log_softmax(float* x, int count) {
   for_vectors(count, [=](int i, int n) { store_some(x + i, less(load_some(x + i, n)), n); });
 }
 
-// The `count` highest of the scores of n numbers, highest first, of equal ones the first; count is at most n.
+// The `count` highest of the scores of n numbers, highest first, of equal ones the first; NaN counts as -inf. `count` is at
+// most n.
 template <class Score>
 inline void best(const float* x, int n, int count, Score score, float* values, int64_t* columns) {
+  if (count < 1) return;
   const auto insert = [&](int column, int place) {  // there, or before what is lower
-    const float value = score(x[column]);
+    const float found = score(x[column]), value = std::isnan(found) ? -kInfinity : found;
     for (; place > 0 && value > values[place - 1]; --place) {
       values[place] = values[place - 1];
       columns[place] = columns[place - 1];

@@ -10,6 +10,24 @@
 
 namespace nmtkit {
 
+// Memory for numbers that grows, and then loses them: to fill and to copy a large one takes longer than to use it.
+class Room {
+ public:
+  // Throws std::bad_alloc.
+  void reserve(size_t size) {
+    if (size <= size_) return;
+    size_ = 0;
+    numbers_.reset();
+    numbers_.reset(new float[size]);
+    size_ = size;
+  }
+  float* data() { return numbers_.get(); }
+
+ private:
+  size_t size_ = 0;
+  std::unique_ptr<float[]> numbers_;
+};
+
 struct Piece {
   size_t size = 0;
   std::unique_ptr<std::byte[]> memory;

@@ -17,6 +17,18 @@ T* at(Address address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }
 
+// Python's lock, given up for a while.
+class Unlocked {
+ public:
+  Unlocked() : state_(PyEval_SaveThread()) {}
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+  ~Unlocked() { PyEval_RestoreThread(state_); }
+
+ private:
+  PyThreadState* state_;
+};
+
 template <class T>
 constexpr const char* kName = nullptr;
 template <>
@@ -40,23 +52,30 @@ PyObject* hold(T* object) {
   return capsule;
 }
 
-// Do what takes long without Python's lock; false, with an exception set, where it cannot be done.
+// Do some work; false, with an exception set, where it cannot be done.
 template <class Work>
-bool unlocked(Work work) {
+bool guarded(Work work) {
   bool out_of_memory = false;
   std::string wrong;
-  Py_BEGIN_ALLOW_THREADS;
   try {
     work();
-  } catch (const std::bad_alloc&) {
-    out_of_memory = true;
-  } catch (const std::exception& error) {
+  } catch (const std::out_of_range& error) {
     wrong = error.what();
+  } catch (const std::exception&) {  // std::bad_alloc, or std::length_error: more than any memory has
+    out_of_memory = true;
   }
-  Py_END_ALLOW_THREADS;
   if (out_of_memory) PyErr_NoMemory();
   if (!wrong.empty()) PyErr_SetString(PyExc_IndexError, wrong.c_str());
   return !PyErr_Occurred();
+}
+
+// The same for what takes long, without Python's lock.
+template <class Work>
+bool unlocked(Work work) {
+  return guarded([&] {
+    const Unlocked here;
+    work();
+  });
 }
 
 PyObject* none_if(bool done) {
@@ -119,8 +138,8 @@ class Parts {
 };
 
 PyObject* model(PyObject*, PyObject* args) {
-  std::unique_ptr<Model> made(new (std::nothrow) Model);
-  if (!made) return PyErr_NoMemory();
+  std::unique_ptr<Model> made;
+  if (!guarded([&] { made = std::make_unique<Model>(); })) return nullptr;
   Address source, target;
   int pre_norm, encoder_layers, decoder_layers;
   double epsilon;
@@ -129,7 +148,7 @@ PyObject* model(PyObject*, PyObject* args) {
                         &target, &encoder_layers, &decoder_layers, &PyList_Type, &matrices, &PyList_Type, &norms,
                         &epsilon))
     return nullptr;
-  try {
+  const bool done = guarded([&] {
     made->pre_norm = pre_norm != 0;
     made->source_embedding = at<float>(source);
     made->target_embedding = at<float>(target);
@@ -150,11 +169,8 @@ PyObject* model(PyObject*, PyObject* args) {
       made->encoder_norm = parts.norm();
       made->decoder_norm = parts.norm();
     }
-  } catch (const std::bad_alloc&) {
-    return PyErr_NoMemory();
-  }
-  if (PyErr_Occurred()) return nullptr;
-  return hold(made.release());
+  });
+  return done ? hold(made.release()) : nullptr;
 }
 
 PyObject* encode(PyObject*, PyObject* args) {
@@ -204,11 +220,13 @@ PyObject* best_step(PyObject*, PyObject* args) {
   Search* search = held<Search>(capsule);
   if (!search) return nullptr;
   std::vector<int64_t> ids;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(never); ++i) ids.push_back(PyLong_AsLongLong(PyTuple_GetItem(never, i)));
-  if (PyErr_Occurred()) return nullptr;
+  const bool read = guarded([&] {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(never); ++i) ids.push_back(PyLong_AsLongLong(PyTuple_GetItem(never, i)));
+  });
+  if (!read) return nullptr;
   return none_if(unlocked([&] {
-    search->step(at<int64_t>(tokens), rows, at<float>(position), ids, count, at<float>(log_probs),
-                 at<int64_t>(best_tokens), threads);
+    search->best_step(at<int64_t>(tokens), rows, at<float>(position), ids, count, at<float>(log_probs),
+                      at<int64_t>(best_tokens), threads);
   }));
 }
 

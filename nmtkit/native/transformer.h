@@ -115,7 +115,8 @@ inline void ask_for(const void* begin, const void* end) {
 
 // Memory for what goes through the layers, for one thread: kept, since fresh memory costs more than what is done in it.
 struct Scratch {
-  std::vector<float> x, normed, y, wide, heads, scores, logits;
+  std::vector<float> x, normed, y, wide, heads, scores;
+  Room logits;
   std::vector<const void*> places;
   Rounded rounded;
 
@@ -131,7 +132,7 @@ struct Scratch {
     room(wide, n * std::max<size_t>(widest, model.key_width() + model.pair_width()));
     room(heads, n * model.heads * model.d_v);
     room(scores, static_cast<size_t>(kQueries) * model.heads * padded(longest));
-    room(logits, n * of_logits);
+    logits.reserve(n * of_logits);
     room(places, longest + 4);
     rounded.reserve(n, static_cast<int>(widest));
   }
@@ -290,10 +291,10 @@ class Search {
     });
   }
 
-  // The same, and of each row the `count` best tokens and their log-probabilities (R, count), those of no token that
-  // may `never` come. All W are never there at once.
-  void step(const int64_t* tokens, int R, const float* position, const std::vector<int64_t>& never, int count,
-            float* log_probs, int64_t* best_tokens, int threads) {
+  // The same, but the `count` best tokens of each row and their log-probabilities (R, count), without those that may
+  // `never` come. A thread has all W of a block of rows at a time.
+  void best_step(const int64_t* tokens, int R, const float* position, const std::vector<int64_t>& never, int count,
+                 float* log_probs, int64_t* best_tokens, int threads) {
     const int W = model_.output->rows();
     check(never.data(), static_cast<int>(never.size()), W, "token");
     if (count < 0 || count > W) throw std::out_of_range("there are no " + std::to_string(count) + " tokens");
