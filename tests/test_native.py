@@ -345,7 +345,7 @@ def test_only_steps_with_something_forced_are_by_all_tokens(monkeypatch: pytest.
     search(model, src, SearchConfig(beam=2, max_len_b=0), banned=banned)
     assert calls == [*["best_step"] * 2, "step", *["best_step"] * 36, "step"]
     calls.clear()
-    search(model, src, SearchConfig(beam=2, max_len_b=0, min_len=2), demands=[Demands((7, 8)), Demands()])
+    search(model, src, SearchConfig(beam=2, max_len_b=5, min_len=5), demands=[Demands((7, 8)), Demands()])
     assert calls[:3] == ["step", "step", "best_step"]
 
 
