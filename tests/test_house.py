@@ -23,9 +23,9 @@ COMMANDS = ("preprocess", "train", "average", "export", "generate", "score")
 # neighbours on one floor do not know each other. The picture of it is in docs/architecture.md.
 FLOORS: list[list[str]] = [
     ["_native", "checksum", "errors", "spm_model", "version", "wording"],
-    ["config", "text", "vocab", "staging", "workers"],
+    ["config", "text", "vocab", "staging"],
     ["log", "tokenizer"],
-    ["data", "model"],
+    ["data", "model", "workers"],
     ["checkpoint"],
     ["decoding"],
     ["averaging", "exporting", "preprocessing", "serving", "training"],
@@ -77,6 +77,14 @@ def place(module: str) -> tuple[int, str]:
             if module == entry or module.startswith(f"{entry}."):
                 return floor, entry
     raise AssertionError(f"nmtkit.{module} has no floor: give it one in FLOORS and in docs/architecture.md")
+
+
+def test_every_option_of_nmt_generate_has_an_example_in_the_guide() -> None:
+    guide = (ROOT / "docs/translating.md").read_text(encoding="utf-8")
+    examples = re.findall(r"--[a-z0-9-]+", "".join(re.findall(r"^```bash\n(.*?)^```$", guide, re.M | re.S)))
+    command = import_module("nmtkit.cli.generate").main
+    flags = {parameter.opts[-1] for parameter in command.params if isinstance(parameter, click.Option)}
+    assert flags - {*examples, "--debug", "--version"} == set()  # the first of these is in the text
 
 
 def test_imports_keep_to_their_floors() -> None:
