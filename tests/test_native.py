@@ -280,19 +280,6 @@ def test_a_sentence_becomes_the_same_to_the_last_bit_in_any_batch_with_any_numbe
     assert search(model, src.flip(0), config) == together[::-1]
 
 
-@pytest.mark.parametrize(("precision", "d_ff"), [("fp32", 17_000), ("int8", 68_000)])
-@pytest.mark.parametrize("norm", ["post", "pre"])
-def test_threads_that_have_no_rows_help_with_products_and_change_no_bit(
-    precision: str, d_ff: int, norm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wide = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 128, "d_ff": d_ff}  # so many weights are worth a team
-    model, config = packed(make(**wide, norm=norm), precision), SearchConfig(beam=3, nbest=3, max_len_b=5)
-    alone = [search(model, sources(length), config) for length in (1, 9, 150)]
-    for count in (2, 5):
-        threads(monkeypatch, count)
-        assert [search(model, sources(length), config) for length in (1, 9, 150)] == alone
-
-
 @torch.inference_mode()
 def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
     model, src = make(), sources(5, 3, 8)

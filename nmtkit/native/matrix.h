@@ -11,7 +11,6 @@
 #include <numeric>
 #include <vector>
 
-#include "threads.h"
 #include "vectors.h"
 
 namespace nmtkit {
@@ -20,7 +19,6 @@ constexpr int kPanel = 2 * kLanes;  // rows of W that stand together: two vector
 constexpr int kBlock = 120;         // rows of x that one pass over W serves: they stay in the nearer caches
 constexpr int kWeightLevels = 127;  // of a weight in 8 bits, to each side of 0, at most
 constexpr int kDepth = 8;           // columns that integer sums take at once
-constexpr int kParts = 2;           // of a product for each thread of a team: one may be slower
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -40,10 +38,9 @@ Aligned<T> aligned(size_t count) {
 }
 
 // What a thread needs for the products of a block of rows.
-struct Workplace {
+struct Rounded {
   std::vector<int32_t> x;     // four columns in each, as bytes: level + kLevels + 1
   float scales[kBlock] = {};  // of each row
-  Team* team = nullptr;       // that shares the panels out, if there is one
 
   // Room for m rows, kBlock of them at most. Throws std::bad_alloc.
   void reserve(size_t m, int columns) { x.resize(std::max(x.size(), std::min<size_t>(m, kBlock) * groups(columns))); }
@@ -81,28 +78,17 @@ class Matrix {
   int columns() const { return columns_; }
   bool eight_bits() const { return eight_bits_; }
 
-  size_t bytes() const { return padded() * columns_ * (eight_bits_ ? 1 : sizeof(float)); }
-
   // y (m, N) = x (m, K)·Wᵀ + b, or its positive part.
-  void multiply(const float* x, int m, float* y, Workplace& place, bool positive = false) const {
+  void multiply(const float* x, int m, float* y, Rounded& rounded, bool positive = false) const {
     for (int i = 0; i < m; i += kBlock) {
       const int count = std::min(kBlock, m - i);
       const float* in = x + static_cast<size_t>(i) * columns_;
       float* out = y + static_cast<size_t>(i) * rows_;
-      if (eight_bits_) round(in, count, place);
-      const auto some_panels = [&](int from, int to) {
-        if (eight_bits_)
-          tiles<kByteTileRows>(Bytes{place.x.data(), place.scales}, count, out, positive, from, to);
-        else
-          tiles<kTileRows>(in, count, out, positive, from, to);
-      };
-      const int fours = (panels() + 3) / 4;  // few rows have four panels at a time
-      const int parts = place.team ? std::min(fours, kParts * place.team->size()) : 1;
-      if (parts < 2) {
-        some_panels(0, panels());
+      if (eight_bits_) {
+        round(in, count, rounded);
+        tiles<kByteTileRows>(Bytes{rounded.x.data(), rounded.scales}, count, out, positive);
       } else {
-        const auto begin = [&](int part) { return std::min(panels(), fours * part / parts * 4); };
-        place.team->share(parts, [&](int part) { some_panels(begin(part), begin(part + 1)); });
+        tiles<kTileRows>(in, count, out, positive);
       }
     }
   }
@@ -116,7 +102,7 @@ class Matrix {
 
   int panels() const { return (rows_ + kPanel - 1) / kPanel; }
   size_t padded() const { return static_cast<size_t>(panels()) * kPanel; }
-  int groups() const { return Workplace::groups(columns_); }
+  int groups() const { return Rounded::groups(columns_); }
 
   // Panel by panel; in a panel column by column, each of kPanel rows of W.
   void lay_out_floats(const float* weight) {
@@ -173,13 +159,13 @@ class Matrix {
     return any_nan(total) ? std::numeric_limits<float>::quiet_NaN() : greatest(peaks);
   }
 
-  void round(const float* x, int m, Workplace& place) const {
-    place.reserve(m, columns_);
+  void round(const float* x, int m, Rounded& rounded) const {
+    rounded.reserve(m, columns_);
     for (int i = 0; i < m; ++i) {
       const float* row = x + static_cast<size_t>(i) * columns_;
-      uint8_t* levels = reinterpret_cast<uint8_t*>(place.x.data() + static_cast<size_t>(i) * groups());
+      uint8_t* levels = reinterpret_cast<uint8_t*>(rounded.x.data() + static_cast<size_t>(i) * groups());
       const float peak = largest(row);
-      place.scales[i] = peak / kLevels;
+      rounded.scales[i] = peak / kLevels;
       const Floats factor = every(kLevels / peak);
       for_vectors(columns_, [=](int k, int n) {
         store_bytes(levels + k, plus(integers(load_some(row + k, n) * factor), every(kLevels + 1)), n);
@@ -287,10 +273,10 @@ class Matrix {
 
   // m rows of x, at most `Most` at a time and all times about as many, panel by panel.
   template <int Most, class Rows>
-  void tiles(Rows x, int m, float* y, bool positive, int from, int to) const {
-    if (m < 4) return few_rows<3>(x, m, y, positive, from, to);
+  void tiles(Rows x, int m, float* y, bool positive) const {
+    if (m < 4) return few_rows<3>(x, m, y, positive);
     const int count = (m + Most - 1) / Most;
-    for (int panel = from; panel < to; ++panel)
+    for (int panel = 0; panel < panels(); ++panel)
       for (int t = 0; t < count; ++t) {
         const int i = m * t / count;
         tile_of<Most>(m * (t + 1) / count - i, further(x, i), panel, y + static_cast<size_t>(i) * rows_, positive,
@@ -322,13 +308,13 @@ class Matrix {
 
   // Of few rows several panels at once, since a sum waits for the one before.
   template <int M, class Rows>
-  void few_rows(Rows x, int m, float* y, bool positive, int from, int to) const {
+  void few_rows(Rows x, int m, float* y, bool positive) const {
     if constexpr (M > 0) {
-      if (m != M) return few_rows<M - 1>(x, m, y, positive, from, to);
+      if (m != M) return few_rows<M - 1>(x, m, y, positive);
       constexpr int P = 4 / M;
-      int panel = from;
-      for (; panel + P <= to; panel += P) tile<M, P>(x, panel, y, positive, {});
-      for (; panel < to; ++panel) tile<M, 1>(x, panel, y, positive, {});
+      int panel = 0;
+      for (; panel + P <= panels(); panel += P) tile<M, P>(x, panel, y, positive, {});
+      for (; panel < panels(); ++panel) tile<M, 1>(x, panel, y, positive, {});
     }
   }
 

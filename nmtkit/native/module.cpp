@@ -102,13 +102,13 @@ PyObject* multiply(PyObject*, PyObject* args) {
   if (!matrix) return nullptr;
   return none_if(unlocked([&] {
     const Blocks blocks(rows, threads);
-    std::vector<Workplace> places(std::max(1, std::min(threads, blocks.count())));
+    std::vector<Rounded> rounded(std::max(1, std::min(threads, blocks.count())));
     if (matrix->eight_bits())
-      for (auto& each : places) each.reserve(blocks.largest(), matrix->columns());
+      for (auto& each : rounded) each.reserve(blocks.largest(), matrix->columns());
     share_out(blocks.count(), threads, [&](int block, int thread) {
       const int from = blocks.begin(block);
       matrix->multiply(at<float>(x) + static_cast<size_t>(from) * matrix->columns(), blocks.end(block) - from,
-                       at<float>(y) + static_cast<size_t>(from) * matrix->rows(), places[thread]);
+                       at<float>(y) + static_cast<size_t>(from) * matrix->rows(), rounded[thread]);
     });
   }));
 }

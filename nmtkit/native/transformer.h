@@ -6,20 +6,18 @@
 // Letters: B sentences, S source tokens of all of them, R rows (hypotheses), T positions so far, D d_model.
 #pragma once
 
-#include <optional>
+#include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "choice.h"
 #include "matrix.h"
 #include "memory.h"
-#include "threads.h"
 
 namespace nmtkit {
 
-constexpr int kFewest = 8;                  // rows that a thread is worth starting for
-constexpr size_t kWorth = size_t{8} << 20;  // bytes of weights that it is, where rows are fewer
-constexpr size_t kLargestTeam = 8;          // threads, which wait for the same memory
+constexpr int kFewest = 8;  // rows that a thread is worth starting for
 
 struct Norm {
   const float* gain;
@@ -66,28 +64,27 @@ struct Model {
   // Whether keys and values are kept in 16 bits: they are what attention waits for, and of 8-bit products anyway.
   bool short_pairs() const { return output->eight_bits(); }
   int key_width() const { return heads * d_k; }
-
-  // Of weights that a pass through the encoder and a step of the decoder read.
-  size_t encoder_bytes() const {
-    size_t total = 0;
-    for (const auto& layer : encoder) total += bytes_of(layer.self.qkv, layer.self.out, layer.feed_forward);
-    for (const auto& layer : decoder) total += layer.cross.kv->bytes();
-    return total;
-  }
-  size_t decoder_bytes() const {
-    size_t total = output->bytes();
-    for (const auto& layer : decoder)
-      total += bytes_of(layer.self.qkv, layer.self.out, layer.feed_forward) + layer.cross.q->bytes() +
-               layer.cross.out->bytes();
-    return total;
-  }
   int pair_width() const { return heads * (d_k + d_v); }  // of a token's keys, then its values, in all heads
-
- private:
-  static size_t bytes_of(const Matrix* qkv, const Matrix* out, const FeedForward& feed_forward) {
-    return qkv->bytes() + out->bytes() + feed_forward.inner->bytes() + feed_forward.outer->bytes();
-  }
 };
+
+// Call work(part, thread) for each part from 0 to `parts`, by `threads` side by side, each taking the next that nobody
+// has taken: a core may be slower than the others for a while. `work` may not throw.
+template <class Work>
+void share_out(int parts, int threads, Work work) {
+  std::atomic<int> next{0};
+  const auto take = [&](int thread) {
+    for (int part; (part = next++) < parts;) work(part, thread);
+  };
+  std::vector<std::thread> others;
+  others.reserve(std::max(threads, 1));
+  try {
+    while (static_cast<int>(others.size()) + 1 < std::min(threads, parts))
+      others.emplace_back(take, static_cast<int>(others.size()) + 1);
+  } catch (const std::exception&) {  // no more threads are to be had
+  }
+  take(0);
+  for (auto& other : others) other.join();
+}
 
 // The blocks into which n rows are cut, all of about the same size: each passes over the weights, so they are as large as
 // the threads allow.
@@ -121,7 +118,7 @@ struct Scratch {
   std::vector<float> x, normed, y, wide, heads, scores;
   Room logits;
   std::vector<const void*> places;
-  Workplace products;
+  Rounded rounded;
 
   // Room for n rows that attend to at most `longest` positions, with so many logits each. Throws std::bad_alloc.
   void reserve(const Model& model, size_t n, int longest, int of_logits) {
@@ -137,7 +134,7 @@ struct Scratch {
     room(scores, static_cast<size_t>(kQueries) * model.heads * padded(longest));
     logits.reserve(n * of_logits);
     room(places, longest + 4);
-    products.reserve(n, static_cast<int>(widest));
+    rounded.reserve(n, static_cast<int>(widest));
   }
 
   // Note where the keys of each position stand; behind them the last one's again, for `attend`.
@@ -146,25 +143,6 @@ struct Scratch {
     for (int i = 0; i < positions; ++i) places[i] = place(i);
     std::fill_n(places.begin() + positions, 4, positions ? places[positions - 1] : nullptr);
   }
-};
-
-// Threads that have no rows of their own help with the products of one that has.
-class Helped {
- public:
-  // As many of `threads` as so many bytes of weights are worth.
-  Helped(Scratch& scratch, int threads, size_t bytes) : scratch_(scratch) {
-    const int worth = static_cast<int>(std::min(bytes / kWorth, kLargestTeam));
-    if (std::min(threads, worth) < 2) return;
-    team_.emplace(std::min(threads, worth));
-    scratch_.products.team = &*team_;
-  }
-  Helped(const Helped&) = delete;
-  Helped& operator=(const Helped&) = delete;
-  ~Helped() { scratch_.products.team = nullptr; }
-
- private:
-  Scratch& scratch_;
-  std::optional<Team> team_;
 };
 
 // What Q queries (H·K each, `step` numbers further each time) attend to, into heads (Q, H·V): places[i] is where the keys
@@ -239,8 +217,8 @@ void residual(const Model& model, const Norm& norm, float* x, int n, Scratch& s,
 }
 
 inline void feed_forward(const FeedForward& layer, const float* in, int n, Scratch& s) {
-  layer.inner->multiply(in, n, s.wide.data(), s.products, true);
-  layer.outer->multiply(s.wide.data(), n, s.y.data(), s.products);
+  layer.inner->multiply(in, n, s.wide.data(), s.rounded, true);
+  layer.outer->multiply(s.wide.data(), n, s.y.data(), s.rounded);
 }
 
 // x = √D · embedding + position, for n tokens; position(i) is that of token i.
@@ -277,7 +255,6 @@ class Search {
     groups.push_back(sentences);
     const int count = static_cast<int>(groups.size()) - 1;
     prepare(std::min(threads, count), std::min(std::max(kBlock, longest_), starts_.back()), 0, 0);
-    const Helped helped(scratch_[0], count == 1 ? threads : 1, model.encoder_bytes());
     share_out(count, threads, [&](int group, int thread) {
       if (model_.short_pairs())
         encode<Bf16>(groups[group], groups[group + 1], positions, scratch_[thread]);
@@ -309,7 +286,7 @@ class Search {
     const int W = model_.output->rows();
     advance(tokens, R, position, threads, 0, [&](int from, int n, Scratch& s) {
       float* out = log_probs + static_cast<size_t>(from) * W;
-      model_.output->multiply(s.x.data(), n, out, s.products);
+      model_.output->multiply(s.x.data(), n, out, s.rounded);
       for (int i = 0; i < n; ++i) log_softmax(out + static_cast<size_t>(i) * W, W);
     });
   }
@@ -322,7 +299,7 @@ class Search {
     check(never.data(), static_cast<int>(never.size()), W, "token");
     if (count < 0 || count > W) throw std::out_of_range("there are no " + std::to_string(count) + " tokens");
     advance(tokens, R, position, threads, W, [&](int from, int n, Scratch& s) {
-      model_.output->multiply(s.x.data(), n, s.logits.data(), s.products);
+      model_.output->multiply(s.x.data(), n, s.logits.data(), s.rounded);
       for (int i = 0; i < n; ++i) {
         float* logits = s.logits.data() + static_cast<size_t>(i) * W;
         const LogTotal less = log_total(logits, W);
@@ -360,7 +337,6 @@ class Search {
     places_.reserve(places_.size() + 1);
     past_.push_back(room(R, model_.decoder.size()));  // the last that may throw
     places_.push_back(std::move(here));
-    const Helped helped(scratch_[0], blocks.count() == 1 ? threads : 1, model_.decoder_bytes());
     share_out(blocks.count(), threads, [&](int block, int thread) {
       const int from = blocks.begin(block);
       const int n = blocks.end(block) - from;
@@ -391,7 +367,7 @@ class Search {
           [&](int i) { return positions + static_cast<size_t>(i) * D; }, x + (starts_[b] - first) * D);
     for (const auto& layer : model_.encoder) {
       residual(model_, layer.norms[0], x, n, s, [&](const float* in) {
-        layer.self.qkv->multiply(in, n, s.wide.data(), s.products);
+        layer.self.qkv->multiply(in, n, s.wide.data(), s.rounded);
         for (int b = from; b < to; ++b) {
           const float* qkv = s.wide.data() + static_cast<size_t>(starts_[b] - first) * width;
           const int length = starts_[b + 1] - starts_[b];
@@ -405,14 +381,14 @@ class Search {
           for (; i + kQueries <= length; i += kQueries) queries(i, std::integral_constant<int, kQueries>());
           for (; i < length; ++i) queries(i, std::integral_constant<int, 1>());
         }
-        layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.products);
+        layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
       });
       residual(model_, layer.norms[1], x, n, s, [&](const float* in) { feed_forward(layer.feed_forward, in, n, s); });
     }
     finish(model_.encoder_norm, x, n);
     const int P = model_.pair_width();
     for (size_t l = 0; l < memory_.size(); ++l) {
-      model_.decoder[l].cross.kv->multiply(x, n, s.wide.data(), s.products);
+      model_.decoder[l].cross.kv->multiply(x, n, s.wide.data(), s.rounded);
       copy(s.wide.data(), static_cast<Kept*>(memory_[l]) + static_cast<size_t>(first) * P, n * P);
     }
   }
@@ -426,7 +402,7 @@ class Search {
     for (size_t l = 0; l < layers; ++l) {
       const auto& layer = model_.decoder[l];
       residual(model_, layer.norms[0], x, n, s, [&](const float* in) {
-        layer.self.qkv->multiply(in, n, s.wide.data(), s.products);
+        layer.self.qkv->multiply(in, n, s.wide.data(), s.rounded);
         for (int i = 0; i < n; ++i) {
           const float* qkv = s.wide.data() + static_cast<size_t>(i) * (K + P);
           const auto pair = [&](int t, int row) {
@@ -441,10 +417,10 @@ class Search {
           attend<Kept, 1>(model_, qkv, 0, s.places.data(), T, s.scores.data(),
                  s.heads.data() + static_cast<size_t>(i) * layer.self.out->columns());
         }
-        layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.products);
+        layer.self.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
       });
       residual(model_, layer.norms[1], x, n, s, [&](const float* in) {
-        layer.cross.q->multiply(in, n, s.wide.data(), s.products);
+        layer.cross.q->multiply(in, n, s.wide.data(), s.rounded);
         for (int i = 0; i < n; ++i) {
           const auto memory = [&](int j) { return static_cast<Kept*>(memory_[l]) + static_cast<size_t>(j) * P; };
           const int b = owners_[from + i], length = starts_[b + 1] - starts_[b];
@@ -454,7 +430,7 @@ class Search {
           attend<Kept, 1>(model_, s.wide.data() + static_cast<size_t>(i) * K, 0, s.places.data(), length, s.scores.data(),
                  s.heads.data() + static_cast<size_t>(i) * layer.cross.out->columns());
         }
-        layer.cross.out->multiply(s.heads.data(), n, s.y.data(), s.products);
+        layer.cross.out->multiply(s.heads.data(), n, s.y.data(), s.rounded);
       });
       residual(model_, layer.norms[2], x, n, s, [&](const float* in) { feed_forward(layer.feed_forward, in, n, s); });
     }
