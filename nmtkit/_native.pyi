@@ -40,8 +40,8 @@ def reorder(search: Search, origins: int, rows: int) -> None:
     """Row i goes on from row origins[i], int64. IndexError where there is no such row."""
 
 def step(search: Search, tokens: int, rows: int, position: int, log_probs: int, threads: int) -> None:
-    """Feed tokens (R,), int64, at a position whose encoding is (D,); the log-probabilities of the next ones go into (R, W). IndexError for
-    other tokens than the W, or more or fewer than the search has rows."""
+    """Feed tokens (R,), int64, at a position whose encoding is (D,); the log-probabilities of the next ones go into
+    (R, W). IndexError for other tokens than the W, or more or fewer than the search has rows."""
 
 def best_step(
     search: Search,
@@ -54,8 +54,8 @@ def best_step(
     best_tokens: int,
     threads: int,
 ) -> None:
-    """As `step`, and of the next tokens but those in `never` the `count` best, with their log-probabilities (R, count), the
-    tokens int64. IndexError for a count beyond W, too."""
+    """As `step`, but of the next tokens without those in `never` the `count` best of each row (R, count), int64, and
+    their log-probabilities. IndexError for a count beyond W, too."""
 
 def log_softmax(x: int, rows: int, width: int, threads: int) -> None:
     """In place, of each row of x (n, W)."""

@@ -30,7 +30,7 @@ from nmtkit.vocab import Vocabulary
 
 FORMAT, VERSION = "nmtkit checkpoint", 1
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
-SAFETENSORS = "model.safetensors"  # what nmt-export makes, which is no checkpoint
+SAFETENSORS_FILE = "model.safetensors"  # what nmt-export makes, which is no checkpoint
 
 _COMMENT = b"sha256:"
 _COMMENT_SIZE = len(_COMMENT) + 64
@@ -128,7 +128,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. UserError if it is missing, damaged, cut short, of a newer version, or not one of ours."""
-    if (path / SAFETENSORS).is_file():
+    if (path / SAFETENSORS_FILE).is_file():
         raise UserError(
             f"{path} is a folder of safetensors: nmt-export {path} --to checkpoint makes a checkpoint of it"
         )

@@ -107,9 +107,9 @@ class WorkerPool:
 
 def _work(connection: Connection, messages: log.LogConfig | None) -> None:
     """A worker's life: take a function, then its tasks, until the parent goes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides
     if messages is not None:
         log.configure(messages)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides
     gc.disable()  # thousands of sentences are no garbage in circles: looking for it took 5 % of the encoding
     function: Any = None
     with contextlib.suppress(EOFError, OSError):

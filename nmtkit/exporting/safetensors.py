@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nmtkit.checkpoint import SAFETENSORS, Checkpoint, from_header, read_header, to_header
+from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint, from_header, read_header, to_header
 from nmtkit.errors import UserError
 from nmtkit.exporting.folder import export_folder, read_tokenizer
 
@@ -21,7 +21,7 @@ def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
     library = _library()
     tensors = {name: tensor.contiguous() for name, tensor in checkpoint.chosen(weights).items()}
     with export_folder(folder, checkpoint, replace) as staging:
-        (staging / SAFETENSORS).write_bytes(library.torch.save(tensors, metadata={"format": "pt"}))
+        (staging / SAFETENSORS_FILE).write_bytes(library.torch.save(tensors, metadata={"format": "pt"}))
         header = json.dumps(to_header(checkpoint), indent=2, ensure_ascii=False)
         (staging / HEADER).write_text(header + "\n", encoding="utf-8")
 
@@ -33,12 +33,12 @@ def from_safetensors(folder: Path) -> Checkpoint:
     the weights are not those of the model that `config.json` describes.
     """
     library = _library()
-    for name in (SAFETENSORS, HEADER):
+    for name in (SAFETENSORS_FILE, HEADER):
         if not (folder / name).is_file():
             raise UserError(f"{folder} has no {name}: give a checkpoint, or a folder that nmt-export has made of one")
     try:
         header = read_header((folder / HEADER).read_bytes())
-        weights = library.torch.load_file(folder / SAFETENSORS)
+        weights = library.torch.load_file(folder / SAFETENSORS_FILE)
         checkpoint = from_header(header, weights, lambda side: _tokenizer(folder, header, side))
         names = [name for name, _ in checkpoint.build_model().named_parameters()]
     except UserError as error:
