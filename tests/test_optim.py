@@ -1,5 +1,6 @@
 """Schedules by their formulas, Adam against torch's, and its state through a checkpoint."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,23 @@ def test_other_schedules_rise_in_a_line_to_their_peak(schedule: str) -> None:
 def test_other_schedules_fall_as_their_names_say() -> None:
     options: dict[str, Any] = {"lr": 0.01, "warmup_updates": 100, "max_updates": 1000}
     assert rate(400, lr_schedule="inverse-sqrt", **options) == pytest.approx(0.005)
-    assert rate(550, lr_schedule="linear", **options) == pytest.approx(0.005)
-    assert rate(1000, lr_schedule="linear", **options) == 0
-    assert rate(550, lr_schedule="cosine", **options) == pytest.approx(0.005)
-    assert rate(325, lr_schedule="cosine", **options) == pytest.approx(0.01 * (0.5 + 0.5 * math.cos(math.pi / 4)))
-    assert rate(1000, lr_schedule="cosine", **options) == pytest.approx(0)
+    for update in (101, 550, 1000):
+        left = (1001 - update) / 901
+        assert rate(update, lr_schedule="linear", **options) == pytest.approx(0.01 * left)
+        cosine = 0.005 * (1 + math.cos(math.pi * (1 - left)))
+        assert rate(update, lr_schedule="cosine", **options) == pytest.approx(cosine)
     assert rate(999, lr_schedule="constant", **options) == 0.01
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+@pytest.mark.parametrize(("warmup", "updates"), [(1, 1), (1, 2), (3, 3), (3, 4), (10, 1000)])
+def test_the_last_update_of_a_falling_schedule_still_learns(schedule: str, warmup: int, updates: int) -> None:
+    options: dict[str, Any] = {"lr_schedule": schedule, "lr": 0.01, "warmup_updates": warmup, "max_updates": updates}
+    falling = [rate(update, **options) for update in range(warmup, updates + 1)]
+    assert falling[0] == 0.01
+    assert falling[-1] > 0
+    assert all(after < before for before, after in itertools.pairwise(falling))
+    assert rate(updates + 1, **options) == pytest.approx(0)
 
 
 def make_model() -> nn.Module:

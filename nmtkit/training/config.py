@@ -49,8 +49,9 @@ class OptimizerConfig(Config):
     lr_schedule: str = option(
         "paper",
         choices=("paper", "inverse-sqrt", "linear", "cosine", "constant"),
-        help="How the learning rate goes on after a linear warm-up. paper: d_model^-0.5 · min(update^-0.5, "
-        "update · warmup^-1.5) (§5.3); the others rise to --lr, then fall or stay.",
+        help="Learning rate schedule; each begins with a linear warm-up. paper: d_model^-0.5 · min(update^-0.5, "
+        "update · warmup^-1.5) (§5.3); the others rise to --lr, then fall or stay; linear and cosine would reach 0 "
+        "one update after --max-updates.",
     )
     lr: float = option(5e-4, above=0.0, help="Highest learning rate of every schedule but the paper's.")
     lr_scale: float = option(1.0, above=0.0, help="Multiplies the paper's schedule.")

@@ -10,7 +10,8 @@ from torch import Tensor, distributed, nn
 
 from nmtkit.training.config import OptimizerConfig
 
-ENDING_SCHEDULES = ("linear", "cosine")  #: fall to nothing at --max-updates, which so decides about each rate
+ENDING_SCHEDULES = ("linear", "cosine")  #: reach 0 one update after --max-updates, so each rate depends on it
+SCHEDULE_VERSION = 2  #: of `learning_rate`; 1 reached 0 with the last update
 
 
 def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_updates: int) -> float:
@@ -20,11 +21,12 @@ def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_update
         return config.lr_scale * float(d_model**-0.5 * min(update**-0.5, update * warmup**-1.5))
     if update < warmup:
         return config.lr * update / warmup
-    left = max(0.0, (max_updates - update) / max(1, max_updates - warmup))  # 1 after the warm-up, 0 at the end
+    end = max_updates + 1
+    left = max(0, end - update) / max(1, end - warmup)  # 1 at the end of the warm-up, above 0 at the last update
     falling = {
         "inverse-sqrt": math.sqrt(warmup / update),
         "linear": left,
-        "cosine": 0.5 - 0.5 * math.cos(math.pi * left),
+        "cosine": math.sin(math.pi / 2 * left) ** 2,  # (1 - cos(π · left)) / 2, precise near 0
         "constant": 1.0,
     }
     return config.lr * falling[config.lr_schedule]
