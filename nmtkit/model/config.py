@@ -46,7 +46,7 @@ class ModelConfig(Config):
         min=1,
         max=10**6,
         metavar="R",
-        help="Restrict self-attention to R positions to each side (§4, r in Table 1).",
+        help="Restrict self-attention to R positions to each side; the paper's r (§4) is the whole neighborhood.",
     )
 
     def __post_init__(self) -> None:
