@@ -19,6 +19,8 @@ from nmtkit.data.binary import Indices
 from nmtkit.data.permutation import permuted
 
 PART = 1 << 18  # sentence pairs planned at once: many updates, some 30 MB, a fraction of a second
+ORDER_VERSION = 2  #: of the data order, this module and `permutation`; 1 sorted by length without jitter
+_JITTERED = 1 / 3  # share of the pairs that are sorted as if one token longer: more adds padding and parts few mates
 
 
 class Lengths(Protocol):
@@ -83,8 +85,10 @@ class Batcher:
         begin, end = (pairs * number // self.parts for number in (part, part + 1))
         sentences = permuted(np.arange(begin, end), pairs, (self.seed, epoch))
         source, target = self.source[sentences], self.target[sentences]
-        batches = cut(_by_length(source, target), source, target, self.max_tokens, self.batch_tokens)
-        shuffled = np.random.default_rng((self.seed, epoch, part)).permutation(len(batches))
+        random = np.random.default_rng((self.seed, epoch, part))
+        order = _by_length(target, source, random) if epoch % 2 else _by_length(source, target, random)
+        batches = cut(order, source, target, self.max_tokens, self.batch_tokens)
+        shuffled = random.permutation(len(batches))
         updates = self._deal([batches[number] for number in shuffled], target)
         following = Place(epoch, part + 1) if part + 1 < self.parts else Place(epoch + 1)
         places = [*(Place(epoch, part, number) for number in range(1, len(updates))), following]
@@ -107,10 +111,14 @@ class Batcher:
         return updates
 
 
-def _by_length(source: NDArray[np.int32], target: NDArray[np.int32]) -> Indices:
-    """Places by target length, then by source length, up and down in turn so that neighbours stay alike where the
-    target length steps; equal pairs in the order in which they stand."""
-    order: Indices = np.lexsort((np.where(target % 2 == 0, source, -source), target))
+def _by_length(first: NDArray[np.int32], second: NDArray[np.int32], random: np.random.Generator) -> Indices:
+    """Places by jittered length of one side, then by length of the other.
+
+    The second length goes up and down in turn, so that neighbours stay alike where the first steps. Equal pairs keep
+    the order in which they stand.
+    """
+    jittered = first + (random.random(len(first)) < _JITTERED)
+    order: Indices = np.lexsort((np.where(jittered % 2 == 0, second, -second), jittered))
     return order
 
 
@@ -126,7 +134,7 @@ def cut(
     begin = 0
     room = min(max_tokens, target_tokens)
     while begin < len(order):
-        # no run can be longer than one of sentences as short as its first, in a batch sorted by target length
+        # bounds the work of a run: its longest target is at least as long as its first
         window = order[begin : begin + max(1, room // max(1, int(target[order[begin]])))]
         count = np.arange(1, len(window) + 1)
         fits = np.maximum.accumulate(target[window]) * count <= room
