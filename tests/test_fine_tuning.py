@@ -198,11 +198,11 @@ def test_the_schedule_of_the_learning_rate_counts_from_where_it_is_reset(train: 
     assert steps_taken(tmp_path) == 9
 
 
-def test_a_schedule_that_falls_to_nothing_ends_with_the_run_after_a_reset(train: Train, tmp_path: Path) -> None:
+def test_a_falling_schedule_ends_one_update_after_the_run_after_a_reset(train: Train, tmp_path: Path) -> None:
     falling = ("--lr-schedule", "linear", "--warmup-updates", 2)
     train(tmp_path, "--max-updates", 4, *falling)
     train(tmp_path, "--max-updates", 10, *falling, "--reset-lr-schedule")
-    highest, left = 5e-4, [1 / 2, 4 / 4, 3 / 4, 2 / 4, 1 / 4, 0]
+    highest, left = 5e-4, [1 / 2, 5 / 5, 4 / 5, 3 / 5, 2 / 5, 1 / 5]
     assert rates(tmp_path)[4:] == pytest.approx([highest * part for part in left])
 
 
