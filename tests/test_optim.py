@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import Tensor, distributed, nn
 from torch.testing import assert_close
 
+from nmtkit.errors import UserError
 from nmtkit.training.config import OptimizerConfig
-from nmtkit.training.optim import learning_rate, load_optimizer, make_optimizer, optimizer_tensors
+from nmtkit.training.optim import check_optimizer, learning_rate, load_optimizer, make_optimizer, optimizer_tensors
 
 
 def rate(update: int, d_model: int = 512, max_updates: int = 1000, **options: Any) -> float:
@@ -111,6 +112,36 @@ def test_an_optimizer_taken_up_from_its_tensors_goes_on_bit_for_bit() -> None:
     steps(second, resumed, 4, 10)
     for parameter, expected in zip(second.parameters(), straight.parameters(), strict=True):
         assert torch.equal(parameter, expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "tensor"),
+    [
+        ("exp_avg_sq.1.bias", None),
+        ("exp_avg_sq.1.bias", torch.zeros(4)),
+        ("exp_avg_sq.1.bias", torch.zeros(3, dtype=torch.float64)),
+        ("exp_avg_sq.1.bias", torch.zeros(3, dtype=torch.int64)),
+        ("exp_avg_sq.1.bias", torch.full((3,), torch.nan)),
+        ("exp_avg_sq.1.bias", torch.full((3,), -1.0)),
+        ("exp_avg.1.bias", torch.full((3,), torch.inf)),
+        ("step.1.bias", torch.tensor(-1.0)),
+        ("step.1.bias", torch.zeros(2)),
+        ("exp_avg.2.bias", torch.zeros(3)),
+        ("weights", torch.zeros(3)),
+    ],
+)
+def test_tensors_that_are_not_the_optimizers_are_refused_by_name(key: str, tensor: Tensor | None) -> None:
+    model = make_model()
+    optimizer = make_optimizer(model, OptimizerConfig())
+    steps(model, optimizer, 0, 1)
+    tensors = optimizer_tensors(optimizer, model)
+    check_optimizer(tensors, model)
+    check_optimizer({}, model)
+    forged = tensors | ({key: tensor} if tensor is not None else {})
+    if tensor is None:
+        del forged[key]
+    with pytest.raises(UserError, match=key.partition(".")[2] or "unknown"):
+        check_optimizer(forged, model)
 
 
 def test_loading_copies_so_that_training_leaves_the_tensors_alone() -> None:

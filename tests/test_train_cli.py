@@ -627,6 +627,14 @@ def test_an_epoch_that_is_planned_in_parts_goes_on_where_it_stood(
     assert all(torch.equal(tensor, stopped[name]) for name, tensor in straight.items())
 
 
+def test_an_epoch_that_larger_updates_end_early_does_not_count_into_the_next(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 4)
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress["epoch"] == 1
+    train(tmp_path, "--max-updates", 5, "--batch-tokens", 1000)  # an epoch has three of them
+    progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
+    assert [progress[name] for name in ("epoch", "updates_in_part", "updates_in_epoch")] == [2, 1, 1]
+
+
 def test_a_run_that_diverges_stops_with_its_checkpoints_intact_and_names_the_sentences(
     train: Train, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

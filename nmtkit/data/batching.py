@@ -51,6 +51,11 @@ class Update:
     micro_batches: list[Indices]
 
 
+def parts_of(pairs: int) -> int:
+    """In how many parts an epoch of so many sentence pairs is planned."""
+    return max(1, -(-pairs // PART))
+
+
 class Batcher:
     """Deals the sentences of a split into updates, epoch after epoch.
 
@@ -61,7 +66,7 @@ class Batcher:
     def __init__(self, source: Lengths, target: Lengths, batch_tokens: int, max_tokens: int, seed: int) -> None:
         self.source, self.target = source, target
         self.batch_tokens, self.max_tokens, self.seed = batch_tokens, max_tokens, seed
-        self.parts = max(1, -(-len(source) // PART))
+        self.parts = parts_of(len(source))
 
     def epoch(self, epoch: int) -> Iterator[Update]:
         """All updates of one epoch (counted from 1); each sentence stands in exactly one of them."""

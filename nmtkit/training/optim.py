@@ -2,12 +2,13 @@
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
+from nmtkit.errors import UserError
 from nmtkit.training.config import OptimizerConfig
 
 ENDING_SCHEDULES = ("linear", "cosine")  #: reach 0 one update after --max-updates, so each rate depends on it
@@ -91,6 +92,24 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     names = [name for name, _ in _trained(model)]
     state = optimizer.state_dict()["state"]
     return {f"{kind}.{names[i]}": value for i, values in sorted(state.items()) for kind, value in values.items()}
+
+
+def check_optimizer(tensors: Mapping[str, Tensor], model: nn.Module) -> None:
+    """Raise UserError, naming the first that is wrong, unless these are Adam's tensors for parameters of a model."""
+    parameters = dict(model.named_parameters())
+    for name in sorted({key.partition(".")[2] for key in tensors}):
+        if name not in parameters:
+            raise UserError(f"the optimizer's state does not fit the model: {name} is unknown")
+        shapes = {"step": [], "exp_avg": list(parameters[name].shape), "exp_avg_sq": list(parameters[name].shape)}
+        for kind, shape in shapes.items():
+            tensor = tensors.get(f"{kind}.{name}")
+            if tensor is None or list(tensor.shape) != shape or tensor.dtype != torch.float32:
+                found = (
+                    "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+                )
+                raise UserError(f"the optimizer's state does not fit the model: {kind}.{name} is {found}")
+            if not tensor.isfinite().all() or (kind != "exp_avg" and (tensor < 0).any()):
+                raise UserError(f"the optimizer's state has impossible values in {kind}.{name}")
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:

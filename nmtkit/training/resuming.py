@@ -1,14 +1,14 @@
 """With what a run begins: a checkpoint of its own, if it is one of this run and as far as it is not to be forgotten;
 the weights that it was given; or those that it has drawn."""
 
-from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, load_weights
-from nmtkit.data.batching import START
+from nmtkit.data.batching import ORDER_VERSION, START, parts_of
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
@@ -16,11 +16,12 @@ from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.fine_tuning import FREE_OPTIONS, given_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
-from nmtkit.training.optim import ENDING_SCHEDULES, load_optimizer
+from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, check_optimizer, load_optimizer
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
-from nmtkit.training.state import RunState
+from nmtkit.training.state import RunState, restore
 from nmtkit.training.validation import VALIDATION
+from nmtkit.wording import counted
 
 _RESETS = ("reset_optimizer", "reset_lr_schedule", "reset_progress")
 
@@ -71,15 +72,32 @@ def _read(
         return None
     check_fit(checkpoint, model.config, dataset, split, options)
     state = resumed_state(checkpoint, dataset.checksums(VALIDATION), metric, options)
+    _check_state(state, learner, parts_of(len(dataset.split(split))), save_dir.folder)
     if state.best is None:
         save_dir.forget_validations()
+    if checkpoint.ema is not None:
+        load_weights(model, checkpoint.ema)  # only to check that they fit
     load_weights(model, checkpoint.weights)
     if "reset_optimizer" not in new_resets(checkpoint, options):
         optimizer.update(checkpoint.optimizer or {})
+        check_optimizer(optimizer, model)
     averages.update(checkpoint.chosen())
     if given is not None:
         logger.info("--init-from %s is not read: %s holds checkpoints", given, save_dir.folder)
     return state
+
+
+def _check_state(state: RunState, learner: Learner, parts: int, folder: Path) -> None:
+    """UserError where a state belongs to an epoch of fewer or more `parts`, or where its loss scaling is no such."""
+    if state.part >= parts:
+        raise UserError(
+            f"{folder}: the newest checkpoint is in part {state.part + 1} of an epoch of {counted(parts, 'part')}: "
+            "use another checkpoint"
+        )
+    scalings = (state.scaler, learner.scaler.state_dict())
+    before, now = ({name: type(value) for name, value in scaling.items()} for scaling in scalings)
+    if before and now and before != now:
+        raise UserError(f"{folder}: the newest checkpoint has a damaged loss scaling: use another checkpoint")
 
 
 def new_resets(checkpoint: Checkpoint, options: TrainingOptions) -> set[str]:
@@ -122,7 +140,7 @@ def resumed_state(
     """Where the run stood, without what it is told to forget. `metric` decides which validation is best, those on
     other text than that of the checksums `validation_data` do not count. Warns of what makes it another run."""
     progress, resets = checkpoint.progress, new_resets(checkpoint, options)
-    state = RunState(**{part.name: progress[part.name] for part in fields(RunState) if part.name in progress})
+    state = restore(RunState, progress)
     if "reset_progress" in resets:
         state.place, state.updates_in_epoch, state.minutes, state.flops = START, 0, 0.0, 0
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
@@ -138,22 +156,44 @@ def resumed_state(
         state.validation = {}  # it is still to come
     if "reset_lr_schedule" in resets:
         state.schedule_start = state.update
+    _warn_of_other_versions(state, progress, resets, options.optimizer.lr_schedule)
     before, now = _that_change_a_run(progress["options"]), _that_change_a_run(options.to_dict())
     if differences := _differences(before, now):
         logger.warning("going on with other options than before: %s", "; ".join(differences))
     return state
 
 
+def _warn_of_other_versions(state: RunState, progress: dict[str, Any], resets: set[str], schedule: str) -> None:
+    """Warn where a run resumes with another data order, or another form of its falling `schedule`, than it began with.
+
+    Checkpoints of version 1 do not name it.
+    """
+    used = progress.get("data_order_version", 1)
+    if used != ORDER_VERSION and "reset_progress" not in resets:
+        message = "data order is version %d, the checkpoint has version %d: batches differ from here on"
+        if state.part or state.updates_in_part:
+            message += f", and the rest of epoch {state.epoch} may repeat some sentence pairs and omit others"
+        logger.warning(message, ORDER_VERSION, used)
+    used, before = progress.get("schedule_version", 1), progress["options"].get("optimizer", {})
+    is_same = before.get("lr_schedule") == schedule and "reset_lr_schedule" not in resets
+    if used != SCHEDULE_VERSION and schedule in ENDING_SCHEDULES and is_same:
+        message = (
+            "--lr-schedule %s is version %d, the checkpoint has version %d: learning rates after the warm-up differ"
+        )
+        logger.warning(message, schedule, SCHEDULE_VERSION, used)
+
+
 def _that_change_a_run(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The options, group by group, that decide which weights a run ends with."""
+    batches, optimizer = options.get("batches", {}), options.get("optimizer", {})
     named = {
         "model": FREE_OPTIONS,
         "fine_tuning": {"freeze"},
-        "stop": {"max_updates"} if options["optimizer"]["lr_schedule"] in ENDING_SCHEDULES else set(),
+        "stop": {"max_updates"} if optimizer.get("lr_schedule") in ENDING_SCHEDULES else set(),
         "compute": {"compile"},  # draws other masks of dropout
         "device": {"precision"},
     }
-    chosen = {**options["batches"], **options["optimizer"]}
+    chosen = {**batches, **optimizer}
     for group, names in named.items():
         chosen |= {name: value for name, value in options.get(group, {}).items() if name in names}
     return chosen

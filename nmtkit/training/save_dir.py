@@ -24,6 +24,7 @@ from nmtkit.log import logger
 from nmtkit.staging import staged_file
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.metrics import METRICS
+from nmtkit.training.record import check_record
 from nmtkit.wording import counted
 
 OPTIONS = "options.json"
@@ -81,10 +82,12 @@ class SaveDir:
         for update, path in reversed(numbered):
             try:
                 checkpoint = load_checkpoint(path)
+                if "options" in checkpoint.progress:  # an averaged one has none
+                    check_record(checkpoint.progress, path)
             except UserError as error:
                 logger.warning("%s; trying the one before it", error)
                 continue
-            if "options" in checkpoint.progress:  # an averaged one has none
+            if "options" in checkpoint.progress:
                 self.newest = update
                 self._validations = dict(checkpoint.progress["checkpoint_validations"])
                 self._is_best = checkpoint.progress.get("is_best", False)

@@ -1,12 +1,15 @@
 """How far a run has come."""
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from nmtkit.data.batching import Place
 from nmtkit.training.config import StopConfig
 from nmtkit.training.loss import perplexity
+
+T = TypeVar("T", "Window", "RunState")
 
 
 @dataclass
@@ -57,7 +60,7 @@ class RunState:
     validations_since_best: int = 0
     validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this very update
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
-    scaler: dict[str, Any] = field(default_factory=dict)  #: loss scaling, with fp16 only
+    scaler: dict[str, float] = field(default_factory=dict)  #: loss scaling, with fp16 only
 
     def reason_to_stop(self, stop: StopConfig, metric: str) -> str | None:
         """The option by which the run has come to its end, if it has; `metric` decides which validation is best."""
@@ -84,3 +87,8 @@ class RunState:
     @place.setter
     def place(self, place: Place) -> None:
         self.epoch, self.part, self.updates_in_part = place
+
+
+def restore(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A `RunState` or `Window` from JSON values. Fields that an older version did not write take their defaults."""
+    return kind(**{part.name: values[part.name] for part in fields(kind) if part.name in values})

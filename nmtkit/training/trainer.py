@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.data.batching import Batcher
+from nmtkit.data.batching import ORDER_VERSION, Batcher
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import NmtkitError, RunError, Stopped
 from nmtkit.log import Progress, finite, logger
@@ -33,12 +33,12 @@ from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.learner import Learner, memory_for_model
 from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.metrics import MetricsWriter
-from nmtkit.training.optim import learning_rate
+from nmtkit.training.optim import SCHEDULE_VERSION, learning_rate
 from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.resuming import resume
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.signals import Signals
-from nmtkit.training.state import RunState, Window
+from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.summary import (
     UPDATES_TO_MEASURE,
     Pace,
@@ -198,8 +198,10 @@ class Trainer:
         window.waiting += time.perf_counter() - start
 
         state.update += 1
+        going_on = state.epoch == work.update.epoch  # larger updates than before may have ended the epoch
+        before = state.updates_in_epoch if going_on else 0
         state.place = work.update.after
-        state.updates_in_epoch = state.updates_in_epoch + 1 if state.epoch == work.update.epoch else 0
+        state.updates_in_epoch = before + 1 if state.epoch == work.update.epoch else 0
         state.validation = {}
         totals = Totals(*self.gradient.compute(state.update, share, work.target_tokens, self._votes()))
         self._decide(totals)
@@ -352,6 +354,8 @@ class Trainer:
             **state.validation,
             "data": self.dataset.checksums(self.split.name),
             "validation_data": self.dataset.checksums(VALIDATION),
+            "data_order_version": ORDER_VERSION,
+            "schedule_version": SCHEDULE_VERSION,
             "options": self.options.to_dict(),
         }
         try:
@@ -366,7 +370,7 @@ class Trainer:
         """Go on from the newest good checkpoint, if there is one."""
         state = resume(self.learner, self.save_dir, self.split.name, self.validator.metric, self.options, self.ranks)
         if state is not None:
-            self.state, self.window, self.saved = state, Window(**state.window), state.update
+            self.state, self.window, self.saved = state, restore(Window, state.window), state.update
 
     def _log(self) -> None:
         """Record the numbers of the updates since the last time."""

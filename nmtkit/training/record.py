@@ -1,0 +1,85 @@
+"""What a training run records in its checkpoints beside tensors, and the check before a run resumes from it."""
+
+import math
+import reprlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, TypedDict, get_args, get_origin, get_type_hints
+
+from nmtkit.errors import UserError
+from nmtkit.training.state import RunState, Window, restore
+
+_LARGEST = 2**100  # no count of a run comes near
+
+
+class _Required(TypedDict):
+    update: int
+    best_metric: str
+    checkpoint_validations: list[tuple[int, float]]
+    options: dict[str, dict[str, Any]]
+
+
+class Record(_Required, total=False):
+    """The `progress` of a checkpoint, beside the fields of `RunState` and the results of a validation.
+
+    Checkpoints of older versions lack some of the fields that are not required.
+    """
+
+    is_best: bool
+    data: dict[str, str]
+    validation_data: dict[str, str]
+    data_order_version: int
+    schedule_version: int
+
+
+def check_record(progress: Mapping[str, Any], path: Path) -> None:
+    """Raise UserError, naming the first wrong field, unless a run can resume from the `progress` of a checkpoint."""
+    for name in sorted(_Required.__required_keys__ - progress.keys()):
+        raise UserError(f"{path}: its training state has no {name}")
+    _check_fields(progress, get_type_hints(Record) | get_type_hints(RunState), path)
+    _check_fields(progress.get("window", {}), get_type_hints(Window), path, "window.")
+    window, state = restore(Window, progress.get("window", {})), restore(RunState, progress)
+    if window.padded_tokens and not window.seconds:
+        raise UserError(f"{path}: its training state has window.padded_tokens without window.seconds")
+    if not all(length.isdecimal() for length in state.memory_limits):
+        raise UserError(f"{path}: its training state has memory_limits of what is not a length")
+    bounds = {
+        "epoch": (1, state.update + 1),
+        "part": (0, state.updates_in_epoch),
+        "updates_in_part": (0, state.updates_in_epoch),
+        "updates_in_epoch": (0, state.update),
+        "schedule_start": (0, state.update),
+    }
+    for name, (least, most) in bounds.items():
+        if not least <= getattr(state, name) <= most:
+            value = reprlib.repr(getattr(state, name))
+            raise UserError(f"{path}: its training state has {name} {value}, impossible after update {state.update}")
+
+
+def _check_fields(values: Mapping[str, Any], kinds: Mapping[str, Any], path: Path, group: str = "") -> None:
+    for name, kind in kinds.items():
+        if name in values and not _is(values[name], kind):
+            raise UserError(f"{path}: its training state has an impossible {group}{name}: {reprlib.repr(values[name])}")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a JSON value has the type of an annotation; numbers must also be finite and not negative."""
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    if origin is Any:
+        return True
+    if origin is UnionType:
+        return any(_is(value, one) for one in inner)
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            _is(name, inner[0]) and _is(one, inner[1]) for name, one in value.items()
+        )
+    if origin is list:
+        return isinstance(value, list) and all(_is(one, inner[0]) for one in value)
+    if origin is tuple:
+        return isinstance(value, list) and len(value) == len(inner) and all(map(_is, value, inner))
+    if origin is int:
+        return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+    if origin is float:
+        return _is(value, int) or (isinstance(value, float) and 0 <= value < math.inf)
+    return isinstance(value, origin)
