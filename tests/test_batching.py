@@ -180,6 +180,21 @@ def test_a_tiny_corpus_is_no_special_case(pairs: int) -> None:
     assert sorted(itertools.chain(*flat([update]))) == list(range(pairs))
 
 
+@pytest.mark.parametrize(("source", "target"), [(10, 5), (5, 10)])
+@pytest.mark.parametrize(("tokens", "sizes"), [(50, [5]), (49, [4, 1])])
+def test_a_micro_batch_is_filled_to_the_last_token_of_either_side(
+    source: int, target: int, tokens: int, sizes: list[int]
+) -> None:
+    sources, targets = (np.full(5, length, np.int32) for length in (source, target))
+    assert [len(batch) for batch in cut(np.arange(5), sources, targets, tokens, 1000)] == sizes
+
+
+def test_a_micro_batch_is_filled_to_the_last_target_token_of_an_update() -> None:
+    lengths = np.full(5, 10, np.int32)
+    for tokens, sizes in ((50, [5]), (49, [4, 1])):
+        assert [len(batch) for batch in cut(np.arange(5), lengths // 2, lengths, 1000, tokens)] == sizes
+
+
 def test_cutting_keeps_the_order_and_gives_overlong_sentences_a_batch_of_their_own() -> None:
     source = np.array([50, 2, 2, 2, 300, 2], np.int32)
     target = np.array([2, 2, 2, 3, 4, 500], np.int32)

@@ -92,14 +92,19 @@ def test_a_decoder_layer_equals_torch(norm: str) -> None:
     assert_close(*(torch.autograd.grad((y**2).sum(), (x, memory)) for y in (actual, expected)))
 
 
-def test_dropout_stands_before_the_residual_sum() -> None:
-    residual = Residual(ModelConfig(d_model=D, heads=H, dropout=0.5, norm="pre"))
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_dropout_acts_on_the_sublayer_before_the_residual_sum(norm: str) -> None:
+    residual = Residual(ModelConfig(d_model=D, heads=H, dropout=0.5, norm=norm))
+    sums = []  # of x and the sub-layer's output, before a norm if one follows
+    residual.norm.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
     x = torch.zeros(4, 100, D)
     torch.manual_seed(1)
+    for before, sublayer, expected in ((0.0, 1.0, {0.0, 2.0}), (1.0, 0.0, {1.0})):
+        y = residual(x + before, lambda _, value=sublayer: torch.full_like(x, value))
+        assert set((y if norm == "pre" else sums[-1]).unique().tolist()) == expected
+    residual.eval()
     y = residual(x, lambda _: torch.ones_like(x))
-    assert set(y.unique().tolist()) == {0.0, 2.0}
-    y = residual(x + 1, lambda _: torch.zeros_like(x))  # what goes around the sub-layer is never dropped
-    assert (y == 1).all()
+    assert ((y if norm == "pre" else sums[-1]) == 1).all()
 
 
 def test_activation_dropout_acts_inside_the_feed_forward_network() -> None:

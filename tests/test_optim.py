@@ -79,10 +79,19 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, begin: int, end: i
         optimizer.step()
 
 
-def test_adam_is_torchs_with_the_papers_numbers() -> None:
+@pytest.mark.parametrize(
+    ("options", "betas", "eps"),
+    [
+        ({}, (0.9, 0.98), 1e-9),  # the paper's
+        ({"adam_beta1": 0.5}, (0.5, 0.98), 1e-9),
+        ({"adam_beta2": 0.8}, (0.9, 0.8), 1e-9),
+        ({"adam_eps": 0.5}, (0.9, 0.98), 0.5),
+    ],
+)
+def test_adam_is_torchs_with_the_same_numbers(options: dict[str, Any], betas: tuple[float, float], eps: float) -> None:
     ours, reference = make_model(), make_model()
-    steps(ours, make_optimizer(ours, OptimizerConfig(lr=0.01)), 0, 20)
-    steps(reference, torch.optim.Adam(reference.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9), 0, 20)
+    steps(ours, make_optimizer(ours, OptimizerConfig(lr=0.01, **options)), 0, 20)
+    steps(reference, torch.optim.Adam(reference.parameters(), lr=0.01, betas=betas, eps=eps), 0, 20)
     for parameter, expected in zip(ours.parameters(), reference.parameters(), strict=True):
         assert_close(parameter, expected, rtol=1e-5, atol=1e-7)
 

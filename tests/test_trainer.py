@@ -122,6 +122,31 @@ def test_the_masks_of_dropout_follow_from_seed_update_and_micro_batch(
         assert any(not torch.equal(gradient, first[name]) for name, gradient in run(seed, number, spoil=False).items())
 
 
+def test_each_micro_batch_and_each_part_of_one_has_dropout_masks_of_its_own(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    options = replace(options, model=replace(MODEL, dropout=0.3))
+    trainer = make(datasets["joined"], options, max_tokens=200)
+    pairs = np.arange(3)
+    once, twice = (collate(trainer.split, indices) for indices in (pairs, np.concatenate((pairs, pairs))))
+    tokens = max(once.src.size(1), once.tgt_out.size(1)) * len(pairs)
+
+    def embedding_gradient(share: list[tuple[int, Batch]], max_tokens: int = 200) -> Tensor:
+        gradient = trainer._gradient()
+        gradient.limits.max_tokens = max_tokens
+        gradient.compute(1, share, 1, votes=())
+        found = trainer.learner.model.target_embedding.weight.grad
+        assert found is not None
+        return found.clone()
+
+    first, second = embedding_gradient([(0, once)]), embedding_gradient([(1, once)])
+    assert not torch.allclose(first, second, rtol=0.1)
+    assert_close(embedding_gradient([(0, once), (1, once)]), first + second)
+    in_two_parts = embedding_gradient([(0, twice)], tokens)
+    assert not torch.allclose(in_two_parts, 2 * first, rtol=0.1)
+    assert not torch.allclose(in_two_parts, first + second, rtol=0.1)
+
+
 def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], options: TrainingOptions) -> None:
     trainer = make(datasets["joined"], options)
     clipped = make(datasets["joined"], replace(options, optimizer=replace(options.optimizer, clip_norm=0.01)))

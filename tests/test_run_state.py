@@ -1,0 +1,26 @@
+"""When a run has come to its end."""
+
+import pytest
+
+from nmtkit.training.config import StopConfig
+from nmtkit.training.state import RunState
+
+
+@pytest.mark.parametrize(
+    ("stop", "before", "at"),
+    [
+        (StopConfig(max_updates=5), RunState(update=4), RunState(update=5)),
+        (StopConfig(max_epochs=2), RunState(epoch=2, updates_in_epoch=9), RunState(epoch=3)),
+        (StopConfig(max_minutes=1.5), RunState(minutes=1.49), RunState(minutes=1.5)),
+        (StopConfig(patience=3), RunState(validations_since_best=2), RunState(validations_since_best=3)),
+    ],
+)
+def test_a_run_ends_at_exactly_the_number_asked_for(stop: StopConfig, before: RunState, at: RunState) -> None:
+    assert before.reason_to_stop(stop, "valid_loss") is None
+    assert (at.reason_to_stop(stop, "valid_loss") or "").startswith("--")
+
+
+def test_the_epoch_of_the_last_update_is_the_one_before_where_a_new_one_begins() -> None:
+    assert RunState().last_epoch == 1
+    assert RunState(epoch=3).last_epoch == 2
+    assert RunState(epoch=3, updates_in_epoch=1).last_epoch == 3

@@ -1,0 +1,45 @@
+"""Which checkpoints stay in a save folder, and which of them is best."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmtkit.checkpoint import BEST, LAST, Checkpoint, list_checkpoints, load_checkpoint
+from nmtkit.training.config import CheckpointConfig
+from nmtkit.training.save_dir import SaveDir
+
+LOSSES = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: None, 6: 3.0, 7: 6.0, 8: 7.0}  # None: not validated
+
+
+def lower(value: float, than: float) -> bool:
+    return value < than
+
+
+def higher(value: float, than: float) -> bool:
+    return value > than
+
+
+@pytest.mark.parametrize(("keep_last", "keep_best"), [(1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (3, 2), (99, 1)])
+@pytest.mark.parametrize("better", [lower, higher])
+def test_the_newest_and_the_best_checkpoints_are_kept_and_no_others(
+    keep_last: int,
+    keep_best: int,
+    better: Callable[[float, float], bool],
+    make_checkpoint: Callable[..., Checkpoint],
+    tmp_path: Path,
+) -> None:
+    sign = 1 if better is lower else -1
+    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path, keep_last=keep_last, keep_best=keep_best))
+    checkpoint, best = make_checkpoint(), 1
+    for update, loss in LOSSES.items():
+        seen = {number: LOSSES[number] for number in range(1, update + 1) if LOSSES[number] is not None}
+        ranked = sorted(seen, key=lambda number: seen[number] or 0.0)
+        best = ranked[0]
+        checkpoint.progress = {"update": update, "best_metric": "valid", "is_best": best == update, "options": {}}
+        checkpoint.progress |= {} if loss is None else {"valid": sign * loss}
+        save_dir.save(update, checkpoint, better)
+        newest = range(max(1, update - keep_last + 1), update + 1)
+        assert {number for number, _ in list_checkpoints(tmp_path)} == {*newest, *ranked[:keep_best]}
+        assert load_checkpoint(tmp_path / LAST).progress["update"] == update
+        assert load_checkpoint(tmp_path / BEST).progress["update"] == best
