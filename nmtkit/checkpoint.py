@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import re
-import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,10 +20,10 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nmtkit.checksum import sha256
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.staging import staged_file
+from nmtkit.staging import link_file, staged_file
 from nmtkit.tokenizer import Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 
@@ -183,17 +182,7 @@ def refuse_to_replace(path: Path) -> None:
 
 def link_checkpoint(path: Path, name: str) -> None:
     """Give a checkpoint a second name in its folder (`checkpoint_last.pt`), replacing the old bearer in one step."""
-    aside = path.with_name(f".{name}.{os.getpid()}.partial")
-    try:
-        try:
-            os.link(path, aside)
-        except OSError:  # a file system without hard links
-            shutil.copyfile(path, aside)
-        aside.replace(path.with_name(name))
-    except OSError as error:
-        raise RunError(f"cannot write {path.with_name(name)}: {error.strerror or error}") from error
-    finally:
-        aside.unlink(missing_ok=True)
+    link_file(path, path.with_name(name))
 
 
 def to_header(checkpoint: Checkpoint) -> dict[str, Any]:

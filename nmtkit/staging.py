@@ -1,50 +1,67 @@
-"""Results that appear whole or not at all: made beside its final name and renamed."""
+"""Results that appear whole or not at all: written beside their final name, then renamed.
+
+The names beside it are predictable, and other users may write to the same folder. So a symlink of such a name is never
+followed, and nothing of such a name is overwritten or removed unless nmtkit can have left it when it ran for this user.
+"""
 
 import contextlib
 import fcntl
 import os
+import re
 import shutil
+import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from nmtkit.errors import RunError, UserError
 
+OwnName = Callable[[str], bool]
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_STAGED_FILE = re.compile(r"\.(.+)\.\d+\.partial", re.DOTALL)
+
 
 @contextlib.contextmanager
-def staged_folder(destination: Path, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
-    """A folder to write into, which becomes `destination` at the end, and vanishes if an error ends the block.
+def staged_folder(destination: Path, is_own: OwnName, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
+    """A folder to write to, which becomes `destination` at the end, or is removed if an error ends the block.
 
-    What stands at `destination` is replaced if it is an empty folder or one that `may_replace` accepts. A process
-    that is killed leaves at most a hidden folder beside it, which the next one clears away.
+    An existing `destination` is replaced if it is an empty folder or one that `may_replace` accepts. A killed process
+    leaves at most hidden folders beside it. The next one clears them if they are this user's and hold nothing but files
+    whose names `is_own` accepts. Until the end, only this user has access to the folder.
 
-    Raises UserError when the destination is taken, cannot be made, or is being written by another process;
-    RunError when writing fails.
+    Raises UserError when the destination is taken, cannot be made, or is being written by another process, or when
+    something else has the name of a hidden folder; RunError when writing fails.
     """
     destination = _real(destination)
     if not destination.name:
         raise UserError(f"{destination} is the root of all folders: choose another destination")
     staging = destination.with_name(f".{destination.name}.partial")
     replaced = destination.with_name(f".{destination.name}.replaced")
-    with _locked(staging, destination):
+    with _locked(staging, destination, is_own) as (handle, mode):
         try:
-            if replaced.exists() and not destination.exists():  # killed between the two renames below
+            if _is_left(replaced, is_own) and not destination.exists():  # killed between the two renames below
                 replaced.rename(destination)
-            shutil.rmtree(replaced, ignore_errors=True)  # killed after both
+            _remove_folder(replaced, is_own)  # killed after both
             if destination.exists() and not _is_replaceable(destination, may_replace):
                 raise UserError(f"{destination} exists and is something else: choose another destination, or remove it")
             yield staging
             _sync(staging)
+            _set_mode(handle, mode)
             if destination.exists():
                 destination.rename(replaced)
             staging.rename(destination)
         except BaseException as error:
-            shutil.rmtree(staging, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                _empty(handle)
+                staging.rmdir()
             if isinstance(error, OSError):
                 raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
             raise
         _sync_entry(destination.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
+        with contextlib.suppress(OSError, UserError):
+            _remove_folder(replaced, is_own)
 
 
 def _is_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> bool:
@@ -65,14 +82,15 @@ def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
     """Raise UserError where `staged_file` could not make this file, or it is one of those that it is to be made of: to
     know it before the work, and not after."""
     destination = _file(destination)
-    staging, direct = _staging(destination)
+    direct = _is_direct(destination)
     if direct and not destination.is_dir():
         return  # to open a pipe would be to use it
     for source in sources:
         if _real(source) == destination:
             raise UserError(f"{source} is read, and what is made of it would take its place: choose another output")
-    _open_staging(staging, destination).close()
-    staging.unlink()
+    _open(destination, direct).close()
+    if not direct:
+        _staging(destination).unlink()
 
 
 @contextlib.contextmanager
@@ -83,8 +101,8 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
     made, RunError when writing fails.
     """
     destination = _file(destination)
-    staging, direct = _staging(destination)
-    file = _open_staging(staging, destination)
+    staging, direct = _staging(destination), _is_direct(destination)
+    file = _open(destination, direct)
     try:
         with file:
             yield file
@@ -101,15 +119,56 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
             staging.unlink(missing_ok=True)
 
 
-def _staging(destination: Path) -> tuple[Path, bool]:
-    """Where a file is written, and whether this is the destination itself."""
-    direct = destination.exists() and not destination.is_file()
-    return destination if direct else destination.with_name(f".{destination.name}.{os.getpid()}.partial"), direct
+def link_file(source: Path, destination: Path) -> None:
+    """Give a file a second name in its folder, in one step, also where another file has that name.
 
-
-def _open_staging(staging: Path, destination: Path) -> BinaryIO:
+    Copies it on a file system without hard links. Raises UserError when something else stands at the name beside it,
+    RunError when the name cannot be given.
+    """
+    staging = _staging(destination)
     try:
-        return staging.open("wb")
+        _remove_file(staging)
+        try:
+            os.link(source, staging)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            with staged_file(destination) as file, source.open("rb") as content:
+                shutil.copyfileobj(content, file)
+            return
+        try:
+            staging.replace(destination)
+        finally:
+            staging.unlink(missing_ok=True)  # a rename between two names of one file does nothing
+    except OSError as error:
+        raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
+
+
+def clear_files(folder: Path, is_own: OwnName) -> None:
+    """Remove the files that killed processes of this user were writing, if `is_own` accepts their final names."""
+    for path in folder.glob(".*.partial"):
+        name = _STAGED_FILE.fullmatch(path.name)
+        if name and is_own(name[1]) and _doubt(path.lstat(), stat.S_IFREG, folder) is None:
+            path.unlink(missing_ok=True)
+
+
+def _is_direct(destination: Path) -> bool:
+    """Whether a destination is no ordinary file, and so written without a file beside it."""
+    return destination.exists() and not destination.is_file()
+
+
+def _staging(destination: Path) -> Path:
+    return destination.with_name(f".{destination.name}.{os.getpid()}.partial")
+
+
+def _open(destination: Path, direct: bool) -> BinaryIO:
+    """The file that `staged_file` writes to, new and empty; UserError where there can be none."""
+    try:
+        if direct:
+            return destination.open("wb")
+        staging = _staging(destination)
+        _remove_file(staging)  # of a dead process with the same id
+        return staging.open("xb")
     except OSError as error:
         raise UserError(f"cannot write {destination}: {error.strerror}") from error
 
@@ -121,10 +180,10 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
 
     To `resume` is to get what is left of it, open at its beginning; otherwise it is begun anew. An empty one is not
     left. What is no ordinary file is written directly. Raises UserError when the destination cannot be made or gone on
-    with, or is being written by another process; RunError when writing fails.
+    with, or is being written by another process, or when something else stands beside it; RunError when writing fails.
     """
     destination = _file(destination)
-    if destination.exists() and not destination.is_file():
+    if _is_direct(destination):
         if resume:
             raise UserError(f"--resume: {destination} is no ordinary file, so nothing of it was kept")
         with staged_file(destination) as file:
@@ -144,40 +203,171 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:
-        if partial.exists() and not partial.stat().st_size:
-            partial.unlink()
+        with contextlib.suppress(FileNotFoundError):
+            if not partial.lstat().st_size:
+                partial.unlink()
 
 
 def _open_alone(path: Path, destination: Path) -> BinaryIO:
     """Open a file to read and write, made if need be, and keep other processes out of it."""
     try:
-        file = open(path, "r+b", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o666))  # noqa: SIM115
+        try:
+            file: BinaryIO = path.open("x+b")
+        except FileExistsError:
+            file = _reopen(path)
     except OSError as error:
         raise UserError(f"cannot write {destination}: {error.strerror}") from error
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        _lock(file.fileno(), path, destination)
+    except BaseException:
         file.close()
-        raise UserError(f"{destination} is being written by another process") from error
+        raise
     return file
 
 
+def _reopen(path: Path) -> BinaryIO:
+    """Open a file that a process of this user left. One with a second name is refused: it is somebody's result."""
+    found = path.lstat()
+    doubt = _doubt(found, stat.S_IFREG, path.parent) or ("it has another name as well" if found.st_nlink > 1 else None)
+    if doubt:
+        raise _in_the_way(path, doubt)
+    return open(path, "r+b", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
+
+
 @contextlib.contextmanager
-def _locked(staging: Path, destination: Path) -> Iterator[None]:
-    """Make the staging folder, empty, and keep other processes out of it."""
+def _locked(staging: Path, destination: Path, is_own: OwnName) -> Iterator[tuple[int, int]]:
+    """Make the staging folder, empty and for this user alone, and keep other processes out of it.
+
+    Gives its descriptor and the mode that it gets back at the end.
+    """
     with contextlib.ExitStack() as stack:
         try:
-            staging.mkdir(parents=True, exist_ok=True)
-            handle = os.open(staging, os.O_RDONLY)
+            if (left := _open_folder(staging)) is not None:
+                stack.callback(os.close, left)
+                _lock(left, staging, destination)
+                _check_names(left, staging, is_own)
+                _empty(left)
+                staging.rmdir()
+            handle = _make_folder(staging, destination)
             stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for leftover in staging.iterdir():
-                leftover.unlink()
-        except BlockingIOError as error:
-            raise UserError(f"{destination} is being written by another process") from error
+            _lock(handle, staging, destination)
+            mode = os.fstat(handle).st_mode
+            _set_mode(handle, mode & ~_OTHERS)
+            _check_names(handle, staging, lambda name: False)  # from here on nobody else can add any
         except OSError as error:
             raise UserError(f"cannot write {destination}: {error.strerror}") from error
-        yield
+        yield handle, mode
+
+
+def _make_folder(staging: Path, destination: Path) -> int:
+    try:
+        staging.mkdir(parents=True)
+    except FileExistsError as error:
+        raise _is_being_written(destination) from error
+    handle = _open_folder(staging)
+    if handle is None:
+        raise _is_being_written(destination)
+    return handle
+
+
+def _lock(handle: int, path: Path, destination: Path) -> None:
+    """Lock a file or folder that was opened at `path`; UserError where another process has it, or has removed it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(handle), path.lstat()):
+            raise _is_being_written(destination)
+    except (BlockingIOError, FileNotFoundError) as error:
+        raise _is_being_written(destination) from error
+
+
+def _is_being_written(destination: Path) -> UserError:
+    return UserError(f"{destination} is being written by another process")
+
+
+def _set_mode(handle: int, mode: int) -> None:
+    with contextlib.suppress(PermissionError):  # a file system that has no modes, where all belongs to one user
+        os.fchmod(handle, stat.S_IMODE(mode))
+
+
+# What nmtkit can have left
+
+
+def _in_the_way(path: Path, doubt: str) -> UserError:
+    return UserError(f"{path} is in the way ({doubt}): remove it, or choose another destination")
+
+
+def _doubt(found: os.stat_result, kind: int, folder: Path) -> str | None:
+    """Why nmtkit cannot have left this in a folder, as a file or folder (`kind`) of this user; None if it can."""
+    if stat.S_IFMT(found.st_mode) != kind:
+        return f"it is not a {'folder' if kind == stat.S_IFDIR else 'file'}"
+    return None if found.st_uid == _user(folder) else "it belongs to another user"
+
+
+def _user(folder: Path) -> int:
+    """The owner that the file system gives to what this process creates in a folder: with NFS it may be `nobody`."""
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        return os.fstat(probe.fileno()).st_uid
+
+
+def _remove_file(path: Path) -> None:
+    """Remove a file that a process of this user left, if there is one; UserError where it is something else."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return
+    if doubt := _doubt(found, stat.S_IFREG, path.parent):
+        raise _in_the_way(path, doubt)
+    path.unlink(missing_ok=True)
+
+
+def _open_folder(path: Path) -> int | None:
+    """The descriptor of a folder of this user, None where nothing is there; UserError where it is something else."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    if doubt := _doubt(found, stat.S_IFDIR, path.parent):
+        raise _in_the_way(path, doubt)
+    return os.open(path, _OPEN_FOLDER)
+
+
+def _check_names(handle: int, path: Path, is_own: OwnName) -> None:
+    """UserError where a folder, open at `path`, holds something else than files whose names `is_own` accepts."""
+    with os.scandir(handle) as entries:
+        for entry in entries:
+            if not (is_own(entry.name) and entry.is_file(follow_symlinks=False)):
+                raise _in_the_way(path, f"it holds {entry.name}, which nmtkit does not write there")
+
+
+def _is_left(path: Path, is_own: OwnName) -> bool:
+    """Whether a process of this user left a folder there; UserError where it is something else."""
+    handle = _open_folder(path)
+    if handle is None:
+        return False
+    try:
+        _check_names(handle, path, is_own)
+    finally:
+        os.close(handle)
+    return True
+
+
+def _remove_folder(path: Path, is_own: OwnName) -> None:
+    """Remove a folder that a process of this user left, if there is one; UserError where it is something else."""
+    handle = _open_folder(path)
+    if handle is None:
+        return
+    try:
+        _check_names(handle, path, is_own)
+        _empty(handle)
+    finally:
+        os.close(handle)
+    path.rmdir()
+
+
+def _empty(handle: int) -> None:
+    """Remove the files of an open folder, whatever its path has become meanwhile."""
+    for name in os.listdir(handle):
+        os.unlink(name, dir_fd=handle)
 
 
 def _sync(folder: Path) -> None:

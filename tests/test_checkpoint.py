@@ -351,3 +351,13 @@ def test_a_second_name_follows_the_newest(tmp_path: Path, monkeypatch: pytest.Mo
         assert (tmp_path / "checkpoint_last.pt").read_bytes() == bytes([number])
     assert (tmp_path / "checkpoint_1.pt").read_bytes() == b"\1"
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_second_name_is_not_written_through_a_link_that_has_the_name_beside_it(tmp_path: Path) -> None:
+    path, victim = tmp_path / "checkpoint_1.pt", tmp_path / "victim"
+    path.write_bytes(b"weights")
+    victim.write_text("years of work")
+    (tmp_path / f".checkpoint_last.pt.{os.getpid()}.partial").symlink_to(victim)
+    with pytest.raises(UserError, match="is in the way"):
+        link_checkpoint(path, "checkpoint_last.pt")
+    assert victim.read_text() == "years of work"

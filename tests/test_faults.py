@@ -265,11 +265,12 @@ def test_a_run_clears_what_a_killed_one_was_writing_and_not_what_others_write(
     train: Callable[..., Result], tmp_path: Path
 ) -> None:
     left = (".checkpoint_3.pt.17.partial", ".checkpoint_last.pt.17.partial", ".options.json.17.partial")
-    other = ".averaged.pt.18.partial"  # of an nmt-average at work
-    for name in (*left, other):
+    others = (".averaged.pt.18.partial", ".checkpoint_x.pt.18.partial")  # as of an nmt-average at work
+    for name in (*left, *others):
         (tmp_path / name).write_bytes(b"half")
+    (tmp_path / ".checkpoint_4.pt.19.partial").mkdir()
     assert train("--max-updates", 1).returncode == 0
-    assert [path.name for path in tmp_path.glob(".*.partial")] == [other]
+    assert {path.name for path in tmp_path.glob(".*.partial")} == {*others, ".checkpoint_4.pt.19.partial"}
 
 
 def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_save(

@@ -578,6 +578,27 @@ def test_kill_9_leaves_no_dataset_and_no_processes_and_the_next_run_clears_up(
     assert sorted(path.name for path in corpus.iterdir()) == ["dataset", "test.de", "test.en", "train.de", "train.en"]
 
 
+@pytest.mark.parametrize("left", ["train.en.bin", "hashes", "hashes.repeats"])
+def test_what_a_killed_run_left_is_cleared_and_a_link_in_its_place_is_not_followed(
+    left: str, corpus: Path, run_here: Run
+) -> None:
+    staging, victim = corpus / ".dataset.partial", corpus / "victim"
+    victim.mkdir()
+    (victim / left).write_text("years of work")
+    staging.symlink_to(victim)
+    done = run_here("nmt-preprocess", *arguments(corpus, "--dedup"))
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        f"nmt-preprocess: {staging} is in the way (it is not a folder): remove it, or choose another destination\n"
+    )
+    assert (victim / left).read_text() == "years of work"
+    staging.unlink()
+    victim.rename(staging)
+    assert run_here("nmt-preprocess", *arguments(corpus, "--dedup")).returncode == 0
+    assert not staging.exists()
+    assert (corpus / "dataset" / "dataset.json").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_with_its_exit_code_and_nothing_left(
     corpus: Path, long_run: "subprocess.Popen[bytes]", number: signal.Signals

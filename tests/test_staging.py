@@ -2,12 +2,15 @@
 
 import errno
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nmtkit.errors import RunError, UserError
-from nmtkit.staging import check_writable, resumable_file, staged_file, staged_folder
+from nmtkit.staging import check_writable, clear_files, link_file, resumable_file, staged_file, staged_folder
 
 
 def always(folder: Path) -> bool:
@@ -18,8 +21,12 @@ def never(folder: Path) -> bool:
     return False
 
 
+def is_own(name: str) -> bool:
+    return name in ("file", "half", "first", "second")
+
+
 def test_the_folder_appears_only_at_the_end(tmp_path: Path) -> None:
-    with staged_folder(tmp_path / "new" / "result", never) as staging:
+    with staged_folder(tmp_path / "new" / "result", is_own, never) as staging:
         (staging / "file").write_text("done")
         assert not (tmp_path / "new" / "result").exists()
     assert (tmp_path / "new" / "result" / "file").read_text() == "done"
@@ -30,7 +37,7 @@ def test_the_folder_appears_only_at_the_end(tmp_path: Path) -> None:
 def test_an_error_leaves_what_was_there(tmp_path: Path, error: BaseException) -> None:
     (tmp_path / "result").mkdir()
     (tmp_path / "result" / "file").write_text("old")
-    with pytest.raises(type(error)), staged_folder(tmp_path / "result", always) as staging:  # noqa: PT012
+    with pytest.raises(type(error)), staged_folder(tmp_path / "result", is_own, always) as staging:  # noqa: PT012
         (staging / "file").write_text("half")
         raise error
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
@@ -40,7 +47,7 @@ def test_an_error_leaves_what_was_there(tmp_path: Path, error: BaseException) ->
 def test_a_failing_write_names_the_destination(tmp_path: Path) -> None:
     with (
         pytest.raises(RunError, match=r"cannot write .*result: No space left on device"),
-        staged_folder(tmp_path / "result", never),
+        staged_folder(tmp_path / "result", is_own, never),
     ):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert list(tmp_path.iterdir()) == []
@@ -48,7 +55,7 @@ def test_a_failing_write_names_the_destination(tmp_path: Path) -> None:
 
 def test_a_finished_result_is_replaced_whole(tmp_path: Path) -> None:
     for content in ("first", "second"):
-        with staged_folder(tmp_path / "result", always) as staging:
+        with staged_folder(tmp_path / "result", is_own, always) as staging:
             (staging / content).touch()
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
     assert [path.name for path in (tmp_path / "result").iterdir()] == ["second"]
@@ -56,7 +63,7 @@ def test_a_finished_result_is_replaced_whole(tmp_path: Path) -> None:
 
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "result").mkdir()
-    with staged_folder(tmp_path / "result", never) as staging:
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
         (staging / "file").touch()
     assert (tmp_path / "result" / "file").exists()
 
@@ -67,7 +74,10 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
         (tmp_path / "result").mkdir()
     (tmp_path / "result" / "thesis" if kind == "folder" else tmp_path / "result").write_text("years of work")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="exists and is something else"), staged_folder(tmp_path / "result", never):
+    with (
+        pytest.raises(UserError, match="exists and is something else"),
+        staged_folder(tmp_path / "result", is_own, never),
+    ):
         pass
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -75,7 +85,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     (tmp_path / ".result.partial").mkdir()
     (tmp_path / ".result.partial" / "half").touch()
-    with staged_folder(tmp_path / "result", never) as staging:
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
         assert list(staging.iterdir()) == []
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
 
@@ -83,7 +93,7 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
 def test_a_process_killed_while_replacing_loses_nothing(tmp_path: Path) -> None:
     (tmp_path / ".result.replaced").mkdir()
     (tmp_path / ".result.replaced" / "file").write_text("old")
-    with pytest.raises(UserError), staged_folder(tmp_path / "result", always):
+    with pytest.raises(UserError), staged_folder(tmp_path / "result", is_own, always):
         raise UserError("the next run fails")
     assert (tmp_path / "result" / "file").read_text() == "old"
 
@@ -92,28 +102,28 @@ def test_a_process_killed_after_replacing_does_not_stand_in_the_next_ones_way(tm
     for folder in (".result.replaced", "result"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "file").write_text(folder)
-    with staged_folder(tmp_path / "result", always) as staging:
+    with staged_folder(tmp_path / "result", is_own, always) as staging:
         (staging / "file").write_text("new")
     assert (tmp_path / "result" / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
 
 
 def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
-    with staged_folder(tmp_path / "result", never) as staging:
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
         (staging / "file").touch()
-        with pytest.raises(UserError, match="another process"), staged_folder(tmp_path / "result", never):
+        with pytest.raises(UserError, match="another process"), staged_folder(tmp_path / "result", is_own, never):
             pass
     assert (tmp_path / "result" / "file").exists()
 
 
 def test_the_root_is_no_destination() -> None:
-    with pytest.raises(UserError, match=r"^/ is the root"), staged_folder(Path("/"), lambda _: True):
+    with pytest.raises(UserError, match=r"^/ is the root"), staged_folder(Path("/"), is_own, always):
         pass
 
 
 def test_a_destination_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot write"), staged_folder(tmp_path / "file" / "result", never):
+    with pytest.raises(UserError, match="cannot write"), staged_folder(tmp_path / "file" / "result", is_own, never):
         pass
 
 
@@ -170,3 +180,246 @@ def test_links_that_lead_in_a_circle_are_no_trouble(tmp_path: Path) -> None:
     with staged_file(tmp_path / "loop") as file:
         file.write(b"a file now")
     assert (tmp_path / "loop").read_bytes() == b"a file now"
+
+
+# Others in the same folder: what stands at a name that nmtkit will use
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder with files of the names that nmtkit writes, which no attack may change."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "file").write_text("years of work")
+    return folder
+
+
+def plant(kind: str, path: Path, elsewhere: Path) -> None:
+    if kind == "link to folder":
+        path.symlink_to(elsewhere)
+    elif kind == "link to file":
+        path.symlink_to(elsewhere / "file")
+    elif kind == "dangling link":
+        path.symlink_to(elsewhere / "planted")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "hard link":
+        os.link(elsewhere / "file", path)
+    elif kind == "file":
+        path.write_text("mine")
+    elif kind == "folder":
+        path.mkdir()
+        (path / "file").write_text("mine")
+
+
+def contents(folder: Path) -> list[tuple[str, int, str]]:
+    """What stands in a folder: names, kinds, and the contents of files and links."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        text = str(path.readlink()) if stat.S_ISLNK(mode) else path.read_text() if stat.S_ISREG(mode) else ""
+        found.append((str(path.relative_to(folder)), stat.S_IFMT(mode), text))
+    return found
+
+
+LINKS = ("link to folder", "link to file", "dangling link", "pipe")
+
+
+@pytest.mark.parametrize("name", [".result.partial", ".result.replaced"])
+@pytest.mark.parametrize("kind", [*LINKS, "hard link", "file"])
+def test_no_folder_is_staged_where_something_else_has_its_name(
+    name: str, kind: str, tmp_path: Path, elsewhere: Path
+) -> None:
+    plant(kind, tmp_path / name, elsewhere)
+    before = contents(tmp_path)
+    with (
+        pytest.raises(UserError, match=rf"{name} is in the way \(it is not a folder\): remove it, or choose another"),
+        staged_folder(tmp_path / "result", is_own, always),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [".result.partial", ".result.replaced"])
+@pytest.mark.parametrize("kind", ["link to file", "pipe", "folder", "foreign name"])
+def test_no_folder_is_cleared_that_holds_something_else(name: str, kind: str, tmp_path: Path, elsewhere: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "half").write_text("left")
+    if kind == "foreign name":
+        (tmp_path / name / "thesis").write_text("years of work")
+    else:
+        plant(kind, tmp_path / name / "file", elsewhere)
+    before = contents(tmp_path)
+    with (
+        pytest.raises(UserError, match=rf"{name} is in the way \(it holds (file|thesis), which nmtkit does not write"),
+        staged_folder(tmp_path / "result", is_own, always),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+@pytest.fixture
+def another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on files belong to somebody else than the user who runs nmtkit."""
+    monkeypatch.setattr("nmtkit.staging._user", lambda folder: os.geteuid() + 1)
+
+
+@pytest.mark.parametrize("name", [".result.partial", ".result.replaced"])
+@pytest.mark.usefixtures("another_user")
+def test_no_folder_of_another_user_is_cleared(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "file").write_text("theirs")
+    with (
+        pytest.raises(UserError, match=r"is in the way \(it belongs to another user\)"),
+        staged_folder(tmp_path / "result", is_own, always),
+    ):
+        pass
+    assert (tmp_path / name / "file").read_text() == "theirs"
+
+
+def test_the_owner_of_what_is_left_is_compared_with_the_owner_of_what_is_made(tmp_path: Path) -> None:
+    (tmp_path / ".result.partial").mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    os.chown(tmp_path / ".result.partial", 12345, -1)
+    with pytest.raises(UserError, match="another user"), staged_folder(tmp_path / "result", is_own, always):
+        pass
+    os.chown(tmp_path / ".result.partial", tmp_path.stat().st_uid, -1)
+    with staged_folder(tmp_path / "result", is_own, always) as staging:
+        (staging / "file").touch()
+
+
+def test_a_staged_folder_is_private_until_it_is_finished(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        (tmp_path / ".result.partial").mkdir(mode=0o700)  # as a killed process leaves it
+        with staged_folder(tmp_path / "result", is_own, never) as staging:
+            assert stat.S_IMODE(staging.stat().st_mode) == 0o700
+            (staging / "file").touch()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "result").stat().st_mode) == 0o775
+
+
+def test_an_error_clears_the_folder_that_was_staged_and_not_the_one_that_took_its_name(
+    tmp_path: Path, elsewhere: Path
+) -> None:
+    with pytest.raises(UserError, match="bad"), staged_folder(tmp_path / "result", is_own, never) as staging:  # noqa: PT012
+        (staging / "half").touch()
+        staging.rename(tmp_path / "taken")
+        staging.symlink_to(elsewhere)
+        raise UserError("bad")
+    assert list((tmp_path / "taken").iterdir()) == []
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def staged_name(name: str) -> str:
+    return f".{name}.{os.getpid()}.partial"
+
+
+def write_staged(folder: Path) -> None:
+    with staged_file(folder / "out") as file:
+        file.write(b"new")
+
+
+def write_resumable(folder: Path) -> None:
+    with resumable_file(folder / "out", False) as file:
+        file.write(b"new")
+
+
+def write_link(folder: Path) -> None:
+    (folder / "source").write_bytes(b"new")
+    link_file(folder / "source", folder / "out")
+
+
+WRITERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "staged_file": (write_staged, staged_name("out")),
+    "check_writable": (lambda folder: check_writable(folder / "out"), staged_name("out")),
+    "resumable_file": (write_resumable, "out.partial"),
+    "link_file": (write_link, staged_name("out")),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("kind", [*LINKS, "folder"])
+def test_no_file_is_written_through_what_stands_at_its_name(
+    writer: str, kind: str, tmp_path: Path, elsewhere: Path
+) -> None:
+    write, name = WRITERS[writer]
+    plant(kind, tmp_path / name, elsewhere)
+    before = contents(elsewhere)
+    with pytest.raises(UserError, match=rf"{name} is in the way \(it is not a file\): remove it, or choose another"):
+        write(tmp_path)
+    assert contents(elsewhere) == before
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.usefixtures("another_user")
+def test_no_file_of_another_user_is_overwritten(writer: str, tmp_path: Path) -> None:
+    write, name = WRITERS[writer]
+    (tmp_path / name).write_text("theirs")
+    with pytest.raises(UserError, match=r"is in the way \(it belongs to another user\)"):
+        write(tmp_path)
+    assert (tmp_path / name).read_text() == "theirs"
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_with_a_second_name_is_not_gone_on_with(resume: bool, tmp_path: Path, elsewhere: Path) -> None:
+    plant("hard link", tmp_path / "out.partial", elsewhere)
+    with pytest.raises(UserError, match="it has another name as well"), resumable_file(tmp_path / "out", resume):
+        pass
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("kind", ["file", "hard link"])
+@pytest.mark.parametrize("writer", ["staged_file", "link_file", "check_writable"])
+def test_the_file_of_a_dead_process_with_the_same_id_is_replaced(
+    writer: str, kind: str, tmp_path: Path, elsewhere: Path
+) -> None:
+    write, name = WRITERS[writer]
+    plant(kind, tmp_path / name, elsewhere)
+    write(tmp_path)
+    assert not (tmp_path / name).exists()
+    assert not (tmp_path / "out").exists() or (tmp_path / "out").read_text() == "new"
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def test_a_second_name_is_the_same_file_and_a_copy_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*arguments: Any, **more: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    (tmp_path / "out").write_text("old")
+    for _ in range(2):  # the second time, both are names of one file already
+        write_link(tmp_path)
+        assert (tmp_path / "out").samefile(tmp_path / "source")
+    monkeypatch.setattr("nmtkit.staging.os.link", no_links)
+    write_link(tmp_path)
+    assert not (tmp_path / "out").samefile(tmp_path / "source")
+    assert (tmp_path / "out").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+def test_clearing_removes_what_killed_processes_left_of_these_files_and_nothing_else(
+    tmp_path: Path, elsewhere: Path
+) -> None:
+    for name in (".file.17.partial", ".file.99999.partial"):
+        (tmp_path / name).write_text("half")
+    others = (".other.17.partial", ".file.x.partial", ".file.partial", "file.17.partial", ".file.17.partial.bak")
+    for name in others:
+        (tmp_path / name).write_text("half")
+    planted = [f".file.{number}.partial" for number in range(len(LINKS))]
+    for name, kind in zip(planted, LINKS, strict=True):
+        plant(kind, tmp_path / name, elsewhere)
+    clear_files(tmp_path, is_own)
+    assert {path.name for path in tmp_path.iterdir()} == {*others, *planted, "elsewhere"}
+    assert contents(elsewhere) == [("file", stat.S_IFREG, "years of work")]
+
+
+@pytest.mark.usefixtures("another_user")
+def test_clearing_leaves_the_files_of_another_user(tmp_path: Path) -> None:
+    (tmp_path / ".file.17.partial").write_text("theirs")
+    clear_files(tmp_path, is_own)
+    assert (tmp_path / ".file.17.partial").read_text() == "theirs"

@@ -47,10 +47,15 @@ def split_stem(folder: Path, split: str, language: str) -> Path:
     return folder / f"{split}.{language}"
 
 
+def is_dataset_file(name: str) -> bool:
+    """Whether a dataset may have a file of this name."""
+    return _OWN_FILE.fullmatch(name) is not None
+
+
 def may_replace(folder: Path) -> bool:
     """Whether a folder is a dataset and nothing but a dataset."""
     names = {path.name for path in folder.iterdir()}
-    return DESCRIPTION in names and all(_OWN_FILE.fullmatch(name) for name in names)
+    return DESCRIPTION in names and all(map(is_dataset_file, names))
 
 
 @dataclass(frozen=True)

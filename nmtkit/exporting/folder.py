@@ -34,7 +34,7 @@ def export_folder(destination: Path, checkpoint: Checkpoint, replace: bool) -> I
     destination is taken, RunError where writing fails.
     """
     check_free(destination, replace)
-    with staged_folder(destination, _is_export) as staging:
+    with staged_folder(destination, _is_export_file, _is_export) as staging:
         yield staging
         write_tokenizer(staging, checkpoint.source, _language(checkpoint.source_language, checkpoint.joined))
         if not checkpoint.joined:
@@ -52,6 +52,10 @@ def _language(language: str, joined: bool) -> str | None:
     return None if joined else language
 
 
+def _is_export_file(name: str) -> bool:
+    return _OWN_FILE.fullmatch(name) is not None
+
+
 def _is_export(folder: Path) -> bool:
     names = [path.name for path in folder.iterdir()]
-    return all(map(_OWN_FILE.fullmatch, names)) and any(name.startswith("model.") for name in names)
+    return all(map(_is_export_file, names)) and any(name.startswith("model.") for name in names)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HASH = np.dtype("<u8")
+HASHES, REPEATS = "hashes", "hashes.repeats"  #: its files in the folder of a dataset, gone when the dataset is finished
 PART = 1 << 20  # hashes looked at, and remembered, at a time: some tens of megabytes
 
 
@@ -26,7 +27,7 @@ def mark_repeats(hashes: Path) -> NDArray[np.bool_]:
     by their leading bits, that the different ones of a part can be remembered, and are read once for each part.
     """
     values = np.memmap(hashes, HASH, "r")
-    marks = _empty_marks(hashes.with_suffix(".repeats"), len(values))
+    marks = _empty_marks(hashes.with_name(REPEATS), len(values))
     hashes.unlink()
     bits = max(0, (len(values) - 1).bit_length() - (PART - 1).bit_length())
     for part in range(1 << bits):

@@ -6,11 +6,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.corpus import Dataset, SplitRow, may_replace, write_description, write_tokenizer
+from nmtkit.data.corpus import (
+    Dataset,
+    SplitRow,
+    is_dataset_file,
+    may_replace,
+    write_description,
+    write_tokenizer,
+)
 from nmtkit.errors import UserError
 from nmtkit.log import logger, report
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
-from nmtkit.preprocessing.dedup import mark_repeats
+from nmtkit.preprocessing.dedup import HASHES, REPEATS, mark_repeats
 from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.learning import Tokenizers, learn, take_over
 from nmtkit.preprocessing.scan import Corpus, Scan, scan
@@ -35,7 +42,7 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
     if vocabulary.is_learned and TRAIN not in corpora:
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
     taken = None if vocabulary.is_learned else take_over(vocabulary, files.languages)
-    with staged_folder(files.destdir, may_replace) as folder, WorkerPool(files.workers) as pool:
+    with staged_folder(files.destdir, _is_own_file, may_replace) as folder, WorkerPool(files.workers) as pool:
         found, repeats = {}, None
         if TRAIN in corpora:
             count_words = vocabulary.is_learned and vocabulary.tokenizer == SPACE
@@ -61,6 +68,10 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
     return Dataset.open(files.destdir)
 
 
+def _is_own_file(name: str) -> bool:
+    return is_dataset_file(name) or name in (HASHES, REPEATS)
+
+
 def _find_pair(prefix: str, files: FilesConfig) -> Corpus:
     return Corpus(prefix, find_side(prefix, files.source_lang), find_side(prefix, files.target_lang))
 
@@ -71,7 +82,7 @@ def _scan_train(
     """The first pass over the training text, and which of its pairs are repeats if they are to be left out."""
     if not dedup:
         return scan(TRAIN, corpora, pool, count_words), None
-    hashes = folder / "hashes"
+    hashes = folder / HASHES
     with hashes.open("wb") as file:
         found = scan(TRAIN, corpora, pool, count_words, file)
     return found, mark_repeats(hashes)

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,13 +22,14 @@ from nmtkit.checkpoint import (
 )
 from nmtkit.errors import UserError
 from nmtkit.log import logger
-from nmtkit.staging import staged_file
+from nmtkit.staging import clear_files, staged_file
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.metrics import METRICS
 from nmtkit.training.record import check_record
 from nmtkit.wording import counted
 
 OPTIONS = "options.json"
+_OWN_FILE = re.compile("|".join([r"checkpoint_\d+\.pt", *map(re.escape, (LAST, BEST, OPTIONS, METRICS))]))
 
 
 class SaveDir:
@@ -68,9 +70,7 @@ class SaveDir:
 
     def prepare(self, options: dict[str, Any]) -> None:
         """Note the options of the run, and put right what a killed one left half-done."""
-        for name in ("checkpoint_*", OPTIONS, METRICS):  # what others write here meanwhile is theirs
-            for leftover in self.folder.glob(f".{name}.*.partial"):
-                leftover.unlink()
+        clear_files(self.folder, lambda name: _OWN_FILE.fullmatch(name) is not None)  # not what others write here
         if self.newest is not None:
             self._name(checkpoint_path(self.folder, self.newest))
         with staged_file(self.folder / OPTIONS) as file:
