@@ -4,12 +4,17 @@ import json
 import logging
 import math
 import sys
+import threading
 import time
+import traceback
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from types import TracebackType
+from typing import Any, ClassVar, TextIO
 
 from nmtkit.config import Config, option
+from nmtkit.wording import escaped, escaped_json
 
 logger = logging.getLogger("nmtkit")
 
@@ -28,8 +33,54 @@ class LogConfig(Config):
     quiet: bool = option(False, help="Show warnings and errors only.")
 
 
+def say(line: str) -> None:
+    """Write one line to stderr, above a progress bar if there is one, with its control characters escaped.
+
+    Everything that a command writes to stderr goes through here, so that no file name, language, piece or option value
+    can control a terminal or pass for a line of its own.
+    """
+    if "tqdm" in sys.modules:  # only then can a bar be on the screen
+        sys.modules["tqdm"].tqdm.write(escaped(line), file=sys.stderr)
+    else:
+        print(escaped(line), file=sys.stderr, flush=True)
+
+
+def say_traceback(error: BaseException) -> None:
+    """Write the traceback of an error to stderr."""
+    _say_lines("".join(traceback.format_exception(error)))
+
+
+def escape_python_messages() -> None:
+    """Write Python's own messages by `say`: warnings, and the tracebacks of errors that nobody handles."""
+    warnings.showwarning = _say_warning
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _say_unhandled
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = lambda unhandled: say_traceback(unhandled.exc_value or unhandled.exc_type())
+
+
+def _say_unhandled(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    say_traceback(error)
+
+
+def _say_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    _say_lines(warnings.formatwarning(message, category, filename, lineno, line))
+
+
+def _say_lines(text: str) -> None:
+    for line in text.removesuffix("\n").split("\n"):
+        say(line)
+
+
 class _Handler(logging.Handler):
-    """Writes messages to stderr, above a progress bar where there is one."""
+    """Writes messages to stderr, as lines of text or of JSON."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__()
@@ -45,10 +96,7 @@ class _Handler(logging.Handler):
             prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
             line = f"{clock} {prefix}{record.getMessage()}"
         try:
-            if "tqdm" in sys.modules:  # only then can a bar be on the screen
-                sys.modules["tqdm"].tqdm.write(line, file=sys.stderr)
-            else:
-                print(line, file=sys.stderr, flush=True)
+            say(line)
         except BrokenPipeError:
             raise  # the reader has gone, and with it the wish for the rest
         except OSError:
@@ -80,8 +128,8 @@ def finite(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """One JSON object on one line; null for a number that is not finite."""
-    return json.dumps(finite(values), ensure_ascii=False)
+    """One JSON object on one line, its control characters escaped; null for a number that is not finite."""
+    return escaped_json(json.dumps(finite(values), ensure_ascii=False))
 
 
 _style = "off"  # a library that nobody configured keeps quiet
@@ -126,7 +174,9 @@ class Progress:
         if _style == "bar":
             from tqdm import tqdm  # only where a bar is drawn: start-up stays light
 
-            self._bar = tqdm(desc=title, total=total, unit=f" {unit}", initial=done, file=sys.stderr, unit_scale=True)
+            self._bar = tqdm(
+                desc=escaped(title), total=total, unit=f" {unit}", initial=done, file=sys.stderr, unit_scale=True
+            )
 
     def __enter__(self) -> "Progress":
         return self
@@ -141,7 +191,7 @@ class Progress:
         if self._bar is not None:
             self._bar.update(count)
             if note:
-                self._bar.set_postfix_str(note, refresh=False)
+                self._bar.set_postfix_str(escaped(note), refresh=False)
         elif self.lines and _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             rate = (self.done - self.at_start) / (self.last_line - self.start)

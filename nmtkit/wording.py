@@ -1,9 +1,24 @@
 """How messages put things."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 _NEAR = 0.75  # difflib's ratio from which on a word may have been meant; at its own 0.6 --path is near to --split
+
+# The control characters C0, DEL and C1, the separators of lines and paragraphs, whatever turns the direction of writing
+# around until it is ended, and halves of surrogate pairs, which no encoding has.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escaped(text: str) -> str:
+    r"""The same text with its control characters as in Python's strings (`\n`, `\x1b`, `\u202e`), for a terminal."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def escaped_json(text: str) -> str:
+    r"""The same JSON with the control characters in its strings, of which JSON escapes some only, as `\u009b`."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:

@@ -110,6 +110,7 @@ def _work(connection: Connection, messages: log.LogConfig | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides
     if messages is not None:
         log.configure(messages)
+        log.escape_python_messages()
     gc.disable()  # thousands of sentences are no garbage in circles: looking for it took 5 % of the encoding
     function: Any = None
     with contextlib.suppress(EOFError, OSError):

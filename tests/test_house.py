@@ -160,6 +160,17 @@ def test_preprocessing_a_corpus_does_not_import_torch(tmp_path: Path) -> None:
     assert not has_torch
 
 
+def test_one_module_writes_to_stderr_so_that_all_of_it_is_escaped() -> None:
+    writing = re.compile(r"\bprint\(|err=True|file=sys\.stderr|stderr\.write|print_exc|os\.write\(")
+    found = {
+        module_name(path): writing.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "nmtkit").rglob("*.py")
+    }
+    found.pop("log")
+    assert {module: calls for module, calls in found.items() if calls} == {
+        "training.signals": ["os.write("]  # from a signal handler, and without text from outside
+    }
+
+
 # --- options and documents
 
 

@@ -10,13 +10,20 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from patience import PATIENCE
 
 from nmtkit import log
+from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
 from nmtkit.log import LogConfig, Progress, configure, logger, report
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.vocab import SPECIALS, Vocabulary
 
 NUMBERS = {"update": 1_000_000, "loss": 4.321987, "lr": 0.00012345, "tokens_per_second": 43210.9, "skipped": None}
 
@@ -125,3 +132,117 @@ def test_on_a_terminal_there_is_a_bar_on_stderr_and_messages_stand_above_it() ->
     assert done.stdout == b""
     assert "reading: 100%" in shown
     assert re.search(r"(\r|\n) *\d\d:\d\d:\d\d a message beside the bar\r\n", shown)
+
+
+# Text from outside
+
+HOSTILE = "e\x1b]0;owned\x07\n12:00:00 done\r\x9b2J\u202en"
+SHOWN = r"e\x1b]0;owned\x07\n12:00:00 done\r\x9b2J\u202en"
+
+
+def test_a_message_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(LogConfig(log_format="plain"))
+    logger.warning("language %s", HOSTILE)
+    report("encoded", {HOSTILE: HOSTILE})
+    first, second = written(capsys)
+    assert first.endswith(f" warning: language {SHOWN}")
+    assert second.endswith(f" encoded | {SHOWN} {SHOWN}")
+
+
+def test_a_json_line_escapes_them_by_the_rules_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(LogConfig(log_format="json"))
+    logger.warning("language %s", HOSTILE)
+    report("encoded", {HOSTILE: HOSTILE})
+    first, second = written(capsys)
+    assert (first + second).isprintable()
+    assert json.loads(first)["message"] == f"language {HOSTILE}"
+    assert json.loads(second)[HOSTILE] == HOSTILE
+
+
+def run_with_hostile(code: str) -> "subprocess.CompletedProcess[str]":
+    setup = f"import sys, threading, warnings; from nmtkit import log; HOSTILE = {HOSTILE!r}; "
+    command = [sys.executable, "-c", f"{setup}log.escape_python_messages(); {code}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("raise ValueError(HOSTILE.replace(chr(10), ''))", 1),
+        ("t = threading.Thread(target=int, args=(HOSTILE,)); t.start(); t.join()", 0),
+        ("warnings.warn(HOSTILE.replace(chr(10), ''))", 0),
+    ],
+)
+def test_tracebacks_and_warnings_of_python_have_no_control_characters(code: str, exit_code: int) -> None:
+    done = run_with_hostile(code)
+    assert done.returncode == exit_code
+    assert "owned" in done.stderr
+    assert done.stderr.endswith("\n")
+    assert all(line.isprintable() for line in done.stderr.split("\n"))
+
+
+def test_the_hooks_of_others_are_left_to_them() -> None:
+    code = "sys.excepthook = lambda *_: print('theirs'); log.escape_python_messages(); raise ValueError"
+    assert run_with_hostile(code).stdout == "theirs\n"
+
+
+def through_terminal(code: str) -> tuple[bytes, int]:
+    """What a Python program writes to a terminal on stderr, and its exit code."""
+    terminal, its_end = pty.openpty()
+    fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
+    done = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=its_end, timeout=PATIENCE, check=False
+    )
+    os.close(its_end)
+    shown = os.read(terminal, 100_000)
+    os.close(terminal)
+    assert done.stdout == b""
+    return shown, done.returncode
+
+
+def test_a_bar_shows_no_control_characters_of_its_title_and_note() -> None:
+    code = f"""if True:
+        from nmtkit.log import LogConfig, Progress, configure, logger
+        configure(LogConfig(log_format="bar"))
+        with Progress({HOSTILE!r}, total=2) as progress:
+            progress.advance(note={HOSTILE!r})
+            logger.info({HOSTILE!r})
+    """
+    shown, exit_code = through_terminal(code)
+    assert exit_code == 0
+    assert shown.count(SHOWN.encode()) >= 3
+    assert b"\x1b]0" not in shown
+    assert b"\x07" not in shown
+    assert "\x9b" not in shown.decode()
+    assert "\u202e" not in shown.decode()
+
+
+def test_a_hostile_piece_reaches_a_terminal_escaped(tmp_path: Path) -> None:
+    vocabulary = Vocabulary([*SPECIALS, HOSTILE.replace("\n", ""), *"abc"])
+    for name, pieces in (("one", vocabulary), ("other", Vocabulary([*SPECIALS, *"abcd"]))):
+        tokenizer = SpaceTokenizer(pieces)
+        config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, heads=2)
+        weights = collect_weights(Transformer(config, len(pieces), len(pieces)))
+        save_checkpoint(tmp_path / f"{name}.pt", Checkpoint(config, weights, "en", "de", tokenizer, tokenizer))
+    arguments = [str(tmp_path / "one.pt"), str(tmp_path / "other.pt"), "--output", str(tmp_path / "out.pt"), "--quiet"]
+    shown, exit_code = through_terminal(f"from nmtkit.cli.average import main; main({arguments}, 'nmt-average')")
+    assert exit_code == 2
+    assert r"\x1b]0;owned" in shown.decode()
+    assert shown.decode().removesuffix("\r\n").isprintable()
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_hostile_language_reaches_a_terminal_escaped(
+    debug: bool, make_checkpoint: Callable[..., Checkpoint], datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    checkpoint = replace(make_checkpoint(), source_language=HOSTILE)
+    save_checkpoint(tmp_path / "hostile.pt", checkpoint)
+    arguments = [datasets["joined"], "--checkpoint", tmp_path / "hostile.pt", *["--debug"] * debug]
+    shown, exit_code = through_terminal(
+        f"from nmtkit.cli.generate import main; main({list(map(str, arguments))}, 'nmt-generate')"
+    )
+    assert exit_code == 2
+    last = shown.decode().split("\r\n")[-2]
+    assert last.startswith("nmt-generate: ")
+    assert r"translates e\x1b]0;owned\x07 12:00:00 done \x9b2J\u202en-de" in last  # white space is one blank there
+    assert all(line.isprintable() for line in shown.decode().split("\r\n"))

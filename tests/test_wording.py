@@ -1,6 +1,43 @@
 """How messages put things."""
 
-from nmtkit.wording import counted
+import json
+import sys
+import unicodedata
+
+import pytest
+
+from nmtkit.wording import counted, escaped, escaped_json
+
+BIDI = {"\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066", "\u2067", "\u2068", "\u2069"}
+
+
+def controls() -> list[str]:
+    """Every character that must not reach a terminal, found by Unicode's categories rather than by a list of ranges."""
+    every = map(chr, range(sys.maxunicode + 1))
+    return [char for char in every if unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") or char in BIDI]
+
+
+def test_control_characters_are_escaped_and_nothing_else_is() -> None:
+    assert len(controls()) == 65 + 2 + len(BIDI) + 0x800
+    for char in controls():
+        assert escaped(f"a{char}b").isprintable(), hex(ord(char))
+        assert json.loads(escaped_json(json.dumps(char, ensure_ascii=False))) == char
+    others = set(map(chr, range(sys.maxunicode + 1))) - set(controls())
+    assert escaped("".join(others)) == "".join(others)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("straße 日本 ▁a 🙂", "straße 日本 ▁a 🙂"),
+        ("red\x1b[31m\a", r"red\x1b[31m\x07"),
+        ("two\nlines\r\t", r"two\nlines\r\t"),
+        ("\x7f\x85\x9b2J\u2028\u202e", r"\x7f\x85\x9b2J\u2028\u202e"),
+        (r"C:\new", r"C:\new"),
+    ],
+)
+def test_a_control_character_is_shown_as_python_spells_it(text: str, shown: str) -> None:
+    assert escaped(text) == shown
 
 
 def test_numbers_of_things_are_english() -> None:

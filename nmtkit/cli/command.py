@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from nmtkit.cli.config_file import is_text, read_config_file
 from nmtkit.cli.options import PathName
 from nmtkit.config import flag
 from nmtkit.errors import NmtkitError, RunError, SaidElsewhere, UserError
+from nmtkit.log import escape_python_messages, say, say_traceback
 from nmtkit.version import __version__
 from nmtkit.wording import did_you_mean
 
@@ -97,6 +97,7 @@ class Command(click.Command):
             sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123
         if sys.stderr is None:
             return UserError.exit_code
+        escape_python_messages()
         try:
             if sys.stdout is None:
                 raise UserError("stdout is closed")
@@ -144,10 +145,10 @@ class Command(click.Command):
         if code != RunError.exit_code and local_rank != "0":
             return _let_another_speak(code)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as torchrun sends it just now, when another has ended
-        if self.debug:
-            traceback.print_exc()
         with contextlib.suppress(OSError):  # the exit code tells it all the same
-            click.echo(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}", err=True)
+            if self.debug and (error := sys.exc_info()[1]):
+                say_traceback(error)
+            say(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}")
         return code
 
 

@@ -31,7 +31,7 @@ from nmtkit.decoding.reading import WHOLE, Shard, chunks, chunks_as_they_come
 from nmtkit.decoding.requests import Companions, Request
 from nmtkit.decoding.tally import Tally
 from nmtkit.errors import RunError, UserError
-from nmtkit.log import LogConfig, Progress, configure, logger
+from nmtkit.log import LogConfig, Progress, configure, logger, say
 from nmtkit.model.config import WeightsConfig
 from nmtkit.serving.config import ServeConfig
 from nmtkit.staging import check_writable, resumable_file, staged_file
@@ -447,4 +447,4 @@ def _evaluate(best: list[str], references: list[str], evaluation: EvaluationConf
     if evaluation.tokenized_bleu:
         scores.append(tokenized_bleu(best, references))
     for score in scores:
-        click.echo(score.text, err=True)  # asked for, so --quiet does not apply
+        say(score.text)  # asked for, so --quiet does not apply
