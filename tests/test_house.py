@@ -28,7 +28,7 @@ FLOORS: list[list[str]] = [
     ["data", "model", "workers"],
     ["checkpoint"],
     ["decoding"],
-    ["averaging", "exporting", "preprocessing", "serving", "training"],
+    ["averaging", "cli.other_toolkits", "exporting", "preprocessing", "serving", "training"],
     ["cli.config_file", "cli.options"],
     ["cli.command"],
     ["cli.average", "cli.export", "cli.generate", "cli.preprocess", "cli.score", "cli.train", "__init__"],

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from nmtkit.cli.config_file import is_text, read_config_file
 from nmtkit.cli.options import PathName
+from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import NmtkitError, RunError, SaidElsewhere, UserError
 from nmtkit.log import escape_python_messages, say, say_traceback
@@ -127,6 +128,8 @@ class Command(click.Command):
     def _complaint(self, error: click.UsageError) -> str:
         """What is wrong with the command line."""
         if isinstance(error, click.NoSuchOption):  # click's own suggestions come from far away
+            if instead := answer(str(self.name), error.option_name):
+                return f"No such option {error.option_name}: {instead}"
             flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
             return f"No such option {error.option_name}.{did_you_mean(error.option_name, flags)}"
         return " ".join(error.format_message().split())

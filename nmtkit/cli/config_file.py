@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.wording import did_you_mean
@@ -38,9 +39,11 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     defaults: dict[str, Any] = {}
     for key, value in _options_in(values):
         if key not in known:
+            instead = answer(str(context.command.name), flag(key))
             near = did_you_mean(flag(key), [flag(str(name)) for name in known])
+            hint = f": {instead}" if instead else f".{near}"
             raise UserError(
-                f"--config {path}: {context.command.name} has no option {flag(key)} that a file can set.{near}"
+                f"--config {path}: {context.command.name} has no option {flag(key)} that a file can set{hint}"
             )
         if key in defaults:
             raise UserError(f"--config {path}: {flag(key)} stands there twice")

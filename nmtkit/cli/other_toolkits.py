@@ -1,0 +1,238 @@
+"""Options of other toolkits, and what nmtkit has in their place: for messages, and for the tables in docs/.
+
+`OPTIONS` is the one home of these facts. An answer begins with "use", "not needed" or "not supported", and its options
+are quoted as in Markdown. docs/from-fairseq.md and docs/from-other-toolkits.md show what `table` makes of it.
+"""
+
+FAIRSEQ = "fairseq"
+OTHERS = "Marian, OpenNMT-py, Sockeye"
+
+# command -> toolkits -> options, separated by blanks -> answer
+OPTIONS: dict[str, dict[str, dict[str, str]]] = {
+    "nmt-preprocess": {
+        FAIRSEQ: {
+            "--joined-dictionary": "not needed: one vocabulary is the default; `--separate-vocab` makes two",
+            "--nwordssrc --nwordstgt": "use `--vocab-size`",
+            "--thresholdsrc --thresholdtgt": "use `--min-count` with `--tokenizer space`",
+            "--srcdict --tgtdict": "use `--vocab-from DATASET`",
+            "--bpe --task --dataset-impl": "not needed: `--tokenizer` and `--model-type` say how text is segmented",
+            "--only-source": "not supported: a dataset has two sides",
+        },
+        OTHERS: {
+            "--train-sets": "use `--trainpref`, the beginning of the names of both files",
+            "--valid-sets --validation-source --validation-target": "use `--validpref`, the beginning of both names",
+            "--dim-vocabs --src-vocab-size --tgt-vocab-size --num-words": "use `--vocab-size`",
+            "--vocabs --src-vocab --tgt-vocab --source-vocab --target-vocab": "use `--vocab-from DATASET`",
+            "--share-vocab --shared-vocab": "not needed: one vocabulary is the default; `--separate-vocab` makes two",
+            "--src-words-min-frequency --tgt-words-min-frequency --word-min-count": "use `--min-count` with "
+            "`--tokenizer space`",
+            "--max-seq-len --src-seq-length --tgt-seq-length": "use `--max-length`",
+            "--save-data --output": "use `--destdir`",
+            "--input-sentence-size": "use `--spm-sample`",
+            "--max-processes --num-threads": "use `--workers`",
+        },
+    },
+    "nmt-train": {
+        FAIRSEQ: {
+            "--update-freq": "use `--batch-tokens`, the target tokens of one update over all devices; `--max-tokens` "
+            "is what one device computes at once",
+            "--batch-size --max-sentences": "use `--batch-tokens`, in target tokens",
+            "--source-lang --target-lang --task": "not needed: the dataset knows its languages",
+            "--encoder-embed-dim --decoder-embed-dim": "use `--d-model`",
+            "--encoder-ffn-embed-dim --decoder-ffn-embed-dim": "use `--d-ff`",
+            "--encoder-attention-heads --decoder-attention-heads": "use `--heads`",
+            "--relu-dropout": "use `--activation-dropout`",
+            "--share-all-embeddings": "use `--share-embeddings all`, the default for one vocabulary",
+            "--share-decoder-input-output-embed": "use `--share-embeddings decoder`, the default for two vocabularies",
+            "--encoder-normalize-before --decoder-normalize-before": "use `--norm pre`",
+            "--encoder-learned-pos --decoder-learned-pos": "use `--positions learned`",
+            "--max-source-positions --max-target-positions": "use `--max-positions` with `--positions learned`; "
+            "sinusoidal positions have no limit",
+            "--criterion --optimizer": "not needed: there is only label-smoothed cross-entropy, and Adam",
+            "--adam-betas": "use `--adam-beta1` and `--adam-beta2`",
+            "--lr-scheduler": "use `--lr-schedule`",
+            "--warmup-init-lr": "not needed: the warm-up begins at a rate of 0",
+            "--fp16 --memory-efficient-fp16": "use `--precision fp16`",
+            "--bf16 --memory-efficient-bf16": "use `--precision bf16`",
+            "--max-update": "use `--max-updates`",
+            "--max-epoch": "use `--max-epochs`",
+            "--stop-time-hours": "use `--max-minutes`",
+            "--validate-interval-updates --validate-interval": "use `--validate-every`, in updates",
+            "--save-interval-updates --save-interval": "use `--save-every`, in updates, or `--save-minutes`",
+            "--keep-interval-updates --keep-last-epochs": "use `--keep-last`",
+            "--keep-best-checkpoints": "use `--keep-best`",
+            "--eval-bleu --best-checkpoint-metric --maximize-best-checkpoint-metric": "use `--valid-bleu`",
+            "--eval-bleu-args": "use `--valid-beam`",
+            "--eval-bleu-detok --eval-bleu-remove-bpe --remove-bpe": "not needed: BLEU is computed on plain text",
+            "--restore-file": "not needed: the same command resumes from its own `--save-dir`; `--init-from` starts "
+            "another run from given weights",
+            "--finetune-from-model": "use `--init-from`",
+            "--reset-lr-scheduler": "use `--reset-lr-schedule`",
+            "--reset-dataloader --reset-meters": "use `--reset-progress`",
+            "--checkpoint-activations": "use `--activation-checkpointing`",
+            "--distributed-world-size --distributed-port --distributed-init-method --ddp-backend": "not needed: "
+            "torchrun starts a process for each device",
+            "--log-interval": "use `--log-every`",
+            "--tensorboard-logdir": "use `--tensorboard`",
+            "--no-progress-bar": "use `--log-format plain`",
+            "--cpu": "use `--device cpu`",
+        },
+        OTHERS: {
+            "--train-sets --data --prepared-data --source --target": "use DATASET, the folder that nmt-preprocess made",
+            "--valid-sets --validation-source --validation-target": "not needed: DATASET holds the validation text",
+            "--vocabs --src-vocab --tgt-vocab --source-vocab --target-vocab": "not needed: DATASET holds them",
+            "--model --save-model --output": "use `--save-dir`",
+            "--type --encoder-type --decoder-type": "use `--arch`",
+            "--dim-emb --hidden-size --word-vec-size --transformer-model-size": "use `--d-model`",
+            "--transformer-dim-ffn --transformer-ff --transformer-feed-forward-num-hidden": "use `--d-ff`",
+            "--transformer-heads --transformer-attention-heads": "use `--heads`",
+            "--enc-depth --enc-layers": "use `--encoder-layers`",
+            "--dec-depth --dec-layers": "use `--decoder-layers`",
+            "--layers --num-layers": "use `--encoder-layers` and `--decoder-layers`",
+            "--tied-embeddings-all --share-embeddings-all": "use `--share-embeddings all`",
+            "--tied-embeddings --share-decoder-embeddings": "use `--share-embeddings decoder`",
+            "--transformer-dropout": "use `--dropout`",
+            "--transformer-dropout-attention --transformer-dropout-attention-weights": "use `--attention-dropout`",
+            "--transformer-dropout-ffn --transformer-dropout-act": "use `--activation-dropout`",
+            "--position-encoding": "not needed: sinusoidal positions are the default; see `--positions`",
+            "--mini-batch --mini-batch-words --batch-type --accum-count --optimizer-delay": "use `--batch-tokens`, the "
+            "target tokens of one update over all devices",
+            "--mini-batch-fit --workspace": "use `--max-tokens auto`",
+            "--learn-rate --learning-rate --initial-learning-rate": "use `--lr` with `--lr-schedule inverse-sqrt`, "
+            "`linear`, `cosine` or `constant`",
+            "--lr-warmup --warmup-steps --learning-rate-warmup": "use `--warmup-updates`",
+            "--lr-decay-inv-sqrt --decay-method --learning-rate-scheduler-type": "use `--lr-schedule`",
+            "--optimizer-params": "use `--adam-beta1`, `--adam-beta2` and `--adam-eps`",
+            "--max-grad-norm --gradient-clipping-threshold": "use `--clip-norm`",
+            "--exponential-smoothing --average-decay": "use `--ema`",
+            "--after --after-batches --train-steps --max-num-updates": "use `--max-updates`",
+            "--after-epochs --max-num-epochs": "use `--max-epochs`",
+            "--valid-freq --valid-steps --checkpoint-interval": "use `--validate-every`",
+            "--valid-metrics --optimized-metric": "use `--valid-bleu`, or nothing for the loss",
+            "--save-freq --save-checkpoint-steps": "use `--save-every`",
+            "--keep-checkpoint --keep-last-params": "use `--keep-last`",
+            "--disp-freq --report-every": "use `--log-every`",
+            "--early-stopping --max-num-checkpoint-not-improved": "use `--patience`",
+            "--pretrained-model --train-from --params": "use `--init-from`",
+            "--max-length --max-seq-len": "use `--max-length` of nmt-preprocess",
+            "--devices --gpu-ranks --world-size --device-ids": "not needed: torchrun starts a process for each device",
+            "--sync-sgd": "not needed: the devices always update together",
+            "--use-cpu": "use `--device cpu`",
+        },
+    },
+    "nmt-average": {
+        FAIRSEQ: {
+            "--inputs": "use CHECKPOINTS, files or one folder, without an option",
+            "--num-update-checkpoints --num-epoch-checkpoints": "use `--last`",
+            "--checkpoint-upper-bound": "use `--until`",
+        },
+        OTHERS: {
+            "--models --model": "use CHECKPOINTS, files or one folder, without an option",
+            "--strategy --metric": "use `--best` or `--last`",
+        },
+    },
+    "nmt-export": {
+        OTHERS: {
+            "--model-path --model --data": "use CHECKPOINT, without an option",
+            "--output-dir": "use `--output`",
+        },
+    },
+    "nmt-generate": {
+        FAIRSEQ: {
+            "--path": "use `--checkpoint`, once for each model of an ensemble",
+            "--gen-subset": "use `--split`",
+            "--source-lang --target-lang --task": "not needed: the checkpoint knows its languages",
+            "--results-path": "use `--output`",
+            "--lenpen": "use `--length-penalty` with `--length-penalty-form power`; the default is the paper's, "
+            "((5 + length) / 6)^0.6",
+            "--unnormalized": "use `--length-penalty-form none`",
+            "--max-tokens --batch-size --max-sentences": "use `--batch-tokens`, in source tokens",
+            "--buffer-size": "use `--buffer`",
+            "--sampling-topk": "use `--top-k` with `--sampling`",
+            "--sampling-topp": "use `--top-p` with `--sampling`",
+            "--diverse-beam-groups": "use `--diverse-groups`",
+            "--diverse-beam-strength": "use `--diversity`",
+            "--no-repeat-ngram-size": "use `--no-repeat-ngram`",
+            "--prefix-size": "use `--prefix FILE`, a line for each line of input",
+            "--score-reference": "use `--score FILE`",
+            "--print-alignment": "use `--alignment` with `--format pharaoh`, `tsv` or `jsonl`; it is of words, where "
+            "fairseq counts pieces",
+            "--print-step": "not supported: `--format jsonl` has what is known of each output",
+            "--remove-bpe --post-process --bpe --tokenizer --moses-target-lang": "not needed: output is plain text",
+            "--scoring": "use `--sacrebleu` or `--tokenized-bleu`",
+            "--num-shards --shard-id": "use `--shard 1/8`, which counts from 1",
+            "--fp16": "use `--precision fp16`",
+            "--bf16": "use `--precision bf16`",
+            "--replace-unk": "use `--copy-unknown`",
+            "--no-progress-bar": "use `--log-format plain`",
+            "--cpu": "use `--device cpu`",
+        },
+        OTHERS: {
+            "--models --model": "use `--checkpoint`, once for each model of an ensemble",
+            "--vocabs --src-vocab --tgt-vocab": "not needed: the checkpoint holds the vocabulary",
+            "--src": "use `--input`",
+            "--tgt --force-decode": "use `--prefix FILE` for the beginnings of outputs, `--score FILE` for whole ones",
+            "--beam-size": "use `--beam`",
+            "--n-best --nbest-size": "use `--nbest`",
+            "--normalize": "use `--length-penalty` with `--length-penalty-form power`",
+            "--length-penalty-alpha": "use `--length-penalty`",
+            "--word-penalty --coverage-penalty": "not supported: see `--length-penalty-form`",
+            "--max-length": "use `--max-source-tokens` for the input, `--max-len-a` and `--max-len-b` for the output",
+            "--max-length-crop": "not needed: a longer line is cut, or split with `--overlong split`",
+            "--max-length-factor": "use `--max-len-a`",
+            "--max-output-length": "use `--max-len-b` with `--max-len-a 0`",
+            "--min-length": "use `--min-len`",
+            "--mini-batch --mini-batch-words --batch-size": "use `--batch-tokens`, in source tokens",
+            "--maxi-batch --maxi-batch-sort --chunk-size": "use `--buffer`, in lines",
+            "--workspace": "not needed: memory follows from `--batch-tokens` and `--buffer`",
+            "--output-sampling --sample": "use `--sampling`",
+            "--random-sampling-topk": "use `--top-k` with `--sampling`",
+            "--random-sampling-topp": "use `--top-p` with `--sampling`",
+            "--random-sampling-temp --softmax-temperature": "use `--temperature` with `--sampling`",
+            "--block-ngram-repeat": "use `--no-repeat-ngram`",
+            "--avoid-list": "use `--ban`",
+            "--replace-unk": "use `--copy-unknown`",
+            "--report-align": "use `--alignment` with `--format pharaoh`",
+            "--word-scores --with-score --output-type": "use `--format jsonl` or `tsv`",
+            "--shortlist --restrict-lexicon": "not supported: the whole vocabulary is searched",
+            "--quiet-translation": "use `--quiet`",
+            "--cpu-threads": "use `--threads`",
+            "--gemm-type --int8 --int8shift": "use `--precision int8`",
+            "--fp16": "use `--precision fp16`",
+            "--devices --gpu --device-ids": "use `--device`, and `--workers` for several",
+            "--use-cpu": "use `--device cpu`",
+        },
+    },
+    "nmt-score": {
+        FAIRSEQ: {
+            "--sys": "use TRANSLATION, a file without an option",
+            "--ref": "use `--reference`",
+            "--sacrebleu --sentence-bleu --order --ignore-case": "not needed: every published way to score is shown",
+        },
+        "sacrebleu": {
+            "--input": "use TRANSLATION, a file without an option",
+            "--language-pair": "use `--target-lang`",
+            "--test-set": "use `--reference`",
+            "--metrics --tokenize --lowercase": "not needed: every published way to score is shown",
+        },
+    },
+}
+
+
+def answer(command: str, option: str) -> str | None:
+    """What to do in a command in the place of another toolkit's option, without Markdown; None if it is not known."""
+    spelling = option.replace("_", "-")
+    for rows in OPTIONS.get(command, {}).values():
+        for options, found in rows.items():
+            if spelling in options.split():
+                return found.replace("`", "")
+    return None
+
+
+def table(command: str, toolkits: str) -> str:
+    """The options of some toolkits beside those of a command, as a table in Markdown."""
+    lines = [f"| {toolkits} | {command} |", "|---|---|"]
+    for options, found in OPTIONS[command][toolkits].items():
+        quoted = ", ".join(f"`{option}`" for option in options.split())
+        lines.append(f"| {quoted} | {found.removeprefix('use ')} |")
+    return "\n".join(lines) + "\n"
