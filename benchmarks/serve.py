@@ -25,7 +25,7 @@ def seconds_of(line: str, port: int) -> float:
     start = time.perf_counter()
     connection = http.client.HTTPConnection("127.0.0.1", port)
     try:
-        connection.request("POST", "/translate", json.dumps({"text": line}))
+        connection.request("POST", "/translate", json.dumps({"text": line}), {"content-type": "application/json"})
         response = connection.getresponse()
         body = response.read()
     finally:

@@ -32,7 +32,7 @@ class Server:
     def request(self, method: str, path: str, body: Any = None) -> tuple[int, bytes, http.client.HTTPResponse]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
-            connection.request(method, path, body)
+            connection.request(method, path, body, {} if body is None else {"content-type": "application/json"})
             response = connection.getresponse()
             return response.status, response.read(), response
         finally:

@@ -125,7 +125,7 @@ def main(
     loaded = [load_checkpoint(path) for path in checkpoint]
     translator = Translator.of(loaded, engine, choice, checkpoint)
     if server.serve is not None:
-        _serve(translator, companions, search, batches, server, loaded[0])
+        _serve(translator, companions, search, batches, server, loaded[0], with_workers=engine.workers > 1)
         return
     split = None if dataset is None else _open_split(dataset, source.split, reading, checkpoint[0], loaded[0])
     references = _references(evaluation, split, source.input, translator)
@@ -255,17 +255,21 @@ def _serve(
     batches: StreamConfig,
     server: ServeConfig,
     checkpoint: "Checkpoint",
+    with_workers: bool,
 ) -> None:
+    """Run the server. With workers, no search is stopped early: they would have to load the model again."""
     try:
         from nmtkit.serving.server import serve
     except ModuleNotFoundError as error:
-        raise UserError(f"--serve needs the package {error.name}: pip install {error.name}") from error
+        raise UserError(f"--serve: {error.name} is not installed: pip install starlette uvicorn") from error
 
-    def translate(lines: Sequence[str], config: SearchConfig, advance: Callable[[int], None]) -> list["Translation"]:
-        return list(translator.stream_chunks(companions.attach([lines]), config, batches, advance))
+    def translate(
+        lines: Sequence[str], config: SearchConfig, advance: Callable[[int], None]
+    ) -> Iterator["Translation"]:
+        return translator.stream_chunks(companions.attach([lines]), config, batches, advance)
 
     languages = (checkpoint.source_language, checkpoint.target_language)
-    serve(translate, search, translator.source, languages, server)
+    serve(translate, search, translator.source, languages, server, can_stop=not with_workers)
 
 
 def _open_split(folder: Path, name: str, reading: DatasetConfig, path: Path, checkpoint: "Checkpoint") -> "Split":

@@ -1,33 +1,40 @@
-"""The service: what is answered to an HTTP request, as an ASGI application."""
+"""The HTTP service as an ASGI application."""
 
 import asyncio
 import ipaddress
-import json
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
 from nmtkit.log import logger
 from nmtkit.serving.batching import Batcher, QueueFull
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.messages import Ask, Refusal, answer, read_ask
+from nmtkit.serving.messages import TranslationRequest, answer, read_request
 from nmtkit.serving.metrics import Metrics
 from nmtkit.tokenizer import Tokenizer
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 SECONDS_FOR_BODY = 30.0
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has gone: only the metrics see it
 PAGE = Path(__file__).with_name("page.html")
-_METHODS = {"/": "GET", "/health": "GET", "/metrics": "GET", "/translate": "POST"}
-_SAFE = {  # the page runs nothing but itself, talks to nobody but the server, and stands in nobody else's page
+_PATHS = ("/", "/health", "/metrics", "/translate")
+_JSON = re.compile(r'application/json\s*(;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
+_RETRY = {"retry-after": "1"}
+_PAGE_HEADERS = {  # the page runs no foreign script, connects to this server only, and cannot be framed
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -35,22 +42,8 @@ _SAFE = {  # the page runs nothing but itself, talks to nobody but the server, a
 }
 
 
-class ClientGone(Exception):  # noqa: N818 (nothing to answer any more)
-    """The client has closed the connection."""
-
-
-@dataclass(frozen=True)
-class Response:
-    """What goes back to the client."""
-
-    status: HTTPStatus
-    kind: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-class App:
-    """The application. Nothing that a client sends can raise an error out of it."""
+class Service:
+    """The endpoints. `source` is the tokenizer of the source language, `languages` are source and target."""
 
     def __init__(
         self,
@@ -60,139 +53,179 @@ class App:
         languages: Sequence[str],
         config: ServeConfig,
         metrics: Metrics,
-        is_loopback: bool = False,
     ) -> None:
-        """`source` is the tokenizer of the language that is translated, `languages` are source and target.
-
-        What `is_loopback` answers this machine only, and no web page that has had its own name point to it.
-        """
         self._batcher, self._search, self._source = batcher, search, source
-        self._config, self._metrics, self._is_loopback = config, metrics, is_loopback
+        self._config, self._metrics = config, metrics
         self._languages = dict(zip(("source_language", "target_language"), languages, strict=True))
         self._page = PAGE.read_bytes()
-        self._open = 0
+        self._slots = config.max_requests
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        start = time.monotonic()
-        path, method = scope["path"], scope["method"]
-        try:
-            response = await self._respond(path, method, dict(scope["headers"]), receive)
-        except ClientGone:
-            return
-        except Refusal as refusal:
-            response = _refused(refusal, path)
-        except asyncio.CancelledError:  # by uvicorn, where the time to answer is over
-            response = _refused(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the server ends"), path)
-        except Exception as error:
-            logger.error("%s %s: %s: %s", method, path, type(error).__name__, error)
-            response = _refused(Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "an error of the server, see its log"), path)
-        self._metrics.answered(path if path in _METHODS else "other", response.status, time.monotonic() - start)
-        await _send(send, response, with_body=method != "HEAD")
+    def app(self, is_loopback: bool = False) -> Starlette:
+        """The application. If `is_loopback`, it answers only to hosts that are names of this machine."""
+        own_host = [Middleware(LoopbackHost, own=self._config.address[0])] if is_loopback else []
+        app = Starlette(
+            routes=[
+                Route("/", self.page),
+                Route("/health", self.health),
+                Route("/metrics", self.metrics),
+                Route("/translate", self.translate, methods=["POST"]),
+            ],
+            middleware=[Middleware(RequestMetrics, metrics=self._metrics), *own_host],
+            exception_handlers={HTTPException: _refuse, ClientDisconnect: _drop, Exception: _fail},
+        )
+        app.router.redirect_slashes = False
+        return app
 
-    async def _respond(self, path: str, method: str, headers: dict[bytes, bytes], receive: Receive) -> Response:
-        if self._is_loopback:
-            _check_host(headers.get(b"host", b"").decode("latin-1"), own=self._config.address[0])
-        if path not in _METHODS:
-            raise Refusal(HTTPStatus.NOT_FOUND, f"there is no {path[:100]}, only {', '.join(_METHODS)}")
-        if method != _METHODS[path] and (method, _METHODS[path]) != ("HEAD", "GET"):
-            raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes {_METHODS[path]}")
-        if path == "/":
-            return Response(HTTPStatus.OK, "text/html; charset=utf-8", self._page, tuple(_SAFE.items()))
-        if path == "/metrics":
-            return Response(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", self._metrics.text().encode())
-        if path == "/health":
-            alive = self._batcher.alive
-            status = HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE
-            return _json(status, {"status": "ok" if alive else "stopped", **self._languages})
-        if self._open >= self._config.max_requests:
-            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are open: try again soon")
-        self._count(1)
+    async def page(self, request: Request) -> Response:
+        """The page for a browser."""
+        return Response(self._page, media_type="text/html", headers=_PAGE_HEADERS)
+
+    async def health(self, request: Request) -> Response:
+        """Whether requests are translated."""
+        alive = self._batcher.alive
+        status = HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE
+        return JSONResponse({"status": "ok" if alive else "stopped", **self._languages}, status)
+
+    async def metrics(self, request: Request) -> Response:
+        """The metrics for Prometheus."""
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def translate(self, request: Request) -> Response:
+        """Translate the lines of a request."""
+        if not _JSON.fullmatch(request.headers.get("content-type", "")):
+            raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the header Content-Type: application/json")
+        body = await _read_body(request, self._config.max_body)
+        with self._slot():
+            asked = read_request(body, self._config, self._search.beam)
+            return JSONResponse(answer(asked, await self._translated(asked, request), self._source))
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        """One of the `max_requests` slots. Raises HTTPException if all are taken."""
+        if not self._slots:
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests: try again later", _RETRY)
+        self._slots -= 1
+        self._metrics.add("open_requests")
         try:
-            body = await _read_body(headers, receive, self._config.max_body)
-            ask = read_ask(body, self._config.max_request_lines, self._search.beam)
-            return _json(HTTPStatus.OK, answer(ask, await self._translated(ask, receive), self._source))
+            yield
         finally:
-            self._count(-1)
+            self._slots += 1
+            self._metrics.add("open_requests", -1)
 
-    def _count(self, requests: int) -> None:
-        self._open += requests
-        self._metrics.add("open_requests", requests)
-
-    async def _translated(self, ask: Ask, receive: Receive) -> list[Translation]:
-        """The translations, unless the client goes before they are there: then nobody works on them any more."""
+    async def _translated(self, asked: TranslationRequest, request: Request) -> list[Translation]:
+        """The translations. Whatever ends the wait for them, the client's going included, drops the job."""
         try:
-            job = self._batcher.submit(ask.lines, ask.search(self._search))
+            job = self._batcher.submit(asked.lines, asked.search(self._search))
         except QueueFull as error:
-            raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "too many lines wait: try again soon") from error
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, "the queue is full: try again later", _RETRY) from error
         result = asyncio.wrap_future(job.result)
-        waiting: list[asyncio.Future[Any]] = [result, asyncio.ensure_future(_until_gone(receive))]
+        waiting: list[asyncio.Future[Any]] = [result, asyncio.ensure_future(_disconnected(request.receive))]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if not result.done():
-                raise ClientGone
+                raise ClientDisconnect
             return result.result()
+        except asyncio.CancelledError as error:  # by uvicorn, when the time to finish is over
+            reason = "the server is shutting down"
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, reason, _RETRY) from error
         finally:
-            job.abandoned = True
+            self._batcher.abandon(job)
             for future in waiting:
                 future.cancel()
 
 
-def _check_host(host: str, own: str) -> None:
-    """Refuse a name that anybody can make point here, as web pages do to get behind a loopback address."""
-    name = re.sub(r":\d*$", "", host).rstrip(".").lower()
-    if name in ("", "localhost", own.lower()) or name.endswith(".localhost"):
-        return
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError as error:
-        reason = f"this is not {host[:100]}: only localhost and IP addresses are answered as Host"
-        raise Refusal(HTTPStatus.MISDIRECTED_REQUEST, reason) from error
-
-
-async def _read_body(headers: dict[bytes, bytes], receive: Receive, max_bytes: int) -> bytes:
-    too_large = Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body may have {max_bytes} bytes")
-    if int(headers.get(b"content-length", 0)) > max_bytes:
+async def _read_body(request: Request, max_bytes: int) -> bytes:
+    too_large = HTTPException(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is too long: the limit is {max_bytes} bytes"
+    )
+    length = request.headers.get("content-length", "")
+    if re.fullmatch("[0-9]{1,20}", length) and int(length) > max_bytes:
         raise too_large
 
     async def read() -> bytes:
         body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            body += message.get("body", b"")
+        async for part in request.stream():
+            body += part
             if len(body) > max_bytes:
                 raise too_large
-            if not message.get("more_body"):
-                return bytes(body)
+        return bytes(body)
 
     try:
         return await asyncio.wait_for(read(), SECONDS_FOR_BODY)
     except asyncio.TimeoutError as error:
-        raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"the body did not come in {SECONDS_FOR_BODY:.0f} seconds") from error
+        reason = f"the body did not arrive within {SECONDS_FOR_BODY:.0f} seconds"
+        raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, reason) from error
 
 
-async def _until_gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def _json(status: HTTPStatus, values: Any, *headers: tuple[str, str]) -> Response:
-    body = json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
-    return Response(status, "application/json", body, headers)
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reason, path = error.detail, request.scope["path"][:100]
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        reason = f"there is no {path}: the paths are {', '.join(_PATHS)}"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        reason = f"{path} takes {(error.headers or {})['Allow']}"
+    return JSONResponse({"error": reason}, error.status_code, error.headers)
 
 
-def _refused(refusal: Refusal, path: str) -> Response:
-    headers = []
-    if refusal.status == HTTPStatus.METHOD_NOT_ALLOWED:
-        headers.append(("allow", _METHODS[path]))
-    if refusal.status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE):
-        headers.append(("retry-after", "1"))
-    return _json(refusal.status, {"error": refusal.reason}, *headers)
+async def _drop(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _send(send: Send, response: Response, with_body: bool) -> None:
-    headers = {"content-type": response.kind, "content-length": str(len(response.body)), **dict(response.headers)}
-    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": response.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": response.body if with_body else b""})
+async def _fail(request: Request, error: Exception) -> Response:
+    logger.error("%s %s: %s: %s", request.method, request.scope["path"], type(error).__name__, error)
+    return JSONResponse({"error": "internal error, see the log of the server"}, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+class RequestMetrics:
+    """Middleware that counts requests by path and status, and measures the time to answer them."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start, status = time.monotonic(), int(HTTPStatus.INTERNAL_SERVER_ERROR)  # until another one is sent
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        finally:
+            path = scope["path"] if scope["path"] in _PATHS else "other"
+            self._metrics.answered(path, status, time.monotonic() - start)
+
+
+class LoopbackHost:
+    """Middleware that answers only to hosts that are names of this machine: localhost, IP addresses and `own`.
+
+    Web pages can make any other name point to this machine (DNS rebinding).
+    """
+
+    def __init__(self, app: ASGIApp, own: str) -> None:
+        self._app, self._own = app, own.lower()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "")
+        if self._is_own(host):
+            await self._app(scope, receive, send)
+            return
+        reason = f"this is not {host[:100]}: only localhost and IP addresses are accepted as Host"
+        await JSONResponse({"error": reason}, HTTPStatus.MISDIRECTED_REQUEST)(scope, receive, send)
+
+    def _is_own(self, host: str) -> bool:
+        name = re.sub(r":\d*$", "", host).rstrip(".").lower()
+        if name in ("", "localhost", self._own) or name.endswith(".localhost"):
+            return True
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True

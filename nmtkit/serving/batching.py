@@ -1,36 +1,39 @@
-"""What many ask for at a time goes through the model together."""
+"""Translates the lines of concurrent requests in shared batches."""
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
 from nmtkit.log import logger
 from nmtkit.serving.metrics import Metrics
 
-# Lines and their search, and what to call with each number of lines that are done: what it raises ends the search.
-Translate = Callable[[Sequence[str], SearchConfig, Callable[[int], None]], Sequence[Translation]]
+# Takes lines, their search, and a function to call with the number of finished lines after each batch. An exception of
+# that function ends the search.
+Translate = Callable[[Sequence[str], SearchConfig, Callable[[int], None]], Iterable[Translation]]
 
-WINDOW_SECONDS = 0.005  # for others to join the request that begins a round
-LINES_A_ROUND = 256
-LINES_OF_A_JOB = 64  # in a round, so that a long request does not keep short ones waiting
-
-
-class QueueFull(Exception):  # noqa: N818 (said to the client, who may come again)
-    """More lines wait than there may."""
+WINDOW_SECONDS = 0.005  # for other requests to join the first one of a round
+# Sizes of a round, and of one job in it: a long request must not delay short ones. Characters count nbest times.
+LINES_PER_ROUND, LINES_PER_JOB = 256, 64
+CHARS_PER_ROUND, CHARS_PER_JOB = 32_000, 8_000
 
 
-class _Closed(Exception):  # noqa: N818 (nobody waits any more)
-    """There is nothing to go on for."""
+class QueueFull(Exception):  # noqa: N818 (the client is asked to try again)
+    """The queue has no space for the lines."""
 
 
-@dataclass
+class _SearchStopped(Exception):  # noqa: N818 (not an error)
+    """Nobody waits for the results of the running search."""
+
+
+@dataclass(eq=False)
 class Job:
-    """The lines of a request. What is set to be `abandoned` need not be translated any more."""
+    """The lines of a request; `result` is set when all are translated."""
 
     lines: Sequence[str]
     config: SearchConfig
@@ -38,21 +41,32 @@ class Job:
     result: "Future[list[Translation]]" = field(default_factory=Future)
     abandoned: bool = False
 
+    def chars(self, lines: Sequence[str]) -> int:
+        """Characters of some of the lines, times nbest."""
+        return sum(map(len, lines)) * self.config.nbest
+
     def next_lines(self) -> Sequence[str]:
-        return self.lines[len(self.translations) :][:LINES_OF_A_JOB]
+        """The lines for its next round: at least one, unless all are translated."""
+        waiting = self.lines[len(self.translations) :][:LINES_PER_JOB]
+        fits = sum(chars <= CHARS_PER_JOB for chars in accumulate(self.chars([line]) for line in waiting))
+        return waiting[: max(1, fits)]
+
+
+Share = tuple[Job, Sequence[str]]  # of a round: a job and those of its lines that are translated
 
 
 class Batcher:
-    """A thread that translates jobs, a round of lines at a time, each with some of several jobs.
+    """A thread that translates jobs in rounds; a round holds lines of several jobs.
 
-    `translate` must give a translation for each line. Where it fails, each job of the round is tried once more by
-    itself, so that only the one that is to blame fails, if it is one and not the moment.
+    `translate` must return one translation for each line. If it fails, each job of the round is retried on its own, so
+    that one bad job does not fail the others. A search whose jobs are all abandoned stops after the current batch if
+    `can_stop`; otherwise the round is finished.
     """
 
-    def __init__(self, translate: Translate, max_lines: int, metrics: Metrics) -> None:
-        self._translate, self._max_lines, self._metrics = translate, max_lines, metrics
+    def __init__(self, translate: Translate, max_lines: int, metrics: Metrics, can_stop: bool = True) -> None:
+        self._translate, self._max_lines, self._metrics, self._can_stop = translate, max_lines, metrics, can_stop
         self._jobs: deque[Job] = deque()
-        self._queued = 0  # lines of all jobs, those of the round included
+        self._queued = 0  # lines of all jobs that are neither done nor abandoned
         self._closed = False
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="search", daemon=True)
@@ -60,13 +74,13 @@ class Batcher:
 
     @property
     def alive(self) -> bool:
-        """Whether jobs are being done."""
+        """Whether jobs are being translated."""
         return self._thread.is_alive() and not self._closed
 
     def submit(self, lines: Sequence[str], config: SearchConfig) -> Job:
-        """A job, whose `result` comes. Raises QueueFull."""
+        """Queue lines as a job. Raises QueueFull."""
         job = Job(lines, config)
-        job.result.set_running_or_notify_cancel()  # from here on nobody else ends it
+        job.result.set_running_or_notify_cancel()  # so that only this class can end it
         with self._change:
             if self._queued and self._queued + len(lines) > self._max_lines:
                 raise QueueFull
@@ -75,75 +89,108 @@ class Batcher:
             self._change.notify()
         return job
 
+    def abandon(self, job: Job) -> None:
+        """Drop a job whose result nobody needs. Its lines leave the queue at once. Does nothing if the job is done."""
+        with self._change:
+            if job.abandoned or job.result.done():
+                return
+            job.abandoned = True
+            self._count(-len(job.lines))
+            if job in self._jobs:  # otherwise in the current round
+                self._jobs.remove(job)
+
     def close(self) -> None:
-        """End the thread after the batch that it is at: one that computes while the process ends would abort it."""
+        """End the thread after the current batch: a thread that still computes at exit would abort the process."""
         with self._change:
             self._closed = True
             self._change.notify()
         self._thread.join()
 
     def _run(self) -> None:
-        while jobs := self._next_round():
-            start = time.monotonic()
-            for config in dict.fromkeys(job.config for job in jobs):
-                self._search([job for job in jobs if job.config == config], config)
+        while not self._closed:
+            self._translate_round()  # a function of its own, so that nothing of a round is kept while waiting
+
+    def _translate_round(self) -> None:
+        shares = self._next_round()
+        start = time.monotonic()
+        for config in dict.fromkeys(job.config for job, _ in shares):
+            self._search([share for share in shares if share[0].config == config], config)
+        if shares:
             self._metrics.add("rounds_total")
             self._metrics.add("search_seconds_total", time.monotonic() - start)
-            self._put_back(jobs)
+        self._put_back([job for job, _ in shares])
 
-    def _next_round(self) -> list[Job]:
-        """The jobs of the next round, at least one; none when there are to be no more."""
+    def _next_round(self) -> list[Share]:
+        """The next round; empty if its jobs were abandoned meanwhile, or at the end."""
         with self._change:
             self._change.wait_for(lambda: self._jobs or self._closed)
-            self._change.wait_for(self._is_round_full, WINDOW_SECONDS)
-            jobs: list[Job] = []
-            while self._jobs and not self._closed and sum(len(job.next_lines()) for job in jobs) < LINES_A_ROUND:
-                jobs.append(self._jobs.popleft())
-            return jobs
+            self._change.wait_for(lambda: self._queued >= LINES_PER_ROUND or self._closed, WINDOW_SECONDS)
+            shares: list[Share] = []
+            lines = chars = 0
+            while self._jobs and not self._closed and lines < LINES_PER_ROUND and chars < CHARS_PER_ROUND:
+                job = self._jobs.popleft()
+                share = job.next_lines()
+                shares.append((job, share))
+                lines, chars = lines + len(share), chars + job.chars(share)
+            return shares
 
-    def _is_round_full(self) -> bool:
-        return self._closed or sum(len(job.next_lines()) for job in self._jobs) >= LINES_A_ROUND
-
-    def _search(self, jobs: list[Job], config: SearchConfig) -> None:
-        """Translate the next lines of jobs, which have the same `config`."""
+    def _search(self, shares: list[Share], config: SearchConfig) -> None:
+        """Translate shares of jobs, which have the same `config`."""
         try:
-            self._search_together([job for job in jobs if not job.abandoned], config)
-        except _Closed:
+            if wanted := _wanted(shares):
+                self._search_together(wanted, config)
+        except _SearchStopped:
             pass
         except Exception as error:
-            logger.warning("a search failed, its requests are tried one by one: %s: %s", type(error).__name__, error)
-            for job in (job for job in jobs if not job.abandoned):
-                try:
-                    self._search_together([job], config)
-                except Exception as own_error:
-                    self._metrics.add("failures_total")
-                    job.result.set_exception(own_error)
+            logger.warning("a search failed, retrying its requests one by one: %s: %s", type(error).__name__, error)
+            for share in _wanted(shares):
+                self._retry(share, config)
 
-    def _search_together(self, jobs: list[Job], config: SearchConfig) -> None:
-        lines = [line for job in jobs for line in job.next_lines()]
-        translations = iter(self._translate(lines, config, self._check_open))
-        found = [[next(translations) for _ in job.next_lines()] for job in jobs]
+    def _retry(self, share: Share, config: SearchConfig) -> None:
+        try:
+            self._search_together([share], config)
+        except _SearchStopped:
+            pass
+        except Exception as error:
+            self._metrics.add("failures_total")
+            share[0].result.set_exception(error)
+
+    def _search_together(self, shares: list[Share], config: SearchConfig) -> None:
+        def check_wanted(done: int) -> None:
+            if self._closed or (self._can_stop and not _wanted(shares)):
+                raise _SearchStopped
+
+        lines = [line for _, share in shares for line in share]
+        found = iter([_without_attention(each) for each in self._translate(lines, config, check_wanted)])
+        by_job = [[next(found) for _ in share] for _, share in shares]
         self._metrics.add("lines_total", len(lines))
-        for job, own in zip(jobs, found, strict=True):
+        for (job, _), own in zip(shares, by_job, strict=True):
             self._metrics.add("tokens_total", sum(max(0, len(line.candidates[0].tokens) - 1) for line in own))
             job.translations += own
 
-    def _check_open(self, done: int) -> None:
-        if self._closed:
-            raise _Closed
-
     def _put_back(self, jobs: list[Job]) -> None:
-        """Give the results of jobs that are done; the others go to the end of the queue."""
+        """Publish the results of finished jobs; the others go to the end of the queue."""
         with self._change:
             for job in jobs:
-                if job.abandoned or job.result.done():
-                    self._count(-len(job.lines))
-                elif len(job.translations) < len(job.lines):
+                if job.abandoned:  # its lines have left the queue
+                    continue
+                if not job.result.done() and len(job.translations) < len(job.lines):
                     self._jobs.append(job)
-                else:
-                    self._count(-len(job.lines))
+                    continue
+                self._count(-len(job.lines))
+                if not job.result.done():
                     job.result.set_result(job.translations)
 
     def _count(self, lines: int) -> None:
         self._queued += lines
         self._metrics.add("queued_lines", lines)
+
+
+def _wanted(shares: list[Share]) -> list[Share]:
+    return [share for share in shares if not share[0].abandoned]
+
+
+def _without_attention(translation: Translation) -> Translation:
+    """The same without its matrices, which would take most of the memory while a request waits for its other lines."""
+    candidates = tuple(replace(candidate, attention=None) for candidate in translation.candidates)
+    return replace(translation, candidates=candidates)

@@ -18,23 +18,45 @@ class ServeConfig(Config):
     serve: str | None = option(
         None,
         metavar="HOST:PORT",
-        help="Answer HTTP requests instead of reading a text: POST /translate takes and gives JSON, GET / is a page to "
-        "type into, /health and /metrics are for who watches. A port alone is for this machine only; 0 takes a free "
-        "one. Options of the search hold for all requests.",
+        help="Answer HTTP requests instead of reading a text: POST /translate reads and writes JSON, GET / is a page "
+        "to type into, /health and /metrics are for monitoring. A port alone listens on this machine only; 0 picks a "
+        "free one. Search options apply to all requests.",
     )
     max_body: int = option(1 << 20, min=1, metavar="BYTES", help="A request with a longer body is answered 413.")
-    max_request_lines: int = option(1000, min=1, metavar="N", help="A request for more lines is answered 413.")
+    max_request_lines: int = option(1000, min=1, metavar="N", help="A request with more lines is answered 413.")
+    max_request_chars: int = option(
+        100_000,
+        min=1,
+        metavar="N",
+        help="A request with more characters is answered 413; with nbest, characters times nbest. Bounds how long one "
+        "request computes.",
+    )
     max_queue: int = option(
-        10_000, min=1, metavar="LINES", help="Where so many lines wait already, a request is answered 429."
+        10_000, min=1, metavar="LINES", help="A request that would make the queue longer is answered 429."
     )
     max_requests: int = option(
-        128, min=1, metavar="N", help="Where so many requests are open already, another is answered 503."
+        128,
+        min=1,
+        metavar="N",
+        help="Requests translated at the same time; another one is answered 503. A request counts once its body has "
+        "arrived.",
+    )
+    max_connections: int = option(
+        512,
+        min=2,
+        metavar="N",
+        help="Open connections. For another one, the connection that has waited longest without a complete request is "
+        "closed.",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.serve is not None:
             _ = self.address
+        if self.max_requests >= self.max_connections:
+            raise UserError(
+                f"--max-requests {self.max_requests} must be less than --max-connections {self.max_connections}"
+            )
 
     @property
     def address(self) -> tuple[str, int]:

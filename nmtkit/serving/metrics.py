@@ -1,4 +1,4 @@
-"""What the service counts, in the text format of Prometheus."""
+"""The metrics of the service, in the text format of Prometheus."""
 
 import threading
 from bisect import bisect_left
@@ -8,11 +8,12 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper bou
 _HELP = {
     "nmtkit_lines_total": "Lines translated.",
     "nmtkit_tokens_total": "Tokens of the best translations, without </s>.",
-    "nmtkit_rounds_total": "Times that lines of one or more requests went through the model together.",
-    "nmtkit_search_seconds_total": "Seconds spent on these.",
-    "nmtkit_failures_total": "Requests that could not be translated, for an error of the search.",
-    "nmtkit_queued_lines": "Lines that wait for their translation, or are being translated.",
-    "nmtkit_open_requests": "Requests to translate that are being answered.",
+    "nmtkit_rounds_total": "Rounds: searches for the lines of one or more requests.",
+    "nmtkit_search_seconds_total": "Seconds spent on rounds.",
+    "nmtkit_failures_total": "Requests that failed in the search.",
+    "nmtkit_queued_lines": "Lines that wait for their translation or are being translated.",
+    "nmtkit_open_requests": "Requests whose body has arrived and that are being translated.",
+    "nmtkit_open_connections": "Open connections.",
 }
 
 
@@ -31,8 +32,13 @@ class Metrics:
         with self._lock:
             self._values[f"nmtkit_{name}"] += amount
 
+    def set(self, name: str, value: float) -> None:
+        """Set `nmtkit_<name>`."""
+        with self._lock:
+            self._values[f"nmtkit_{name}"] = value
+
     def answered(self, path: str, status: int, seconds: float) -> None:
-        """Count a request; of those to translate, how long the answer took."""
+        """Count a request, and for /translate the time that it took."""
         with self._lock:
             self._requests[path, status] += 1
             if path == "/translate":
@@ -40,7 +46,7 @@ class Metrics:
                 self._seconds += seconds
 
     def text(self) -> str:
-        """All of them, as Prometheus reads them."""
+        """All metrics in the text format."""
         with self._lock:
             lines = [line for name in _HELP for line in _described(name, _HELP[name], self._values[name])]
             lines += ["# HELP nmtkit_requests_total Requests answered.", "# TYPE nmtkit_requests_total counter"]
@@ -52,7 +58,10 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
     def _histogram(self, name: str) -> list[str]:
-        lines = [f"# HELP {name} From a request to translate to its answer.", f"# TYPE {name} histogram"]
+        lines = [
+            f"# HELP {name} Seconds from the head of a request to translate to the end of its answer.",
+            f"# TYPE {name} histogram",
+        ]
         total = 0
         for bound, count in zip((*_SECONDS, "+Inf"), self._buckets, strict=True):
             total += count

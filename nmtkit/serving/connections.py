@@ -1,0 +1,159 @@
+"""Bounds the open connections: their number, and how long a client can be slow.
+
+uvicorn closes a connection that is silent after an answer, and nothing else: not one that never sends a request, sends
+it byte by byte, or does not read its answer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nmtkit.serving.metrics import Metrics
+
+SECONDS_TO_ASK = 30.0  # to send the head of a request, from the connect or from the previous answer
+SECONDS_TO_READ = 30.0  # to read an answer that does not fit into the buffers of the sockets
+SLOWEST_READER = 20_000  # bytes per second: what is unread extends either deadline at this speed
+
+
+class Connection(asyncio.Protocol):
+    """A connection: passes its events on to `inner`, the HTTP server's protocol, and closes it if it is too slow."""
+
+    def __init__(self, connections: "Connections", inner: asyncio.Protocol) -> None:
+        self._connections, self._inner = connections, inner
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_answering = self._is_paused = False
+        self._lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._inner.connection_made(transport)
+        self._connections.add(self)
+        self.wait_for_request()
+
+    def data_received(self, data: bytes) -> None:
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._set_deadline(None)
+        self._connections.remove(self)
+        self._inner.connection_lost(exc)
+        self._lost.set()
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+        self._inner.pause_writing()
+        self._set_deadline(SECONDS_TO_READ)
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._inner.resume_writing()
+        if self._is_answering:
+            self._set_deadline(None)
+
+    def wait_for_request(self) -> None:
+        """Begin to wait for the head of a request; the client may still be reading the previous answer."""
+        self._is_answering = False
+        self._set_deadline(SECONDS_TO_ASK)
+        self._connections.set_idle(self, True)
+
+    def begin_request(self) -> None:
+        """The head of a request has arrived. The application bounds the time for its body."""
+        self._is_answering = True
+        if not self._is_paused:  # otherwise the client has yet to read the previous answer
+            self._set_deadline(None)
+
+    def body_arrived(self) -> None:
+        """The request is complete: until its answer begins, the connection is not closed for another one."""
+        self._connections.set_idle(self, False)
+
+    async def begin_answer(self) -> None:
+        """The answer is sent from now on. uvicorn fails to send one if it is closing the connection, as it does after
+        malformed HTTP, and ignores it once the connection is closed: wait for that."""
+        self._connections.set_idle(self, True)
+        if self._transport.is_closing():
+            await self._lost.wait()
+
+    def abort(self) -> None:
+        """Close at once, and discard what the client has not read."""
+        self._connections.remove(self)
+        self._transport.abort()
+
+    def _set_deadline(self, seconds: float | None) -> None:
+        """Abort after so many seconds, plus those that the slowest reader needs for what is unread; None: never."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        if seconds is not None:
+            seconds += self._transport.get_write_buffer_size() / SLOWEST_READER
+            self._deadline = asyncio.get_running_loop().call_later(seconds, self.abort)
+
+
+class Connections:
+    """The open connections. When there are `most`, another one closes the one that has been idle longest.
+
+    Idle means here: no complete request has arrived, or its answer is already being sent.
+    """
+
+    def __init__(self, most: int, metrics: Metrics) -> None:
+        self._most, self._metrics = most, metrics
+        self._open: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}  # ordered by time
+
+    def protocol(self, inner: Callable[..., asyncio.Protocol]) -> type[asyncio.Protocol]:
+        """A protocol class for uvicorn: each instance bounds one of `inner`. The application must be `reporting`."""
+        connections = self
+
+        class BoundedConnection(Connection):
+            def __init__(self, *, app_state: dict[str, Any], **settings: Any) -> None:
+                super().__init__(connections, inner(app_state={**app_state, "connection": self}, **settings))
+
+        return BoundedConnection
+
+    def add(self, connection: Connection) -> None:
+        """Count a new connection, and close another one if there are too many; itself if no other is idle."""
+        self._open.add(connection)
+        if len(self._open) > self._most:
+            next(iter(self._idle), connection).abort()
+        self._metrics.set("open_connections", len(self._open))
+
+    def remove(self, connection: Connection) -> None:
+        """The inverse of `add`. Does nothing the second time."""
+        self._open.discard(connection)
+        self._idle.pop(connection, None)
+        self._metrics.set("open_connections", len(self._open))
+
+    def set_idle(self, connection: Connection, is_idle: bool) -> None:
+        """Whether the connection may be closed for another one; the last to become idle is the last to be closed."""
+        self._idle.pop(connection, None)
+        if is_idle and connection in self._open:
+            self._idle[connection] = None
+
+
+def reporting(app: ASGIApp) -> ASGIApp:
+    """`app`, which reports the progress of each request to its `Connection`."""
+
+    async def reporting_app(scope: Scope, receive: Receive, send: Send) -> None:
+        connection: Connection = scope["state"]["connection"]
+
+        async def receive_and_report() -> Message:
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body"):
+                connection.body_arrived()
+            return message
+
+        async def send_and_report(message: Message) -> None:
+            await connection.begin_answer()
+            await send(message)
+
+        connection.begin_request()
+        try:
+            await app(scope, receive_and_report, send_and_report)
+        finally:
+            connection.wait_for_request()
+
+    return reporting_app
