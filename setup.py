@@ -57,7 +57,7 @@ setup(
     extras_require={
         "dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
-        "serve": ["uvicorn>=0.30"],
+        "serve": ["starlette>=1.0,<2", "uvicorn>=0.30,<1"],
     },
     entry_points={
         "console_scripts": [
