@@ -10,6 +10,7 @@ from running_server import Server
 from nmtkit import Translator
 from nmtkit.decoding.config import SearchConfig
 
+pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytestmark = pytest.mark.skipif(programs() is None, reason="chromium and chromedriver are not installed")
 
@@ -66,7 +67,7 @@ def test_a_phone_shows_all_of_it_and_errors_are_told(server: Server, tmp_path: P
         browser.run("document.querySelector('#text').value = 'a dog\\n'.repeat(1000)")
         browser.click("#button")
         browser.wait_for("#status.bad")
-        assert browser.texts("#status") == ["1001 lines are too many, 1000 may be sent"]
+        assert browser.texts("#status") == ["1001 lines are too many: the limit is 1000"]
         server.end()
         browser.run("document.querySelector('#text').value = 'a dog'")
         browser.click("#button")
