@@ -1,18 +1,30 @@
 """The mean of checkpoints of one model (§6.1: the last 5 of the base model, the last 20 of the big one)."""
 
 import dataclasses
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, read_progress
+from nmtkit.archive import as_user_errors
+from nmtkit.checkpoint import (
+    Checkpoint,
+    check_finite,
+    list_checkpoints,
+    load_checkpoint,
+    memory_for_weights,
+    read_progress,
+)
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
 from nmtkit.model.config import DROPOUTS, model_differences
 from nmtkit.tokenizer import tokenizer_differences
 from nmtkit.wording import counted
+
+_ATTEMPTS = 5  # at reading the checkpoints of a run that deletes them meanwhile
 
 
 def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
@@ -22,7 +34,7 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     """
     paths = [path for _, path in _up_to(folder, until)]
     if len(paths) < count:
-        raise UserError(f"--last {count}: {_shortage(folder, len(paths), until)}")
+        raise UserError(_shortage("--last", count, folder, len(paths), until))
     return paths[-count:]
 
 
@@ -30,18 +42,20 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     """The `count` best checkpoints of a training run, oldest first; with `until`, none after that update.
 
     Best by the value that each checkpoint recorded and the run judged by: the lowest validation loss, or the highest
-    validation BLEU; of equal ones the newer. Raises UserError if there are fewer, or if they were not judged alike.
+    validation BLEU; of equal values the newer checkpoint. One without a finite value is passed over. Raises UserError
+    if there are fewer, or if they were not judged alike.
     """
     judged: list[tuple[float, int, Path]] = []
     metrics = set()
     splits = set()
     for update, path in _up_to(folder, until):
         progress = read_progress(path)
-        metric = progress.get("best_metric")
-        if metric is not None and progress.get(metric) is not None:
+        with as_user_errors(path):
+            metric, value, split = _judgement(progress)
+        if metric is not None and value is not None and math.isfinite(value):
             metrics.add(metric)
-            splits.add(frozenset(progress.get("validation_data", {}).items()))
-            judged.append((progress[metric], update, path))
+            splits.add(split)
+            judged.append((value, update, path))
     if len(metrics) > 1:
         raise UserError(
             f"--best: the checkpoints in {folder} were judged by {' and '.join(sorted(metrics))}: list them"
@@ -49,19 +63,48 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     if len(splits) > 1:
         raise UserError(f"--best: the checkpoints in {folder} were judged on different validation splits: list them")
     if len(judged) < count:
-        raise UserError(f"--best {count}: {_shortage(folder, len(judged), until)} with a validation value")
+        raise UserError(_shortage("--best", count, folder, len(judged), until, " with a validation value"))
     sign = -1 if metrics == {"valid_bleu"} else 1
     best = sorted(judged, key=lambda row: (sign * row[0], -row[1]))[:count]
     return [path for _, _, path in sorted(best, key=lambda row: row[1])]
+
+
+def _judgement(progress: dict[str, Any]) -> tuple[str | None, float | None, frozenset[tuple[str, str]]]:
+    """The metric that a checkpoint was judged by, its value, and the checksums of the validation split.
+
+    Raises TypeError, ValueError or AttributeError where they are of other types.
+    """
+    metric = progress.get("best_metric")
+    value = None if metric is None else progress.get(metric)
+    return metric, None if value is None else float(value), frozenset(progress.get("validation_data", {}).items())
 
 
 def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:
     return [(update, path) for update, path in list_checkpoints(folder) if until is None or update <= until]
 
 
-def _shortage(folder: Path, count: int, until: int | None) -> str:
-    only = "only " if count else ""
-    return f"{folder} has {only}{counted(count, 'checkpoint')}" + ("" if until is None else f" up to update {until}")
+def _shortage(option: str, count: int, folder: Path, found: int, until: int | None, kind: str = "") -> str:
+    """Which option asks for more checkpoints than are found in a folder, and what to ask for instead."""
+    only, instead = ("only ", f": use {option} {found}") if found else ("", "")
+    limit = "" if until is None else f" up to update {until}"
+    return f"{option} {count}: {folder} has {only}{counted(found, 'checkpoint')}{limit}{kind}{instead}"
+
+
+def average_run(choose: Callable[[], list[Path]], which: str = "auto") -> tuple[Checkpoint, list[Path]]:
+    """The average of the checkpoints that `choose` finds in the folder of a run, which may be running, and their paths.
+
+    A checkpoint that the run deletes before it is read is replaced by what `choose` finds then. Raises UserError where
+    this happens time after time, and as `average_checkpoints`.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            paths = choose()
+            return average_checkpoints(paths, which), paths
+        except UserError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            vanished = error
+    raise UserError(f"{vanished}: the run deletes checkpoints faster than they are read; copy them first") from vanished
 
 
 @torch.no_grad()
@@ -69,27 +112,27 @@ def average_checkpoints(paths: Sequence[Path], which: str = "auto") -> Checkpoin
     """A checkpoint with the mean of the weights, summed in float64 with one checkpoint in memory at a time.
 
     `which` weights of each: see `WeightsConfig`. The result has no optimizer state; matrices that are tied stay tied.
-    Raises UserError if a file is given twice, or naming the first difference if models, languages or vocabularies are
-    not the same, or moving averages are in some and not in others.
+    Raises UserError if a file is given twice, if a parameter holds NaN or infinity, or naming the first difference if
+    models, languages or vocabularies are not the same, or moving averages are in some and not in others.
     """
     _refuse_twice(paths)
     mean = load_checkpoint(paths[0])
-    sums = {name: tensor.double() for name, tensor in mean.chosen(which).items()}
-    with Progress("averaging", total=len(paths), unit="checkpoints") as progress:
-        progress.advance()
-        for path in paths[1:]:
-            checkpoint = load_checkpoint(path)
+    size = 12 * sum(map(torch.Tensor.numel, mean.weights.values()))  # in float64, and their mean in float32
+    with memory_for_weights("the average", size), Progress("averaging", len(paths), unit="checkpoints") as progress:
+        sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in mean.weights.items()}
+        for path in paths:
+            checkpoint = mean if path is paths[0] else load_checkpoint(path)
             for difference in _differences(mean, checkpoint, which):
                 raise UserError(f"{path} cannot be averaged with {paths[0]}: {difference}")
-            for name, tensor in checkpoint.chosen(which).items():
-                sums[name] += tensor
+            weights = checkpoint.chosen(which)
+            with as_user_errors(path):
+                check_finite(weights)
+            for name, total in sums.items():
+                total += weights[name]
             progress.advance()
+        means = {name: (total / len(paths)).float() for name, total in sums.items()}
     return dataclasses.replace(
-        mean,
-        weights={name: (total / len(paths)).float() for name, total in sums.items()},
-        progress={"averaged": distinct_names(paths)},
-        optimizer=None,
-        ema=None,
+        mean, weights=means, progress={"averaged": distinct_names(paths)}, optimizer=None, ema=None
     )
 
 
@@ -121,7 +164,3 @@ def _differences(a: Checkpoint, b: Checkpoint, which: str) -> Iterator[str]:
     yield from tokenizer_differences("target", a.target, b.target)
     if which != "trained" and (a.ema is None) != (b.ema is None):
         yield f"it has {'a' if b.ema else 'no'} moving average of the weights (take --weights trained)"
-    for name in sorted(a.weights.keys() | b.weights.keys()):
-        shapes = [list(c.weights[name].shape) if name in c.weights else "missing" for c in (a, b)]
-        if shapes[0] != shapes[1]:
-            yield f"{name} is {shapes[1]}, not {shapes[0]}"

@@ -1,38 +1,44 @@
 """The checkpoint file: everything that generation or a resumed training needs, safe to load, checksummed.
 
-The file is a torch archive of plain tensors by name, which `torch.load(weights_only=True)` reads like any other.
-The tensor `header` is JSON in UTF-8; `source.vocabulary` and the like are the bytes of the dataset's files. A
-SHA-256 of all bytes before it stands in the archive's comment. docs/formats.md describes the file byte by byte.
+`nmtkit.archive` reads and writes the file; the names and the meaning of its parts are here. docs/formats.md describes
+them.
 """
 
-import json
+import contextlib
+import math
 import os
-import pickle
 import re
-import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nmtkit.checksum import sha256
-from nmtkit.errors import UserError
+from nmtkit.archive import (
+    FORMAT,
+    VERSION,
+    as_user_errors,
+    from_bytes,
+    read_archive,
+    read_archive_header,
+    to_bytes,
+    write_archive,
+)
+from nmtkit.errors import RunError, UserError
 from nmtkit.model.config import ModelConfig
+from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.transformer import Transformer
 from nmtkit.staging import link_file, staged_file
 from nmtkit.tokenizer import Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 
-FORMAT, VERSION = "nmtkit checkpoint", 1
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 SAFETENSORS_FILE = "model.safetensors"  # what nmt-export makes, which is no checkpoint
 
-_COMMENT = b"sha256:"
-_COMMENT_SIZE = len(_COMMENT) + 64
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
 _NAME = re.compile(r"checkpoint_(\d+)\.pt")
 
@@ -73,10 +79,26 @@ class Checkpoint:
 
     def build_model(self, which: str = "auto") -> Transformer:
         """The model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
-        with _Undrawn():
-            model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
-        load_weights(model, self.chosen(which))
+        weights = self.chosen(which)
+        check_weights(weights, self.parameter_shapes())  # before the model takes memory
+        with memory_for_weights("the model", 4 * sum(map(Tensor.numel, weights.values()))):
+            with _Undrawn():
+                model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
+            load_weights(model, weights)
         return model.eval()
+
+    def parameter_shapes(self) -> dict[str, torch.Size]:
+        """The shape of each parameter of the model that the options describe, in the model's order."""
+        return _parameter_shapes(self.model_config, len(self.source.vocab), len(self.target.vocab))
+
+    def check_training(self) -> None:
+        """Raise UserError where training cannot resume: weights that are not finite, an optimizer of another model."""
+        check_finite(self.weights)
+        check_finite(self.ema or {})
+        for name, state in (self.optimizer or {}).items():
+            weight = self.weights.get(name.partition(".")[2])
+            if weight is None or state.shape not in (weight.shape, ()):
+                raise UserError(f"the state of the optimizer does not fit the model: {name}")
 
 
 _DRAWING = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_)
@@ -100,46 +122,56 @@ def collect_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def load_weights(model: Transformer, weights: dict[str, Tensor]) -> None:
-    """Copy weights into a model; UserError naming the first that is missing, left over, or of another shape."""
+def load_weights(model: Transformer, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model; UserError where they do not fit, as `check_weights`."""
     parameters = dict(model.named_parameters())
-    for name in sorted(parameters.keys() ^ weights.keys()):
-        raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in parameters else 'unknown'}")
+    check_weights(weights, {name: parameter.shape for name, parameter in parameters.items()})
     for name, parameter in parameters.items():
-        if parameter.shape != weights[name].shape:
-            raise UserError(
-                f"the weights do not fit the model: {name} has {list(weights[name].shape)} "
-                f"where {list(parameter.shape)} is expected"
-            )
         parameter.copy_(weights[name])
+
+
+def check_weights(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+    """Raise UserError unless `weights` are dense float32 tensors of these names and shapes; it names the first."""
+    for name in sorted(shapes.keys() ^ weights.keys()):
+        raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
+    for name, shape in shapes.items():
+        if difference := _unlike(weights[name], shape):
+            raise UserError(f"the weights do not fit the model: {name} {difference}")
+
+
+def check_finite(weights: Mapping[str, Tensor]) -> None:
+    """Raise UserError, with its name, for a parameter that holds NaN or infinity."""
+    for name, weight in weights.items():
+        if not all(math.isfinite(extreme) for extreme in torch.aminmax(weight)):
+            raise UserError(f"{name} holds NaN or infinity: use another checkpoint")
+
+
+@contextlib.contextmanager
+def memory_for_weights(purpose: str, size: int) -> Iterator[None]:
+    """Raise RunError where memory runs out within; it names what takes the memory, and how many bytes at least."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RunError(f"out of memory: {purpose} takes {size / 2**30:.2f} GiB for its weights alone") from error
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint whole or not at all: beside its final name, synced, then renamed. RunError if it fails."""
-    tensors = _to_tensors(checkpoint)
     with staged_file(path) as file:
-        try:
-            torch.save(tensors, file)
-            _append_checksum(file)
-        except RuntimeError as error:  # torch's writer complains of its own file position, over what the disk said
-            raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from error
+        write_archive(file, to_header(checkpoint), _to_tensors(checkpoint))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint. UserError if it is missing, damaged, cut short, of a newer version, or not one of ours."""
-    if (path / SAFETENSORS_FILE).is_file():
-        raise UserError(
-            f"{path} is a folder of safetensors: nmt-export {path} --to checkpoint makes a checkpoint of it"
-        )
+    """Read a checkpoint whose weights fit its model.
+
+    UserError if it is missing, damaged, cut short, of a newer version, or not one of nmtkit.
+    """
     if path.is_dir():
-        raise UserError(f"{path} is a folder: give one of its checkpoints, such as {path / BEST}")
-    _verify_checksum(path)
-    try:
-        return _from_tensors(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    except (RuntimeError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: not a checkpoint of nmtkit ({type(error).__name__})") from error
+        raise UserError(f"{path} is a folder: {checkpoint_in(path)}")
+    with as_user_errors(path):
+        return _from_tensors(*read_archive(path))
 
 
 def read_progress(path: Path) -> dict[str, Any]:
@@ -147,16 +179,17 @@ def read_progress(path: Path) -> dict[str, Any]:
 
     UserError as of `load_checkpoint`, but for damage outside the header, which is not looked at.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            progress: dict[str, Any] = read_header(archive.read("archive/data/0"))["progress"]
-            return progress
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    except (zipfile.BadZipFile, LookupError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: damaged, or not a checkpoint of nmtkit") from error
+    with as_user_errors(path):
+        return _progress(read_archive_header(path))
+
+
+def checkpoint_in(folder: Path) -> str:
+    """What a user can give who gave a folder where a checkpoint was expected, in words."""
+    if (folder / SAFETENSORS_FILE).is_file():
+        return f"nmt-export {folder} --to checkpoint makes a checkpoint of its safetensors"
+    newest_first = (path for _, path in reversed(list_checkpoints(folder)))
+    found = next((path for path in (folder / BEST, folder / LAST, *newest_first) if path.is_file()), None)
+    return f"use {found}" if found else "there is no checkpoint in it"
 
 
 def list_checkpoints(save_dir: Path) -> list[tuple[int, Path]]:
@@ -199,54 +232,51 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def read_header(content: bytes) -> dict[str, Any]:
-    """The inverse, of its JSON. UserError where it is of another format or of a newer version."""
-    try:
-        header: dict[str, Any] = json.loads(content)
-    except RecursionError as error:
-        raise UserError("not a checkpoint of nmtkit") from error
-    if header["format"] != FORMAT:
-        raise UserError("not a checkpoint of nmtkit")
-    if header["version"] != VERSION:
-        raise UserError(f"format version {header['version']}, this nmtkit reads {VERSION}: use a newer nmtkit")
-    return header
-
-
 def from_header(
-    header: dict[str, Any], weights: dict[str, Tensor], tokenizer: Callable[[str], Tokenizer], **training: Any
+    header: dict[str, Any],
+    weights: dict[str, Tensor],
+    tokenizer: Callable[[str], Tokenizer],
+    optimizer: dict[str, Tensor] | None = None,
+    ema: dict[str, Tensor] | None = None,
 ) -> Checkpoint:
-    """The checkpoint of a header, given its weights, and the tokenizer of each side, "source" or "target"."""
+    """The checkpoint of a header, given its tensors, and the tokenizer of each side, "source" or "target".
+
+    Raises UserError where weights or averages do not fit the model that the header describes.
+    """
+    languages = header["source_language"], header["target_language"]
+    if not all(isinstance(language, str) for language in languages):
+        raise TypeError("a language is not a string")
     source = tokenizer("source")
-    return Checkpoint(
-        ModelConfig.from_dict(header["model"]),
-        weights,
-        header["source_language"],
-        header["target_language"],
-        source,
-        source if header["joined_vocabulary"] else tokenizer("target"),
-        header["progress"],
-        **training,
-    )
+    target = source if header["joined_vocabulary"] else tokenizer("target")
+    config = ModelConfig.from_dict(header["model"])
+    checkpoint = Checkpoint(config, weights, *languages, source, target, _progress(header), optimizer, ema)
+    shapes = checkpoint.parameter_shapes()
+    for given in (weights, ema):
+        if given is not None:
+            check_weights(given, shapes)
+    return checkpoint
+
+
+def _progress(header: dict[str, Any]) -> dict[str, Any]:
+    progress: dict[str, Any] = header["progress"]
+    if not isinstance(progress, dict):
+        raise TypeError("the progress is not an object")
+    return progress
 
 
 def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    header = to_header(checkpoint)
     sides = {"source": checkpoint.source} | ({} if checkpoint.joined else {"target": checkpoint.target})
     tensors: dict[str, Tensor] = {}
     for side, tokenizer in sides.items():
-        tensors[f"{side}.vocabulary"] = _from_bytes(tokenizer.vocab.to_bytes())
-        tensors[f"{side}.tokenizer"] = _from_bytes(tokenizer.model)
+        tensors[f"{side}.vocabulary"] = from_bytes(tokenizer.vocab.to_bytes())
+        tensors[f"{side}.tokenizer"] = from_bytes(tokenizer.model)
     tensors |= {_WEIGHTS + name: tensor for name, tensor in checkpoint.weights.items()}
     tensors |= {_EMA + name: tensor for name, tensor in (checkpoint.ema or {}).items()}
     tensors |= {_OPTIMIZER + name: tensor for name, tensor in (checkpoint.optimizer or {}).items()}
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    # Named in the order of the archive's records, so that a reader in another language needs no pickle.
-    header["tensors"] = [[name, str(t.dtype).removeprefix("torch."), list(t.shape)] for name, t in tensors.items()]
-    return {"header": _from_bytes(json.dumps(header, ensure_ascii=False).encode()), **tensors}
+    return tensors
 
 
-def _from_tensors(tensors: dict[str, Tensor]) -> Checkpoint:
-    header = read_header(_to_bytes(tensors["header"]))
+def _from_tensors(header: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpoint:
     return from_header(
         header,
         _with_prefix(_WEIGHTS, tensors),
@@ -257,40 +287,37 @@ def _from_tensors(tensors: dict[str, Tensor]) -> Checkpoint:
 
 
 def _tokenizer(side: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> Tokenizer:
-    vocabulary = Vocabulary.from_bytes(_to_bytes(tensors[f"{side}.vocabulary"]))
-    return make_tokenizer(header["tokenizer"][side], vocabulary, _to_bytes(tensors[f"{side}.tokenizer"]))
+    vocabulary = Vocabulary.from_bytes(to_bytes(tensors[f"{side}.vocabulary"]))
+    return make_tokenizer(header["tokenizer"][side], vocabulary, to_bytes(tensors[f"{side}.tokenizer"]))
 
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _from_bytes(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+def _parameter_shapes(config: ModelConfig, source_size: int, target_size: int) -> dict[str, torch.Size]:
+    """The parameters of a model by name, in its order, without making it: a model of one layer a side tells them."""
+    one_layer = replace(config, encoder_layers=1, decoder_layers=1)
+    with torch.device("meta"), _Undrawn():
+        model = Transformer(one_layer, source_size, target_size)
+    layers = {"encoder.0": config.encoder_layers, "decoder.0": config.decoder_layers}
+    shapes = {}
+    for layer, group in groupby(model.named_parameters(), lambda item: ".".join(item[0].split(".")[:2])):
+        parameters = list(group)
+        for number in range(layers.get(layer, 1)):
+            for name, parameter in parameters:
+                full = name.replace(".0.", f".{number}.", 1) if layer in layers else name
+                shapes[full] = parameter.shape
+    return shapes
 
 
-def _to_bytes(tensor: Tensor) -> bytes:
-    return tensor.numpy().tobytes()
-
-
-def _append_checksum(file: BinaryIO) -> None:
-    """Write the SHA-256 of the archive into its comment, the one place that zip keeps at the very end of a file."""
-    file.seek(-2, os.SEEK_END)
-    file.write(_COMMENT_SIZE.to_bytes(2, "little"))  # the length of the comment ends the zip directory
-    file.flush()
-    path = Path(file.name)
-    file.write(_COMMENT + sha256(path, path.stat().st_size).encode())
-
-
-def _verify_checksum(path: Path) -> None:
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            file.seek(max(0, size - _COMMENT_SIZE))
-            comment = file.read()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    if not comment.startswith(_COMMENT):
-        raise UserError(f"{path}: cut short, or not a checkpoint of nmtkit: copy it again or take another checkpoint")
-    if comment.removeprefix(_COMMENT).decode("ascii", "replace") != sha256(path, size - _COMMENT_SIZE):
-        raise UserError(f"{path}: damaged, its checksum does not match: copy it again or take another checkpoint")
+def _unlike(weight: Any, shape: torch.Size) -> str | None:
+    """What keeps a value from being the weights of a parameter, in words."""
+    if not isinstance(weight, Tensor):
+        return "is not a tensor"
+    if weight.dtype != torch.float32 or weight.layout != torch.strided or weight.is_meta:
+        kind = "without values" if weight.is_meta else f"{weight.layout} {weight.dtype}".replace("torch.", "")
+        return f"is {kind} where strided float32 is expected"
+    if weight.shape != shape:
+        return f"has {list(weight.shape)} where {list(shape)} is expected"
+    return None

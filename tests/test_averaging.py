@@ -135,11 +135,11 @@ def test_values_on_different_validation_splits_are_not_compared(folder: Path) ->
 
 
 def test_fewer_checkpoints_than_asked_for_are_an_error(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"--last 4: .* has only 3 checkpoints up to update 30"):
+    with pytest.raises(UserError, match=r"--last 4: .* has only 3 checkpoints up to update 30: use --last 3$"):
         last_checkpoints(folder, 4, until=30)
-    with pytest.raises(UserError, match=r"--best 5: .* has only 4 checkpoints with a validation value"):
+    with pytest.raises(UserError, match=r"--best 5: .* only 4 checkpoints with a validation value: use --best 4$"):
         best_checkpoints(folder, 5)
-    with pytest.raises(UserError, match=r"--last 2: .* has only 1 checkpoint up to update 10$"):
+    with pytest.raises(UserError, match=r"--last 2: .* has only 1 checkpoint up to update 10: use --last 1$"):
         last_checkpoints(folder, 2, until=10)
     with pytest.raises(UserError, match=r"--last 1: .* has no checkpoints up to update 0$"):
         last_checkpoints(folder, 1, until=0)

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import BIN, Run
+from forged import signed
 from patience import PATIENCE
 
-from nmtkit.checkpoint import Checkpoint, _append_checksum, load_checkpoint, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.corpus import SplitRow, split_stem, write_description, write_tokenizer
 from nmtkit.decoding.config import SearchConfig
@@ -354,8 +355,7 @@ def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Ru
     witness, path = tmp_path / "witness", tmp_path / "bad.pt"
     if container == "zip":
         torch.save({"header": Harmful(witness)}, path)
-        with path.open("r+b") as file:
-            _append_checksum(file)
+        path.write_bytes(signed(path.read_bytes()))
     else:
         path.write_bytes(pickle.dumps(Harmful(witness)))
     refused(run_command("nmt-generate", "--checkpoint", path, input=b"a dog\n"), str(path))

@@ -23,7 +23,7 @@ COMMANDS = ("preprocess", "train", "average", "export", "generate", "score")
 # neighbours on one floor do not know each other. The picture of it is in docs/architecture.md.
 FLOORS: list[list[str]] = [
     ["_native", "checksum", "errors", "spm_model", "version", "wording"],
-    ["config", "text", "vocab", "staging"],
+    ["archive", "config", "text", "vocab", "staging"],
     ["log", "tokenizer"],
     ["data", "model", "workers"],
     ["checkpoint"],

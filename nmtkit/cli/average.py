@@ -1,6 +1,7 @@
 """nmt-average: checkpoints to one."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -25,7 +26,7 @@ class AverageConfig(Config):
         min=1,
         metavar="N",
         help="The best N checkpoints of a folder, by the validation value that the training judged by: "
-        "loss, or BLEU with --valid-bleu.",
+        "loss, or BLEU with --valid-bleu; of equal values the newer checkpoint.",
     )
     until: int | None = option(None, min=0, metavar="UPDATE", help="Of a folder, only checkpoints up to this update.")
 
@@ -63,16 +64,18 @@ def main(
     folder = _folder(checkpoints, config)
     check_writable(output, checkpoints)
 
-    from nmtkit.averaging import average_checkpoints, best_checkpoints, distinct_names, last_checkpoints
+    from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, distinct_names, last_checkpoints
     from nmtkit.checkpoint import refuse_to_replace, save_checkpoint
 
     refuse_to_replace(output)
     paths = list(checkpoints)
     if folder is not None and config.last is not None:
-        paths = last_checkpoints(folder, config.last, config.until)
+        average, paths = average_run(partial(last_checkpoints, folder, config.last, config.until), choice.weights)
     elif folder is not None and config.best is not None:
-        paths = best_checkpoints(folder, config.best, config.until)
-    save_checkpoint(output, average_checkpoints(paths, choice.weights))
+        average, paths = average_run(partial(best_checkpoints, folder, config.best, config.until), choice.weights)
+    else:
+        average = average_checkpoints(paths, choice.weights)
+    save_checkpoint(output, average)
     logger.info("wrote %s, the mean of %s", output, ", ".join(distinct_names(paths)))
 
 

@@ -53,7 +53,8 @@ def main(
     if target != CTRANSLATE2:
         refuse_idle(("quantization",), f"with --to {target}")
 
-    from nmtkit.checkpoint import load_checkpoint, read_progress, save_checkpoint
+    from nmtkit.archive import as_user_errors
+    from nmtkit.checkpoint import check_finite, load_checkpoint, read_progress, save_checkpoint
     from nmtkit.exporting.ctranslate2 import to_ctranslate2
     from nmtkit.exporting.folder import check_free
     from nmtkit.exporting.safetensors import from_safetensors, to_safetensors
@@ -69,6 +70,8 @@ def main(
         except UserError as error:
             raise UserError(f"{output} exists and is no checkpoint: choose another --output, or remove it") from error
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
+    with as_user_errors(checkpoint):
+        check_finite(loaded.chosen(choice.weights))
     if target == CTRANSLATE2:
         to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
     elif target == SAFETENSORS:

@@ -42,13 +42,22 @@ def export_folder(destination: Path, checkpoint: Checkpoint, replace: bool) -> I
 
 
 def read_tokenizer(folder: Path, kind: str, language: str, joined: bool) -> Tokenizer:
-    """The tokenizer of one side of an export."""
+    """The tokenizer of one side of an export. UserError where a file is not a regular one."""
     name = _language(language, joined)
-    vocabulary = Vocabulary.from_bytes((folder / vocabulary_name(name)).read_bytes())
-    return make_tokenizer(kind, vocabulary, b"" if kind == SPACE else (folder / model_name(name)).read_bytes())
+    vocabulary = Vocabulary.from_bytes(_content(folder / vocabulary_name(name)))
+    return make_tokenizer(kind, vocabulary, b"" if kind == SPACE else _content(folder / model_name(name)))
+
+
+def _content(path: Path) -> bytes:
+    if path.exists() and not path.is_file():  # a pipe would block
+        raise UserError(f"{path.name} is not a regular file")
+    return path.read_bytes()
 
 
 def _language(language: str, joined: bool) -> str | None:
+    """The language in the names of a side's files, None where the sides share them."""
+    if not joined and Path(language).name != language:
+        raise UserError(f"the language {language!r} cannot be part of a file name")
     return None if joined else language
 
 

@@ -5,11 +5,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint, from_header, read_header, to_header
+import torch
+from torch import Tensor
+
+from nmtkit.archive import as_user_errors, parse_header
+from nmtkit.checkpoint import (
+    SAFETENSORS_FILE,
+    Checkpoint,
+    check_finite,
+    checkpoint_in,
+    from_header,
+    to_header,
+)
 from nmtkit.errors import UserError
 from nmtkit.exporting.folder import export_folder, read_tokenizer
 
 HEADER = "config.json"
+_FLOATS = (torch.float16, torch.bfloat16, torch.float64)  # types that other programs may have given the weights
 
 
 def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
@@ -29,25 +41,28 @@ def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
 def from_safetensors(folder: Path) -> Checkpoint:
     """The checkpoint that such a folder holds, without what only a training needs.
 
-    Tensors of other number formats become float32. Raises UserError where the package or a file is missing, or where
-    the weights are not those of the model that `config.json` describes.
+    Tensors of the types in `_FLOATS` become float32. Raises UserError where the package or a file is missing, or where
+    the weights are not finite, or not those of the model that `config.json` describes.
     """
     library = _library()
-    for name in (SAFETENSORS_FILE, HEADER):
-        if not (folder / name).is_file():
-            raise UserError(f"{folder} has no {name}: give a checkpoint, or a folder that nmt-export has made of one")
-    try:
-        header = read_header((folder / HEADER).read_bytes())
-        weights = library.torch.load_file(folder / SAFETENSORS_FILE)
+    if not (folder / SAFETENSORS_FILE).is_file():
+        raise UserError(f"{folder} is a folder that has no {SAFETENSORS_FILE}: {checkpoint_in(folder)}")
+    if not (folder / HEADER).is_file():
+        raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
+    with as_user_errors(folder):
+        header = parse_header((folder / HEADER).read_bytes())
+        try:
+            weights = library.torch.load_file(folder / SAFETENSORS_FILE)
+        except library.SafetensorError as error:
+            raise UserError(f"{SAFETENSORS_FILE} is damaged ({error})") from error
+        weights = {name: _to_float32(weight) for name, weight in weights.items()}
         checkpoint = from_header(header, weights, lambda side: _tokenizer(folder, header, side))
-        names = [name for name, _ in checkpoint.build_model().named_parameters()]
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
-    except (library.SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder}: not a model that nmt-export has written ({error})") from error
-    return dataclasses.replace(checkpoint, weights={name: weights[name].float() for name in names})
+        check_finite(weights)
+    return dataclasses.replace(checkpoint, weights={name: weights[name] for name in checkpoint.parameter_shapes()})
+
+
+def _to_float32(weight: Tensor) -> Tensor:
+    return weight.float() if weight.dtype in _FLOATS else weight
 
 
 def _tokenizer(folder: Path, header: dict[str, Any], side: str) -> Any:

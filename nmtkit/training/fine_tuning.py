@@ -6,7 +6,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.archive import as_user_errors
+from nmtkit.checkpoint import Checkpoint, check_finite, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.model.config import DROPOUTS, ModelConfig, model_differences
@@ -19,9 +20,12 @@ FREE_OPTIONS = DROPOUTS | {"attention_window"}
 def given_weights(path: Path, config: ModelConfig, dataset: Dataset) -> dict[str, Tensor]:
     """The weights in a checkpoint with which a new run on `dataset` can begin: its moving average if it has one.
 
-    Raises UserError, naming the first difference, where they were trained for another model or other vocabularies.
+    Raises UserError, naming the first difference, where they were trained for another model or other vocabularies, and
+    where they are not finite.
     """
     checkpoint = load_checkpoint(path)
+    with as_user_errors(path):
+        check_finite(checkpoint.chosen())
     for difference in model_differences(config, checkpoint.model_config, but_for=FREE_OPTIONS):
         raise UserError(f"--init-from {path}: {difference}: give the options that it was trained with")
     for difference in vocabulary_differences(checkpoint, dataset):

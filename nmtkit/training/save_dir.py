@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import (
     BEST,
     LAST,
@@ -82,6 +83,8 @@ class SaveDir:
         for update, path in reversed(numbered):
             try:
                 checkpoint = load_checkpoint(path)
+                with as_user_errors(path):
+                    checkpoint.check_training()
                 if "options" in checkpoint.progress:  # an averaged one has none
                     check_record(checkpoint.progress, path)
             except UserError as error:

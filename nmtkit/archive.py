@@ -1,0 +1,257 @@
+"""The archive in which a checkpoint is stored: a JSON header, tensors by name, and a checksum of the whole file.
+
+`torch.save` writes it, so that `torch.load(weights_only=True)` reads it like any other file. nmtkit reads it without
+pickle: the zip directory says where the bytes of each tensor are, and the header says what they mean. Nothing is
+allocated before all sizes agree with the size of the file. docs/formats.md describes the file byte by byte.
+"""
+
+import contextlib
+import json
+import math
+import mmap
+import os
+import stat
+import struct
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nmtkit.checksum import sha256, sha256_of_file
+from nmtkit.errors import UserError
+
+FORMAT, VERSION = "nmtkit checkpoint", 1
+TYPES = {"float32": torch.float32, "uint8": torch.uint8}  # types of elements, by their names in the header
+
+_HEADER, _TENSOR, _BYTE_ORDER = "archive/data/0", "archive/data/{}", "archive/byteorder"
+_COMMENT = b"sha256:"
+_COMMENT_BYTES = len(_COMMENT) + 64
+_MAX_HEADER_BYTES = 1 << 26
+_MAX_NESTING = 32  # of objects and lists; those of nmtkit are nested 5 deep at most
+_MAX_NAME, _MAX_DIMENSIONS = 256, 8  # of a tensor; those of nmtkit have 60 characters and 2 dimensions at most
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip member: signature, lengths of its name and of its extra field
+_LOCAL_SIGNATURE = b"PK\3\4"
+_MALFORMED = (  # what readers raise over content that they do not expect
+    *(zipfile.BadZipFile, struct.error, EOFError),
+    *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError),
+)
+
+
+class _Member(NamedTuple):
+    """Where the bytes of a zip member are in the file, and their CRC-32."""
+
+    start: int
+    size: int
+    crc: int
+
+
+def write_archive(file: BinaryIO, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    """Write an archive to an empty named file; its header gets a list of the tensors.
+
+    Raises UserError for a tensor of a type that is not in `TYPES`, OSError where writing fails.
+    """
+    tensors = dict(_separate(tensors))
+    type_names = {dtype: name for name, dtype in TYPES.items()}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in type_names:
+            raise UserError(f"{name} is {tensor.dtype}: a checkpoint can hold {' and '.join(TYPES)} only")
+    listed = [[name, type_names[tensor.dtype], list(tensor.shape)] for name, tensor in tensors.items()]
+    content = json.dumps({**header, "tensors": listed}, ensure_ascii=False).encode()
+    if len(content) > _MAX_HEADER_BYTES:
+        raise UserError(f"the header of the checkpoint has {len(content)} bytes, more than {_MAX_HEADER_BYTES}")
+    try:
+        torch.save({"header": from_bytes(content), **tensors}, file)
+        _append_checksum(file)
+    except RuntimeError as error:  # torch's writer reports its own file position, which hides the error of the disk
+        raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from error
+
+
+def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header of an archive and its tensors by name, on the CPU.
+
+    The tensors are writable views of a private mapping of the file, which is read as they are used. Run it within
+    `as_user_errors`.
+    """
+    with _opened(path) as (file, size):
+        _verify_checksum(file, size)
+        members = _members(file, size)
+        header = parse_header(_read_header(file, members))
+        if _read(file, members[_BYTE_ORDER]) != sys.byteorder.encode():
+            raise UserError("the byte order of its numbers is not the one of this machine")
+        content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    listed = header["tensors"]
+    tensors = {
+        name: _tensor(name, dtype, shape, members[_TENSOR.format(number)], content)
+        for number, (name, dtype, shape) in enumerate(listed, 1)
+    }
+    if len(tensors) != len(listed):
+        raise UserError("the header lists a tensor twice")
+    return header, tensors
+
+
+def read_archive_header(path: Path) -> dict[str, Any]:
+    """The header alone, which takes the same time for a model of any size. Run it within `as_user_errors`.
+
+    Of checksums only the header's own CRC-32 is compared.
+    """
+    with _opened(path) as (file, size):
+        return parse_header(_read_header(file, _members(file, size)))
+
+
+def parse_header(content: bytes) -> dict[str, Any]:
+    """The header in its JSON. UserError where it is of another format or of another version.
+
+    Run it within `as_user_errors`.
+    """
+    header: dict[str, Any] = json.loads(content.decode())
+    _check_json(header, _MAX_NESTING)
+    if header["format"] != FORMAT:
+        raise UserError("not a checkpoint of nmtkit")
+    if header["version"] != VERSION:
+        version = f"{header['version']!r:.20}"
+        raise UserError(f"format version {version}, this nmtkit reads {VERSION}: use a newer nmtkit")
+    return header
+
+
+@contextlib.contextmanager
+def as_user_errors(path: Path) -> Iterator[None]:
+    """Turn what reading a file raises, whatever its content, into UserErrors that begin with its path."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str | Path) else path
+        raise UserError(f"cannot read {where}: {error.strerror or error}") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except _MALFORMED as error:
+        raise UserError(f"{path}: damaged, or not a checkpoint of nmtkit ({type(error).__name__})") from error
+
+
+def from_bytes(content: bytes) -> Tensor:
+    """A uint8 tensor of some bytes."""
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+def to_bytes(tensor: Tensor) -> bytes:
+    """The inverse of `from_bytes`; UserError for a tensor of another type."""
+    if tensor.dtype != torch.uint8:
+        raise UserError(f"a tensor of bytes is {tensor.dtype}")
+    return tensor.numpy().tobytes()
+
+
+def _separate(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors on the CPU, contiguous, each with a storage of exactly its size, because torch writes storages: one
+    of two tensors would be one member, a view would be more than the tensor."""
+    seen = set()
+    for name, given in tensors.items():
+        tensor = given.detach().cpu().contiguous()
+        storage = tensor.untyped_storage()
+        if storage.nbytes() != tensor.nbytes or (tensor.nbytes and storage.data_ptr() in seen):
+            tensor = tensor.clone()
+        seen.add(tensor.untyped_storage().data_ptr())
+        yield name, tensor
+
+
+def _append_checksum(file: BinaryIO) -> None:
+    """Write the SHA-256 of the archive into its comment, the one place that zip keeps at the very end of a file."""
+    file.seek(-2, os.SEEK_END)
+    file.write(_COMMENT_BYTES.to_bytes(2, "little"))  # the length of the comment ends the zip directory
+    file.flush()
+    path = Path(file.name)
+    file.write(_COMMENT + sha256(path, path.stat().st_size).encode())
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file and its size. It is opened once, so that another file of its name changes nothing."""
+    with open(path, "rb", opener=_open_at_once) as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise UserError("not a regular file")
+        yield file, facts.st_size
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for the writer of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _verify_checksum(file: BinaryIO, size: int) -> None:
+    file.seek(max(0, size - _COMMENT_BYTES))
+    comment = file.read(_COMMENT_BYTES) if size else b""
+    if not comment.startswith(_COMMENT):
+        raise UserError("cut short, or not a checkpoint of nmtkit: copy it again or use another checkpoint")
+    if comment.removeprefix(_COMMENT).decode("ascii", "replace") != sha256_of_file(file, size - _COMMENT_BYTES):
+        raise UserError("damaged, its checksum does not match: copy it again or use another checkpoint")
+
+
+def _members(file: BinaryIO, size: int) -> dict[str, _Member]:
+    """The members of the zip archive by name, each stored as it is and inside the file."""
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+    members = {}
+    for entry in entries:
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
+            raise UserError(f"its member {entry.filename!r} is compressed or encrypted: not a checkpoint of nmtkit")
+        if not 0 <= entry.header_offset < size:
+            raise ValueError("a member is outside the file")
+        file.seek(entry.header_offset)
+        signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
+        start = entry.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
+        if signature != _LOCAL_SIGNATURE or start + entry.file_size > size or entry.filename in members:
+            raise ValueError("the zip directory contradicts the file")
+        members[entry.filename] = _Member(start, entry.file_size, entry.CRC)
+    if sum(member.size for member in members.values()) > size:
+        raise ValueError("members of the archive overlap")
+    return members
+
+
+def _read(file: BinaryIO, member: _Member) -> bytes:
+    file.seek(member.start)
+    return file.read(member.size)
+
+
+def _read_header(file: BinaryIO, members: dict[str, _Member]) -> bytes:
+    member = members[_HEADER]
+    if member.size > _MAX_HEADER_BYTES:
+        raise UserError(f"its header has {member.size} bytes, more than {_MAX_HEADER_BYTES}")
+    content = _read(file, member)
+    if zlib.crc32(content) != member.crc:
+        raise UserError("damaged, the checksum of its header does not match")
+    return content
+
+
+def _check_json(value: Any, nesting: int) -> None:
+    """Raise ValueError where lists and objects are nested deeper, or a string has half of a surrogate pair."""
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, dict | list):
+        if nesting == 0:
+            raise ValueError("nested too deep")
+        for part in (*value, *value.values()) if isinstance(value, dict) else value:
+            _check_json(part, nesting - 1)
+
+
+def _tensor(name: Any, type_name: Any, shape: Any, member: _Member, content: mmap.mmap) -> Tensor:
+    """The tensor of a member, as an entry of the header's list describes it."""
+    if not isinstance(name, str) or len(name) > _MAX_NAME:
+        raise ValueError("a tensor has no name")
+    dtype = TYPES.get(type_name)
+    if dtype is None:
+        raise UserError(f"{name} is {type_name:.20}: nmtkit reads {' and '.join(TYPES)} only")
+    is_shape = len(shape) <= _MAX_DIMENSIONS and all(type(length) is int and length > 0 for length in shape)
+    if not is_shape and shape != [0]:
+        raise UserError(f"{name} has a shape that no tensor has")
+    if math.prod(shape) * dtype.itemsize != member.size:
+        raise UserError(f"{name} has {member.size} bytes, which is not the size of its shape")
+    if member.size == 0:
+        return torch.empty(shape, dtype=dtype)
+    if member.start % dtype.itemsize:  # torch expects elements at multiples of their size
+        aligned = bytearray(content[member.start : member.start + member.size])
+        return torch.frombuffer(aligned, dtype=dtype).reshape(shape)
+    return torch.frombuffer(content, dtype=dtype, count=math.prod(shape), offset=member.start).reshape(shape)
