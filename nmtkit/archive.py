@@ -197,7 +197,7 @@ def _members(file: BinaryIO, size: int) -> dict[str, _Member]:
     members = {}
     for entry in entries:
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
-            raise UserError(f"its member {entry.filename!r} is compressed or encrypted: not a checkpoint of nmtkit")
+            raise UserError("compressed or encrypted, which a checkpoint of nmtkit is not")
         if not 0 <= entry.header_offset < size:
             raise ValueError("a member is outside the file")
         file.seek(entry.header_offset)

@@ -146,7 +146,7 @@ def test_small_files_take_little_memory(tiny_checkpoint: Path, tmp_path: Path) -
     content = tiny_checkpoint.read_bytes()
     files = {
         "stride": (expanded(), "not a checkpoint of nmtkit"),
-        "deflate": (deflated(content), "is compressed or encrypted"),
+        "deflate": (deflated(content), "compressed or encrypted, which a checkpoint of nmtkit is not"),
         "shape": (with_tensor(content, NORM, "float32", [10**6, 10**6], bytes(64)), "not the size of its shape"),
         "width": (with_model(content, d_model=10**6, d_ff=10**6), "has [330, 16] where [330, 1000000] is expected"),
         "positions": (with_model(content, positions="learned", max_positions=10**6), "positions.table is missing"),

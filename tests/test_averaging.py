@@ -1,6 +1,7 @@
 """Averages: right to the last bit of float32, of the right checkpoints, and only of those that fit together."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,9 @@ import pytest
 import torch
 from conftest import Run
 
-from nmtkit import Translator
-from nmtkit.averaging import average_checkpoints, best_checkpoints, last_checkpoints
-from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nmtkit import Translator, averaging
+from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints
+from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
@@ -38,11 +39,15 @@ def updates(paths: list[Path]) -> list[int]:
     return [int(path.stem.removeprefix("checkpoint_")) for path in paths]
 
 
+def change_progress(path: Path, **changes: Any) -> None:
+    checkpoint = load_checkpoint(path)
+    checkpoint.progress |= changes
+    save_checkpoint(path, checkpoint)
+
+
 def judge_by_bleu(folder: Path) -> None:
     for path in folder.glob("checkpoint_*0.pt"):
-        checkpoint = load_checkpoint(path)
-        checkpoint.progress["best_metric"] = "valid_bleu"
-        save_checkpoint(path, checkpoint)
+        change_progress(path, best_metric="valid_bleu")
 
 
 def test_the_mean_is_that_of_float64(folder: Path) -> None:
@@ -63,6 +68,77 @@ def test_small_differences_between_large_weights_survive(tmp_path: Path, make_ch
         save_checkpoint(path, checkpoint)
     for tensor in average_checkpoints(paths).weights.values():
         assert (tensor.double() == torch.tensor(2.0**24 + 7, dtype=torch.float64).float().double()).all()
+
+
+def test_the_largest_numbers_have_a_finite_mean(tmp_path: Path, make_checkpoint: Make) -> None:
+    largest = torch.finfo(torch.float32).max
+    paths = [tmp_path / f"{number}.pt" for number in range(3)]
+    for path in paths:
+        checkpoint = make_checkpoint()
+        checkpoint.weights = {name: torch.full_like(tensor, largest) for name, tensor in checkpoint.weights.items()}
+        save_checkpoint(path, checkpoint)
+    assert all((tensor == largest).all() for tensor in average_checkpoints(paths).weights.values())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("order", [("good.pt", "bad.pt"), ("bad.pt", "good.pt"), ("bad.pt",)], ids="-".join)
+def test_weights_that_are_not_finite_are_refused_by_checkpoint_and_parameter(
+    order: tuple[str, ...], value: float, tmp_path: Path, make_checkpoint: Make
+) -> None:
+    save_checkpoint(tmp_path / "good.pt", dataclasses.replace(make_checkpoint(), ema=make_checkpoint(seed=2).weights))
+    bad = load_checkpoint(tmp_path / "good.pt")
+    bad.weights["encoder.0.feed_forward.inner.bias"][7] = value
+    save_checkpoint(tmp_path / "bad.pt", bad)
+    paths = [tmp_path / name for name in order]
+    with pytest.raises(UserError, match=r"bad\.pt: encoder\.0\.feed_forward\.inner\.bias holds NaN or infinity"):
+        average_checkpoints(paths, "trained")
+    average_checkpoints(paths, "ema")  # the weights that are averaged are what counts
+
+
+def test_a_run_may_delete_checkpoints_while_they_are_chosen_and_read(
+    folder: Path, make_checkpoint: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = 100
+
+    def rotate(path: Path) -> Checkpoint:
+        """Write a checkpoint and delete the oldest, before each of the first three reads."""
+        nonlocal update
+        if update < 103:
+            update += 1
+            save_checkpoint(folder / f"checkpoint_{update}.pt", make_checkpoint(seed=update))
+            list_checkpoints(folder)[0][1].unlink()
+        return load_checkpoint(path)
+
+    monkeypatch.setattr(averaging, "load_checkpoint", rotate)
+    average, paths = average_run(lambda: last_checkpoints(folder, 5))
+    assert updates(paths) == [40, 100, 101, 102, 103]
+    expected = average_checkpoints(paths)
+    assert all(torch.equal(weight, expected.weights[name]) for name, weight in average.weights.items())
+
+
+def test_a_checkpoint_that_vanishes_time_after_time_ends_in_one_line(folder: Path) -> None:
+    chosen = []
+
+    def choose() -> list[Path]:
+        chosen.append(folder / "checkpoint_5.pt")
+        return chosen[-1:]
+
+    with pytest.raises(UserError, match=r"checkpoint_5\.pt: No such file .*; copy them first$"):
+        average_run(choose)
+    assert 1 < len(chosen) < 10
+
+
+def test_what_is_wrong_with_a_checkpoint_is_said_at_once(folder: Path) -> None:
+    (folder / "checkpoint_100.pt").write_bytes(b"")
+    chosen = []
+
+    def choose() -> list[Path]:
+        chosen.append(folder / "checkpoint_100.pt")
+        return chosen[-1:]
+
+    with pytest.raises(UserError, match="cut short"):
+        average_run(choose)
+    assert len(chosen) == 1
 
 
 def test_one_checkpoint_is_its_own_mean_without_the_optimizer(folder: Path) -> None:
@@ -122,6 +198,40 @@ def test_checkpoints_of_a_run_that_has_changed_its_dropout_are_averaged(make_che
         save_checkpoint(path, make_checkpoint(dropout=float(path.stem)))
     weights = average_checkpoints(paths).weights
     assert all(torch.equal(weight, weights[name]) for name, weight in make_checkpoint().weights.items())
+
+
+def test_of_equal_values_the_newer_checkpoint_is_the_better(folder: Path) -> None:
+    for update in (20, 30, 100):
+        change_progress(folder / f"checkpoint_{update}.pt", valid_loss=2.0, valid_bleu=30.0)
+    for metric in ("valid_loss", "valid_bleu"):
+        if metric == "valid_bleu":
+            judge_by_bleu(folder)
+        assert updates(best_checkpoints(folder, 1)) == [100]
+        assert updates(best_checkpoints(folder, 2)) == [30, 100]
+        assert updates(best_checkpoints(folder, 1, until=99)) == [30]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_never_the_best(value: float, folder: Path) -> None:
+    change_progress(folder / "checkpoint_20.pt", valid_loss=value)
+    assert updates(best_checkpoints(folder, 1)) == [30]
+    assert updates(best_checkpoints(folder, 3)) == [10, 30, 100]
+    with pytest.raises(UserError, match="only 3 checkpoints with a validation value: use --best 3"):
+        best_checkpoints(folder, 4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"best_metric": ["valid_loss"]}, {"valid_loss": "low"}, {"valid_loss": [1]}),
+        *({"validation_data": 5}, {"validation_data": {"valid.en": []}}),
+    ],
+    ids=str,
+)
+def test_a_judgement_of_other_types_is_refused_with_the_name_of_its_file(changes: dict[str, Any], folder: Path) -> None:
+    change_progress(folder / "checkpoint_30.pt", **changes)
+    with pytest.raises(UserError, match=r"checkpoint_30\.pt: damaged, or not a checkpoint"):
+        best_checkpoints(folder, 1)
 
 
 def test_values_on_different_validation_splits_are_not_compared(folder: Path) -> None:
@@ -243,7 +353,8 @@ def test_a_checkpoint_that_is_averaged_is_not_replaced(folder: Path, run_here: R
     ("arguments", "message"),
     [
         (["."], "choose from it with --last N or --best N"),
-        ([".", "checkpoint_10.pt", "--last", 1], "is a folder"),
+        ([".", "checkpoint_10.pt", "--last", 1], "checkpoint_best.pt"),
+        ([".", "--last", 6], "has only 5 checkpoints: use --last 5"),
         (["checkpoint_10.pt", "--last", 1], "files are given"),
         ([".", "--last", 1, "--best", 1], "--last and --best exclude each other"),
         (["missing.pt"], "missing.pt: No such file"),
@@ -254,7 +365,7 @@ def test_mistakes_end_with_one_line_and_no_file(
     arguments: list[Any], message: str, folder: Path, run_here: Run
 ) -> None:
     (folder / "cut.pt").write_bytes((folder / "checkpoint_20.pt").read_bytes()[:-500])
-    paths = [folder / argument if str(argument)[:1] not in "-1" else argument for argument in arguments]
+    paths = [folder / word if isinstance(word, str) and word[0] != "-" else word for word in arguments]
     done = run_here("nmt-average", *paths, "--output", folder / "out.pt")
     assert done.returncode == 2
     assert done.stderr.startswith(b"nmt-average: ")

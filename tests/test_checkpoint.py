@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import random
 import zipfile
@@ -17,8 +18,10 @@ from forged import signed, with_header
 from torch import Tensor
 
 from nmtkit import archive
+from nmtkit import checkpoint as checkpoint_module
 from nmtkit.checkpoint import (
     Checkpoint,
+    check_finite,
     collect_weights,
     link_checkpoint,
     list_checkpoints,
@@ -130,6 +133,76 @@ def test_weights_that_do_not_fit_are_refused_by_name(
         checkpoint.build_model()
 
 
+@pytest.mark.parametrize(
+    ("weight", "kind"),
+    [
+        (torch.ones(16).half(), "is strided float16"),
+        (torch.ones(16, dtype=torch.int8), "is strided int8"),
+        (torch.ones(16, dtype=torch.complex64), "is strided complex64"),
+        (torch.ones(16).to(torch.float8_e4m3fn), "is strided float8_e4m3fn"),
+        (torch.ones(16).to_sparse(), "is sparse_coo float32"),
+        (torch.ones(16, device="meta"), "is without values"),
+        ([1.0] * 16, "is not a tensor"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_weights_of_another_kind_are_refused_by_name(weight: Any, kind: str, make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint, name = make_checkpoint(), "encoder.0.around_feed_forward.norm.weight"
+    checkpoint.weights = {**checkpoint.weights, name: weight}
+    with pytest.raises(UserError, match=rf"the weights do not fit the model: {name} {kind}"):
+        checkpoint.build_model()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_not_finite_are_named(value: float, make_checkpoint: MakeCheckpoint) -> None:
+    weights = {name: tensor.clone() for name, tensor in make_checkpoint().weights.items()}
+    check_finite(weights)
+    weights["decoder.1.feed_forward.outer.weight"][3, 5] = value
+    with pytest.raises(UserError, match=r"^decoder\.1\.feed_forward\.outer\.weight holds NaN or infinity"):
+        check_finite(weights)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoder_layers": 3, "decoder_layers": 1},
+        {"norm": "pre", "share_embeddings": "none", "positions": "learned"},
+        {"share_embeddings": "decoder", "d_k": 3, "d_v": 5},
+    ],
+    ids=str,
+)
+def test_the_shapes_of_a_model_are_known_without_making_it(
+    options: dict[str, Any], make_checkpoint: MakeCheckpoint
+) -> None:
+    checkpoint = make_checkpoint(**options)
+    expected = [(name, parameter.shape) for name, parameter in checkpoint.build_model().named_parameters()]
+    assert list(checkpoint.parameter_shapes().items()) == expected
+
+
+def test_a_model_that_memory_cannot_hold_is_a_failure_that_names_its_size(
+    make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(checkpoint_module, "load_weights", fail)
+    with pytest.raises(RunError, match=r"^out of memory: the model takes 0\.00 GiB for its weights alone$"):
+        make_checkpoint().build_model()
+
+
+def test_training_resumes_only_from_finite_weights_and_a_state_that_fits(full: Checkpoint) -> None:
+    full.check_training()
+    name = next(iter(full.weights))
+    bad = {name: torch.full_like(full.weights[name], math.nan)}
+    assert full.ema is not None
+    for changed in (replace(full, weights=full.weights | bad), replace(full, ema=full.ema | bad)):
+        with pytest.raises(UserError, match=f"{name} holds NaN or infinity"):
+            changed.check_training()
+    for key, state in ((f"exp_avg.{name}", torch.zeros(3)), ("exp_avg.extra", torch.zeros(())), ("x", torch.zeros(()))):
+        with pytest.raises(UserError, match=f"the state of the optimizer does not fit the model: {key}"):
+            replace(full, optimizer={key: state}).check_training()
+
+
 def test_torch_alone_reads_it_safely(full: Checkpoint, tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "a.pt", full)
     tensors = torch.load(tmp_path / "a.pt", weights_only=True)
@@ -229,6 +302,25 @@ def test_what_is_no_checkpoint_is_refused(content: bytes, tmp_path: Path) -> Non
     for read in (load_checkpoint, read_progress):
         with pytest.raises(UserError, match=rf"^{path}: "):
             read(path)
+
+
+def test_for_a_folder_the_best_checkpoint_in_it_is_suggested_else_the_last_else_the_newest(tmp_path: Path) -> None:
+    def said() -> str:
+        with pytest.raises(UserError, match=rf"^{tmp_path} is a folder: ") as error:
+            load_checkpoint(tmp_path)
+        return str(error.value).removeprefix(f"{tmp_path} is a folder: ")
+
+    (tmp_path / "averaged.pt").touch()
+    (tmp_path / "checkpoint_best.pt").mkdir()  # which is no checkpoint
+    assert said() == "there is no checkpoint in it"
+    for name in ("checkpoint_9.pt", "checkpoint_10.pt", "checkpoint_last.pt"):
+        (tmp_path / name).touch()
+        assert said() == f"use {tmp_path / name}"
+    (tmp_path / "checkpoint_best.pt").rmdir()
+    (tmp_path / "checkpoint_best.pt").touch()
+    assert said() == f"use {tmp_path / 'checkpoint_best.pt'}"
+    (tmp_path / "model.safetensors").touch()
+    assert said() == f"nmt-export {tmp_path} --to checkpoint makes a checkpoint of its safetensors"
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:

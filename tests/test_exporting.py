@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -203,6 +204,92 @@ def test_a_folder_that_is_no_export_is_refused(
     done = run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt")
     assert words in refusal(done)
     assert not (tmp_path / "back.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda weight: weight.to(torch.int8), "is strided int8 where strided float32 is expected"),
+        (lambda weight: weight.to(torch.float8_e4m3fn), "is strided float8_e4m3fn where"),
+        (lambda weight: weight.to(torch.complex64), "is strided complex64 where"),
+        (lambda weight: weight[:, :1], "has [330, 1] where [330, 16] is expected"),
+        (lambda weight: weight.double() * 1e300, "holds NaN or infinity"),  # finite in float64
+        (lambda weight: weight * math.nan, "holds NaN or infinity"),
+    ],
+)
+def test_other_weights_in_a_folder_of_safetensors_are_refused_by_name(
+    change: Callable[[torch.Tensor], torch.Tensor], words: str, export: Run, run_here: Run, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("safetensors.torch")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    weights = library.load_file(tmp_path / "model/model.safetensors")
+    name = "target_embedding.weight"
+    library.save_file(weights | {name: change(weights[name]).contiguous()}, tmp_path / "model/model.safetensors")
+    said = refusal(run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt"))
+    assert f"{tmp_path / 'model'}: " in said
+    assert f"{name} {words}" in said
+    assert not (tmp_path / "back.pt").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_floats_of_other_sizes_become_float32(
+    dtype: torch.dtype, export: Run, run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("safetensors.torch")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    path = tmp_path / "model/model.safetensors"
+    library.save_file({name: weight.to(dtype) for name, weight in library.load_file(path).items()}, path)
+    assert (
+        run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "b.pt").returncode == 0
+    )
+    back = load_checkpoint(tmp_path / "b.pt").weights
+    for name, weight in load_checkpoint(tiny_checkpoint).weights.items():
+        assert torch.equal(back[name], weight.to(dtype).float())
+
+
+@pytest.mark.parametrize("target", ["safetensors", "checkpoint", "ctranslate2"])
+def test_weights_that_are_not_finite_are_not_exported(
+    target: str, make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    checkpoint = make_checkpoint()
+    weights = {name: weight.clone() for name, weight in checkpoint.weights.items()}
+    weights["encoder.0.feed_forward.inner.bias"][3] = math.inf
+    save_checkpoint(tmp_path / "a.pt", replace(checkpoint, weights=weights, ema=checkpoint.weights))
+    to = ("--to", target, "--output", tmp_path / "exported")
+    said = refusal(run_here("nmt-export", tmp_path / "a.pt", "--weights", "trained", *to))
+    assert "a.pt: encoder.0.feed_forward.inner.bias holds NaN or infinity" in said
+    assert not (tmp_path / "exported").exists()
+
+
+def test_for_the_folder_of_a_run_a_checkpoint_in_it_is_suggested(
+    make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    save_checkpoint(tmp_path / "checkpoint_12.pt", make_checkpoint())
+    done = run_here("nmt-export", tmp_path, "--to", "checkpoint", "--output", tmp_path / "a.pt")
+    assert refusal(done).endswith(f"is a folder that has no model.safetensors: use {tmp_path / 'checkpoint_12.pt'}")
+
+
+def test_only_files_of_a_folder_are_read(export: Run, run_here: Run, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    (tmp_path / "model/spm.model").unlink()
+    os.mkfifo(tmp_path / "model/spm.model")  # that nobody writes to
+    done = run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt")
+    assert "spm.model is not a regular file" in refusal(done)
+
+
+def test_a_language_with_a_separator_names_no_file_of_an_export(
+    make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    checkpoint = make_checkpoint(share_embeddings="decoder")
+    pieces = [*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - len(SPECIALS)))]
+    other = SpaceTokenizer(Vocabulary(pieces))
+    save_checkpoint(tmp_path / "a.pt", replace(checkpoint, target=other, target_language="../de"))
+    done = run_here("nmt-export", tmp_path / "a.pt", "--to", "safetensors", "--output", tmp_path / "model")
+    assert "the language '../de' cannot be part of a file name" in refusal(done)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
 
 
 def test_options_without_effect_are_refused(export: Run, tmp_path: Path) -> None:

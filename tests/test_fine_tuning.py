@@ -1,6 +1,7 @@
 """Runs that begin with given weights, leave some as they are, or go on and forget a part of what they were."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,24 @@ def test_a_run_begins_with_given_weights_and_nothing_else_of_theirs(train: Train
     assert checkpoint.optimizer is not None
     assert {float(t) for name, t in checkpoint.optimizer.items() if name.startswith("step.")} == {1.0}
     assert checkpoint.model_config.dropout == 0.4
+
+
+def test_weights_that_are_not_finite_begin_no_run(train: Train, parent: Path, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(parent)
+    checkpoint.weights["encoder.0.feed_forward.inner.bias"][3] = math.nan
+    save_checkpoint(tmp_path / "bad.pt", checkpoint)
+    result = train(tmp_path / "run", "--max-updates", 1, "--init-from", tmp_path / "bad.pt", code=2)
+    refused(result, f"{tmp_path / 'bad.pt'}: encoder.0.feed_forward.inner.bias holds NaN or infinity")
+
+
+def test_a_run_resumes_from_the_newest_checkpoint_whose_weights_are_finite(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 4, "--save-every", 2)
+    checkpoint = load_checkpoint(tmp_path / "checkpoint_4.pt")
+    checkpoint.weights["encoder.0.feed_forward.inner.bias"][3] = math.nan
+    save_checkpoint(tmp_path / "checkpoint_4.pt", checkpoint)
+    said = train(tmp_path, "--max-updates", 4).stderr.decode()
+    assert "checkpoint_4.pt: encoder.0.feed_forward.inner.bias holds NaN or infinity" in said
+    assert "going on after update 2" in said
 
 
 def test_what_a_run_began_with_is_the_average_where_there_is_one(train: Train, tmp_path: Path) -> None:

@@ -91,7 +91,11 @@ def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None
             raise UserError("--last, --best and --until choose from a folder, but files are given")
         return None
     if len(checkpoints) > 1:
-        raise UserError(f"{folders[0]} is a folder: give one folder, or files")
+        from nmtkit.checkpoint import checkpoint_in
+
+        raise UserError(
+            f"{folders[0]} is a folder, and only one folder or files can be given: {checkpoint_in(folders[0])}"
+        )
     if not chosen:
         raise UserError(f"{folders[0]} is a folder: choose from it with --last N or --best N")
     return folders[0]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, memory_for_weights
 from nmtkit.data.batch import pad
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig
@@ -66,7 +66,8 @@ class Engine(Protocol):
 def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "auto") -> Transformer:
     """The model of a checkpoint, on the device and in the number format that `engine` names, ready for inference.
 
-    Sets the number of this process's threads. Raises UserError where the device or the format cannot be used.
+    Sets the number of this process's threads. Raises UserError where the device or the format cannot be used, RunError
+    where the model does not fit into memory.
     """
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
@@ -75,9 +76,11 @@ def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "aut
     if precision == "int8" and device.type != "cpu":
         raise UserError(f"--precision int8 is made for CPUs, not for {device}: take bf16 or fp16")
     model = checkpoint.build_model(weights)
-    if device.type == "cpu":
-        return call_directly(pack(model, precision))
-    return call_directly(model.to(device, resolve_precision(precision, device)))
+    size = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
+    with memory_for_weights(f"the model on {device}", size):
+        if device.type == "cpu":
+            return call_directly(pack(model, precision))
+        return call_directly(model.to(device, resolve_precision(precision, device)))
 
 
 def precision_in_use(engine: EngineConfig, model: Model) -> str:

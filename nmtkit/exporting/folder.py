@@ -38,7 +38,7 @@ def export_folder(destination: Path, checkpoint: Checkpoint, replace: bool) -> I
         yield staging
         write_tokenizer(staging, checkpoint.source, _language(checkpoint.source_language, checkpoint.joined))
         if not checkpoint.joined:
-            write_tokenizer(staging, checkpoint.target, checkpoint.target_language)
+            write_tokenizer(staging, checkpoint.target, _language(checkpoint.target_language, joined=False))
 
 
 def read_tokenizer(folder: Path, kind: str, language: str, joined: bool) -> Tokenizer:
