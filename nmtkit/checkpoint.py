@@ -40,6 +40,7 @@ LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 SAFETENSORS_FILE = "model.safetensors"  # what nmt-export makes, which is no checkpoint
 
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
+_MAX_LANGUAGE = 255  # characters: languages are parts of file names
 _NAME = re.compile(r"checkpoint_(\d+)\.pt")
 
 
@@ -244,8 +245,8 @@ def from_header(
     Raises UserError where weights or averages do not fit the model that the header describes.
     """
     languages = header["source_language"], header["target_language"]
-    if not all(isinstance(language, str) for language in languages):
-        raise TypeError("a language is not a string")
+    if not all(isinstance(language, str) and len(language) <= _MAX_LANGUAGE for language in languages):
+        raise ValueError("not the name of a language")
     source = tokenizer("source")
     target = source if header["joined_vocabulary"] else tokenizer("target")
     config = ModelConfig.from_dict(header["model"])

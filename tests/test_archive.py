@@ -194,7 +194,7 @@ def test_weights_must_be_float32(tiny_checkpoint: Path, tmp_path: Path) -> None:
         [16, 0],
         [0, 16],
         [2**64 + 16],
-        [1] * 9,
+        [16, *[1] * 8],
         "16",
         None,
         16,
@@ -225,6 +225,13 @@ def test_the_members_of_an_archive_share_no_bytes(tiny_checkpoint: Path, tmp_pat
     assert "damaged, or not a checkpoint of nmtkit" in refusal(path, signed(bytes(content)))
     with pytest.raises(UserError, match="damaged, or not a checkpoint of nmtkit"):
         read_progress(path)
+
+
+def test_an_encrypted_member_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    content = bytearray(unsigned(tiny_checkpoint.read_bytes()))
+    content[content.index(b"PK\1\2") + 8] |= 1  # the flag in the zip directory
+    said = refusal(tmp_path / "a.pt", signed(bytes(content)))
+    assert "compressed or encrypted, which a checkpoint of nmtkit is not" in said
 
 
 def test_a_member_stands_once_in_the_zip_directory(tiny_checkpoint: Path, tmp_path: Path) -> None:

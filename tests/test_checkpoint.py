@@ -153,6 +153,13 @@ def test_weights_of_another_kind_are_refused_by_name(weight: Any, kind: str, mak
         checkpoint.build_model()
 
 
+def test_moving_averages_must_fit_the_model_as_well(full: Checkpoint, tmp_path: Path) -> None:
+    name = "encoder.0.feed_forward.inner.bias"
+    save_checkpoint(tmp_path / "a.pt", replace(full, ema={**full.weights, name: torch.zeros(3)}))
+    with pytest.raises(UserError, match=rf"a\.pt: the weights do not fit the model: {name} has \[3\] where \[32\] is"):
+        load_checkpoint(tmp_path / "a.pt")
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_weights_that_are_not_finite_are_named(value: float, make_checkpoint: MakeCheckpoint) -> None:
     weights = {name: tensor.clone() for name, tensor in make_checkpoint().weights.items()}
