@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, get_args
 
 from nmtkit.errors import UserError
 
@@ -90,10 +90,11 @@ def _plain(value: Any) -> Any:
 
 
 def _check_kind(field: "dataclasses.Field[Any]", value: Any) -> None:
-    """Raise UserError, naming the flag, when `value` is no number where the default is one; NumPy's are numbers too."""
-    if isinstance(field.default, Real) and not isinstance(field.default, bool):
-        is_whole = isinstance(field.default, Integral)
-        if not isinstance(value, Integral if is_whole else Real):
+    """Raise UserError, naming the flag, when `value` is not a number and the field is one; NumPy has numbers too."""
+    kinds = get_args(field.type) or (field.type,)  # of `int | None` both
+    if int in kinds or float in kinds:
+        is_whole = float not in kinds
+        if isinstance(value, bool) or not isinstance(value, Integral if is_whole else Real):
             raise UserError(f"{flag(field.name)}: {value!r} is not a {'whole ' * is_whole}number")
     if isinstance(field.default, tuple) and isinstance(value, str):
         raise UserError(f"{flag(field.name)}: a list of texts is expected, not {value!r} alone")

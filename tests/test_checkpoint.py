@@ -387,6 +387,8 @@ def test_archives_of_other_programs_are_refused(content: Any, tmp_path: Path) ->
         ({"format": "another"}, "not a checkpoint of nmtkit"),
         ({"model": {"d_model": 16, "wings": 2}}, "'wings' .*newer version"),
         ({"model": {"d_model": 15}}, "--d-model 15"),
+        ({"model": {"attention_window": 2.5}}, "--attention-window: 2.5 is not a whole number"),
+        ({"model": {"attention_window": True}}, "--attention-window: True is not a whole number"),
         ({"model": None}, "not a checkpoint of nmtkit"),
         ({"tokenizer": {}}, "not a checkpoint of nmtkit"),
     ],

@@ -59,6 +59,7 @@ def main(
     nmt-average a.pt b.pt c.pt --output averaged.pt
 
     The sums are kept in float64. The result holds everything that nmt-generate needs, and no optimizer state.
+    Weights that are not finite are refused. The training may be running.
     """
     configure(log)
     folder = _folder(checkpoints, config)
