@@ -92,15 +92,6 @@ class Checkpoint:
         """The shape of each parameter of the model that the options describe, in the model's order."""
         return _parameter_shapes(self.model_config, len(self.source.vocab), len(self.target.vocab))
 
-    def check_training(self) -> None:
-        """Raise UserError where training cannot resume: weights that are not finite, an optimizer of another model."""
-        check_finite(self.weights)
-        check_finite(self.ema or {})
-        for name, state in (self.optimizer or {}).items():
-            weight = self.weights.get(name.partition(".")[2])
-            if weight is None or state.shape not in (weight.shape, ()):
-                raise UserError(f"the state of the optimizer does not fit the model: {name}")
-
 
 _DRAWING = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_)
 

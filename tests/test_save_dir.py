@@ -43,3 +43,27 @@ def test_the_newest_and_the_best_checkpoints_are_kept_and_no_others(
         assert {number for number, _ in list_checkpoints(tmp_path)} == {*newest, *ranked[:keep_best]}
         assert load_checkpoint(tmp_path / LAST).progress["update"] == update
         assert load_checkpoint(tmp_path / BEST).progress["update"] == best
+
+
+@pytest.mark.parametrize("part", ["weights", "ema"])
+def test_a_checkpoint_that_is_not_finite_is_passed_over(
+    part: str, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path))
+    for update in (1, 2):
+        checkpoint = make_checkpoint()
+        checkpoint.ema = {name: weight.clone() for name, weight in checkpoint.weights.items()}
+        checkpoint.progress = {
+            "update": update,
+            "best_metric": "valid",
+            "valid": 1.0,
+            "is_best": False,
+            "checkpoint_validations": [],
+            "options": {},
+        }
+        if update == 2:
+            next(iter(getattr(checkpoint, part).values())).view(-1)[0] = float("nan")
+        save_dir.save(update, checkpoint, lower)
+    newest = save_dir.load_newest()
+    assert newest is not None
+    assert newest.progress["update"] == 1

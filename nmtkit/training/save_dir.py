@@ -15,6 +15,7 @@ from nmtkit.checkpoint import (
     BEST,
     LAST,
     Checkpoint,
+    check_finite,
     checkpoint_path,
     link_checkpoint,
     list_checkpoints,
@@ -84,7 +85,8 @@ class SaveDir:
             try:
                 checkpoint = load_checkpoint(path)
                 with as_user_errors(path):
-                    checkpoint.check_training()
+                    check_finite(checkpoint.weights)
+                    check_finite(checkpoint.ema or {})
                 if "options" in checkpoint.progress:  # an averaged one has none
                     check_record(checkpoint.progress, path)
             except UserError as error:
