@@ -242,6 +242,7 @@ def test_a_search_goes_on_for_the_job_that_is_still_wanted(batcher: Batcher, sea
     batcher.abandon(gone)
     batches.may_go.release(2)
     assert texts(kept) == ["kept"]
+    assert batches.ended == ["gone", "kept"]
     assert not gone.result.done()
 
 
@@ -371,7 +372,8 @@ def test_a_body_that_does_not_arrive_in_time_is_answered_408(ask: Ask, monkeypat
         "text/plain, application/json",
     ],
 )
-def test_only_json_is_read(kind: str | None, ask: Ask) -> None:
+def test_only_json_is_read(kind: str | None, ask: Ask, search: Reverse) -> None:
+    search.may_go.set()
     headers = [] if kind is None else [(b"content-type", kind.encode())]
     answer = ask(whole(text="dog"), headers=headers)
     assert (answer.status, answer.values) == (415, {"error": "send the header Content-Type: application/json"})
