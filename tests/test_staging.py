@@ -1,6 +1,7 @@
 """A folder that appears whole or not at all."""
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Callable
@@ -423,3 +424,129 @@ def test_clearing_leaves_the_files_of_another_user(tmp_path: Path) -> None:
     (tmp_path / ".file.17.partial").write_text("theirs")
     clear_files(tmp_path, is_own)
     assert (tmp_path / ".file.17.partial").read_text() == "theirs"
+
+
+# Others at the same moment: between a check and the use of what was checked
+
+
+@pytest.mark.parametrize("kind", ["link to folder", "pipe"])
+def test_a_folder_that_is_swapped_before_it_is_opened_is_not_followed(
+    kind: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = tmp_path / ".result.partial"
+    staging.mkdir()
+
+    def swap(folder: Path) -> int:
+        staging.rename(tmp_path / "moved")
+        plant(kind, staging, elsewhere)
+        return os.geteuid()
+
+    monkeypatch.setattr("nmtkit.staging._user", swap)
+    with pytest.raises(UserError, match="cannot write"), staged_folder(tmp_path / "result", is_own, always):
+        pass
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def test_a_folder_that_is_swapped_before_it_is_locked_is_not_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = tmp_path / ".result.partial"
+    staging.mkdir()
+    flock = fcntl.flock
+
+    def swap(handle: int, how: int) -> None:
+        staging.rename(tmp_path / "moved")
+        plant("folder", staging, tmp_path)
+        flock(handle, how)
+
+    monkeypatch.setattr("nmtkit.staging.fcntl.flock", swap)
+    with pytest.raises(UserError, match="another process"), staged_folder(tmp_path / "result", is_own, always):
+        pass
+    assert (staging / "file").read_text() == "mine"
+
+
+def test_what_is_planted_in_a_folder_before_it_is_private_is_not_written_through(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fchmod = os.fchmod
+
+    def planted(handle: int, mode: int) -> None:
+        plant("link to file", tmp_path / ".result.partial" / "file", elsewhere)
+        fchmod(handle, mode)
+
+    monkeypatch.setattr("nmtkit.staging.os.fchmod", planted)
+    with pytest.raises(UserError, match="it holds file"), staged_folder(tmp_path / "result", is_own, always):
+        pass
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def test_a_file_that_is_swapped_before_it_is_opened_is_not_followed(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = tmp_path / "out.partial"
+    partial.write_text("left")
+
+    def swap(folder: Path) -> int:
+        partial.unlink()
+        plant("link to file", partial, elsewhere)
+        return os.geteuid()
+
+    monkeypatch.setattr("nmtkit.staging._user", swap)
+    with pytest.raises(UserError, match="cannot write"), resumable_file(tmp_path / "out", False):
+        pass
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def test_a_result_that_is_finished_while_its_file_is_opened_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = tmp_path / "out.partial"
+    partial.write_text("whole")
+    flock = fcntl.flock
+
+    def finish(handle: int, how: int) -> None:
+        partial.rename(tmp_path / "out")
+        flock(handle, how)
+
+    monkeypatch.setattr("nmtkit.staging.fcntl.flock", finish)
+    with pytest.raises(UserError, match="another process"), resumable_file(tmp_path / "out", False):
+        pass
+    assert (tmp_path / "out").read_text() == "whole"
+
+
+@pytest.mark.parametrize("kind", ["link to file", "dangling link", "hard link"])
+def test_what_is_planted_just_before_a_file_is_made_is_not_written_through(
+    kind: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planted(path: Path) -> None:
+        plant(kind, path, elsewhere)
+
+    before = contents(elsewhere)
+    monkeypatch.setattr("nmtkit.staging._remove_file", planted)
+    with pytest.raises(UserError, match=r"cannot write .*: File exists"):
+        write_staged(tmp_path)
+    assert contents(elsewhere) == before
+
+
+def test_a_result_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is synced, then the folder that names it, and both before the rename, which is synced last."""
+    synced: list[tuple[int, bool]] = []
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append((os.fstat(handle).st_ino, (tmp_path / "result").exists()))
+        fsync(handle)
+
+    monkeypatch.setattr("nmtkit.staging.os.fsync", noted)
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
+        (staging / "file").touch()
+    folder, parent = (tmp_path / "result").stat().st_ino, tmp_path.stat().st_ino
+    assert synced == [((tmp_path / "result" / "file").stat().st_ino, False), (folder, False), (parent, True)]
+    (tmp_path / "result" / "file").unlink()
+    (tmp_path / "result").rmdir()
+    for write in (staged_file(tmp_path / "result"), resumable_file(tmp_path / "result", False)):
+        synced.clear()
+        with write as file:
+            file.write(b"content")
+        assert synced == [((tmp_path / "result").stat().st_ino, False), (parent, True)]
+        (tmp_path / "result").unlink()
