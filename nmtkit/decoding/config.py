@@ -42,7 +42,8 @@ class SearchConfig(Config):
         1,
         min=1,
         max=10**6,
-        help="Hypotheses shown for each sentence, best first; at most --beam, or as many as --sampling is to draw.",
+        help="Hypotheses shown for each sentence, best first and with different texts; at most --beam. "
+        "With --sampling: outputs to draw, which may repeat.",
     )
     no_repeat_ngram: int | None = option(None, min=1, metavar="N", help="No N tokens come twice in one output.")
     ban: tuple[str, ...] = option(

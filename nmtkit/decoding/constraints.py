@@ -84,8 +84,9 @@ class Constrained:
         """Tokens (R, A) that take a term further, the progress after each, and that after any other token (R,)."""
         states, advances, otherwise = {}, [], []
         for owner, prefix in zip(frontier.owners.tolist(), map(tuple, frontier.tokens.tolist()), strict=True):
-            terms = self.terms[owner]
-            state = terms.follow(self._states[owner, prefix[:-1]], prefix[-1]) if prefix else terms.start
+            terms, state = self.terms[owner], self._states.get((owner, prefix))  # there if this step chooses again
+            if state is None:
+                state = terms.follow(self._states[owner, prefix[:-1]], prefix[-1])
             states[owner, prefix] = state
             advances.append(terms.advances(state))
             otherwise.append(terms.progress((state[0], ())))

@@ -19,7 +19,7 @@ from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.forced import score, score_by_steps
 from nmtkit.decoding.rules import NO_DEMANDS, Demands
-from nmtkit.decoding.search import Hypothesis, SearchModel, search
+from nmtkit.decoding.search import Hypothesis, SearchModel, TextOf, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
 from nmtkit.model import native
@@ -126,14 +126,14 @@ def longest_sequence(model: Model) -> int | None:
     return min((config.max_positions - 1 for config in configs if config.positions == "learned"), default=None)
 
 
-def search_batch(model: Model, batch: Batch) -> list[list[Hypothesis]]:
-    """The n best of each sentence, or its target, scored.
+def search_batch(model: Model, batch: Batch, text_of: TextOf) -> list[list[Hypothesis]]:
+    """The n best of each sentence, of different texts as `text_of` spells ids, or its target, scored.
 
     What is too large for the memory is searched in halves. Raises RunError where a sentence alone is, or where the
     model gives no finite probabilities.
     """
     try:
-        return _search_at_once(model, batch)
+        return _search_at_once(model, batch, text_of)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -142,7 +142,7 @@ def search_batch(model: Model, batch: Batch) -> list[list[Hypothesis]]:
     _tell_of_halves()  # here, where what the failed search held has been freed
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
-    return [found for part in halves for found in search_batch(model, part)]
+    return [found for part in halves for found in search_batch(model, part, text_of)]
 
 
 def _out_of_memory(task: Task) -> str:
@@ -162,7 +162,7 @@ def _tell_of_halves() -> None:
     )
 
 
-def _search_at_once(model: Model, batch: Batch) -> list[list[Hypothesis]]:
+def _search_at_once(model: Model, batch: Batch, text_of: TextOf) -> list[list[Hypothesis]]:
     device = members(model)[0].target_embedding.weight.device
     targets = [task.target for task in batch.tasks if task.target is not None]
     if targets and all(member.native for member in members(model)):
@@ -170,7 +170,7 @@ def _search_at_once(model: Model, batch: Batch) -> list[list[Hypothesis]]:
     elif targets:
         found = [[one] for one in score(model, batch.rows, targets, batch.config, device)]
     else:
-        found = _found(model, batch, device)
+        found = _found(model, batch, device, text_of)
     if not all(nbest and math.isfinite(nbest[0].score) for nbest in found):
         raise RunError(
             "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
@@ -185,27 +185,28 @@ def _searched(model: Model) -> SearchModel:
     return model if isinstance(model, Ensemble) else model.for_search
 
 
-def _found(model: Model, batch: Batch, device: torch.device) -> list[list[Hypothesis]]:
+def _found(model: Model, batch: Batch, device: torch.device, text_of: TextOf) -> list[list[Hypothesis]]:
     """What the search finds; without its terms where a sentence cannot have them, for a rule or for its length."""
     demands = [task.demands for task in batch.tasks]
     src = pad(batch.rows).to(device)
-    found = search(_searched(model), src, batch.config, longest_sequence(model), demands, batch.banned)
+    found = search(_searched(model), src, batch.config, longest_sequence(model), demands, batch.banned, text_of)
     lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]
-        for number, nbest in zip(lost, _found(model, replace(batch, tasks=tasks), device), strict=True):
+        for number, nbest in zip(lost, _found(model, replace(batch, tasks=tasks), device, text_of), strict=True):
             found[number] = nbest
     return found
 
 
-def here(model: Model) -> Engine:
-    """Search in this process, one batch at a time, whichever threads ask for them."""
+def here(model: Model, text_of: TextOf) -> Engine:
+    """Search in this process, one batch at a time, whichever threads ask for them. N-best lists hold different texts,
+    `text_of` the ids of each hypothesis."""
     turn = Lock()
 
     def search_in_turn(batches: Iterable[Batch]) -> Iterator[list[list[Hypothesis]]]:
         for batch in batches:
             with turn:
-                found = search_batch(model, batch)
+                found = search_batch(model, batch, text_of)
             yield found
 
     return search_in_turn
@@ -259,13 +260,15 @@ class _WorkerSearch:
     weights: str
 
     def __call__(self, batch: Batch) -> list[list[Hypothesis]]:
-        return search_batch(_worker_model(self), batch)
+        model, text_of = _worker_model(self)
+        return search_batch(model, batch, text_of)
 
 
 @cache
-def _worker_model(search: _WorkerSearch) -> Model:
+def _worker_model(search: _WorkerSearch) -> tuple[Model, TextOf]:
     engine, device = search.engine, resolve_device(search.engine.device)
     if device.type == "cuda" and device.index is None:  # the workers share all GPUs out among them
         number = int(multiprocessing.current_process().name.rpartition(" ")[2])
         engine = replace(engine, device=f"cuda:{number % torch.cuda.device_count()}")
-    return load_models([load_checkpoint(path) for path in search.paths], engine, search.weights)
+    checkpoints = [load_checkpoint(path) for path in search.paths]
+    return load_models(checkpoints, engine, search.weights), checkpoints[0].target.decode

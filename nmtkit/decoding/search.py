@@ -6,6 +6,9 @@ EOS keeps its place and is finished; it joins the sentence's n best by score, lo
 lp(Y) = ((5 + |Y|) / 6)^α, |Y| counting EOS. So K hypotheses finish at most, a beam of one is the greedy argmax, and
 a beam as wide as the space is exhaustive.
 
+The hypotheses of an n-best list have different texts. Where a candidate ends with a text that has finished before in
+other pieces, the better score stays, and the next best candidate takes its place: K different texts finish at most.
+
 A sentence is done when no place is open, or when no open hypothesis can reach the n best any more: log P only falls,
 so log P / lp(longest output allowed) is the best it can come to. Stopping there never changes the result.
 
@@ -16,15 +19,15 @@ Letters: b sentences still in the batch, P places (K unless a strategy has other
 (a row of the decoder each), W vocabulary, t tokens so far.
 """
 
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit.decoding.config import SearchConfig
@@ -33,6 +36,8 @@ from nmtkit.decoding.rules import Demands, rules_of
 from nmtkit.decoding.strategies import Best, Choice, DiverseBest, Frontier, Sampled, Strategy
 from nmtkit.errors import UserError
 from nmtkit.vocab import BOS, EOS, PAD
+
+TextOf = Callable[[Sequence[int]], Hashable]  # what the ids of a hypothesis spell
 
 
 class SearchModel(Protocol):
@@ -81,27 +86,71 @@ def search(
     longest: int | None = None,
     demands: Sequence[Demands] = (),
     banned: Sequence[tuple[int, ...]] = (),
+    text_of: TextOf = tuple,
 ) -> list[list[Hypothesis]]:
-    """The `nbest` best outputs for each sentence of src (B, S), best first.
+    """The `nbest` best outputs for each sentence of src (B, S), best first, and of different texts unless sampled.
 
     Sentences end with EOS, then PAD. An output has at most max_len_a · S + max_len_b tokens before EOS, S counting
     the source without its EOS, or as many as are demanded, and never more than `longest`. PAD and BOS are never
     produced; UNK may be. There are fewer than `nbest` outputs only where the limit or the rules leave no room for as
     many, or the model gives no finite probability. Log-probabilities are computed in fp32 whatever the model computes
     in. `demands` are those of each sentence, or none at all; `banned` are sequences of ids that must not come.
+    `text_of` is called with each finished output that may repeat the text of another.
     """
-    found: list[list[Hypothesis]] = [[] for _ in range(src.size(0))]
-    beam = _Beam(src, config, longest, demands, banned)
+    different_texts = config.nbest > 1 and not config.sampling
+    finished = _Finished(src.size(0), config.nbest, text_of if different_texts else None)
+    beam = _Beam(src, config, longest, demands, banned, finished)
     state = model.start(model.encode(src))
     while True:
         state.reorder(beam.origins())
         beam.advance(model, state)
         done = beam.done()
         if done.any():
-            beam.collect(done, found)
             if done.all():
-                return found
+                return finished.best
             beam.leave(done)
+
+
+class _Finished:
+    """The finished hypotheses of each sentence: its n best, best first, of different texts where `text_of` is given."""
+
+    def __init__(self, sentences: int, nbest: int, text_of: TextOf | None) -> None:
+        self.best: list[list[Hypothesis]] = [[] for _ in range(sentences)]
+        self.text_of, self._nbest = text_of, nbest
+        self._by_text: list[dict[Hashable, Hypothesis]] = [{} for _ in range(sentences)]
+
+    def add(self, sentence: int, hypothesis: Hypothesis) -> bool:
+        """Add a hypothesis; returns False where its text had finished before, of which the better score stays."""
+        best, texts = self.best[sentence], self._by_text[sentence]
+        known = None
+        if self.text_of is not None:
+            text = self.text_of(hypothesis.ids)
+            known = texts.get(text)
+            if known is not None and known.score >= hypothesis.score:
+                return False
+            texts[text] = hypothesis
+            if known is not None:
+                best[:] = (one for one in best if one is not known)
+        insort(best, hypothesis, key=lambda one: -one.score)
+        del best[self._nbest :]
+        return known is None
+
+    def score_to_beat(self, sentence: int) -> float:
+        """What a hypothesis must have more than to come among the n best."""
+        best = self.best[sentence]
+        return best[-1].score if len(best) == self._nbest else -torch.inf
+
+
+class _Extension(NamedTuple):
+    """The chosen candidates of a step, each tensor (b, P); those of places that nothing takes have no meaning."""
+
+    origin: Tensor  # place of the prefix
+    row: Tensor  # decoder's row of the prefix
+    token: Tensor
+    log_prob: Tensor  # of the token
+    total: Tensor  # log P
+    chosen: Tensor  # bool
+    ended: Tensor  # bool
 
 
 class _Beam:
@@ -114,8 +163,9 @@ class _Beam:
         longest: int | None,
         demands: Sequence[Demands],
         banned: Sequence[tuple[int, ...]],
+        finished: _Finished,
     ) -> None:
-        B, N, device = src.size(0), config.nbest, src.device
+        B, device = src.size(0), src.device
         self.prefix = _prefixes(demands, B).to(device)  # (b, p) tokens that must come first, then PAD
         source_lengths = (src != PAD).sum(1) - 1
         limit = (config.max_len_a * source_lengths.double() + config.max_len_b).long()
@@ -137,9 +187,8 @@ class _Beam:
         self.came_from = self.sentences.unsqueeze(1).expand(-1, P)  # decoder's row of each one's prefix
         self.tokens = torch.empty(B, P, 0, dtype=torch.long, device=device)
         self.token_log_probs = torch.empty(B, P, 0, **numbers)
-        self.best_scores = torch.full((B, N), -torch.inf, **numbers)  # of finished ones, best first
-        self.best_tokens = torch.empty(B, N, 0, dtype=torch.long, device=device)
-        self.best_token_log_probs = torch.empty(B, N, 0, **numbers)
+        self.finished = finished
+        self.score_to_beat = torch.full((B,), -torch.inf, **numbers)  # the last score of the n best, if there are n
         self._note_free_lengths()
 
     def origins(self) -> Tensor:
@@ -157,31 +206,79 @@ class _Beam:
     def advance(self, model: SearchModel, state: Any) -> None:
         """Take the chosen candidates of the next token."""
         frontier = Frontier(self.log_probs, self.vacant, self.rows, self.sentences, self.tokens)
+        choose = self._feed(model, state, frontier)
+        extension = self._extension(choose(None))
+        seen: set[int] = set()
+        repeating = self._finish(extension, seen)
+        if repeating:
+            closed = torch.zeros_like(self.rows, dtype=torch.bool)
+            while repeating:  # a row ends once, so this does
+                closed[repeating] = True
+                extension = self._extension(choose(closed))
+                repeating = self._finish(extension, seen)
+        self._take(extension)
+
+    def _feed(self, model: SearchModel, state: Any, frontier: Frontier) -> Callable[[Tensor | None], Choice]:
+        """Feed the last tokens to the decoder; returns what chooses the next, but EOS for rows that are closed (R,)."""
         strategy, choice_is_free = self.strategy, not self.rules and self._free()
         if choice_is_free and isinstance(strategy, Best) and isinstance(model, ShortlistingModel):
-            best = model.best_step(self.last_tokens(), state, strategy.places, self.never.after(self.tokens.size(2)))
-            self._take(strategy.choose_among(*best, frontier))
-        else:
-            log_probs = model.step(self.last_tokens(), state)
-            self._take(strategy.choose(self._allowed(log_probs, frontier), frontier))
+            count = strategy.places + (self.finished.text_of is not None)  # one more, in the place of a closed EOS
+            steps, tokens = model.best_step(self.last_tokens(), state, count, self.never.after(self.tokens.size(2)))
+            return lambda closed: strategy.choose_among(_without_ends(steps, tokens, closed), tokens, frontier)
+        log_probs = self._allowed(model.step(self.last_tokens(), state), frontier)
 
-    def _take(self, choice: Choice) -> None:
+        def choose(closed: Tensor | None) -> Choice:
+            if closed is not None:
+                log_probs[:, EOS].masked_fill_(closed, -torch.inf)
+            return strategy.choose(log_probs, frontier)
+
+        return choose
+
+    def _extension(self, choice: Choice) -> _Extension:
+        """What a choice says of each place."""
         b, P = self.log_probs.shape
         c = choice.tokens.size(1)
         origin = choice.index.div(c, rounding_mode="floor")  # (b, P), as are all that follow
         row_of_place = (self.open.cumsum(0) - 1).clamp_min_(0).view(b, P)
-        self.came_from = row_of_place.gather(1, origin)
-        candidate = self.came_from * c + choice.index.remainder(c)
-        token = choice.tokens.flatten()[candidate]
-
+        row = row_of_place.gather(1, origin)
+        candidate = row * c + choice.index.remainder(c)
+        token, log_prob = choice.tokens.flatten()[candidate], choice.steps.flatten()[candidate]
         chosen = self.vacant & (choice.totals > -torch.inf)
-        ended = chosen & (token == EOS)
+        return _Extension(origin, row, token, log_prob, choice.totals, chosen, chosen & (token == EOS))
+
+    def _finish(self, extension: _Extension, seen: set[int]) -> list[int]:
+        """Add the hypotheses that end to the finished ones, but for rows `seen` at this step; returns the rows whose
+        texts had finished before."""
+        places = extension.ended.flatten().nonzero().squeeze(1)  # (e,)
+        if not len(places):
+            return []
+        row, origin, total, last = _rows(
+            places, *(each.flatten() for each in (extension.row, extension.origin, extension.total, extension.log_prob))
+        )
+        numbers = places.div(self.vacant.size(1), rounding_mode="floor")
+        prefixes = numbers * self.vacant.size(1) + origin
+        scores = total / self.penalty[self.tokens.size(2) + 1]
+        (sentences,) = _rows(numbers, self.sentences)
+        histories = _rows(prefixes, self.tokens.flatten(0, 1), self.token_log_probs.flatten(0, 1))
+        columns = (column.tolist() for column in (row, sentences, scores, *histories, last))
+        repeating = []
+        for number, sentence, score, ids, log_probs, log_prob in zip(*columns, strict=True):
+            if number not in seen:
+                seen.add(number)
+                if not self.finished.add(sentence, Hypothesis(ids, score, [*log_probs, log_prob])):
+                    repeating.append(number)
+        to_beat = [self.finished.score_to_beat(sentence) for sentence in sentences.tolist()]
+        self.score_to_beat.index_copy_(0, numbers, self.score_to_beat.new_tensor(to_beat))
+        return repeating
+
+    def _take(self, extension: _Extension) -> None:
+        """Go on with the hypotheses of an extension that are open."""
+        origin, self.came_from, token, log_prob, total, chosen, ended = extension
         self.tokens = _append(self.tokens, origin, token)
-        self.token_log_probs = _append(self.token_log_probs, origin, choice.steps.flatten()[candidate])
-        self.log_probs = choice.totals.masked_fill(~chosen | ended, -torch.inf)
+        self.token_log_probs = _append(self.token_log_probs, origin, log_prob)
+        self.log_probs = total.masked_fill(~chosen | ended, -torch.inf)
         if ended.any():
-            self._finish(choice.totals.masked_fill(~ended, -torch.inf))
-            self.left = self.left - ended.view(b, -1, self.strategy.width).sum(2)
+            self.left = self.left - ended.view(len(ended), -1, self.strategy.width).sum(2)
             self.vacant = (self.ranks < self.left.unsqueeze(2)).flatten(1)
 
     def _allowed(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
@@ -210,29 +307,9 @@ class _Beam:
         end = (self.limit == length) * EOS
         return end if length >= self.prefix.size(1) else torch.where(end > 0, end, self.prefix[:, length])
 
-    def _finish(self, log_probs: Tensor) -> None:
-        """Join hypotheses that have just ended to the n best; log_probs (b, K), -inf for those that have not."""
-        N, grown = self.best_scores.size(1), self.tokens.size(2) - self.best_tokens.size(2)
-        scores = torch.cat([self.best_scores, log_probs / self.penalty[self.tokens.size(2)]], dim=1)
-        tokens = torch.cat([F.pad(self.best_tokens, (0, grown)), self.tokens], dim=1)
-        token_log_probs = torch.cat([F.pad(self.best_token_log_probs, (0, grown)), self.token_log_probs], dim=1)
-        order = scores.argsort(dim=1, descending=True, stable=True)[:, :N]
-        self.best_scores = scores.gather(1, order)
-        self.best_tokens, self.best_token_log_probs = _chosen(tokens, order), _chosen(token_log_probs, order)
-
     def done(self) -> Tensor:
         """(b,) True where no open hypothesis can still come among the n best."""
-        return self.log_probs.amax(1) / self.longest_penalty <= self.best_scores[:, -1]
-
-    def collect(self, done: Tensor, found: list[list[Hypothesis]]) -> None:
-        """Write the n best of the sentences that are done to their places in `found`."""
-        columns = (self.sentences, self.best_scores, self.best_tokens, self.best_token_log_probs)
-        leaving = _rows(done.nonzero().squeeze(1), *columns)
-        for sentence, *nbest in zip(*(column.tolist() for column in leaving), strict=True):
-            for score, ids, log_probs in zip(*nbest, strict=True):
-                if score > -torch.inf:
-                    length = ids.index(EOS)
-                    found[sentence].append(Hypothesis(ids[:length], score, log_probs[: length + 1]))
+        return self.log_probs.amax(1) / self.longest_penalty <= self.score_to_beat
 
     def leave(self, done: Tensor) -> None:
         """Let the sentences that are done (b,) go."""
@@ -241,8 +318,7 @@ class _Beam:
         self.sentences, self.left, self.vacant = _rows(staying, self.sentences, self.left, self.vacant)
         self.prefix, self.log_probs, self.came_from = _rows(staying, self.prefix, self.log_probs, self.came_from)
         self.tokens, self.token_log_probs = _rows(staying, self.tokens, self.token_log_probs)
-        self.best_scores, self.best_tokens = _rows(staying, self.best_scores, self.best_tokens)
-        (self.best_token_log_probs,) = _rows(staying, self.best_token_log_probs)
+        (self.score_to_beat,) = _rows(staying, self.score_to_beat)
         self._note_free_lengths()
 
     def _note_free_lengths(self) -> None:
@@ -291,11 +367,12 @@ def _prefixes(demands: Sequence[Demands], sentences: int) -> Tensor:
     return pad_sequence(prefixes, batch_first=True, padding_value=PAD)
 
 
+def _without_ends(steps: Tensor, tokens: Tensor, closed: Tensor | None) -> Tensor:
+    """Log-probabilities of candidates (R, c) with -inf for EOS in the rows that are closed (R,)."""
+    return steps if closed is None else steps.masked_fill(closed.unsqueeze(1) & (tokens == EOS), -torch.inf)
+
+
 def _append(histories: Tensor, origin: Tensor, new: Tensor) -> Tensor:
     """The histories (b, K, t) of the chosen prefixes (b, K), each with its new entry (b, K): (b, K, t + 1)."""
-    return torch.cat([_chosen(histories, origin), new.unsqueeze(2)], dim=2)
-
-
-def _chosen(histories: Tensor, order: Tensor) -> Tensor:
-    """Of the histories (b, ·, t) those with the numbers `order` (b, n): (b, n, t)."""
-    return histories.gather(1, order.unsqueeze(2).expand(-1, -1, histories.size(2)))
+    prefixes = histories.gather(1, origin.unsqueeze(2).expand(-1, -1, histories.size(2)))
+    return torch.cat([prefixes, new.unsqueeze(2)], dim=2)

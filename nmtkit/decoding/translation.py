@@ -100,6 +100,14 @@ def compose(
     )
 
 
+def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """The first candidate of each text: joined parts and copied words can repeat one that the search did not."""
+    first: dict[str, Candidate] = {}
+    for candidate in candidates:
+        first.setdefault(candidate.text, candidate)
+    return tuple(first.values())
+
+
 def _with_copies(part: Hypothesis, source: Sequence[str], target: Tokenizer) -> str:
     """The text of a part; where the unknown piece stands, the source's piece that it attended to most."""
     pieces = target.vocab.text(part.ids)

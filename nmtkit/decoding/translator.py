@@ -19,7 +19,7 @@ from nmtkit.decoding.reading import chunks
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_DEMANDS, Demands
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.decoding.translation import Candidate, SourcePieces, Translation, compose, word_numbers
+from nmtkit.decoding.translation import Candidate, SourcePieces, Translation, compose, different_texts, word_numbers
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import WeightsConfig
@@ -75,7 +75,7 @@ class Translator:
         `engine` searches in another place than this process.
         """
         self.model, self.source, self.target = model, source, target
-        self._engine = engine or here(model)
+        self._engine = engine or here(model, target.decode)
         self._longest = longest_sequence(model)
         self._unspellable: set[str] = set()  # terms that were told of
 
@@ -335,6 +335,8 @@ class Translator:
         """The candidates of a sentence; of one in parts, the best of each make the best, and so on."""
         source = self._source_pieces(sentence, parts) if config.attends else None
         candidates = tuple(compose(rank, self.target, config, source) for rank in zip(*found, strict=False))
+        if not config.sampling:
+            candidates = different_texts(candidates)
         blank = Candidate("", alignment=() if config.alignment else None)
         tokens = (*self.source.vocab.text(sentence.ids), SPECIALS[EOS]) if config.alignment else None
         given = tuple(id for part in parts for id in part.row[:-1])
