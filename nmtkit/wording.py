@@ -26,6 +26,12 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count or 'no'} {noun if count == 1 else plural or noun + 's'}"
 
 
+def in_bytes(count: float) -> str:
+    """A size in memory or on disk: 95 MB, 1.2 GB."""
+    unit, name = (1e9, "GB") if count >= 1e9 else (1e6, "MB")
+    return f"{count / unit:,.3g} {name}" if count < 1000 * unit else f"{count / unit:,.0f} {name}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """What to add to a complaint of a word that is not known: those that are near, if there are any."""
     near = difflib.get_close_matches(word, list(known), cutoff=_NEAR)

@@ -9,6 +9,7 @@ import torch
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.corpus import Dataset
+from nmtkit.model import memory
 from nmtkit.model.config import ModelConfig
 from nmtkit.training import capacity
 from nmtkit.training.config import TrainingOptions
@@ -41,7 +42,7 @@ def test_auto_is_what_memory_has_room_for(
 ) -> None:
     numbers = []
     for megabytes in (0.1, 1, 4, 10_000):
-        monkeypatch.setattr(capacity, "_free_memory", lambda device, size=megabytes: size * 1e6)
+        monkeypatch.setattr(capacity, "free_memory", lambda device, size=megabytes: size * 1e6)
         run = tmp_path / str(megabytes)
         result = train(run, "--max-updates", 1, "--max-tokens", "auto", "--batch-tokens", 3000)
         numbers.append(found(run))
@@ -98,25 +99,25 @@ def test_the_least_that_a_control_group_leaves_is_what_there_is(
 
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(f"9:cpu:/\n{line}\n")
-    assert list(capacity._left_of_cgroups(tmp_path)) == []  # as within a container that does not see its own folder
+    assert list(memory._left_of_cgroups(tmp_path)) == []  # as within a container that does not see its own folder
     limit("", "max", 30 * GIB, 0)
     limit("pod", 8 * GIB, 5 * GIB, 2 * GIB)
     limit("pod/job", 6 * GIB, 3 * GIB, GIB)
-    assert sorted(capacity._left_of_cgroups(tmp_path)) == [4 * GIB, 5 * GIB]
+    assert sorted(memory._left_of_cgroups(tmp_path)) == [4 * GIB, 5 * GIB]
 
 
 def test_a_control_group_may_leave_less_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "_left_of_cgroups", lambda root: [12345])
+    monkeypatch.setattr(memory, "_left_of_cgroups", lambda root: [12345])
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    assert capacity._free_memory(torch.device("cpu")) == 12345
+    assert memory.free_memory(torch.device("cpu")) == 12345
 
 
 def test_a_run_that_goes_on_keeps_its_number(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     auto = ("--max-tokens", "auto", "--dropout", 0.3)
-    monkeypatch.setattr(capacity, "_free_memory", lambda device: 1e6)
+    monkeypatch.setattr(capacity, "free_memory", lambda device: 1e6)
     train(tmp_path / "whole", "--max-updates", 4, *auto)
     train(tmp_path / "parts", "--max-updates", 2, *auto)
-    monkeypatch.setattr(capacity, "_free_memory", lambda device: 3e6)
+    monkeypatch.setattr(capacity, "free_memory", lambda device: 3e6)
     result = train(tmp_path / "parts", "--max-updates", 4, *auto)
     assert "other options" not in result.stderr.decode()
     whole, parts = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("whole", "parts"))

@@ -85,7 +85,7 @@ def command(run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatc
 def echo(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that gives the source back, so that each line is its own tag."""
 
-    def search(model: object, batch: Batch, text_of: object) -> list[list[Hypothesis]]:
+    def search(model: object, batch: Batch, *_: object) -> list[list[Hypothesis]]:
         return [[Hypothesis(row[:-1], 0.0, [0.0] * len(row)) for _ in range(batch.config.nbest)] for row in batch.rows]
 
     monkeypatch.setattr("nmtkit.decoding.engine.search_batch", search)

@@ -17,6 +17,7 @@ from nmtkit.data.batch import pad
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.forced import score, score_by_steps
 from nmtkit.decoding.rules import NO_DEMANDS, Demands
 from nmtkit.decoding.search import Hypothesis, SearchModel, TextOf, search
@@ -28,6 +29,8 @@ from nmtkit.model.packing import call_directly, inference_precision, pack
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import tokenizer_differences
+from nmtkit.vocab import EOS
+from nmtkit.wording import counted, in_bytes
 from nmtkit.workers import WorkerPool
 
 Model = Transformer | Ensemble
@@ -126,23 +129,47 @@ def longest_sequence(model: Model) -> int | None:
     return min((config.max_positions - 1 for config in configs if config.positions == "learned"), default=None)
 
 
-def search_batch(model: Model, batch: Batch, text_of: TextOf) -> list[list[Hypothesis]]:
+def search_batch(model: Model, batch: Batch, text_of: TextOf, processes: int = 1) -> list[list[Hypothesis]]:
     """The n best of each sentence, of different texts as `text_of` spells ids, or its target, scored.
 
-    What is too large for the memory is searched in halves. Raises RunError where a sentence alone is, or where the
-    model gives no finite probabilities.
+    What is too large for the memory, which so many `processes` share, is searched in halves. Raises UserError where a
+    sentence alone would be, RunError where it turned out to be, or where the model gives no finite probabilities.
     """
-    try:
-        return _search_at_once(model, batch, text_of)
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        if len(batch.tasks) == 1:
-            raise RunError(_out_of_memory(batch.tasks[0])) from error
+    if _has_memory(model, batch, processes):
+        try:
+            return _search_at_once(model, batch, text_of)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(batch.tasks) == 1:
+                raise RunError(_out_of_memory(batch.tasks[0])) from error
     _tell_of_halves()  # here, where what the failed search held has been freed
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
-    return [found for part in halves for found in search_batch(model, part, text_of)]
+    return [found for part in halves for found in search_batch(model, part, text_of, processes)]
+
+
+def check_memory(model: Model, config: SearchConfig, source_tokens: int = 1) -> None:
+    """Raise UserError where there is not the memory to search for one sentence of so many tokens."""
+    _has_memory(model, Batch([Task([EOS] * source_tokens)], config))
+
+
+def _has_memory(model: Model, batch: Batch, processes: int = 1) -> bool:
+    """Whether there is the memory to search for a batch. Raises UserError where one sentence alone needs more."""
+    if any(task.target is not None for task in batch.tasks):  # not searched, but scored
+        return True
+    tokens, demands = max(map(len, batch.rows)), [task.demands for task in batch.tasks]
+    size = len(batch.tasks) * search_bytes(members(model), batch.config, tokens, demands)
+    free = missing_memory(size, _device(model), processes)
+    if free is not None and len(batch.tasks) == 1:
+        sampling, nbest, beam = batch.config.sampling, batch.config.nbest, batch.config.beam
+        option = f"--sampling --nbest {nbest}" if sampling else f"--beam {beam}"
+        lower = "--nbest" if sampling else "--beam (in training --valid-beam)"
+        raise UserError(
+            f"{option} takes about {in_bytes(size)} of memory for one sentence of {counted(tokens, 'token')}, and "
+            f"{in_bytes(free)} is free: lower {lower} or --max-source-tokens"
+        )
+    return free is None
 
 
 def _out_of_memory(task: Task) -> str:
@@ -157,13 +184,13 @@ def _out_of_memory(task: Task) -> str:
 @cache
 def _tell_of_halves() -> None:
     logger.warning(
-        "out of memory: batches are searched in halves where it is needed; a lower --batch-tokens (in training "
+        "too little memory: batches are searched in halves where needed; a lower --batch-tokens (in training "
         "--max-tokens) is faster"
     )
 
 
 def _search_at_once(model: Model, batch: Batch, text_of: TextOf) -> list[list[Hypothesis]]:
-    device = members(model)[0].target_embedding.weight.device
+    device = _device(model)
     targets = [task.target for task in batch.tasks if task.target is not None]
     if targets and all(member.native for member in members(model)):
         found = [[one] for one in score_by_steps(_searched(model), batch.rows, targets, batch.config, device)]
@@ -179,6 +206,10 @@ def _search_at_once(model: Model, batch: Batch, text_of: TextOf) -> list[list[Hy
     if batch.config.attends:
         return with_attention(members(model), batch.rows, found, batch.config.alignment_layer)
     return found
+
+
+def _device(model: Model) -> torch.device:
+    return members(model)[0].target_embedding.weight.device
 
 
 def _searched(model: Model) -> SearchModel:
@@ -261,7 +292,7 @@ class _WorkerSearch:
 
     def __call__(self, batch: Batch) -> list[list[Hypothesis]]:
         model, text_of = _worker_model(self)
-        return search_batch(model, batch, text_of)
+        return search_batch(model, batch, text_of, self.engine.workers)
 
 
 @cache

@@ -19,6 +19,7 @@ Letters: b sentences still in the batch, P places (K unless a strategy has other
 (a row of the decoder each), W vocabulary, t tokens so far.
 """
 
+import time
 from bisect import insort
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from nmtkit.decoding.constraints import Constrained
 from nmtkit.decoding.rules import Demands, rules_of
 from nmtkit.decoding.strategies import Best, Choice, DiverseBest, Frontier, Sampled, Strategy
 from nmtkit.errors import UserError
+from nmtkit.log import SECONDS_BETWEEN_LINES, report
 from nmtkit.vocab import BOS, EOS, PAD
 
 TextOf = Callable[[Sequence[int]], Hashable]  # what the ids of a hypothesis spell
@@ -101,10 +103,14 @@ def search(
     finished = _Finished(src.size(0), config.nbest, text_of if different_texts else None)
     beam = _Beam(src, config, longest, demands, banned, finished)
     state = model.start(model.encode(src))
+    told = time.monotonic()
     while True:
         state.reorder(beam.origins())
         beam.advance(model, state)
         done = beam.done()
+        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
+            told = time.monotonic()
+            beam.report()
         if done.any():
             if done.all():
                 return finished.best
@@ -310,6 +316,11 @@ class _Beam:
     def done(self) -> Tensor:
         """(b,) True where no open hypothesis can still come among the n best."""
         return self.log_probs.amax(1) / self.longest_penalty <= self.score_to_beat
+
+    def report(self) -> None:
+        """Log how far a long search has come."""
+        steps = int(self.limit.max()) + 1
+        report("searching", {"sentences": len(self.sentences), "step": self.tokens.size(2), "of at most": steps})
 
     def leave(self, done: Tensor) -> None:
         """Let the sentences that are done (b,) go."""

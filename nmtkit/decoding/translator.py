@@ -13,7 +13,18 @@ from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.alignment import all_heads, chosen_layer
 from nmtkit.decoding.attention_page import Attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import Batch, Engine, Model, Task, Workers, here, load_models, longest_sequence, members
+from nmtkit.decoding.engine import (
+    Batch,
+    Engine,
+    Model,
+    Task,
+    Workers,
+    check_memory,
+    here,
+    load_models,
+    longest_sequence,
+    members,
+)
 from nmtkit.decoding.overlong import parts as parts_of
 from nmtkit.decoding.reading import chunks
 from nmtkit.decoding.requests import Request
@@ -307,9 +318,10 @@ class Translator:
                 logger.warning(_TELL[event].format(lines=lines, longest=tokens, reason=reason))
 
     def _check(self, config: SearchConfig) -> None:
-        """Raise UserError where this model or its tokenizer has not what is asked for."""
+        """Raise UserError where this model, its tokenizer or the memory cannot give what is asked for."""
         for model in members(self.model):
             chosen_layer(model, config.alignment_layer)
+        check_memory(self.model, config)
         if config.copy_unknown and self.target.kind != SPACE:
             raise UserError(
                 "--copy-unknown: the target's tokenizer spells every word in pieces, so there is none unknown"

@@ -4,12 +4,10 @@ What an update's micro-batches are decides about its masks of dropout. So the nu
 had been given, and a run that is gone on with takes it from there, on whatever machine.
 """
 
-import contextlib
-import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
-from nmtkit.model.memory import is_out_of_memory
+from nmtkit.model.memory import free_memory, is_out_of_memory
 from nmtkit.model.precision import resolve_precision
 from nmtkit.training.config import AUTO, TrainingOptions
 from nmtkit.training.gradient import autocast
@@ -67,7 +65,7 @@ class _Trial:
         self.model = build_model(dataset, options, self.device)
         numbers = sum(parameter.numel() for parameter in self.model.parameters())
         self.kept = 4 * numbers * (2 + (options.optimizer.ema > 0))  # bytes of Adam's moments and of averages
-        self.budget = _SHARE * _free_memory(self.device) - self.kept
+        self.budget = _SHARE * free_memory(self.device) - self.kept
 
     def largest(self) -> int:
         """Tokens of a side that fit into memory, at least one sentence. What two small trials need tells how much more
@@ -148,41 +146,3 @@ class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _forget(self, size: int) -> None:
         self.live -= size
-
-
-def _free_memory(device: torch.device) -> float:
-    """Bytes: of a GPU; or of main memory, as much of it as each process on this machine can have."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        facts = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        free = 1024 * int(facts["MemAvailable"].split()[0])
-    else:
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return min([free, *_left_of_cgroups(Path("/"))]) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-
-
-def _left_of_cgroups(root: Path) -> Iterator[int]:
-    """Bytes that a container or a batch system leaves this process, by each control group that it is in.
-
-    What caches of files take counts as free, as it does in MemAvailable.
-    """
-    groups = root / "proc/self/cgroup"
-    for line in groups.read_text().splitlines() if groups.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":  # version 2
-            top, most, used, caches = root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
-        elif controllers == "memory":
-            top, most, used, caches = (
-                *(root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                *("memory.usage_in_bytes", "total_inactive_file"),
-            )
-        else:
-            continue
-        own = PurePath(path.lstrip("/"))
-        for folder in (top / part for part in (own, *own.parents)):
-            with contextlib.suppress(OSError, KeyError, ValueError):  # not there, or "max"
-                facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                limit, usage = (int((folder / name).read_text()) for name in (most, used))
-                yield max(0, limit - usage + int(facts[caches]))
