@@ -9,12 +9,13 @@ from nmtkit.errors import UserError
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary
 
 SENTENCEPIECE, SPACE = "sentencepiece", "space"
+KINDS = (SENTENCEPIECE, SPACE)
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 _ITS_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")  # named like ours
 
 
 class Tokenizer(Protocol):
-    """One language's road from text to ids and back. Ids never include BOS or EOS."""
+    """One language's road from text to ids and back. Ids never include PAD, BOS or EOS."""
 
     kind: str
     vocab: Vocabulary
@@ -44,14 +45,18 @@ class SentencePieceTokenizer:
             self._processor.load_from_serialized_proto(model)
         except RuntimeError as error:
             raise UserError("not a SentencePiece model") from error
-        size = self._processor.get_piece_size()
+        size, unknown = self._processor.get_piece_size(), self._processor.unk_id()
         ordinary = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
-        self.vocab = Vocabulary([*SPECIALS, *(self._processor.id_to_piece(i) for i in ordinary)])
-        self._to_model = [self._processor.unk_id()] * len(SPECIALS) + ordinary
+        pieces = [self._processor.id_to_piece(i) for i in ordinary]
+        for name in SPECIALS:
+            if name in pieces:
+                raise UserError(f"its piece {name!r} stands for text, nmtkit needs the name for a special id")
+        self.vocab = Vocabulary([*SPECIALS, *pieces])
+        self._to_model = [unknown] * len(SPECIALS) + ordinary
         self._to_vocab = [UNK] * size
         for number, i in enumerate(ordinary, len(SPECIALS)):
             self._to_vocab[i] = number
-        self._same_ids = self._to_vocab[len(SPECIALS) :] == list(range(len(SPECIALS), size))
+        self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *ordinary))  # text has no other pieces
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         try:
@@ -113,7 +118,12 @@ def count_marked(lines: Iterable[str]) -> int:
 
 
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
-    """The tokenizer that was saved as these three parts, in a dataset or in a checkpoint."""
+    """The tokenizer that was saved as these three parts, in a dataset or in a checkpoint.
+
+    Raises UserError for an unknown kind, and for a SentencePiece model that does not fit the vocabulary.
+    """
+    if kind not in KINDS:
+        raise UserError(f"unknown tokenizer {kind!r}, only {', '.join(KINDS)} are known")
     if kind == SPACE:
         return SpaceTokenizer(vocab)
     tokenizer = SentencePieceTokenizer(model)

@@ -20,6 +20,9 @@ class Vocabulary:
         if len(self._ids) != len(self.pieces):
             twice = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
             raise UserError(f"the vocabulary lists {twice!r} twice")
+        broken = next((piece for piece in self.pieces if "\n" in piece), None)
+        if broken is not None:
+            raise UserError(f"piece {broken!r} has a line feed, which a vocabulary file cannot hold")
         for special in SPECIALS:  # a text that spells one out must not end a sentence or pad it
             del self._ids[special]
 
@@ -45,11 +48,14 @@ class Vocabulary:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Vocabulary":
-        """The inverse of `to_bytes`."""
+        """The inverse of `to_bytes`. Raises UserError for content that `to_bytes` never gives."""
         try:
-            return cls(content.decode().split("\n")[:-1])
+            *pieces, rest = content.decode().split("\n")
         except UnicodeDecodeError as error:
             raise UserError("not a vocabulary: not UTF-8") from error
+        if rest:
+            raise UserError("not a vocabulary: its last line has no line feed")
+        return cls(pieces)
 
 
 def unknown_percent(unknown: int, tokens: int) -> float:

@@ -1,5 +1,6 @@
 """Text to ids and back."""
 
+import io
 import pickle
 import random
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from nmtkit.errors import UserError
+from nmtkit.spm_model import Kind, _fields
 from nmtkit.tokenizer import (
     SENTENCEPIECE,
     SPACE,
@@ -17,7 +19,7 @@ from nmtkit.tokenizer import (
     make_tokenizer,
     train_sentencepiece,
 )
-from nmtkit.vocab import SPECIALS, UNK, Vocabulary
+from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
 WORDS = "der die das hund katze läuft rennt über straße ein eine kleiner großer schnell und"
 TEXT = [" ".join(random.Random(seed).choices(WORDS.split(), k=7)) for seed in range(150)]
@@ -79,6 +81,84 @@ def test_a_model_with_other_special_ids_is_mapped_to_ours(tmp_path: Any) -> None
     assert len(tokenizer.vocab) == 40 + 1
 
 
+# How other people number and name their pieces. SentencePiece's own defaults: <unk> 0, <s> 1, </s> 2, no padding.
+ID_ORDERS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "defaults and padding": {"unk_id": 0, "bos_id": 1, "eos_id": 2, "pad_id": 3},
+    "unknown fourth": {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3},
+    "unknown third": {"pad_id": 0, "bos_id": 1, "unk_id": 2, "eos_id": 3},
+    "our order": {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3},
+    "our order and a control symbol": {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "control_symbols": ["<c>"]},
+    "no beginning and no end": {"bos_id": -1, "eos_id": -1},
+    "only the unknown piece, fourth": {"bos_id": -1, "eos_id": -1, "user_defined_symbols": ["<1>", "<2>", "<3>"]},
+    "control and user-defined symbols": {"control_symbols": ["<c>"], "user_defined_symbols": ["<2de>", "<2fr>"]},
+    "other names": {"unk_piece": "<?>", "bos_piece": "<pad>", "eos_piece": "[E]", "pad_id": 3, "pad_piece": "<s>"},
+    "bytes": {"byte_fallback": True, "vocab_size": 300},
+    "bytes and padding": {"byte_fallback": True, "vocab_size": 300, "pad_id": 3},
+}
+STRANGE = ["hund 猫 katze", "猫", "<c> <2de>hund<2fr>", " ".join(SPECIALS), "<?> [E] ⁇ <0x41> \0\x7f\u2028 \U0010ffff"]
+
+
+def foreign_model(model_type: str, **changed: Any) -> bytes:
+    """A model trained by SentencePiece itself, without nmtkit's choices."""
+    settings = {"vocab_size": 45, "hard_vocab_limit": False, "model_type": model_type, "minloglevel": 2}
+    content = io.BytesIO()
+    SentencePieceTrainer.train(sentence_iterator=iter(TEXT), model_writer=content, **(settings | changed))
+    return content.getvalue()
+
+
+def with_kind(model: bytes, kind: Kind, pieces: set[int]) -> bytes:
+    """The model with another kind for some of its pieces; in a protocol buffer the last value of a field counts."""
+
+    def varint(number: int) -> bytes:
+        return bytes([number]) if number < 0x80 else bytes([number & 0x7F | 0x80]) + varint(number >> 7)
+
+    content, piece = b"", 0
+    for number, value in _fields(model):
+        if number == 1:
+            value += bytes([3 << 3, kind]) * (piece in pieces)
+            piece += 1
+        content += varint(number << 3 | 2) + varint(len(value)) + value
+    return content
+
+
+def check_ids(model: bytes) -> None:
+    """Hold each id against the piece that SentencePiece gives for it."""
+    tokenizer, reference = SentencePieceTokenizer(model), SentencePieceProcessor(model_proto=model)
+    random_lines = ["".join(random.Random(seed).choices("dehuns 猫ß<>/2c▁\t", k=30)) for seed in range(50)]
+    for line in [*TEXT[:50], *STRANGE, *random_lines, *(reference.id_to_piece(i) for i in range(len(reference)))]:
+        raw = reference.encode(line)
+        (ids,) = tokenizer.encode([line])
+        assert not {PAD, BOS, EOS} & set(ids)
+        pieces = [None if reference.is_unknown(i) else reference.id_to_piece(i) for i in raw]
+        assert [None if i == UNK else tokenizer.vocab.pieces[i] for i in ids] == pieces
+        assert tokenizer.decode(ids) == reference.decode(raw).replace("\n", " ").replace("\r", " ")
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+@pytest.mark.parametrize("order", ID_ORDERS)
+def test_an_unknown_piece_is_unk_however_a_model_numbers_its_pieces(order: str, model_type: str) -> None:
+    check_ids(foreign_model(model_type, **ID_ORDERS[order]))
+
+
+@pytest.mark.parametrize("kind", [Kind.UNUSED, Kind.CONTROL])
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_pieces_that_text_cannot_have_are_never_encoded(model_type: str, kind: Kind) -> None:
+    check_ids(with_kind(foreign_model(model_type, pad_id=3), kind, set(range(4, 45, 3))))
+
+
+@pytest.mark.parametrize("name", ["<pad>", "<s>", "</s>", "<unk>"])
+def test_a_model_with_text_pieces_named_like_special_ids_is_refused(name: str) -> None:
+    model = foreign_model("bpe", user_defined_symbols=[name], unk_piece="<?>")
+    with pytest.raises(UserError, match=rf"its piece '{name}' stands for text, nmtkit needs the name for a special id"):
+        SentencePieceTokenizer(model)
+
+
+def test_a_piece_with_a_line_feed_is_refused() -> None:
+    with pytest.raises(UserError, match=r"piece '\\n' has a line feed, which a vocabulary file cannot hold"):
+        Vocabulary([*SPECIALS, "a", "\n"])
+
+
 def test_a_tokenizer_can_be_sent_to_another_process(tokenizer: Tokenizer) -> None:
     assert pickle.loads(pickle.dumps(tokenizer)).encode(TEXT) == tokenizer.encode(TEXT)
 
@@ -126,6 +206,12 @@ def test_a_tokenizer_is_remade_from_its_parts(tokenizer: Tokenizer) -> None:
     assert again.encode(TEXT) == tokenizer.encode(TEXT)
     space = make_tokenizer(SPACE, tokenizer.vocab, b"")
     assert (space.kind, space.vocab) == (SPACE, tokenizer.vocab)
+
+
+@pytest.mark.parametrize("kind", ["", "Space", "sentencepiece2", "bpe"])
+def test_an_unknown_tokenizer_is_refused_by_name(tokenizer: Tokenizer, kind: str) -> None:
+    with pytest.raises(UserError, match=rf"unknown tokenizer '{kind}', only sentencepiece, space are known"):
+        make_tokenizer(kind, tokenizer.vocab, tokenizer.model)
 
 
 def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tokenizer: Tokenizer) -> None:

@@ -36,6 +36,7 @@ def test_a_vocabulary_survives_its_file() -> None:
         (b"<pad>\n<s>\n<unk>\n</s>\n", "must begin with"),
         (b"<pad>\n<unk>\n<s>\n</s>\na\na\n", "lists 'a' twice"),
         (b"<pad>\n<unk>\n<s>\n</s>\n\xff\n", "not UTF-8"),
+        (b"<pad>\n<unk>\n<s>\n</s>\na\nb", "its last line has no line feed"),
     ],
 )
 def test_a_file_that_is_no_vocabulary_is_refused(content: bytes, message: str) -> None:
