@@ -20,20 +20,20 @@ from unittest import mock
 import click
 import numpy as np
 
-from nmtkit.data import corpus
+from nmtkit.data import corpus, description
 from nmtkit.data.batching import PART, START, Batcher, Place
-from nmtkit.data.binary import HEADER, MAGIC, OFFSET, VERSION, index_path, token_path
+from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.lines import LINE, dropped_path
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.training.loader import Loader
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.vocab import EOS, SPECIALS, Vocabulary
 
 BLOCK = 1 << 20
 LONGEST = 250
 
 
 def make_dataset(folder: Path, pairs: int) -> None:
-    """A dataset of sentences of about 25 tokens that are nothing but padding; one line in twenty was left out."""
+    """A dataset of sentences of about 25 tokens, all of one word; one line in twenty was left out."""
     random = np.random.default_rng(1)
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "a"]))
     corpus.write_tokenizer(folder, tokenizer, None)
@@ -41,26 +41,20 @@ def make_dataset(folder: Path, pairs: int) -> None:
     dropped = np.arange(0, pairs, 20, dtype=LINE)
     dropped.tofile(dropped_path(folder, "train"))
     texts = [("text", pairs + len(dropped))]
-    row = corpus.SplitRow("train", pairs, tokens, {"en": 0, "de": 0}, {"empty": len(dropped)}, texts)
-    with mock.patch.object(corpus, "sha256", return_value=""):  # of a large dataset they are read on request only
-        corpus.write_description(folder, ("en", "de"), tokenizer, tokenizer, [row])
+    row = description.SplitRow("train", pairs, tokens, {"en": 0, "de": 0}, {"empty": len(dropped)}, texts)
+    with mock.patch.object(description, "sha256", return_value=""):  # of a large dataset they are read on request only
+        description.write_description(folder, ("en", "de"), tokenizer, tokenizer, [row])
 
 
 def write_side(folder: Path, language: str, pairs: int, random: np.random.Generator) -> int:
     """The files of one side; returns its tokens."""
-    stem, end = corpus.split_stem(folder, "train", language), 0
-    with index_path(stem).open("wb") as file:
-        file.write(HEADER.pack(MAGIC, VERSION, 2, pairs, 0))
-        file.write(bytes(OFFSET.itemsize))
+    with TokenFileWriter(description.split_stem(folder, "train", language), len(SPECIALS) + 1) as writer:
         for begin in range(0, pairs, BLOCK):
-            lengths = np.clip(random.gamma(3, 8, min(BLOCK, pairs - begin)), 2, LONGEST).astype(np.int64)
-            (end + lengths.cumsum()).astype(OFFSET).tofile(file)
-            end += int(lengths.sum())
-        file.seek(0)
-        file.write(HEADER.pack(MAGIC, VERSION, 2, pairs, end))
-    with token_path(stem).open("wb") as file:
-        file.truncate(2 * end)
-    return end
+            lengths = np.clip(random.gamma(3, 8, min(BLOCK, pairs - begin)), 2, LONGEST).astype(np.int32)
+            tokens = np.full(lengths.sum(), len(SPECIALS), np.uint16)
+            tokens[np.cumsum(lengths) - 1] = EOS
+            writer.write(tokens, lengths)
+    return writer.tokens
 
 
 def forget(folder: Path) -> None:

@@ -22,6 +22,11 @@ _BEGINNINGS = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
 BLOCK_BYTES = 1 << 18  # a worker's portion: small beside its memory, large beside the cost of passing it on
 
 
+def is_language(name: object) -> bool:
+    """Whether it can be the name of a language: the ending of a file's name."""
+    return isinstance(name, str) and name != "" and "/" not in name and name.isprintable()
+
+
 def find_side(prefix: str, language: str) -> Path:
     """The file of one side of a corpus: `prefix.language`, plain or with .gz, .xz or .bz2 behind it."""
     plain = Path(f"{prefix}.{language}")

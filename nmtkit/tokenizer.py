@@ -117,13 +117,18 @@ def count_marked(lines: Iterable[str]) -> int:
     return sum("@@ " in line or "▁" in line for line in lines)
 
 
+def check_kind(kind: object) -> None:
+    """Raise UserError, with its name, for a tokenizer that this version does not know."""
+    if kind not in KINDS:
+        raise UserError(f"unknown tokenizer {kind!r}, only {', '.join(KINDS)} are known")
+
+
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
     """The tokenizer that was saved as these three parts, in a dataset or in a checkpoint.
 
     Raises UserError for an unknown kind, and for a SentencePiece model that does not fit the vocabulary.
     """
-    if kind not in KINDS:
-        raise UserError(f"unknown tokenizer {kind!r}, only {', '.join(KINDS)} are known")
+    check_kind(kind)
     if kind == SPACE:
         return SpaceTokenizer(vocab)
     tokenizer = SentencePieceTokenizer(model)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from nmtkit.data.batch import Batch, collate, pad
-from nmtkit.data.binary import TokenFile, TokenFileWriter, token_type
+from nmtkit.data.binary import TokenFile, TokenFileWriter
 from nmtkit.data.corpus import Split
 from nmtkit.data.lines import LineNumbers
 from nmtkit.vocab import BOS, EOS, PAD
@@ -14,10 +14,10 @@ from nmtkit.vocab import BOS, EOS, PAD
 
 def make_split(folder: Path, source: list[list[int]], target: list[list[int]]) -> Split:
     for name, side in (("s", source), ("t", target)):
-        with TokenFileWriter(folder / name, token_type(100)) as file:
+        with TokenFileWriter(folder / name, 100) as file:
             file.write(np.concatenate(side).astype(np.uint16), np.array([len(ids) for ids in side], np.int32))
     lines = LineNumbers(len(source), [("text", len(source))], folder / "none")
-    return Split("train", TokenFile(folder / "s"), TokenFile(folder / "t"), lines)
+    return Split("train", TokenFile(folder / "s", 100), TokenFile(folder / "t", 100), lines)
 
 
 def test_a_batch_holds_its_pairs_padded_and_the_target_shifted(tmp_path: Path) -> None:

@@ -1,30 +1,37 @@
 """The token file and its index."""
 
+import itertools
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nmtkit.data.binary import HEADER, TokenFile, TokenFileWriter, token_type
+from nmtkit.data.binary import HEADER, OFFSET, TokenFile, TokenFileWriter, token_type
 from nmtkit.errors import UserError
+from nmtkit.vocab import BOS, EOS, PAD, UNK
 
 SENTENCES = [[5, 3], [3], [7, 8, 9, 3], [6, 65_535, 3]]
+VOCABULARY = 65_536
 
 
-def write(stem: Path, blocks: list[list[list[int]]], vocabulary_size: int = 1000) -> None:
-    dtype = token_type(vocabulary_size)
-    with TokenFileWriter(stem, dtype) as writer:
+def write(stem: Path, blocks: list[list[list[int]]], vocabulary_size: int = VOCABULARY) -> None:
+    with TokenFileWriter(stem, vocabulary_size) as writer:
         for block in blocks:
-            tokens = np.array([number for sentence in block for number in sentence], dtype)
+            tokens = np.array([number for sentence in block for number in sentence], token_type(vocabulary_size))
             writer.write(tokens, np.array([len(sentence) for sentence in block], np.int32))
 
 
-@pytest.mark.parametrize("vocabulary_size", [1000, 65_536, 65_537])
+def opened(stem: Path, vocabulary_size: int = VOCABULARY) -> TokenFile:
+    return TokenFile(stem, vocabulary_size)
+
+
+@pytest.mark.parametrize("vocabulary_size", [65_536, 65_537])
 @pytest.mark.parametrize("cut", [0, 1, 4])
 def test_sentences_come_back_however_they_were_written(tmp_path: Path, vocabulary_size: int, cut: int) -> None:
     write(tmp_path / "a", [SENTENCES[:cut], SENTENCES[cut:]], vocabulary_size)
-    file = TokenFile(tmp_path / "a")
+    file = opened(tmp_path / "a", vocabulary_size)
     assert [file[number].tolist() for number in range(len(file))] == SENTENCES
     assert file.lengths[:].tolist() == [2, 1, 4, 3]
     assert file.lengths[:].dtype == np.int32
@@ -33,7 +40,7 @@ def test_sentences_come_back_however_they_were_written(tmp_path: Path, vocabular
 
 def test_sentences_are_looked_up_together_as_one_by_one(tmp_path: Path) -> None:
     write(tmp_path / "a", [SENTENCES])
-    file = TokenFile(tmp_path / "a")
+    file = opened(tmp_path / "a")
     for chosen in ([2, 0, 3, 3], [1], []):
         tokens, lengths = file.gather(np.array(chosen, np.int64))
         assert tokens.tolist() == [token for number in chosen for token in SENTENCES[number]]
@@ -55,22 +62,22 @@ def test_a_token_takes_the_fewest_bytes_that_hold_the_vocabulary() -> None:
 
 def test_no_sentences_are_a_file_too(tmp_path: Path) -> None:
     write(tmp_path / "a", [])
-    file = TokenFile(tmp_path / "a")
+    file = opened(tmp_path / "a")
     assert (len(file), file.tokens, file.lengths[:].tolist()) == (0, 0, [])
 
 
 def test_there_is_no_sentence_beyond_the_last(tmp_path: Path) -> None:
     write(tmp_path / "a", [SENTENCES])
     with pytest.raises(IndexError, match="sentence 4 of 4"):
-        TokenFile(tmp_path / "a")[4]
+        opened(tmp_path / "a")[4]
 
 
 def test_writing_that_fails_leaves_no_readable_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), TokenFileWriter(tmp_path / "a", token_type(10)) as writer:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), TokenFileWriter(tmp_path / "a", 10) as writer:  # noqa: PT012
         writer.write(np.array([4, 3], np.uint16), np.array([2], np.int32))
         raise KeyboardInterrupt
     with pytest.raises(UserError, match=r"a\.idx: \d+ bytes do not fit 0 sentences"):
-        TokenFile(tmp_path / "a")
+        opened(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, start: int
         file.seek(start)
         file.write(content)
     with pytest.raises(UserError, match=rf"{message}.*; run nmt-preprocess again"):
-        TokenFile(tmp_path / "a")
+        opened(tmp_path / "a")
 
 
 @pytest.mark.parametrize("size", [0, 10, HEADER.size, 71])
@@ -100,7 +107,7 @@ def test_a_short_index_is_refused(tmp_path: Path, size: int) -> None:
     content = (tmp_path / "a.idx").read_bytes()
     (tmp_path / "a.idx").write_bytes(content[:size])
     with pytest.raises(UserError, match=r"a\.idx: .*; run nmt-preprocess again"):
-        TokenFile(tmp_path / "a")
+        opened(tmp_path / "a")
 
 
 def test_lengths_of_damaged_offsets_are_refused(tmp_path: Path) -> None:
@@ -109,7 +116,94 @@ def test_lengths_of_damaged_offsets_are_refused(tmp_path: Path) -> None:
         file.seek(HEADER.size + 8)
         file.write(struct.pack("<Q", 9))
     with pytest.raises(UserError, match="the offsets are damaged"):
-        TokenFile(tmp_path / "a").lengths[:]
+        opened(tmp_path / "a").lengths[:]
+
+
+def forge_offsets(stem: Path, forged: dict[int, int]) -> None:
+    """Overwrite entries of an index with values, modulo 2^64."""
+    with stem.with_suffix(".idx").open("r+b") as file:
+        for number, value in forged.items():
+            file.seek(HEADER.size + number * OFFSET.itemsize)
+            file.write(struct.pack("<Q", value % 2**64))
+
+
+@pytest.mark.parametrize(
+    ("forged", "sentence"),
+    [
+        ({1: 9}, 1),  # decreasing
+        ({1: -1}, 0),
+        ({1: -1}, 1),
+        ({2: 10**12}, 1),
+        ({2: 10**12, 3: 10**12 + 3}, 2),  # beyond the file, of a sensible length
+        ({2: 2**63 - 1, 3: -(2**63)}, 2),  # the difference wraps around to 1
+        ({1: -(2**63), 2: -(2**63) + 1}, 1),
+        ({1: 2**32, 2: 2**32 + 1}, 1),
+        ({2: 2}, 1),  # no token
+    ],
+)
+def test_forged_offsets_are_refused_by_every_way_in(tmp_path: Path, forged: dict[int, int], sentence: int) -> None:
+    write(tmp_path / "a", [SENTENCES])
+    forge_offsets(tmp_path / "a", forged)
+    file = opened(tmp_path / "a")
+    ways: list[Callable[[], object]] = [
+        lambda: file[sentence],
+        lambda: file.gather(np.array([sentence])),
+        lambda: file.lengths[np.array([sentence])],
+        lambda: file.lengths[sentence : sentence + 1],
+    ]
+    for way in ways:
+        with pytest.raises(UserError, match=r"a\.idx: the offsets are damaged; run nmt-preprocess again"):
+            way()
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([5, 3, 3], "sentence 1 has </s> inside"),
+        ([5, 0, 3], "sentence 1 has <pad> inside"),
+        ([0, 0, 0], "sentence 1 has <pad> inside"),
+        ([5, 2, 3], "sentence 1 has <s> inside"),
+        ([5, 6, 7], "sentence 1 does not end with </s>"),
+        ([5, 6, 1], "sentence 1 does not end with </s>"),
+        ([5, 10, 3], "sentence 1 has the id 10, the vocabulary has 10 entries"),
+        ([5, 65_535, 3], "sentence 1 has the id 65535, the vocabulary has 10 entries"),
+    ],
+)
+def test_what_cannot_be_a_sentence_is_refused_by_writer_and_reader(
+    tmp_path: Path, ids: list[int], message: str
+) -> None:
+    sentences = [[4, 3], ids, [1, 1, 9, 3]]
+    with pytest.raises(ValueError, match=message):
+        write(tmp_path / "refused", [sentences], 10)
+    write(tmp_path / "a", [[[4, 3], [5, 6, 3], [1, 1, 9, 3]]], 10)
+    with (tmp_path / "a.bin").open("r+b") as file:
+        file.seek(4)
+        file.write(struct.pack("<3H", *ids))
+    reader = opened(tmp_path / "a", 10)
+    assert reader[0].tolist() == [4, 3]
+    assert reader.gather(np.array([2, 0, 2]))[0].tolist() == [1, 1, 9, 3, 4, 3, 1, 1, 9, 3]
+    for way in (lambda: reader[1], lambda: reader.gather(np.array([0, 2, 1, 0]))):
+        with pytest.raises(UserError, match=rf"a\.bin: {message}; run nmt-preprocess again"):
+            way()
+
+
+def test_every_small_sentence_is_told_right_from_wrong(tmp_path: Path) -> None:
+    write(tmp_path / "a", [[[4, 4, 3]]], 6)
+    reader = opened(tmp_path / "a", 6)
+    for ids in itertools.product(range(7), repeat=3):
+        (tmp_path / "a.bin").write_bytes(struct.pack("<3H", *ids))  # the same inode, which the reader has mapped
+        if ids[2] == EOS and not {PAD, BOS, EOS, 6} & set(ids[:2]):
+            assert reader[0].tolist() == list(ids)
+        else:
+            with pytest.raises(UserError, match=r"a\.bin: sentence 0 "):
+                reader[0]
+    assert UNK not in {PAD, BOS, EOS}
+
+
+def test_a_writer_refuses_lengths_that_do_not_fit_the_tokens(tmp_path: Path) -> None:
+    for lengths in ([2], [2, 2], [4, -1], [0, 3]):
+        with TokenFileWriter(tmp_path / "a", 10) as writer, pytest.raises(ValueError, match="lengths do not fit"):
+            writer.write(np.array([3, 4, 3], np.uint16), np.array(lengths, np.int32))
 
 
 @pytest.mark.parametrize("name", ["a.bin", "a.idx"])
@@ -117,4 +211,4 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     write(tmp_path / "a", [SENTENCES])
     (tmp_path / name).unlink()
     with pytest.raises(UserError, match=rf"cannot read .*{name}: No such file"):
-        TokenFile(tmp_path / "a")
+        opened(tmp_path / "a")

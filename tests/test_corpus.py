@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from nmtkit.data import corpus
 from nmtkit.data.corpus import Dataset
+from nmtkit.data.description import may_replace
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.pipeline import preprocess
@@ -116,7 +119,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
     change(description)
     del description["sha256"]
     text = json.dumps(description, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    description["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    description["sha256"] = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
     path.write_text(json.dumps(description))
 
 
@@ -133,22 +136,122 @@ def test_an_incomplete_description_is_refused(dataset: Path, key: str) -> None:
         Dataset.open(dataset)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "something else"}', "{", "\x00"])
+@pytest.mark.parametrize("tokenizer", ["Space", "bpe", "", None, 3, ["space"]])
+def test_an_unknown_tokenizer_is_refused_by_name(dataset: Path, tokenizer: object) -> None:
+    rewrite(dataset, lambda description: description.update(tokenizer=tokenizer))
+    expected = re.escape(f"dataset.json: unknown tokenizer {tokenizer!r}, only sentencepiece, space are known")
+    with pytest.raises(UserError, match=expected):
+        Dataset.open(dataset)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../outside", "/etc/passwd", ".", "..", "", "sub/vocab.en.txt", "notes.txt", "train.fr.bin", "valid.en.bin"],
+)
+def test_only_the_files_of_a_dataset_may_be_listed(dataset: Path, name: str) -> None:
+    (dataset.parent / "outside").write_bytes(b"abc")
+    facts = {"bytes": 3, "sha256": hashlib.sha256(b"abc").hexdigest()}
+    rewrite(dataset, lambda description: description["files"].update({name: facts}))
+    with pytest.raises(UserError, match=re.escape(f"dataset.json: {name!r} is not a file of this dataset")):
+        Dataset.open(dataset)
+
+
+def test_every_file_of_a_dataset_must_be_listed(dataset: Path) -> None:
+    names = [name for name in file_names(dataset) if name not in ("dataset.json", "train.dropped")]
+    original = (dataset / "dataset.json").read_bytes()
+    for name in names:
+        rewrite(dataset, lambda description, name=name: description["files"].pop(name))  # type: ignore[misc]
+        with pytest.raises(
+            UserError, match=rf"dataset\.json: lists no file {re.escape(name)}; run nmt-preprocess again"
+        ):
+            Dataset.open(dataset)
+        (dataset / "dataset.json").write_bytes(original)
+
+
+def set_in(description: Any, keys: tuple[Any, ...], value: object) -> None:
+    for key in keys[:-1]:
+        description = description[key]
+    description[keys[-1]] = value
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("source_language",), "../en"),
+        (("source_language",), ""),
+        (("target_language",), ["de"]),
+        (("target_language",), "en"),
+        (("joined",), "no"),
+        (("vocabulary", "en"), 7),
+        (("splits", 0, "name"), "../train"),
+        (("splits", 0, "name"), "other"),
+        (("splits", 0, "name"), 1),
+        (("splits", 0, "sentences"), "2"),
+        (("splits", 0, "sentences"), -2),
+        (("splits", 0, "sentences"), 2.0),
+        (("splits", 0, "sentences"), True),
+        (("splits", 0, "tokens"), [5, 6]),
+        (("splits", 0, "tokens", "en"), None),
+        (("splits", 0, "unknown", "en"), 10**400),
+        (("splits", 0, "dropped"), {"empty": "one"}),
+        (("splits", 0, "corpora"), [["text"]]),
+        (("splits", 0, "corpora"), [["text", "3"]]),
+        (("splits", 0, "corpora"), [[5, 3]]),
+        (("splits", 0), ["train"]),
+        (("splits",), {}),
+        (("splits",), []),
+        (("splits",), None),
+        (("files", "train.en.bin", "bytes"), -1),
+        (("files", "train.en.bin", "bytes"), 10.0),
+        (("files", "train.en.bin", "sha256"), None),
+        (("files", "train.en.bin"), 10),
+        (("files",), ["train.en.bin"]),
+        (("writer",), "\ud800"),
+    ],
+)
+def test_values_that_preprocessing_does_not_write_are_refused(
+    dataset: Path, keys: tuple[Any, ...], value: object
+) -> None:
+    rewrite(dataset, lambda description: set_in(description, keys, value))
+    with pytest.raises(UserError, match=r"dataset\.json: .*; run nmt-preprocess again"):
+        Dataset.open(dataset)
+
+
+@pytest.mark.parametrize(("key", "wrong"), [("sentences", 3), ("tokens", {"en": 6, "de": 6})])
+def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path, key: str, wrong: object) -> None:
+    rewrite(dataset, lambda description: description["splits"][0].update({key: wrong}))
+    with pytest.raises(UserError, match=rf"dataset\.json: the {key} of split train differ from those stored"):
+        Dataset.open(dataset).split("train")
+
+
+@pytest.mark.parametrize("content", [b"", bytes(7), bytes(9)])
+def test_a_file_of_dropped_lines_of_no_whole_numbers_is_refused(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(corpus, "ALWAYS_VERIFIED", 0)
+    (dataset / "train.dropped").write_bytes(content)
+    rewrite(dataset, lambda description: description["files"]["train.dropped"].update(bytes=len(content)))
+    with pytest.raises(UserError, match=r"train\.dropped: .*; run nmt-preprocess again"):
+        Dataset.open(dataset).split("train")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "something else"}', "{", "\x00", "[" * 100_000])
 def test_a_file_that_is_no_description_is_refused(dataset: Path, content: str) -> None:
     (dataset / "dataset.json").write_text(content)
     with pytest.raises(UserError, match=r"dataset\.json: .*run nmt-preprocess again"):
         Dataset.open(dataset)
 
 
+def test_a_description_that_is_a_pipe_is_refused_and_not_waited_for(dataset: Path) -> None:
+    (dataset / "dataset.json").unlink()
+    os.mkfifo(dataset / "dataset.json")
+    with pytest.raises(UserError, match=r"dataset\.json: not a file: not a dataset; make one with nmt-preprocess"):
+        Dataset.open(dataset)
+
+
 def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"dataset\.json: No such file or directory: not a dataset"):
         Dataset.open(tmp_path)
-
-
-def test_rows_that_do_not_fit_the_files_are_refused(dataset: Path) -> None:
-    rewrite(dataset, lambda description: description["splits"][0].update(sentences=3))
-    with pytest.raises(UserError, match="the sentences of split train differ"):
-        Dataset.open(dataset).split("train")
 
 
 def test_pairs_too_long_for_an_option_are_counted_and_named(
@@ -168,7 +271,7 @@ def test_pairs_too_long_for_an_option_are_counted_and_named(
 
 
 def test_only_a_dataset_may_be_replaced(dataset: Path, tmp_path: Path) -> None:
-    assert corpus.may_replace(dataset)
+    assert may_replace(dataset)
     (dataset / "checkpoint_last.pt").touch()
-    assert not corpus.may_replace(dataset)
-    assert not corpus.may_replace(tmp_path)
+    assert not may_replace(dataset)
+    assert not may_replace(tmp_path)

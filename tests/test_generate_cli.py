@@ -23,7 +23,8 @@ from patience import PATIENCE
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.data.binary import TokenFileWriter
-from nmtkit.data.corpus import SplitRow, split_stem, write_description, write_tokenizer
+from nmtkit.data.corpus import write_tokenizer
+from nmtkit.data.description import SplitRow, split_stem, write_description
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translator import Translator
 from nmtkit.tokenizer import SpaceTokenizer
@@ -53,7 +54,7 @@ def write_dataset(folder: Path, checkpoint: Checkpoint) -> Path:
     counts = {}
     for language, texts in zip(languages, zip(*PAIRS, strict=True), strict=True):
         sentences = [[*ids, EOS] for ids in checkpoint.source.encode(texts)]
-        with TokenFileWriter(split_stem(folder, "test", language), np.dtype("<u2")) as writer:
+        with TokenFileWriter(split_stem(folder, "test", language), len(checkpoint.source.vocab)) as writer:
             tokens = np.array([token for ids in sentences for token in ids], dtype="<u2")
             writer.write(tokens, np.array([len(ids) for ids in sentences], dtype=np.int32))
         counts[language] = len(tokens)

@@ -101,7 +101,7 @@ STRANGE = ["hund 猫 katze", "猫", "<c> <2de>hund<2fr>", " ".join(SPECIALS), "<
 
 def foreign_model(model_type: str, **changed: Any) -> bytes:
     """A model trained by SentencePiece itself, without nmtkit's choices."""
-    settings = {"vocab_size": 45, "hard_vocab_limit": False, "model_type": model_type, "minloglevel": 2}
+    settings: dict[str, Any] = {"vocab_size": 45, "hard_vocab_limit": False, "model_type": model_type, "minloglevel": 2}
     content = io.BytesIO()
     SentencePieceTrainer.train(sentence_iterator=iter(TEXT), model_writer=content, **(settings | changed))
     return content.getvalue()

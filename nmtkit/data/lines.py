@@ -30,7 +30,10 @@ class LineNumbers:
 
     def __init__(self, pairs: int, corpora: Sequence[tuple[str, int]], dropped: Path) -> None:
         self._corpora = corpora
-        self._dropped = np.memmap(dropped, LINE, "r") if dropped.exists() else np.empty(0, LINE)
+        size = dropped.stat().st_size if dropped.exists() else 0
+        if size % LINE.itemsize:
+            raise UserError(f"{dropped}: {size} bytes are not whole numbers; {REMEDY}")
+        self._dropped = np.memmap(dropped, LINE, "r") if size else np.empty(0, LINE)
         lines = sum(lines for _, lines in corpora)
         if pairs + len(self._dropped) != lines:
             raise UserError(f"{dropped}: does not fit {pairs} sentence pairs of {lines} lines; {REMEDY}")

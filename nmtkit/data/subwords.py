@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.binary import Indices
+from nmtkit.data.binary import Indices, TokenFile
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.errors import UserError
 from nmtkit.spm_model import Kind, ModelType, Piece, read_model
@@ -56,13 +56,19 @@ class SubwordSampling:
         """Source and target of several pairs: the tokens, one sentence after the other, and the length of each."""
         source: list[list[int]] = []
         target: list[list[int]] = []
-        for pair in pairs.tolist():
+        stored_sides = [_without_eos(file, pairs) for file, _ in self._sides]
+        for number, pair in enumerate(pairs.tolist()):
             draw = Random((self._seed << 32 | epoch) << 64 | pair).random
-            for drawn, (file, resegment) in zip((source, target), self._sides, strict=True):
-                *stored, _ = file[pair].tolist()
+            for drawn, sentences, (_, resegment) in zip((source, target), stored_sides, self._sides, strict=True):
+                stored = sentences[number]
                 ids = resegment(stored, draw)
                 drawn.append([*(ids if len(ids) < self._longest else stored), EOS])
         return _concatenate(source), _concatenate(target)
+
+
+def _without_eos(file: TokenFile, sentences: Indices) -> list[list[int]]:
+    tokens, lengths = file.gather(sentences)
+    return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths)[:-1])]
 
 
 def _concatenate(sentences: list[list[int]]) -> Sentences:

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.data.corpus import model_name, vocabulary_name, write_tokenizer
+from nmtkit.data.corpus import write_tokenizer
+from nmtkit.data.description import model_name, vocabulary_name
 from nmtkit.errors import UserError
 from nmtkit.staging import staged_folder
 from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer

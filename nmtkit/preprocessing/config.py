@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
-from nmtkit.tokenizer import SENTENCEPIECE, SPACE
+from nmtkit.text import is_language
+from nmtkit.tokenizer import KINDS, SENTENCEPIECE, SPACE
 
 PIECES = 32_000
 
@@ -41,7 +42,7 @@ class FilesConfig(Config):
         for name, language in (("--source-lang", self.source_lang), ("--target-lang", self.target_lang)):
             if not language:
                 raise UserError(f"{name} is missing")
-            if "/" in language or not language.isprintable():
+            if not is_language(language):
                 raise UserError(f"{name} {language!r}: a language is the ending of a file's name")
         if self.source_lang == self.target_lang:
             raise UserError(f"--source-lang and --target-lang are both {self.source_lang}")
@@ -68,7 +69,7 @@ class VocabularyConfig(Config):
 
     tokenizer: str = option(
         SENTENCEPIECE,
-        choices=(SENTENCEPIECE, SPACE),
+        choices=KINDS,
         help="sentencepiece: raw text is split into subwords; space: the text is segmented already.",
     )
     vocab_size: int | None = option(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.binary import TokenFileWriter, Tokens, token_type
-from nmtkit.data.corpus import SplitRow, split_stem
+from nmtkit.data.description import SplitRow, split_stem
 from nmtkit.data.lines import LINE, dropped_path
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
@@ -108,10 +108,10 @@ def encode_split(
 ) -> SplitRow:
     """Encode a split of `pairs` sentence pairs, write its files into `folder`, and say what became of it."""
     dropped, unknown, lines = Counter[str](), [0, 0], [0] * len(corpora)
-    source_type, target_type = (token_type(len(side.vocab)) for side in (encoder.source, encoder.target))
+    source_size, target_size = (len(side.vocab) for side in (encoder.source, encoder.target))
     with (
-        TokenFileWriter(split_stem(folder, name, languages[0]), source_type) as source_file,
-        TokenFileWriter(split_stem(folder, name, languages[1]), target_type) as target_file,
+        TokenFileWriter(split_stem(folder, name, languages[0]), source_size) as source_file,
+        TokenFileWriter(split_stem(folder, name, languages[1]), target_size) as target_file,
         dropped_path(folder, name).open("wb") as dropped_lines,
         Progress(f"encoding {name}", total=pairs, unit="pairs") as progress,
     ):

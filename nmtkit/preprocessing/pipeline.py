@@ -6,14 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.corpus import (
-    Dataset,
-    SplitRow,
-    is_dataset_file,
-    may_replace,
-    write_description,
-    write_tokenizer,
-)
+from nmtkit.data.corpus import Dataset, write_tokenizer
+from nmtkit.data.description import SplitRow, is_dataset_file, may_replace, write_description
 from nmtkit.errors import UserError
 from nmtkit.log import logger, report
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
