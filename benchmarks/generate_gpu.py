@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.batch import pad
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.search import Hypothesis, SearchModel, search
+from nmtkit.decoding.search import SearchModel, search
 from nmtkit.model.attention import attend_together
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.precision import resolve_device, resolve_precision
@@ -133,9 +133,9 @@ class StaticDecoder:
         self.pool = torch.cuda.graph_pool_handle() if graphs else None  # all graphs share it: one runs at a time
         self._states: dict[torch.Size, StaticState] = {}  # by the shape of the source
 
-    def encode(self, src: Tensor) -> Memory:
+    def encode(self, src: Tensor, lengths: Tensor) -> Memory:
         """As `Transformer.encode`; widths are whole blocks, so that shapes come again."""
-        return self.model.encode(F.pad(src, (0, -src.size(1) % BLOCK), value=PAD))
+        return self.model.encode(F.pad(src, (0, -src.size(1) % BLOCK), value=PAD), lengths)
 
     def start(self, memory: Memory) -> StaticState:
         """As `Transformer.start`."""
@@ -245,7 +245,8 @@ def main(
         batches = random_batches(batch, length, vocabulary, count=2)
         config = SearchConfig(beam=beam, max_len_a=0.0, max_len_b=length, min_len=length)
     model = model.to(on, resolve_precision(precision, on)).eval()
-    sources = [pad(rows).to(on) for rows in batches]
+    padded = [pad(rows) for rows in batches]
+    sources = [(src.to(on), lengths.to(on)) for src, lengths in padded]
     ways: dict[str, SearchModel] = {"plain": model, "static": StaticDecoder(model, beam, graphs=False)}
     if on.type == "cuda":
         ways["graph"] = StaticDecoder(model, beam, graphs=True)
@@ -253,7 +254,7 @@ def main(
 
     def run(name: str) -> float:
         start = time.perf_counter()
-        found: list[list[Hypothesis]] = [nbest for src in sources for nbest in search(ways[name], src, config)]
+        found = [nbest for src, lengths in sources for nbest in search(ways[name], src, lengths, config)]
         seconds = time.perf_counter() - start  # the search ends with its words on the host
         outputs[name] = [nbest[0].ids for nbest in found]
         return seconds

@@ -7,7 +7,8 @@ class Model: ...
 class Search: ...
 
 def matrix(weight: int, bias: int, rows: int, columns: int, eight_bits: bool) -> Matrix:
-    """W (N, K) and b (N), or 0 for none, fp32: copied into the layout of products."""
+    """W (N, K) and b (N), or 0 for none, fp32: copied into the layout of products. MemoryError for more than 2^30 rows, 2^24
+    columns, or in eight bits 2^16 columns."""
 
 def multiply(matrix: Matrix, x: int, rows: int, y: int, threads: int) -> None:
     """x·Wᵀ + b for x (n, K) into y (n, N), fp32."""
@@ -31,10 +32,10 @@ def model(
     decoder layer; the output's. All must outlive it."""
 
 def encode(
-    model: Model, source: int, sentences: int, width: int, pad: int, positions: int, threads: int
+    model: Model, source: int, lengths: int, sentences: int, width: int, positions: int, threads: int
 ) -> Search:
-    """A search for source (B, S), int64, `pad` at the ends of rows, with the encodings (S, D) of the positions. The model
-    must outlive it. It has a row for each sentence."""
+    """A search for source (B, S) and the lengths of its sentences (B,), int64, with the encodings (S, D) of the positions.
+    The model must outlive it. It has a row for each sentence. IndexError for a length that is not from 1 to S."""
 
 def reorder(search: Search, origins: int, rows: int) -> None:
     """Row i goes on from row origins[i], int64. IndexError where there is no such row."""
@@ -62,4 +63,4 @@ def log_softmax(x: int, rows: int, width: int, threads: int) -> None:
 
 def best(scores: int, rows: int, width: int, count: int, values: int, columns: int, threads: int) -> None:
     """The `count` highest, W at most, of each row of scores (n, W) into values (n, count), highest first, of equal ones
-    the first, with their columns, int64."""
+    the first, with their columns, int64. IndexError for a count beyond W."""

@@ -36,7 +36,7 @@ class PrefixModel:
     def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
         raise NotImplementedError
 
-    def encode(self, src: Tensor) -> list[int]:
+    def encode(self, src: Tensor, lengths: Tensor) -> list[int]:
         return list(range(src.size(0)))
 
     def start(self, memory: list[int]) -> PrefixState:
@@ -80,10 +80,15 @@ class RandomModel(PrefixModel):
         return self.known[key]
 
 
-def source(*lengths: int) -> Tensor:
-    """Sentences of the given numbers of tokens, EOS not counted."""
+def source(*lengths: int) -> tuple[Tensor, Tensor]:
+    """Sentences of the given numbers of tokens, EOS not counted, and their lengths with EOS."""
     rows = [[A] * length + [EOS] + [PAD] * (max(lengths) - length) for length in lengths]
-    return torch.tensor(rows)
+    return with_lengths(torch.tensor(rows))
+
+
+def with_lengths(src: Tensor) -> tuple[Tensor, Tensor]:
+    """Sentences (B, S) that end with PAD, and their lengths (B,)."""
+    return src, (src != PAD).sum(1)
 
 
 Allowed = Callable[[Prefix, int], bool]

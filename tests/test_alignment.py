@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Run
+from prefix_models import with_lengths
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
@@ -34,11 +35,14 @@ def test_attention_is_the_mean_over_the_heads_of_a_layer(
     models = [make_checkpoint(seed, decoder_layers=3).build_model() for seed in (1, 2)]
     rows = [[7, 8, 9, EOS], [5, EOS]]
     src = torch.tensor([row + [PAD] * (4 - len(row)) for row in rows])
-    found = search(Ensemble(models), src, SearchConfig(beam=2, nbest=2, max_len_b=3))
+    found = search(Ensemble(models), *with_lengths(src), SearchConfig(beam=2, nbest=2, max_len_b=3))
     for row, nbest in zip(rows, with_attention(models, rows, found, layer), strict=True):
         for hypothesis in nbest:
             tgt_in = torch.tensor([[BOS, *hypothesis.ids]])
-            own = [model.attention_weights(torch.tensor([row]), tgt_in).cross[number][0].mean(0) for model in models]
+            own = [
+                model.attention_weights(*with_lengths(torch.tensor([row])), tgt_in).cross[number][0].mean(0)
+                for model in models
+            ]
             assert hypothesis.attention is not None
             assert hypothesis.attention.shape == (len(hypothesis.ids) + 1, len(row))
             assert np.allclose(hypothesis.attention, torch.stack(own).mean(0), atol=1e-5)

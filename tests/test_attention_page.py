@@ -10,6 +10,7 @@ import pytest
 import torch
 from browser import Browser, programs
 from conftest import Run
+from prefix_models import with_lengths
 from torch.nn import functional as F
 
 from nmtkit import Request, Translator
@@ -74,7 +75,7 @@ def test_the_weights_of_all_heads_are_those_of_torch(norm: str, make_checkpoint:
     model = make_checkpoint(encoder_layers=2, decoder_layers=3, heads=4, norm=norm).build_model()
     row, target = [7, 30, 8, 9, EOS], [5, 40, 6]
     expected: dict[str, list[torch.Tensor]] = {"encoder": [], "decoder": [], "cross": []}
-    memory = model.encode(torch.tensor([row])).values[0]
+    memory = model.encode(*with_lengths(torch.tensor([row]))).values[0]
 
     def watch(kind: str, attention: Any) -> None:
         def compare(module: Any, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -89,7 +90,7 @@ def test_the_weights_of_all_heads_are_those_of_torch(norm: str, make_checkpoint:
         watch("encoder" if isinstance(layer, EncoderLayer) else "decoder", layer.self_attention)
         if isinstance(layer, DecoderLayer):
             watch("cross", layer.cross_attention)
-    model.decode(torch.tensor([[BOS, *target]]), model.encode(torch.tensor([row])))
+    model.decode(torch.tensor([[BOS, *target]]), model.encode(*with_lengths(torch.tensor([row]))))
     theirs = {kind: torch.stack(layers).numpy() for kind, layers in expected.items()}
     shapes = [(2, 4, 5, 5), (3, 4, 4, 4), (3, 4, 4, 5)]
     for weights, shape, found in zip(theirs.values(), shapes, all_heads(model, row, target), strict=True):

@@ -27,6 +27,9 @@ def test_a_batch_holds_its_pairs_padded_and_the_target_shifted(tmp_path: Path) -
     assert batch.tgt_out.tolist() == [[EOS, PAD, PAD, PAD], [8, EOS, PAD, PAD], [9, 10, 11, EOS]]
     assert batch.tgt_in.tolist() == [[BOS, PAD, PAD, PAD], [BOS, 8, PAD, PAD], [BOS, 9, 10, 11]]
     assert (batch.source_tokens, batch.target_tokens, batch.padded_tokens) == (6, 7, 9 + 12)
+    assert (batch.source_lengths.tolist(), batch.target_lengths.tolist()) == ([2, 3, 1], [1, 2, 4])
+    some = batch.rows(slice(1, 3))
+    assert (some.source_lengths.tolist(), some.target_lengths.tolist(), some.target_tokens) == ([3, 1], [2, 4], 6)
     assert {t.dtype for t in (batch.src, batch.tgt_in, batch.tgt_out)} == {torch.int64}
 
 
@@ -46,4 +49,6 @@ def test_moving_a_batch_keeps_all_of_it(tmp_path: Path) -> None:
 
 
 def test_padding_of_rows_that_are_alike_adds_nothing() -> None:
-    assert pad([[4, 5], [6, 7]]).tolist() == [[4, 5], [6, 7]]
+    rows, lengths = pad([[4, 5], [6], []])
+    assert rows.tolist() == [[4, 5], [6, PAD], [PAD, PAD]]
+    assert lengths.tolist() == [2, 1, 0]

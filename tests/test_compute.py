@@ -27,7 +27,7 @@ def test_checkpointed_activations_take_less_memory() -> None:
     rows = torch.full((20, 20), 5)
 
     def work() -> None:
-        loss, _ = batch_loss(model, Batch.of(rows, rows, rows), smoothing=0.1)
+        loss, _ = batch_loss(model, Batch.unpadded(rows, rows, rows), smoothing=0.1)
         torch.autograd.backward(loss)
 
     kept = _peak_memory(torch.device("cpu"), work)

@@ -87,7 +87,7 @@ def test_the_search_is_a_beam_for_each_progress(beam: int, alpha: float) -> None
     for seed in range(4):
         model = RandomModel(seed, eos=1.0)
         config = SearchConfig(beam=beam, nbest=beam, length_penalty=alpha, max_len_b=1)
-        found = search(model, source(*lengths), config, demands=[Demands(terms=terms) for terms in TERMS])
+        found = search(model, *source(*lengths), config, demands=[Demands(terms=terms) for terms in TERMS])
         for sentence, (length, terms) in enumerate(zip(lengths, TERMS, strict=True)):
             limit = max(length + 1, sum(map(len, terms)))
             expected = plain_constrained_search(model, sentence, limit, beam, alpha, terms)
@@ -99,22 +99,22 @@ def test_the_search_is_a_beam_for_each_progress(beam: int, alpha: float) -> None
 def test_a_beam_as_wide_as_the_space_finds_every_output_that_has_the_terms() -> None:
     model = RandomModel(2, eos=1.0)
     config = SearchConfig(beam=341, nbest=341, max_len_b=0)
-    (found,) = search(model, source(4), config, demands=[Demands(terms=((A, B), (C,)))])
+    (found,) = search(model, *source(4), config, demands=[Demands(terms=((A, B), (C,)))])
     expected = [ids for _, ids in all_outputs(model, 0, 4, 0.6) if has(ids, (A, B)) and has(ids, (C,))]
     assert ids_of(found) == expected
 
 
 def test_a_sentence_without_terms_is_searched_as_ever() -> None:
     model, config = RandomModel(5, eos=1.0), SearchConfig(beam=3, nbest=3)
-    plain = search(model, source(4, 4), config)
-    with_terms = search(model, source(4, 4), config, demands=[Demands(), Demands(terms=((A, B, C),))])
+    plain = search(model, *source(4, 4), config)
+    with_terms = search(model, *source(4, 4), config, demands=[Demands(), Demands(terms=((A, B, C),))])
     assert with_terms[0] == plain[0]
     assert all(has(ids, (A, B, C)) for ids in ids_of(with_terms[1]))
 
 
 def test_prefix_and_terms_go_together() -> None:
     demands = [Demands(prefix=(C, A), terms=((A, B), (C,)))]
-    (found,) = search(RandomModel(4, eos=2.0), source(1), SearchConfig(beam=2, nbest=2, max_len_b=0), demands=demands)
+    (found,) = search(RandomModel(4, eos=2.0), *source(1), SearchConfig(beam=2, nbest=2, max_len_b=0), demands=demands)
     assert found
     assert all(ids[:2] == (C, A) and has(ids, (A, B)) for ids in ids_of(found))
 
@@ -122,18 +122,18 @@ def test_prefix_and_terms_go_together() -> None:
 def test_a_prefix_may_have_all_the_terms() -> None:
     """Then there is a step at which no hypothesis misses any."""
     demands = [Demands(prefix=(C, A, B), terms=((A, B),))]
-    (found,) = search(RandomModel(4, eos=2.0), source(1), SearchConfig(beam=2, nbest=2, max_len_b=3), demands=demands)
+    (found,) = search(RandomModel(4, eos=2.0), *source(1), SearchConfig(beam=2, nbest=2, max_len_b=3), demands=demands)
     assert len(found) == 2
     assert all(ids[:3] == (C, A, B) for ids in ids_of(found))
 
 
 def test_terms_that_rules_forbid_leave_nothing() -> None:
     demands = [Demands(terms=((A,),)), Demands()]
-    found = search(RandomModel(4), source(2, 2), SearchConfig(), demands=demands, banned=[(A,)])
+    found = search(RandomModel(4), *source(2, 2), SearchConfig(), demands=demands, banned=[(A,)])
     assert [bool(nbest) for nbest in found] == [False, True]
 
 
 def test_terms_need_the_beam() -> None:
     for other in (SearchConfig(sampling=True), SearchConfig(diverse_groups=2)):
         with pytest.raises(UserError, match="terms"):
-            search(RandomModel(4), source(2), other, demands=[Demands(terms=((A,),))])
+            search(RandomModel(4), *source(2), other, demands=[Demands(terms=((A,),))])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Run
+from prefix_models import with_lengths
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
@@ -28,9 +29,9 @@ def test_probabilities_are_averaged(make_checkpoint: MakeCheckpoint) -> None:
     models = [make_checkpoint(seed).build_model() for seed in (1, 2, 3)]
     ensemble = Ensemble(models)
     src, tgt_in = torch.tensor([[7, 8, 9, EOS]]), torch.tensor([[BOS, 11, 12]])
-    expected = torch.stack([model(src, tgt_in).softmax(-1) for model in models]).mean(0)
-    assert torch.allclose(ensemble(src, tgt_in).exp(), expected, atol=1e-6)
-    state = ensemble.start(ensemble.encode(src))
+    expected = torch.stack([model(*with_lengths(src), tgt_in).softmax(-1) for model in models]).mean(0)
+    assert torch.allclose(ensemble(*with_lengths(src), tgt_in).exp(), expected, atol=1e-6)
+    state = ensemble.start(ensemble.encode(*with_lengths(src)))
     for position, token in enumerate(tgt_in[0]):
         step = ensemble.step(token.unsqueeze(0), state)
         assert torch.allclose(step.exp(), expected[:, position], atol=1e-6)
@@ -40,10 +41,10 @@ def test_scores_of_an_ensembles_search_are_its_own(make_checkpoint: MakeCheckpoi
     ensemble = Ensemble([make_checkpoint(seed).build_model() for seed in (1, 2)])
     src = torch.tensor([[7, 8, 9, EOS], [5, EOS, 0, 0]])
     config = SearchConfig(beam=3, nbest=3, max_len_b=3)
-    for row, found in zip(src, search(ensemble, src, config), strict=True):
+    for row, found in zip(src, search(ensemble, *with_lengths(src), config), strict=True):
         for hypothesis in found:
             with torch.inference_mode():
-                log_probs = ensemble(row[row != 0].unsqueeze(0), torch.tensor([[BOS, *hypothesis.ids]]))
+                log_probs = ensemble(*with_lengths(row[row != 0].unsqueeze(0)), torch.tensor([[BOS, *hypothesis.ids]]))
             output = [*hypothesis.ids, EOS]
             own = log_probs[0, range(len(output)), output]
             assert hypothesis.token_log_probs == pytest.approx(own.tolist(), abs=1e-5)
@@ -62,7 +63,7 @@ def test_models_of_an_ensemble_may_differ_in_size(make_checkpoint: MakeCheckpoin
         make_checkpoint(2, positions="learned", max_positions=9).build_model(),
     ]
     assert longest_sequence(Ensemble(models)) == 8
-    (found,) = search(Ensemble(models), torch.tensor([[7, 8, EOS]]), SearchConfig(max_len_b=3))
+    (found,) = search(Ensemble(models), *with_lengths(torch.tensor([[7, 8, EOS]])), SearchConfig(max_len_b=3))
     assert found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from prefix_models import with_lengths
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.model.config import ModelConfig
@@ -28,10 +29,10 @@ def test_forward_and_training_are_what_torch_counts(options: dict[str, Any]) -> 
     src, tgt = torch.randint(4, W, (pairs, S)), torch.randint(4, W, (pairs, T))
     sizes = lengths(*[S] * pairs), lengths(*[T] * pairs)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(src, tgt)
+        model(*with_lengths(src), tgt)
     assert forward_flops(config, W, *sizes) == counter.get_total_flops()
     with FlopCounterMode(display=False) as counter:
-        hidden = model.decode(tgt, model.encode(src)).flatten(0, 1)
+        hidden = model.decode(tgt, model.encode(*with_lengths(src))).flatten(0, 1)
         loss, _ = projected_cross_entropy(hidden, model.output_matrix, tgt.flatten(), 0.1)
         torch.autograd.backward(loss)
     assert training_flops(config, W, *sizes) == counter.get_total_flops()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from prefix_models import with_lengths
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -253,7 +254,7 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS, ids=["greedy", "beam", "diverse", "sampled"])
 def test_it_finds_what_the_model_itself_does(changes: dict[str, Any], config: SearchConfig) -> None:
     model, src = make(**changes), sources(*LENGTHS)
-    expected, found = search(model, src, config), search(packed(model), src, config)
+    expected, found = search(model, *with_lengths(src), config), search(packed(model), *with_lengths(src), config)
     assert texts(found) == texts(expected)
     assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
 
@@ -263,7 +264,7 @@ def test_languages_may_have_vocabularies_of_their_own() -> None:
     src = sources(*LENGTHS)
     src[src > EOS] += 50
     config = SearchConfig(nbest=2)
-    assert texts(search(packed(model), src, config)) == texts(search(model, src, config))
+    assert texts(search(packed(model), *with_lengths(src), config)) == texts(search(model, *with_lengths(src), config))
 
 
 @variants
@@ -273,11 +274,11 @@ def test_a_sentence_becomes_the_same_to_the_last_bit_in_any_batch_with_any_numbe
     changes: dict[str, Any], precision: str, config: SearchConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, src = packed(make(**changes), precision), sources(*LENGTHS)
-    together = search(model, src, config)
-    assert [search(model, row[row != PAD].unsqueeze(0), config)[0] for row in src] == together
+    together = search(model, *with_lengths(src), config)
+    assert [search(model, *with_lengths(row[row != PAD].unsqueeze(0)), config)[0] for row in src] == together
     threads(monkeypatch, 3)
-    assert search(model, src, config) == together
-    assert search(model, src.flip(0), config) == together[::-1]
+    assert search(model, *with_lengths(src), config) == together
+    assert search(model, *with_lengths(src.flip(0)), config) == together[::-1]
 
 
 @torch.inference_mode()
@@ -285,7 +286,7 @@ def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
     model, src = make(), sources(5, 3, 8)
     fast, states = packed(model), []
     for each in (model, fast):
-        state = each.start(each.encode(src))
+        state = each.start(each.encode(*with_lengths(src)))
         each.step(torch.full((3,), BOS), state)
         for origins in ([0, 0, 1, 2, 2, 2], [1, 0, 2, 5, 3], [4]):
             state.reorder(torch.tensor(origins))
@@ -299,7 +300,7 @@ def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
 @pytest.mark.parametrize("count", [0, 1, 4, W, W + 5])
 def test_the_best_of_a_step_are_those_of_all_its_log_probabilities_to_the_last_bit(precision: str, count: int) -> None:
     model, src = packed(make(), precision), sources(5, 3, 8)
-    one, other = model.start(model.encode(src)), model.start(model.encode(src))
+    one, other = model.start(model.encode(*with_lengths(src))), model.start(model.encode(*with_lengths(src)))
     rows, never = torch.arange(3).repeat_interleave(7), (PAD, BOS)
     for tokens in (torch.full((21,), BOS), torch.arange(21) + 5):
         one.reorder(rows)
@@ -329,7 +330,7 @@ def test_a_search_by_the_best_of_each_step_finds_what_one_by_all_tokens_does(
     precision: str, config: SearchConfig
 ) -> None:
     model, src = packed(make(), precision), sources(*LENGTHS)
-    assert search(model, src, config) == search(StepByStep(model), src, config)
+    assert search(model, *with_lengths(src), config) == search(StepByStep(model), *with_lengths(src), config)
 
 
 def test_only_steps_with_something_forced_are_by_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,20 +343,22 @@ def test_only_steps_with_something_forced_are_by_all_tokens(monkeypatch: pytest.
     for name in ("step", "best_step"):
         monkeypatch.setattr(model, name, partial(counted, name, getattr(model, name)))
     src, banned = sources(40, 3), [(EOS,)]  # never the end, but at the limit of 39 and of 2 tokens
-    search(model, src, SearchConfig(beam=2, max_len_b=0), banned=banned)
+    search(model, *with_lengths(src), SearchConfig(beam=2, max_len_b=0), banned=banned)
     assert calls == [*["best_step"] * 2, "step", *["best_step"] * 36, "step"]
     calls.clear()
-    search(model, src, SearchConfig(beam=2, max_len_b=5, min_len=5), demands=[Demands((7, 8)), Demands()])
+    search(
+        model, *with_lengths(src), SearchConfig(beam=2, max_len_b=5, min_len=5), demands=[Demands((7, 8)), Demands()]
+    )
     assert calls[:3] == ["step", "step", "best_step"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_torchs_default_number_format_changes_nothing(dtype: torch.dtype) -> None:
     model, src = packed(make()), sources(*LENGTHS)
-    expected = [search(model, src, config) for config in CONFIGS]
+    expected = [search(model, *with_lengths(src), config) for config in CONFIGS]
     torch.set_default_dtype(dtype)
     try:
-        assert [search(model, src, config) for config in CONFIGS] == expected
+        assert [search(model, *with_lengths(src), config) for config in CONFIGS] == expected
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -365,7 +368,7 @@ def test_given_outputs_have_the_scores_of_the_search_to_the_last_bit_in_any_batc
     ensemble = Ensemble([pack(make(seed), precision) for seed in (1, 2)])
     for model in (packed(make(), precision), ensemble):
         config, src = SearchConfig(nbest=4, max_len_b=5), sources(7, 1, 12, 3)
-        found = search(model, src, config)
+        found = search(model, *with_lengths(src), config)
         hypotheses = [one for nbest in found for one in nbest]
         rows = [row[row != PAD].tolist() for row, nbest in zip(src, found, strict=True) for _ in nbest]
         targets = [one.ids for one in hypotheses]
@@ -380,7 +383,7 @@ def test_searches_that_become_larger_and_larger_keep_no_more_than_one_needs() ->
     steps, sizes = 20, range(1000, 3001, 250)
 
     def run(rows: int) -> None:
-        state = model.start(model.encode(sources(3).expand(rows, -1)))
+        state = model.start(model.encode(*with_lengths(sources(3).expand(rows, -1))))
         for _ in range(steps):
             model.step(torch.full((rows,), 5), state)
 
@@ -400,9 +403,9 @@ def resident_bytes() -> int:
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_scores_of_a_search_are_those_of_its_outputs(precision: str) -> None:
     model, src = pack(make(), precision), sources(6)
-    for one in search(model.for_search, src, SearchConfig(nbest=4, max_len_b=5))[0]:
+    for one in search(model.for_search, *with_lengths(src), SearchConfig(nbest=4, max_len_b=5))[0]:
         with torch.inference_mode():
-            log_probs = model(src, torch.tensor([[BOS, *one.ids]])).log_softmax(-1)
+            log_probs = model(*with_lengths(src), torch.tensor([[BOS, *one.ids]])).log_softmax(-1)
         own = log_probs[0, range(len(one.ids) + 1), [*one.ids, EOS]]
         assert one.token_log_probs == pytest.approx(own.tolist(), abs=1e-4 if precision == "fp32" else 0.2)
 
@@ -411,13 +414,63 @@ def test_ids_that_the_vocabulary_does_not_have_are_an_error_as_with_torch() -> N
     model = packed(make())
     for wrong in (W, -1):
         with pytest.raises(IndexError, match="not all in the vocabulary"):
-            model.encode(torch.tensor([[5, wrong, EOS]]))
+            model.encode(*with_lengths(torch.tensor([[5, wrong, EOS]])))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_encoder_takes_lengths_and_does_not_look_for_padding(precision: str) -> None:
+    model, config = make(), SearchConfig(nbest=2, max_len_b=6)
+    src, lengths = torch.tensor([[5, PAD, 7, EOS, 9], [5, PAD, 8, EOS, PAD]]), torch.tensor([4, 4])
+    fast = packed(model, precision)
+    found = search(fast, src, lengths, config)
+    assert scores(found[:1]) != scores(found[1:])  # they differ behind the id of padding
+    if precision == "fp32":
+        assert scores(found) == pytest.approx(scores(search(model, src, lengths, config)), abs=1e-3)
+    src[:, 4] = 11
+    assert search(fast, src, lengths, config) == found
+
+
+def test_lengths_that_do_not_fit_the_rows_are_errors() -> None:
+    model, src = packed(make()), sources(3, 4)
+    for wrong in ([3, 5], [0, 4], [-1, 4], [2**40, 4]):
+        with pytest.raises(IndexError, match="of 4 tokens"):
+            model.encode(src, torch.tensor(wrong))
+    for wrong in ([3], [3, 4, 4]):
+        with pytest.raises(IndexError, match="lengths do not fit 2 sentences"):
+            model.encode(src, torch.tensor(wrong))
+
+
+@pytest.mark.parametrize("eight_bits", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(2**31 - 1, 1), (1, 2**31 - 1), (2**30 + 1, 2**24), (0, 1), (1, -1)])
+def test_sizes_that_ints_do_not_hold_are_refused_before_anything_is_read(
+    rows: int, columns: int, eight_bits: bool
+) -> None:
+    with pytest.raises(MemoryError, match=f"no room for a matrix of {rows} x {columns}"):
+        native._native.matrix(0, 0, rows, columns, eight_bits)
+
+
+@pytest.mark.parametrize("widths", [(16, 2**20, 2**20, 16), (2**31 - 1, 1, 1, 1), (16, 0, 8, 8), (16, 2, -8, 8)])
+def test_widths_that_ints_do_not_hold_are_refused(widths: tuple[int, int, int, int]) -> None:
+    with pytest.raises(MemoryError, match="there is no room for"):
+        native._native.model(*widths, False, 0, 0, 0, 0, [], [], 1e-5)
+
+
+def test_no_more_are_found_than_there_are() -> None:
+    with pytest.raises(IndexError, match="no 5 of 4 numbers"):
+        native._native.best(0, 1, 4, 5, 0, 0, 1)
+
+
+def test_more_columns_than_sums_in_32_bits_hold_stay_in_fp32() -> None:
+    weight, x = torch.ones(1, 2**16 + 1), torch.ones(1, 2**16 + 1)
+    assert NativeLinear(weight, None, eight_bits=True)(x).item() == 2**16 + 1
+    weight, x = torch.ones(1, 2**16), torch.ones(1, 2**16)
+    assert NativeLinear(weight, None, eight_bits=True)(x).item() == pytest.approx(2**16, rel=0.01)
 
 
 @torch.inference_mode()
 def test_rows_and_tokens_that_are_not_there_are_errors() -> None:
     model = packed(make())
-    state = model.start(model.encode(sources(3, 4)))
+    state = model.start(model.encode(*with_lengths(sources(3, 4))))
     for tokens in ([5, W], [-1, 5], [5], [5, 5, 5]):
         with pytest.raises(IndexError):
             model.step(torch.tensor(tokens), state)
@@ -431,34 +484,34 @@ def test_rows_and_tokens_that_are_not_there_are_errors() -> None:
 
 def test_what_becomes_of_the_modules_does_not_change_it() -> None:
     model, src = pack(make(), "fp32"), sources(*LENGTHS)
-    found = search(model.for_search, src, SearchConfig())
+    found = search(model.for_search, *with_lengths(src), SearchConfig())
     model.double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    assert search(model.for_search, src, SearchConfig()) == found
+    assert search(model.for_search, *with_lengths(src), SearchConfig()) == found
 
 
 def test_models_of_an_ensemble_search_in_it() -> None:
     plain = [make(seed) for seed in (1, 2)]
     src, config = sources(*LENGTHS), SearchConfig(nbest=3, max_len_b=6)
-    expected = search(Ensemble(plain), src, config)
-    found = search(Ensemble([pack(model, "fp32") for model in plain]), src, config)
+    expected = search(Ensemble(plain), *with_lengths(src), config)
+    found = search(Ensemble([pack(model, "fp32") for model in plain]), *with_lengths(src), config)
     assert texts(found) == texts(expected)
 
 
 def test_windows_of_attention_go_the_other_way() -> None:
     model, src = make(attention_window=2), sources(*LENGTHS)
-    expected = search(model, src, SearchConfig())
+    expected = search(model, *with_lengths(src), SearchConfig())
     pack(model, "fp32")
     assert model.for_search is model
-    assert texts(search(model, src, SearchConfig())) == texts(expected)
+    assert texts(search(model, *with_lengths(src), SearchConfig())) == texts(expected)
 
 
 def test_without_it_all_is_done_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     model, src = make(), sources(*LENGTHS)
-    found = search(packed(model), src, SearchConfig(nbest=2))
+    found = search(packed(model), *with_lengths(src), SearchConfig(nbest=2))
     monkeypatch.setattr(native, "_native", None)
     slow = pack(model, "fp32")
     assert slow.for_search is slow
-    assert texts(search(slow, src, SearchConfig(nbest=2))) == texts(found)
+    assert texts(search(slow, *with_lengths(src), SearchConfig(nbest=2))) == texts(found)

@@ -10,6 +10,7 @@ from conftest import TINY, Run
 from pretended_gpu import CPU, GPU, pretended_gpu
 from test_ranks import assert_near
 from test_train_cli import metrics
+from torch import Tensor
 from torch.testing import assert_close
 
 from nmtkit.checkpoint import Checkpoint
@@ -41,17 +42,23 @@ def close(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) -> bool:
     return ids[0] == ids[1] and scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
+def on(device: torch.device) -> tuple[Tensor, Tensor]:
+    """The sentences, and their lengths."""
+    src, lengths = pad(ROWS)
+    return src.to(device), lengths.to(device)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_search_gives_what_it_gives_on_a_cpu(
     way: str, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, banned = SearchConfig(max_len_a=1, max_len_b=6, **WAYS[way]), ((11, 12), (13,))  # type: ignore[arg-type]
     checkpoint = make_checkpoint(norm="pre")
-    expected = search(checkpoint.build_model(), pad(ROWS), config, banned=banned)
+    expected = search(checkpoint.build_model(), *on(CPU), config, banned=banned)
     with pretended_gpu(monkeypatch):
         model = checkpoint.build_model().to(GPU)
         assert {parameter.device for parameter in model.parameters()} == {GPU}
-        assert close(search(model, pad(ROWS).to(GPU), config, banned=banned), expected)
+        assert close(search(model, *on(GPU), config, banned=banned), expected)
 
 
 def test_demands_ensembles_scores_and_attention_are_those_of_a_cpu(
@@ -63,7 +70,7 @@ def test_demands_ensembles_scores_and_attention_are_those_of_a_cpu(
 
     def everything(device: torch.device) -> tuple[Any, ...]:
         models = [checkpoint.build_model().to(device) for checkpoint in checkpoints]
-        found = search(Ensemble(models), pad(ROWS).to(device), config, demands=demands)
+        found = search(Ensemble(models), *on(device), config, demands=demands)
         outputs = [nbest[0].ids for nbest in found]
         scored = [[hypothesis] for hypothesis in score(models[0], ROWS, outputs, config, device)]
         attended = with_attention(models, ROWS, found, None)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from prefix_models import with_lengths
 from test_transformer import W, make, sentences
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -72,18 +73,21 @@ def test_a_packed_model_computes_what_the_plain_one_does(
     packed.load_state_dict(plain.state_dict())
     pack(packed, precision)
     assert not any(isinstance(module, torch.nn.Linear) for module in packed.modules())
-    exact = plain(src, tgt_in)
-    assert (packed(src, tgt_in) - exact).norm() < near * exact.norm()
+    exact = plain(*with_lengths(src), tgt_in)
+    assert (packed(*with_lengths(src), tgt_in) - exact).norm() < near * exact.norm()
 
 
 @torch.inference_mode()
 def test_a_model_whose_parts_are_called_directly_computes_the_same() -> None:
     src, tgt_in = sentences(7, 3, 5), sentences(4, 6, 2)
     plain = make().eval()
-    exact, found = plain(src, tgt_in), search(plain, src, SearchConfig(beam=3, max_len_b=4))
+    exact, found = (
+        plain(*with_lengths(src), tgt_in),
+        search(plain, *with_lengths(src), SearchConfig(beam=3, max_len_b=4)),
+    )
     direct = call_directly(plain)
-    assert torch.equal(direct(src, tgt_in), exact)
-    assert search(direct, src, SearchConfig(beam=3, max_len_b=4)) == found
+    assert torch.equal(direct(*with_lengths(src), tgt_in), exact)
+    assert search(direct, *with_lengths(src), SearchConfig(beam=3, max_len_b=4)) == found
     assert not any(isinstance(module, (torch.nn.Linear, torch.nn.LayerNorm)) for module in direct.modules())
 
 
@@ -91,7 +95,7 @@ def test_a_model_whose_parts_are_called_directly_computes_the_same() -> None:
 def test_int8_gives_a_sentence_what_it_gives_it_alone() -> None:
     model = pack(make().eval().float(), "int8")
     rows, config = sentences(7, 3, 5, 1), SearchConfig(beam=3, max_len_b=4)
-    together = [found[0].ids for found in search(model, rows, config)]
-    alone = [search(model, row[row != 0].unsqueeze(0), config)[0][0].ids for row in rows]
+    together = [found[0].ids for found in search(model, *with_lengths(rows), config)]
+    alone = [search(model, *with_lengths(row[row != 0].unsqueeze(0)), config)[0][0].ids for row in rows]
     assert together == alone
     assert all(0 <= token < W for ids in together for token in ids)

@@ -10,6 +10,7 @@ import hypothesis
 import pytest
 import torch
 from hypothesis import strategies as st
+from prefix_models import with_lengths
 
 from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint
@@ -40,7 +41,7 @@ def test_given_outputs_have_the_scores_that_the_search_gave_them(
     model, config = make_checkpoint(3).build_model(), SearchConfig(nbest=4, length_penalty_form=form, max_len_b=5)
     rows = [[7, 8, 9, 10, EOS], [5, EOS], [20, 21, EOS]]
     src = torch.tensor([row + [0] * (5 - len(row)) for row in rows])
-    found = search(model, src, config)
+    found = search(model, *with_lengths(src), config)
     pairs = [(row, hypothesis) for row, nbest in zip(rows, found, strict=True) for hypothesis in nbest]
     scored = score(model, [row for row, _ in pairs], [own.ids for _, own in pairs], config, torch.device("cpu"))
     for (_, own), given in zip(pairs, scored, strict=True):

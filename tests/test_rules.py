@@ -73,7 +73,7 @@ def test_the_search_keeps_a_rule_and_still_stops_early_without_loss(name: str, a
     for seed, beam in itertools.product(range(4), (1, 3)):
         model = RandomModel(seed, eos=1.0)
         config = SearchConfig(beam=beam, nbest=beam, length_penalty=alpha, max_len_b=2, **options)
-        found = search(model, source(*LENGTHS), config, banned=banned)
+        found = search(model, *source(*LENGTHS), config, banned=banned)
         for sentence, length in enumerate(LENGTHS):
             expected = plain_beam_search(model, sentence, length + 2, beam, alpha, allowed)
             assert ids_of(found[sentence]) == [ids for _, ids in expected]
@@ -81,7 +81,7 @@ def test_the_search_keeps_a_rule_and_still_stops_early_without_loss(name: str, a
 
 
 def test_the_limit_wins_over_the_minimum() -> None:
-    found = search(RandomModel(1), source(2), SearchConfig(beam=2, max_len_a=0, max_len_b=3, min_len=50))
+    found = search(RandomModel(1), *source(2), SearchConfig(beam=2, max_len_a=0, max_len_b=3, min_len=50))
     assert len(found[0][0].ids) == 3
 
 
@@ -91,7 +91,7 @@ def test_a_prefix_is_forced_and_the_rest_is_searched(alpha: float) -> None:
     for seed, beam in itertools.product(range(4), (1, 3)):
         model = RandomModel(seed, eos=1.0)
         config = SearchConfig(beam=beam, nbest=beam, length_penalty=alpha, max_len_b=2)
-        found = search(model, source(*LENGTHS), config, demands=[Demands(prefix) for prefix in prefixes])
+        found = search(model, *source(*LENGTHS), config, demands=[Demands(prefix) for prefix in prefixes])
         for sentence, (length, forced) in enumerate(zip(LENGTHS, prefixes, strict=True)):
 
             def allowed(prefix: Prefix, token: int, forced: Prefix = forced) -> bool:
@@ -104,7 +104,7 @@ def test_a_prefix_is_forced_and_the_rest_is_searched(alpha: float) -> None:
 
 def test_a_prefix_wins_over_rules_and_limit() -> None:
     config = SearchConfig(beam=2, max_len_a=0, max_len_b=1, no_repeat_ngram=1)
-    found = search(RandomModel(1), source(2, 2), config, demands=[Demands((A, A, B)), Demands()], banned=[(B,)])
+    found = search(RandomModel(1), *source(2, 2), config, demands=[Demands((A, A, B)), Demands()], banned=[(B,)])
     assert found[0][0].ids == [A, A, B]
     assert found[0][0].score == pytest.approx(score(RandomModel(1), 0, (A, A, B), 0.6), rel=1e-5)
     assert len(found[1][0].ids) <= 1
@@ -114,7 +114,7 @@ def test_a_prefix_wins_over_rules_and_limit() -> None:
 def test_the_forms_of_the_length_penalty(form: str, penalty: float) -> None:
     model = RandomModel(3)
     config = SearchConfig(beam=85, nbest=85, length_penalty=0.8, length_penalty_form=form, max_len_b=0)
-    (found,) = search(model, source(3), config)
+    (found,) = search(model, *source(3), config)
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
     (two,) = [h for h in found if h.ids == [A, C]]
     assert two.score == pytest.approx(sum(two.token_log_probs) / penalty, rel=1e-5)
@@ -124,7 +124,7 @@ def test_the_forms_of_the_length_penalty(form: str, penalty: float) -> None:
 def test_no_length_penalty_is_too_much() -> None:
     for form in ("gnmt", "power"):
         config = SearchConfig(beam=2, length_penalty=500, length_penalty_form=form, max_len_b=20)
-        (found,) = search(RandomModel(3), source(3), config)
+        (found,) = search(RandomModel(3), *source(3), config)
         assert math.isfinite(found[0].score)
 
 
@@ -133,7 +133,7 @@ def test_every_form_stops_early_without_loss(form: str) -> None:
     for seed in range(6):
         model = RandomModel(seed, eos=1.0)
         config = SearchConfig(beam=3, length_penalty=1.5, length_penalty_form=form, max_len_b=1)
-        (found,) = search(model, source(6), config)
+        (found,) = search(model, *source(6), config)
         outputs = plain_beam_search(model, 0, 7, 3, 0.0)
         scored = [(total / ((len(ids) + 1) ** 1.5 if form == "power" else 1.0), ids) for total, ids in outputs]
         assert ids_of(found) == [max(scored)[1]]

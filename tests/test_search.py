@@ -17,6 +17,7 @@ from prefix_models import (
     ids_of,
     plain_beam_search,
     source,
+    with_lengths,
 )
 from torch import Tensor
 
@@ -42,14 +43,14 @@ TREE: dict[Prefix, dict[int, float]] = {
 
 def test_greedy_follows_the_likeliest_token() -> None:
     tree = {**TREE, (A, A): {EOS: 0.6, C: 0.4}}
-    (found,) = search(ScriptedModel(tree), source(3), SearchConfig(beam=1))
+    (found,) = search(ScriptedModel(tree), *source(3), SearchConfig(beam=1))
     assert ids_of(found) == [(A, A)]
     assert found[0].token_log_probs == pytest.approx([math.log(0.6), math.log(0.4), math.log(0.6)])
 
 
 def test_a_beam_of_two_finds_what_greedy_misses() -> None:
     config = SearchConfig(beam=2, nbest=2, length_penalty=0.0)
-    (found,) = search(ScriptedModel(TREE), source(3), config)
+    (found,) = search(ScriptedModel(TREE), *source(3), config)
     # after one step A .6 and B .4 are open; then B·EOS .36 and AA .24; then AA·EOS or AAC, .12 each
     assert ids_of(found)[0] == (B,)
     assert found[0].score == pytest.approx(math.log(0.36))
@@ -59,8 +60,8 @@ def test_a_beam_of_two_finds_what_greedy_misses() -> None:
 
 def test_the_length_penalty_decides_between_short_and_long() -> None:
     tree = {(): {A: 0.52, B: 0.48}, (A,): {EOS: 1.0}, (B,): {C: 1.0}, (B, C): {C: 1.0}}
-    short = search(ScriptedModel(tree), source(3), SearchConfig(beam=2, length_penalty=0.0))
-    long = search(ScriptedModel(tree), source(3), SearchConfig(beam=2, length_penalty=1.0))
+    short = search(ScriptedModel(tree), *source(3), SearchConfig(beam=2, length_penalty=0.0))
+    long = search(ScriptedModel(tree), *source(3), SearchConfig(beam=2, length_penalty=1.0))
     assert ids_of(short[0]) == [(A,)]
     assert short[0][0].score == pytest.approx(math.log(0.52))
     assert ids_of(long[0]) == [(B, C, C)]
@@ -72,7 +73,7 @@ def test_a_beam_as_wide_as_the_space_is_exhaustive(alpha: float) -> None:
     model = RandomModel(seed=1, eos=-1.0)
     limits = (3, 2, 1, 0)
     config = SearchConfig(beam=85, nbest=85, length_penalty=alpha, max_len_a=1.0, max_len_b=0)
-    found = search(model, source(*limits), config)
+    found = search(model, *source(*limits), config)
     for sentence, limit in enumerate(limits):
         expected = all_outputs(model, sentence, limit, alpha)
         assert len(expected) == sum(4**length for length in range(limit + 1))
@@ -88,7 +89,7 @@ def test_stopping_early_never_changes_the_result(beam: int, alpha: float) -> Non
         nbest = 1 + seed % beam
         lengths = (7, 4, 6, 1)
         config = SearchConfig(beam=beam, nbest=nbest, length_penalty=alpha, max_len_b=1)
-        found = search(model, source(*lengths), config)
+        found = search(model, *source(*lengths), config)
         for sentence, length in enumerate(lengths):
             expected = plain_beam_search(model, sentence, length + 1, beam, alpha)[:nbest]
             assert ids_of(found[sentence]) == [ids for _, ids in expected]
@@ -98,13 +99,13 @@ def test_stopping_early_never_changes_the_result(beam: int, alpha: float) -> Non
 def test_the_search_stops_when_nothing_better_can_come() -> None:
     tree = {(): {A: 0.99, B: 0.01}, **{(B, *[C] * n): {C: 1.0} for n in range(30)}}
     model = ScriptedModel(tree)
-    (found,) = search(model, source(20), SearchConfig(beam=2, max_len_b=0))
+    (found,) = search(model, *source(20), SearchConfig(beam=2, max_len_b=0))
     assert ids_of(found) == [(A,)]
     assert model.steps == 2
 
 
 def test_n_best_outputs_differ_and_are_sorted() -> None:
-    (found,) = search(RandomModel(seed=3), source(6), SearchConfig(beam=8, nbest=8))
+    (found,) = search(RandomModel(seed=3), *source(6), SearchConfig(beam=8, nbest=8))
     scores = [hypothesis.score for hypothesis in found]
     assert len(found) == len(set(ids_of(found))) == 8
     assert scores == sorted(scores, reverse=True)
@@ -112,13 +113,13 @@ def test_n_best_outputs_differ_and_are_sorted() -> None:
 
 def test_output_never_exceeds_the_limit_and_has_no_pad_or_bos() -> None:
     model = RandomModel(seed=4, eos=-50.0)  # never ends by itself
-    found = search(model, source(2, 5), SearchConfig(beam=3, nbest=3, max_len_a=1.5, max_len_b=1))
+    found = search(model, *source(2, 5), SearchConfig(beam=3, nbest=3, max_len_a=1.5, max_len_b=1))
     assert [{len(h.ids) for h in hypotheses} for hypotheses in found] == [{4}, {8}]
     assert not {PAD, BOS, EOS} & {token for hypotheses in found for h in hypotheses for token in h.ids}
 
 
 def test_longest_bounds_every_sentence() -> None:
-    found = search(RandomModel(seed=4, eos=-50.0), source(2, 9), SearchConfig(beam=2, max_len_b=3), longest=6)
+    found = search(RandomModel(seed=4, eos=-50.0), *source(2, 9), SearchConfig(beam=2, max_len_b=3), longest=6)
     assert [len(hypotheses[0].ids) for hypotheses in found] == [5, 6]
 
 
@@ -127,7 +128,7 @@ def test_a_model_without_finite_probabilities_gives_nothing() -> None:
         def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
             return [math.nan] * self.size
 
-    assert search(Broken(), source(3, 2), SearchConfig()) == [[], []]
+    assert search(Broken(), *source(3, 2), SearchConfig()) == [[], []]
 
 
 def test_more_outputs_than_beam_are_refused() -> None:
@@ -181,10 +182,10 @@ CONFIG = SearchConfig(beam=4, nbest=3, max_len_b=5)
 def test_scores_are_the_models_own_log_probabilities(model: Transformer) -> None:
     """Also: the cached step gives what decoding the whole prefix at once gives."""
     rows = sentences(12)
-    for row, hypotheses in zip(rows, search(model, padded(rows), CONFIG), strict=True):
+    for row, hypotheses in zip(rows, search(model, *with_lengths(padded(rows)), CONFIG), strict=True):
         for hypothesis in hypotheses:
             output = [*hypothesis.ids, EOS]
-            memory = model.encode(torch.tensor([row]))
+            memory = model.encode(*with_lengths(torch.tensor([row])))
             logits = model.project(model.decode(torch.tensor([[BOS, *hypothesis.ids]]), memory))
             own = logits[0].log_softmax(-1)[range(len(output)), output]
             assert hypothesis.token_log_probs == pytest.approx(own.tolist(), abs=1e-4)
@@ -194,8 +195,8 @@ def test_scores_are_the_models_own_log_probabilities(model: Transformer) -> None
 
 def test_a_batch_gives_what_each_sentence_gives_alone(model: Transformer) -> None:
     rows = sentences(12)
-    together = search(model, padded(rows), CONFIG)
-    alone = [search(model, torch.tensor([row]), CONFIG)[0] for row in rows]
+    together = search(model, *with_lengths(padded(rows)), CONFIG)
+    alone = [search(model, *with_lengths(torch.tensor([row])), CONFIG)[0] for row in rows]
     for batched, single in zip(together, alone, strict=True):
         assert ids_of(batched) == ids_of(single)
         assert [h.score for h in batched] == pytest.approx([h.score for h in single], abs=1e-4)
@@ -204,9 +205,9 @@ def test_a_batch_gives_what_each_sentence_gives_alone(model: Transformer) -> Non
 @torch.inference_mode()
 def test_a_beam_of_one_is_the_greedy_argmax(model: Transformer) -> None:
     rows = sentences(8)
-    found = search(model, padded(rows), SearchConfig(beam=1, max_len_b=5))
+    found = search(model, *with_lengths(padded(rows)), SearchConfig(beam=1, max_len_b=5))
     for row, (hypothesis,) in zip(rows, found, strict=True):
-        memory, ids = model.encode(torch.tensor([row])), [BOS]
+        memory, ids = model.encode(*with_lengths(torch.tensor([row]))), [BOS]
         while ids[-1] != EOS:
             logits = model.project(model.decode(torch.tensor([ids]), memory))[0, -1]
             logits[[PAD, BOS]] = -math.inf
@@ -218,6 +219,6 @@ def test_half_precision_models_give_full_precision_log_probabilities(model: Tran
     rows = padded(sentences(3))
     half = Transformer(model.config, 23, 23).eval()
     half.load_state_dict(model.state_dict())
-    found = search(half.to(torch.bfloat16), rows, SearchConfig(max_len_b=5))
+    found = search(half.to(torch.bfloat16), *with_lengths(rows), SearchConfig(max_len_b=5))
     log_probs = [value for hypotheses in found for value in hypotheses[0].token_log_probs]
     assert any(torch.tensor(value).bfloat16().item() != value for value in log_probs)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from prefix_models import with_lengths
 from test_transformer import W, make, sentences, variants
 from torch import Tensor
 from torch.testing import assert_close
@@ -22,7 +23,7 @@ def test_steps_equal_decoding_anew(changes: dict[str, Any]) -> None:
     model = make(**changes).eval()
     random = torch.Generator().manual_seed(3)
     with torch.inference_mode():
-        memory = model.encode(sentences(7, 1, 4))
+        memory = model.encode(*with_lengths(sentences(7, 1, 4)))
         state = model.start(memory)
         prefixes = torch.full((3, 1), BOS)
         for length in range(1, 20):  # the cache grows on the way
@@ -37,7 +38,7 @@ def test_steps_equal_decoding_anew_whatever_rows_come_and_go(changes: dict[str, 
     model = make(**changes).eval()
     random = torch.Generator().manual_seed(5)
     with torch.inference_mode():
-        memory = model.encode(sentences(7, 2, 4, 5))
+        memory = model.encode(*with_lengths(sentences(7, 2, 4, 5)))
         state = model.start(memory)
         owners = torch.arange(4)
         prefixes = torch.full((4, 1), BOS)
@@ -64,7 +65,7 @@ def test_a_long_output_goes_on_from_other_rows_at_any_step() -> None:
     model = make().eval()
     random = torch.Generator().manual_seed(5)
     with torch.inference_mode():
-        memory = model.encode(sentences(7, 2))
+        memory = model.encode(*with_lengths(sentences(7, 2)))
         state = model.start(memory)
         prefixes = torch.full((2, 1), BOS)
         for length in range(1, 40):  # where the caches grow, some have just been moved and others not
@@ -88,7 +89,7 @@ def drawn(rows: Tensor, count: int, random: torch.Generator) -> Tensor:
 @torch.inference_mode()
 def test_the_source_is_not_copied_for_each_hypothesis() -> None:
     model = make().eval()
-    memory = model.encode(sentences(7, 4))
+    memory = model.encode(*with_lengths(sentences(7, 4)))
     state = model.start(memory)
     model.step(torch.full((2,), BOS), state)
     state.reorder(torch.tensor([0] * 5 + [1] * 5))
@@ -100,7 +101,7 @@ def test_the_source_is_not_copied_for_each_hypothesis() -> None:
 
 def test_two_states_of_one_memory_do_not_meet() -> None:
     model = make().eval()
-    memory = model.encode(sentences(5))
+    memory = model.encode(*with_lengths(sentences(5)))
     first, second = model.start(memory), model.start(memory)
     expected = model.step(torch.tensor([BOS]), first)
     model.step(torch.tensor([7]), first)

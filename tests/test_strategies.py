@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, ScriptedModel, ids_of, score, source
+from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, ScriptedModel, ids_of, score, source, with_lengths
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
@@ -21,7 +21,7 @@ TREE: dict[Prefix, dict[int, float]] = {(): {A: 0.5, B: 0.3, C: 0.15, UNK: 0.05}
 def shares(**options: Any) -> dict[int, float]:
     """What part of 4000 draws each first token has."""
     config = SearchConfig(sampling=True, nbest=4000, **options)
-    (found,) = search(ScriptedModel(TREE), source(2), config)
+    (found,) = search(ScriptedModel(TREE), *source(2), config)
     assert len(found) == 4000
     counts = Counter(hypothesis.ids[0] for hypothesis in found)
     return {token: count / 4000 for token, count in counts.items()}
@@ -50,7 +50,7 @@ def test_top_k_and_top_p_leave_the_likeliest() -> None:
 def test_scores_of_samples_are_the_models_own() -> None:
     model = RandomModel(2)
     config = SearchConfig(sampling=True, nbest=30, temperature=3.0, top_k=4, max_len_b=1)
-    (found,) = search(model, source(4), config)
+    (found,) = search(model, *source(4), config)
     assert len(set(ids_of(found))) > 10
     assert [h.score for h in found] == pytest.approx([score(model, 0, tuple(h.ids), 0.6) for h in found], rel=1e-5)
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
@@ -68,18 +68,18 @@ def test_a_sentence_gets_the_same_samples_in_any_batch() -> None:
     rows = [[A, B, EOS], [C, EOS], [A, A, A, A, EOS], [B, C, EOS]]
     padded = torch.tensor([row + [PAD] * (5 - len(row)) for row in rows])
     config = SearchConfig(sampling=True, nbest=3, seed=7, max_len_b=4)
-    together = search(SameForAll(1), padded, config)
+    together = search(SameForAll(1), *with_lengths(padded), config)
     for row, found in zip(rows, together, strict=True):
-        assert search(SameForAll(1), torch.tensor([row]), config) == [found]
-    assert search(SameForAll(1), padded.flip(0), config) == together[::-1]
+        assert search(SameForAll(1), *with_lengths(torch.tensor([row])), config) == [found]
+    assert search(SameForAll(1), *with_lengths(padded.flip(0)), config) == together[::-1]
     assert len({tuple(ids_of(found)) for found in together}) == 4
     other = SearchConfig(sampling=True, nbest=3, seed=8, max_len_b=4)
-    assert search(SameForAll(1), padded, other) != together
+    assert search(SameForAll(1), *with_lengths(padded), other) != together
 
 
 def test_the_rules_hold_for_samples() -> None:
     config = SearchConfig(sampling=True, nbest=50, min_len=2, no_repeat_ngram=1, max_len_b=2)
-    (found,) = search(RandomModel(5, eos=2.0), source(2), config, banned=[(B,)])
+    (found,) = search(RandomModel(5, eos=2.0), *source(2), config, banned=[(B,)])
     for hypothesis in found:
         assert 2 <= len(hypothesis.ids) == len(set(hypothesis.ids))
         assert B not in hypothesis.ids
@@ -90,7 +90,7 @@ def test_samples_of_a_model_without_finite_probabilities_are_none() -> None:
         def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
             return [math.nan] * self.size
 
-    assert search(Broken(), source(3, 2), SearchConfig(sampling=True, nbest=2)) == [[], []]
+    assert search(Broken(), *source(3, 2), SearchConfig(sampling=True, nbest=2)) == [[], []]
 
 
 # Diverse beams -----------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def test_diverse_groups_are_searched_as_defined(groups: int, width: int, alpha: 
     for seed in range(5):
         model = RandomModel(seed, eos=1.0)
         config = SearchConfig(beam=beam, diverse_groups=groups, diversity=0.8, length_penalty=alpha, max_len_b=1)
-        for sentence, found in enumerate(search(model, source(*lengths), config)):
+        for sentence, found in enumerate(search(model, *source(*lengths), config)):
             expected = plain_diverse_search(model, sentence, lengths[sentence] + 1, groups, width, 0.8, alpha)
             assert [h.score for h in found] == pytest.approx([s for s, _ in expected[:1]], rel=1e-5)
             assert ids_of(found) == [ids for _, ids in expected[:1]]

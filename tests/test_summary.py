@@ -142,7 +142,7 @@ def test_an_update_of_one_part_is_not_told_of_by_the_next_that_has_two() -> None
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     gradient = UpdateGradient(model(), Ranks(cpu), torch.float32, scaler, 0.1, seed=1, max_tokens=100)
     gradient.after_first_part = told.append
-    batch = Batch.of(*[torch.full((2, 3), 5)] * 3)
+    batch = Batch.unpadded(*[torch.full((2, 3), 5)] * 3)
     for update, share in enumerate(([(0, batch)], [(0, batch), (1, batch)]), 1):
         gradient.compute(update, share, tokens=6 * len(share), votes=())
     assert told == []

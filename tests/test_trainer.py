@@ -260,9 +260,9 @@ def test_a_validation_translates_no_more_rows_at_once_than_fit_into_a_micro_batc
 ) -> None:
     sizes: list[int] = []
 
-    def measured(model: Any, src: Tensor, config: SearchConfig, *arguments: Any) -> Any:
+    def measured(model: Any, src: Tensor, lengths: Tensor, config: SearchConfig, *arguments: Any) -> Any:
         sizes.append(src.numel() * config.beam)
-        return search(model, src, config, *arguments)
+        return search(model, src, lengths, config, *arguments)
 
     monkeypatch.setattr("nmtkit.decoding.engine.search", measured)
     options = replace(options, validation=ValidationConfig(valid_bleu=True, valid_beam=beam))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from prefix_models import with_lengths
 from test_layers import copy_decoder_layer, copy_encoder_layer, torch_layer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -77,7 +78,7 @@ def test_the_stacks_equal_those_of_torch(norm: str) -> None:
     )
     real = tgt_in != PAD
     expected = (hidden @ model.target_embedding.weight.T)[real]
-    actual = model(src, tgt_in)[real]
+    actual = model(*with_lengths(src), tgt_in)[real]
     assert_close(actual, expected)
     assert_close(
         *(torch.autograd.grad(y.logsumexp(-1).sum(), model.target_embedding.weight) for y in (actual, expected))
@@ -88,11 +89,11 @@ def test_the_stacks_equal_those_of_torch(norm: str) -> None:
 def test_a_later_target_token_never_changes_an_earlier_output(changes: dict[str, Any]) -> None:
     model = make(**changes)
     src, tgt_in = sentences(7), sentences(9, seed=1)
-    before = model(src, tgt_in)
+    before = model(*with_lengths(src), tgt_in)
     for position in range(1, 9):
         changed = tgt_in.clone()
         changed[0, position] = BOS + 1 if changed[0, position] != BOS + 1 else BOS + 2
-        after = model(src, changed)
+        after = model(*with_lengths(src), changed)
         assert torch.equal(after[:, :position], before[:, :position])
         assert not torch.equal(after[:, position], before[:, position])
 
@@ -103,10 +104,10 @@ def test_padding_never_changes_a_result(changes: dict[str, Any]) -> None:
     source_lengths, target_lengths = (3, 9, 1, 6), (8, 2, 5, 1)
     src, tgt_in = sentences(*source_lengths), sentences(*target_lengths, seed=1)
     wider = F.pad(src, (0, 11), value=PAD), F.pad(tgt_in, (0, 9), value=PAD)
-    logits, wider_logits = model(src, tgt_in), model(*wider)
-    memory, wider_memory = model.encode(src), model.encode(wider[0])
+    logits, wider_logits = model(*with_lengths(src), tgt_in), model(*with_lengths(wider[0]), wider[1])
+    memory, wider_memory = model.encode(*with_lengths(src)), model.encode(*with_lengths(wider[0]))
     for row, (S, T) in enumerate(zip(source_lengths, target_lengths, strict=True)):
-        alone = model(src[row : row + 1, :S], tgt_in[row : row + 1, :T])[0]
+        alone = model(*with_lengths(src[row : row + 1, :S]), tgt_in[row : row + 1, :T])[0]
         assert_close(logits[row, :T], alone)
         assert_close(wider_logits[row, :T], alone)
         assert_close(wider_memory.values[row, :S], memory.values[row, :S])
@@ -117,7 +118,7 @@ def test_padding_has_no_gradient(changes: dict[str, Any]) -> None:
     model = make(**changes)
     src, tgt_in = sentences(9, 2), sentences(3, 8, seed=1)
     matrix = model.output_matrix.detach()
-    hidden = model.decode(tgt_in, model.encode(src))[tgt_in != PAD]
+    hidden = model.decode(tgt_in, model.encode(*with_lengths(src)))[tgt_in != PAD]
     torch.autograd.backward((hidden @ matrix.T).logsumexp(-1).sum())
     for embedding in {model.source_embedding, model.target_embedding}:
         assert embedding.weight.grad is not None
@@ -129,11 +130,11 @@ def test_padding_has_no_gradient(changes: dict[str, Any]) -> None:
 def test_the_explicit_path_equals_the_fast_paths(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(**changes)
     src, tgt_in = sentences(9, 4), sentences(8, 6, seed=1)
-    logits = model(src, tgt_in)
+    logits = model(*with_lengths(src), tgt_in)
     monkeypatch.setattr(attention, "_fused_pays", lambda q, k: True)
     real = tgt_in != PAD
-    assert_close(model(src, tgt_in)[real], logits[real])
-    weights = model.attention_weights(src, tgt_in)
+    assert_close(model(*with_lengths(src), tgt_in)[real], logits[real])
+    weights = model.attention_weights(*with_lengths(src), tgt_in)
     assert [len(part) for part in (weights.encoder, weights.decoder, weights.cross)] == [2, 2, 2]
     assert weights.cross[0].shape == (2, H, 8, 9)
     for part in (*weights.encoder, *weights.decoder, *weights.cross):
@@ -148,7 +149,7 @@ def test_embeddings_are_scaled_by_the_square_root_of_d_model() -> None:
     seen: list[Tensor] = []
     model.encoder[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     src = sentences(5)
-    model.encode(src)
+    model.encode(*with_lengths(src))
     assert_close(seen[0][0], model.source_embedding.weight[src[0]] * math.sqrt(D) + sinusoids(5, D))
 
 
@@ -157,7 +158,7 @@ def test_dropout_acts_on_the_sum_of_embedding_and_position() -> None:
     seen: list[Tensor] = []
     for stack in (model.encoder, model.decoder):
         stack[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    model(sentences(40), sentences(40, seed=1))
+    model(*with_lengths(sentences(40)), sentences(40, seed=1))
     for x in seen:
         assert (x == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
 
@@ -249,24 +250,36 @@ def test_odd_sizes_are_possible_where_nothing_forbids_them() -> None:
 
 def test_a_sequence_beyond_the_learned_positions_is_refused() -> None:
     model = make(positions="learned", max_positions=6)
-    model.encode(sentences(6))
+    model.encode(*with_lengths(sentences(6)))
     with pytest.raises(UserError, match="7 tokens exceeds the 6 learned positions"):
-        model.encode(sentences(7))
+        model.encode(*with_lengths(sentences(7)))
 
 
 def test_bfloat16_is_close_to_single_precision() -> None:
     model = make().float()
     src, tgt_in = sentences(9, 4), sentences(8, 8, seed=1)
-    expected = model(src, tgt_in).log_softmax(-1)
+    expected = model(*with_lengths(src), tgt_in).log_softmax(-1)
     with torch.autocast("cpu", torch.bfloat16):
-        assert_close(model(src, tgt_in).float().log_softmax(-1), expected, atol=0.15, rtol=0)
+        assert_close(model(*with_lengths(src), tgt_in).float().log_softmax(-1), expected, atol=0.15, rtol=0)
 
 
 @torch.inference_mode()
 def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
     model, src = make().eval(), sentences(7, 7, 5, 1, 3)
-    together = model.encode(src)
+    together = model.encode(*with_lengths(src))
     monkeypatch.setattr(transformer, "_PART", 12)
-    parts = model.encode(src)
+    parts = model.encode(*with_lengths(src))
     assert [longest for _, longest in transformer._parts(parts.mask)] == [7, 7, 5, 3]
     assert_close(parts.values[parts.mask], together.values[together.mask])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("training", [True, False])
+def test_the_encoder_takes_lengths_and_does_not_look_for_padding(training: bool) -> None:
+    model = make().train(training)
+    src, lengths = torch.tensor([[5, PAD, 7, 3, 9], [5, PAD, 8, 3, PAD]]), torch.tensor([4, 4])
+    memory = model.encode(src, lengths)
+    assert memory.mask.tolist() == [[True] * 4 + [False]] * 2
+    assert not torch.allclose(memory.values[0, :4], memory.values[1, :4])  # they differ behind the id of padding
+    src[:, 4] = 11
+    assert torch.equal(model.encode(src, lengths).values[:, :4], memory.values[:, :4])

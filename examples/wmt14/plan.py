@@ -67,7 +67,7 @@ def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.devic
     """Forward and backward passes over a micro-batch, again and again for a moment."""
     tokens = tokens if device.type == "cuda" else min(tokens, TRIAL_TOKENS_ON_CPU)
     rows = torch.full((max(1, tokens // LENGTH), LENGTH), EOS)
-    batch = Batch.of(rows, rows, rows).to(device)
+    batch = Batch.unpadded(rows, rows, rows).to(device)
     model = Transformer(config, vocabulary, vocabulary).to(device)
     passes = -1  # the first one is slower
     begun = time.monotonic()

@@ -13,28 +13,38 @@ from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Split
 from nmtkit.vocab import BOS, PAD
 
-Lengths = NDArray[np.int32]
+Lengths = NDArray[np.int32] | NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Batch:
     """Sentence pairs, PAD at the ends of rows. tgt_in is tgt_out shifted right by one, BOS first (§3.1).
 
-    `real` are the places of tokens in the flattened tgt_out: known from the start, since a GPU that is asked for them
-    lets the host wait.
+    Lengths count EOS. `real` are the places of tokens in the flattened tgt_out: known from the start, since a GPU that
+    is asked for them lets the host wait.
     """
 
     src: Tensor  # (B, S)
+    source_lengths: Tensor  # (B,)
     tgt_in: Tensor  # (B, T)
     tgt_out: Tensor  # (B, T)
+    target_lengths: Tensor  # (B,)
     real: Tensor  # (target_tokens,)
     source_tokens: int  # without padding, EOS counted
 
     @classmethod
-    def of(cls, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> "Batch":
+    def of(
+        cls, src: Tensor, source_lengths: Tensor, tgt_in: Tensor, tgt_out: Tensor, target_lengths: Tensor
+    ) -> "Batch":
         """The batch of these rows, in main memory."""
-        real = (tgt_out != PAD).flatten().nonzero().squeeze(1)
-        return cls(src, tgt_in, tgt_out, real, int((src != PAD).sum()))
+        real = (torch.arange(tgt_out.size(1)) < target_lengths.unsqueeze(1)).flatten().nonzero().squeeze(1)
+        return cls(src, source_lengths, tgt_in, tgt_out, target_lengths, real, int(source_lengths.sum()))
+
+    @classmethod
+    def unpadded(cls, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> "Batch":
+        """The batch of these rows, each of them a whole sentence."""
+        source_lengths, target_lengths = (torch.full((len(rows),), rows.size(1)) for rows in (src, tgt_out))
+        return cls.of(src, source_lengths, tgt_in, tgt_out, target_lengths)
 
     @property
     def target_tokens(self) -> int:
@@ -48,7 +58,13 @@ class Batch:
 
     def rows(self, rows: slice) -> "Batch":
         """Some of the pairs, with the padding that they have."""
-        return Batch.of(self.src[rows], self.tgt_in[rows], self.tgt_out[rows])
+        return Batch.of(
+            self.src[rows],
+            self.source_lengths[rows],
+            self.tgt_in[rows],
+            self.tgt_out[rows],
+            self.target_lengths[rows],
+        )
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch on a device."""
@@ -59,8 +75,9 @@ class Batch:
         return self._with(Tensor.pin_memory)
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        src, tgt_in, tgt_out, real = map(change, (self.src, self.tgt_in, self.tgt_out, self.real))
-        return Batch(src, tgt_in, tgt_out, real, self.source_tokens)
+        tensors = (self.src, self.source_lengths, self.tgt_in, self.tgt_out, self.target_lengths, self.real)
+        src, source_lengths, tgt_in, tgt_out, target_lengths, real = map(change, tensors)
+        return Batch(src, source_lengths, tgt_in, tgt_out, target_lengths, real, self.source_tokens)
 
 
 def collate(split: Split, indices: Indices) -> Batch:
@@ -77,13 +94,21 @@ def make_batch(
     tgt_in[:, 0] = BOS
     follows = np.arange(1, tgt_out.shape[1]) < target_lengths[:, None]  # the EOS of a shorter target is never an input
     tgt_in[:, 1:][follows] = tgt_out[:, :-1][follows]
-    return Batch.of(*map(torch.from_numpy, (_lay_out(source, source_lengths), tgt_in, tgt_out)))
+    sides = (
+        _lay_out(source, source_lengths),
+        source_lengths.astype(np.int64),
+        tgt_in,
+        tgt_out,
+        target_lengths.astype(np.int64),
+    )
+    return Batch.of(*map(torch.from_numpy, sides))
 
 
-def pad(sequences: Sequence[Sequence[int]]) -> Tensor:
-    """Sequences of ids as rows of one tensor (B, longest), filled with PAD."""
-    lengths = np.array([len(sequence) for sequence in sequences], np.int32)
-    return torch.from_numpy(_lay_out(np.fromiter(chain.from_iterable(sequences), np.int64), lengths))
+def pad(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Sequences of ids as rows of one tensor (B, longest), filled with PAD, and their lengths (B,)."""
+    lengths = np.array([len(sequence) for sequence in sequences], np.int64)
+    rows = _lay_out(np.fromiter(chain.from_iterable(sequences), np.int64), lengths)
+    return torch.from_numpy(rows), torch.from_numpy(lengths)
 
 
 def _lay_out(tokens: NDArray[np.generic], lengths: Lengths) -> NDArray[np.int64]:

@@ -42,9 +42,9 @@ def with_attention(
     for start in range(0, len(pairs), size):
         some = pairs[start : start + size]
         device = models[0].target_embedding.weight.device
-        src = pad([row for row, _ in some]).to(device)
-        tgt_in = pad([[BOS, *hypothesis.ids] for _, hypothesis in some]).to(device)
-        weights = torch.stack([_attention(model, src, tgt_in, layer) for model in models]).mean(0).cpu()
+        src, lengths = (tensor.to(device) for tensor in pad([row for row, _ in some]))
+        tgt_in = pad([[BOS, *hypothesis.ids] for _, hypothesis in some])[0].to(device)
+        weights = torch.stack([_attention(model, src, lengths, tgt_in, layer) for model in models]).mean(0).cpu()
         for (row, hypothesis), own in zip(some, weights, strict=True):
             attention = own[: len(hypothesis.ids) + 1, : len(row)].numpy().copy()
             attended.append(replace(hypothesis, attention=attention))
@@ -52,10 +52,10 @@ def with_attention(
     return [[next(hypotheses) for _ in nbest] for nbest in found]
 
 
-def _attention(model: Transformer, src: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
+def _attention(model: Transformer, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
     """(B, T, S) the mean over a layer's heads."""
     layers: list[Tensor] = []
-    model.decode(tgt_in, model.encode(src), record_cross=layers)
+    model.decode(tgt_in, model.encode(src, lengths), record_cross=layers)
     return layers[chosen_layer(model, layer)].float().mean(1)
 
 
@@ -66,7 +66,8 @@ def all_heads(
     """The weights of all L layers and H heads for a source (with EOS) and an output (without), EOS counted on both
     sides: the encoder's (L, H, S, S), the decoder's to itself (L, H, T, T) and to the source (L, H, T, S)."""
     device = model.target_embedding.weight.device
-    weights = model.attention_weights(pad([row]).to(device), pad([[BOS, *target]]).to(device))
+    src, lengths = (tensor.to(device) for tensor in pad([row]))
+    weights = model.attention_weights(src, lengths, pad([[BOS, *target]])[0].to(device))
     encoder, decoder, cross = (
         torch.cat(layers).float().cpu().numpy() for layers in (weights.encoder, weights.decoder, weights.cross)
     )

@@ -219,8 +219,9 @@ def _searched(model: Model) -> SearchModel:
 def _found(model: Model, batch: Batch, device: torch.device, text_of: TextOf) -> list[list[Hypothesis]]:
     """What the search finds; without its terms where a sentence cannot have them, for a rule or for its length."""
     demands = [task.demands for task in batch.tasks]
-    src = pad(batch.rows).to(device)
-    found = search(_searched(model), src, batch.config, longest_sequence(model), demands, batch.banned, text_of)
+    src, lengths = (tensor.to(device) for tensor in pad(batch.rows))
+    longest = longest_sequence(model)
+    found = search(_searched(model), src, lengths, batch.config, longest, demands, batch.banned, text_of)
     lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]

@@ -30,9 +30,9 @@ class Ensemble:
         self.models = models
         self._for_search: list[Any] = [model.for_search for model in models]
 
-    def encode(self, src: Tensor) -> list[Any]:
-        """Each model's encoder output for src (B, S)."""
-        return [model.encode(src) for model in self._for_search]
+    def encode(self, src: Tensor, lengths: Tensor) -> list[Any]:
+        """Each model's encoder output for src (B, S) of these lengths (B,)."""
+        return [model.encode(src, lengths) for model in self._for_search]
 
     def start(self, memory: list[Any]) -> EnsembleState:
         """The state before the first step."""
@@ -42,9 +42,9 @@ class Ensemble:
         """Feed tokens (R,); log-probabilities (R, W) of the next."""
         return _mean([model.step(tokens, own) for model, own in zip(self._for_search, state.states, strict=True)])
 
-    def __call__(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        """Log-probabilities (B, T, W) for src (B, S) and tgt_in (B, T)."""
-        return _mean([model(src, tgt_in).log_softmax(-1, torch.float32) for model in self.models])
+    def __call__(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> Tensor:
+        """Log-probabilities (B, T, W) for src (B, S) of these lengths (B,) and tgt_in (B, T)."""
+        return _mean([model(src, lengths, tgt_in).log_softmax(-1, torch.float32) for model in self.models])
 
 
 def _mean(log_probs: list[Tensor]) -> Tensor:

@@ -15,7 +15,7 @@ _POSITIONS = 1024  # that are projected to the vocabulary at once: the logits of
 
 @torch.inference_mode()
 def score(
-    model: Callable[[Tensor, Tensor], Tensor],
+    model: Callable[[Tensor, Tensor, Tensor], Tensor],
     rows: Sequence[list[int]],
     targets: Sequence[list[int]],
     config: SearchConfig,
@@ -23,22 +23,29 @@ def score(
 ) -> list[Hypothesis]:
     """The hypothesis that each target (without EOS) is for its source (with EOS), with the score of the search.
 
-    It is one pass through the decoder: `model` gives logits or log-probabilities (B, T, W) for src (B, S) and
-    tgt_in (B, T).
+    It is one pass through the decoder: `model` gives logits or log-probabilities (B, T, W) for src (B, S), the lengths
+    of its sentences (B,), and tgt_in (B, T).
     """
     found: list[Hypothesis] = []
     penalty = length_penalties(config, max(map(len, targets), default=0) + 1)
     size = max(1, _POSITIONS // (max(map(len, targets), default=0) + 1))
     for start in range(0, len(rows), size):
         some = targets[start : start + size]
-        src = pad(list(rows[start : start + size])).to(device)
-        tgt_in = pad([[BOS, *ids] for ids in some]).to(device)
-        tgt_out = pad([[*ids, EOS] for ids in some]).to(device)
-        log_probs = model(src, tgt_in).log_softmax(-1, torch.float32).gather(2, tgt_out.unsqueeze(2)).squeeze(2)
+        src, lengths = (tensor.to(device) for tensor in pad(rows[start : start + size]))
+        tgt_in, tgt_out = _targets(some, device)
+        every = model(src, lengths, tgt_in).log_softmax(-1, torch.float32)
+        log_probs = every.gather(2, tgt_out.unsqueeze(2)).squeeze(2)
         for ids, row in zip(some, log_probs.tolist(), strict=True):
             own = row[: len(ids) + 1]
             found.append(Hypothesis(ids, sum(own) / float(penalty[len(own)]), own))
     return found
+
+
+def _targets(targets: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """What the decoder reads and what it should write, both (B, T), for targets without EOS."""
+    tgt_in, _ = pad([[BOS, *ids] for ids in targets])
+    tgt_out, _ = pad([[*ids, EOS] for ids in targets])
+    return tgt_in.to(device), tgt_out.to(device)
 
 
 @torch.inference_mode()
@@ -51,11 +58,10 @@ def score_by_steps(
 ) -> list[Hypothesis]:
     """The same by the steps of a search, whose numbers these are to the last bit."""
     lengths = torch.tensor([len(ids) + 1 for ids in targets], device=device)
-    tgt_in = pad([[BOS, *ids] for ids in targets]).to(device)
-    tgt_out = pad([[*ids, EOS] for ids in targets]).to(device)
+    tgt_in, tgt_out = _targets(targets, device)
     token_log_probs = torch.zeros(tgt_out.shape, dtype=torch.float32, device=device)
     totals = token_log_probs[:, 0].clone()
-    state = model.start(model.encode(pad(list(rows)).to(device)))
+    state = model.start(model.encode(*(tensor.to(device) for tensor in pad(rows))))
     left = torch.arange(len(rows), device=device)  # (R,) the sentence of each row
     for t in range(tgt_in.size(1)):
         staying = (lengths[left] > t).nonzero().squeeze(1)

@@ -45,8 +45,8 @@ TextOf = Callable[[Sequence[int]], Hashable]  # what the ids of a hypothesis spe
 class SearchModel(Protocol):
     """What the search needs of a model: `Transformer` has it. A row is a hypothesis that goes on."""
 
-    def encode(self, src: Tensor) -> Any:
-        """The encoder's output for src (B, S)."""
+    def encode(self, src: Tensor, lengths: Tensor) -> Any:
+        """The encoder's output for src (B, S), of which the first lengths[b] tokens of row b are a sentence."""
 
     def start(self, memory: Any) -> Any:
         """The state of B rows, one a sentence, before their first token.
@@ -84,6 +84,7 @@ class Hypothesis:
 def search(
     model: SearchModel,
     src: Tensor,
+    lengths: Tensor,
     config: SearchConfig,
     longest: int | None = None,
     demands: Sequence[Demands] = (),
@@ -92,17 +93,18 @@ def search(
 ) -> list[list[Hypothesis]]:
     """The `nbest` best outputs for each sentence of src (B, S), best first, and of different texts unless sampled.
 
-    Sentences end with EOS, then PAD. An output has at most max_len_a · S + max_len_b tokens before EOS, S counting
-    the source without its EOS, or as many as are demanded, and never more than `longest`. PAD and BOS are never
-    produced; UNK may be. There are fewer than `nbest` outputs only where the limit or the rules leave no room for as
-    many, or the model gives no finite probability. Log-probabilities are computed in fp32 whatever the model computes
-    in. `demands` are those of each sentence, or none at all; `banned` are sequences of ids that must not come.
-    `text_of` is called with each finished output that may repeat the text of another.
+    Sentences have `lengths` (B,), EOS counted; what stands behind them is not looked at. An output has at most
+    max_len_a · S + max_len_b tokens before EOS, S counting the source without its EOS, or as many as are demanded, and
+    never more than `longest`. PAD and BOS are never produced; UNK may be. There are fewer than `nbest` outputs only
+    where the limit or the rules leave no room for as many, or the model gives no finite probability. Log-probabilities
+    are computed in fp32 whatever the model computes in. `demands` are those of each sentence, or none at all; `banned`
+    are sequences of ids that must not come. `text_of` is called with each finished output that may repeat the text of
+    another.
     """
     different_texts = config.nbest > 1 and not config.sampling
     finished = _Finished(src.size(0), config.nbest, text_of if different_texts else None)
-    beam = _Beam(src, config, longest, demands, banned, finished)
-    state = model.start(model.encode(src))
+    beam = _Beam(src, lengths, config, longest, demands, banned, finished)
+    state = model.start(model.encode(src, lengths))
     told = time.monotonic()
     while True:
         state.reorder(beam.origins())
@@ -165,6 +167,7 @@ class _Beam:
     def __init__(
         self,
         src: Tensor,
+        lengths: Tensor,
         config: SearchConfig,
         longest: int | None,
         demands: Sequence[Demands],
@@ -173,15 +176,14 @@ class _Beam:
     ) -> None:
         B, device = src.size(0), src.device
         self.prefix = _prefixes(demands, B).to(device)  # (b, p) tokens that must come first, then PAD
-        source_lengths = (src != PAD).sum(1) - 1
-        limit = (config.max_len_a * source_lengths.double() + config.max_len_b).long()
+        limit = (config.max_len_a * (lengths - 1).double() + config.max_len_b).long()
         limit = torch.maximum(limit, _demanded_lengths(demands, B).to(device))
         self.limit = limit if longest is None else limit.clamp(max=longest)  # (b,) tokens before EOS
         most = int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
         self.longest_penalty = self.penalty[self.limit + 1]  # (b,)
         self.never, self.rules = rules_of(config, banned)
-        self.strategy = _strategy(config, src, most, demands)
+        self.strategy = _strategy(config, src, lengths, most, demands)
         P = self.strategy.places
         self.sentences = torch.arange(B, device=device)  # (b,) row of `src`
         self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # places by bank
@@ -351,14 +353,14 @@ def length_penalties(config: SearchConfig, most: int) -> Tensor:
     return (base**config.length_penalty).clamp(max=torch.finfo(torch.float32).max).float()
 
 
-def _strategy(config: SearchConfig, src: Tensor, longest: int, demands: Sequence[Demands]) -> Strategy:
+def _strategy(config: SearchConfig, src: Tensor, lengths: Tensor, longest: int, demands: Sequence[Demands]) -> Strategy:
     """How to choose; an output has `longest` tokens at most, EOS counted."""
     if any(demand.terms for demand in demands):
         if config.sampling or config.diverse_groups > 1:
             raise UserError("terms that must come are looked for without --sampling and --diverse-groups")
         return Constrained(config.beam, demands, src.device)
     if config.sampling:
-        return Sampled(config, src, longest)
+        return Sampled(config, src, lengths, longest)
     if config.diverse_groups > 1:
         return DiverseBest(config.beam, config.diverse_groups, config.diversity)
     return Best(config.beam)

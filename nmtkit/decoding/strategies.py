@@ -15,7 +15,6 @@ from torch import Tensor
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.model import native
-from nmtkit.vocab import PAD
 
 _GROUP = 16  # columns that share a peak in `best_of_rows`
 _SMALL = 1 << 15  # scores that `topk` is the fastest for; it may put equal ones in another order
@@ -130,12 +129,13 @@ class DiverseBest(Best):
 class Sampled:
     """N outputs, each drawn for itself. The numbers behind the draws follow from the seed and the sentence."""
 
-    def __init__(self, config: SearchConfig, src: Tensor, longest: int) -> None:
-        """`longest` is the most tokens that an output of src (B, S) has, its end counted."""
+    def __init__(self, config: SearchConfig, src: Tensor, lengths: Tensor, longest: int) -> None:
+        """`longest` is the most tokens that an output has, its end counted, for src (B, S) of these lengths (B,)."""
         self.config, self.places, self.width = config, config.nbest, 1
         self.starts: Sequence[int] = range(config.nbest)
         shape = (longest, self.places)
-        numbers = np.stack([_numbers(config.seed, row).random(shape) for row in src.cpu().numpy()])
+        sentences = [row[:length] for row, length in zip(src.cpu().numpy(), lengths.tolist(), strict=True)]
+        numbers = np.stack([_numbers(config.seed, sentence).random(shape) for sentence in sentences])
         self.numbers = torch.from_numpy(numbers).to(src.device)  # (B, longest, N) uniform in [0, 1)
 
     def choose(self, log_probs: Tensor, frontier: Frontier) -> Choice:
@@ -163,9 +163,8 @@ class Sampled:
 
 
 def _numbers(seed: int, sentence: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> np.random.Generator:
-    """The random numbers of a sentence (ids, with padding), whatever its padding and the batch around it."""
-    content = sentence[sentence != PAD].astype("<i8").tobytes()
-    key = hashlib.blake2b(content, digest_size=16, key=seed.to_bytes(16, "little")).digest()
+    """The random numbers of a sentence, whatever its padding and the batch around it."""
+    key = hashlib.blake2b(sentence.astype("<i8").tobytes(), digest_size=16, key=seed.to_bytes(16, "little")).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
 
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig
-from nmtkit.vocab import PAD
 
 if TYPE_CHECKING:
     import nmtkit._native as _native
 
 _NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # what C++ writes, whatever torch's defaults are
+EIGHT_BIT_COLUMNS = 1 << 16  # of a matrix in 8 bits at most: its sums of products have 32 bits
 BUILDS = {"_native_avx512": "AVX-512", "_native_avx2": "AVX2"}  # of nmtkit/native, the fastest first
 
 
@@ -64,11 +64,15 @@ def missing() -> bool:
 
 
 class NativeLinear(nn.Module):
-    """x·Wᵀ + b in fp32, or with W and x rounded to integers, each row of either scaled by its own largest value."""
+    """x·Wᵀ + b in fp32, or with W and x rounded to integers, each row of either scaled by its own largest value.
+
+    A matrix of more than `EIGHT_BIT_COLUMNS` stays in fp32.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, eight_bits: bool) -> None:
         super().__init__()
         self.rows, self.columns = weight.shape
+        eight_bits = eight_bits and self.columns <= EIGHT_BIT_COLUMNS
         weight = weight.detach().float().contiguous()
         bias = None if bias is None else bias.detach().float().contiguous()
         self.matrix = _native.matrix(weight.data_ptr(), _address(bias), self.rows, self.columns, eight_bits)
@@ -156,15 +160,23 @@ class NativeTransformer:
             norms[0].eps,
         )
 
-    def encode(self, src: Tensor) -> NativeState:
-        """src (B, S) with PAD at the ends of rows. IndexError for ids that the vocabulary does not have."""
-        src = _ids(src)
+    def encode(self, src: Tensor, lengths: Tensor) -> NativeState:
+        """As `Transformer.encode`. IndexError for ids beyond the vocabulary, and for lengths not from 1 to S."""
+        src, lengths = _ids(src), _ids(lengths)
         sentences, width = src.shape
+        if lengths.shape != (sentences,):
+            raise IndexError(f"{tuple(lengths.shape)} lengths do not fit {sentences} sentences")
         if not 0 <= int(src.amin()) <= int(src.amax()) < self._source_vocabulary:
             raise IndexError(f"ids from {int(src.amin())} to {int(src.amax())} are not all in the vocabulary")
         positions = self._source_positions(0, width).float().contiguous()
         search = _native.encode(
-            self._native, src.data_ptr(), sentences, width, PAD, positions.data_ptr(), torch.get_num_threads()
+            self._native,
+            src.data_ptr(),
+            lengths.data_ptr(),
+            sentences,
+            width,
+            positions.data_ptr(),
+            torch.get_num_threads(),
         )
         return NativeState(search, self)
 

@@ -1,6 +1,7 @@
 """The Transformer (§3): embeddings, encoder, decoder, and the projection to the vocabulary.
 
-Letters: B batch, S source length, T target length, D d_model, W vocabulary. Batch first; PAD fills the ends of rows.
+Letters: B batch, S source length, T target length, D d_model, W vocabulary. Batch first. A source row ends with
+padding; the lengths of the sentences say where it begins, and its ids have no effect.
 `encode`, `decode` and `step` are the three ways through the model; `forward` joins the first two for training.
 """
 
@@ -20,7 +21,6 @@ from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.native import NativeTransformer
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
 from nmtkit.model.state import DecoderState, LayerState
-from nmtkit.vocab import PAD
 
 
 @dataclass
@@ -112,9 +112,9 @@ class Transformer(nn.Module):
             elif isinstance(module, LearnedPositions):
                 nn.init.normal_(module.table, std=self.config.d_model**-0.5)
 
-    def encode(self, src: Tensor, record: list[Tensor] | None = None) -> Memory:
-        """src (B, S) with PAD at the ends of rows."""
-        mask = src != PAD
+    def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
+        """src (B, S), of which the first lengths[b] tokens of row b are a sentence; lengths (B,) are at least 1."""
+        mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
         if torch.is_inference_mode_enabled() and src.device.type == "cpu" and record is None:
             values = torch.zeros(*src.shape, self.config.d_model, dtype=self.target_embedding.weight.dtype)
             for rows, longest in _parts(mask):
@@ -152,9 +152,9 @@ class Transformer(nn.Module):
         """The pre-softmax projection (W, D): the target embedding itself, unless nothing is shared."""
         return (self.projection or self.target_embedding).weight
 
-    def forward(self, src: Tensor, tgt_in: Tensor) -> Tensor:
-        """Logits (B, T, W) for src (B, S) and tgt_in (B, T)."""
-        return self.project(self.decode(tgt_in, self.encode(src)))
+    def forward(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> Tensor:
+        """Logits (B, T, W) for src (B, S) of these lengths (B,) and tgt_in (B, T)."""
+        return self.project(self.decode(tgt_in, self.encode(src, lengths)))
 
     @property
     def for_search(self) -> "Transformer | NativeTransformer":
@@ -179,10 +179,10 @@ class Transformer(nn.Module):
         state.advance()
         return log_probs_of(self.project(self.decoder_norm(x)))
 
-    def attention_weights(self, src: Tensor, tgt_in: Tensor) -> AttentionWeights:
-        """The weights of every layer and head for src (B, S) and tgt_in (B, T), by the explicit path."""
+    def attention_weights(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
+        """The weights of every layer and head for src (B, S) of these lengths (B,) and tgt_in (B, T)."""
         weights = AttentionWeights()
-        self.decode(tgt_in, self.encode(src, weights.encoder), weights.decoder, weights.cross)
+        self.decode(tgt_in, self.encode(src, lengths, weights.encoder), weights.decoder, weights.cross)
         return weights
 
     def _through(self, layer: nn.Module, *inputs: Any) -> Tensor:

@@ -9,8 +9,10 @@
 #include <memory>
 #include <new>
 #include <numeric>
+#include <string>
 #include <vector>
 
+#include "memory.h"
 #include "vectors.h"
 
 namespace nmtkit {
@@ -19,6 +21,9 @@ constexpr int kPanel = 2 * kLanes;  // rows of W that stand together: two vector
 constexpr int kBlock = 120;         // rows of x that one pass over W serves: they stay in the nearer caches
 constexpr int kWeightLevels = 127;  // of a weight in 8 bits, to each side of 0, at most
 constexpr int kDepth = 8;           // columns that integer sums take at once
+constexpr int kMostRows = 1 << 30;         // of W: padded to panels they fit into an int
+constexpr int kMostColumns = 1 << 24;      // of W: a panel's numbers fit into an int
+constexpr int kMostByteColumns = 1 << 16;  // of W in 8 bits: sums of products fit into 32 bits
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -30,7 +35,7 @@ using Aligned = std::unique_ptr<T[], Free>;
 // Zeros, aligned for vectors. Throws std::bad_alloc.
 template <class T>
 Aligned<T> aligned(size_t count) {
-  const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
+  const size_t bytes = (product(count, sizeof(T)) + 63) / 64 * 64;
   void* memory = std::aligned_alloc(64, std::max<size_t>(bytes, 64));
   if (!memory) throw std::bad_alloc();
   std::memset(memory, 0, bytes);
@@ -64,9 +69,12 @@ struct Ahead {
 class Matrix {
  public:
   // weight (N, K) and bias (N), or null. With `eight_bits`, each row of W is rounded to integers by its own largest
-  // value, and each row of x as it comes; their sums are exact.
+  // value, and each row of x as it comes; their sums are exact. Throws TooLarge, std::bad_alloc.
   Matrix(const float* weight, const float* bias, int rows, int columns, bool eight_bits)
-      : rows_(rows), columns_(columns), eight_bits_(eight_bits), bias_(aligned<float>(padded())) {
+      : rows_(rows), columns_(columns), eight_bits_(eight_bits) {
+    if (rows < 1 || columns < 1 || rows > kMostRows || columns > (eight_bits ? kMostByteColumns : kMostColumns))
+      throw TooLarge("there is no room for a matrix of " + std::to_string(rows) + " x " + std::to_string(columns));
+    bias_ = aligned<float>(padded());
     if (bias) std::copy(bias, bias + rows, bias_.get());
     if (eight_bits)
       lay_out_bytes(weight);
@@ -106,7 +114,7 @@ class Matrix {
 
   // Panel by panel; in a panel column by column, each of kPanel rows of W.
   void lay_out_floats(const float* weight) {
-    floats_ = aligned<float>(padded() * columns_);
+    floats_ = aligned<float>(product(padded(), columns_));
     for (int n = 0; n < rows_; ++n) {
       float* panel = floats_.get() + static_cast<size_t>(n / kPanel) * kPanel * columns_;
       for (int k = 0; k < columns_; ++k) panel[k * kPanel + n % kPanel] = weight[static_cast<size_t>(n) * columns_ + k];
@@ -116,7 +124,7 @@ class Matrix {
   // Panel by panel; in a panel by four columns, of kPanel rows of W each.
   void lay_out_bytes(const float* weight) {
     const size_t step = static_cast<size_t>(kPanel) * groups() * 4;
-    bytes_ = aligned<int8_t>(panels() * step);
+    bytes_ = aligned<int8_t>(product(panels(), step));
     scales_ = aligned<float>(padded());
     offsets_ = aligned<int32_t>(padded());
     std::vector<int> levels(groups() * 4);

@@ -4,11 +4,25 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <vector>
 
 namespace nmtkit {
+
+// A size that no int holds, or no memory; what is indexed by ints has fewer numbers than this. Python sees a MemoryError.
+struct TooLarge : std::length_error {
+  using std::length_error::length_error;
+};
+
+// The product of two sizes, far enough below the end of all memory to be rounded up. Throws TooLarge.
+inline size_t product(size_t a, size_t b) {
+  size_t result;
+  if (__builtin_mul_overflow(a, b, &result) || result > PTRDIFF_MAX / 4) throw TooLarge("more memory than there can be");
+  return result;
+}
 
 // Memory for numbers that grows, and then loses them: to fill and to copy a large one takes longer than to use it.
 class Room {

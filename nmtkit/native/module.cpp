@@ -56,16 +56,19 @@ PyObject* hold(T* object) {
 template <class Work>
 bool guarded(Work work) {
   bool out_of_memory = false;
-  std::string wrong;
+  std::string wrong, too_large;
   try {
     work();
   } catch (const std::out_of_range& error) {
     wrong = error.what();
+  } catch (const TooLarge& error) {
+    too_large = error.what();
   } catch (const std::exception&) {  // std::bad_alloc, or std::length_error: more than any memory has
     out_of_memory = true;
   }
   if (out_of_memory) PyErr_NoMemory();
   if (!wrong.empty()) PyErr_SetString(PyExc_IndexError, wrong.c_str());
+  if (!too_large.empty()) PyErr_SetString(PyExc_MemoryError, too_large.c_str());
   return !PyErr_Occurred();
 }
 
@@ -137,6 +140,13 @@ class Parts {
   Py_ssize_t matrix_ = 0, norm_ = 0;
 };
 
+// Throws TooLarge where the widths of a token's queries, keys and values do not fit into an int.
+void check_widths(const Model& model) {
+  for (const int size : {model.d_model, model.heads, model.d_k, model.d_v})
+    if (size < 1 || size > kMostColumns) throw TooLarge("there is no room for a model of such widths");
+  if (int64_t{model.heads} * (2 * model.d_k + model.d_v) > INT_MAX) throw TooLarge("there is no room for so many heads");
+}
+
 PyObject* model(PyObject*, PyObject* args) {
   std::unique_ptr<Model> made;
   if (!guarded([&] { made = std::make_unique<Model>(); })) return nullptr;
@@ -149,6 +159,7 @@ PyObject* model(PyObject*, PyObject* args) {
                         &epsilon))
     return nullptr;
   const bool done = guarded([&] {
+    check_widths(*made);
     made->pre_norm = pre_norm != 0;
     made->source_embedding = at<float>(source);
     made->target_embedding = at<float>(target);
@@ -175,15 +186,16 @@ PyObject* model(PyObject*, PyObject* args) {
 
 PyObject* encode(PyObject*, PyObject* args) {
   PyObject* capsule;
-  Address source, positions;
-  int sentences, width, pad, threads;
-  if (!PyArg_ParseTuple(args, "OKiiiKi", &capsule, &source, &sentences, &width, &pad, &positions, &threads))
+  Address source, lengths, positions;
+  int sentences, width, threads;
+  if (!PyArg_ParseTuple(args, "OKKiiKi", &capsule, &source, &lengths, &sentences, &width, &positions, &threads))
     return nullptr;
   const Model* model = held<Model>(capsule);
   if (!model) return nullptr;
   Search* made = nullptr;
   if (!unlocked([&] {
-        made = new Search(*model, at<int64_t>(source), sentences, width, pad, at<float>(positions), threads);
+        made = new Search(*model, at<int64_t>(source), at<int64_t>(lengths), sentences, width, at<float>(positions),
+                          threads);
       }))
     return nullptr;
   return hold(made);
@@ -254,6 +266,7 @@ PyObject* best(PyObject*, PyObject* args) {
   Address scores, values, columns;
   int rows, width, count, threads;
   if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &count, &values, &columns, &threads)) return nullptr;
+  if (count > width) return PyErr_Format(PyExc_IndexError, "there are no %d of %d numbers", count, width);
   return for_rows(rows, width, threads, [&](size_t row) {
     nmtkit::best(
         at<float>(scores) + row * width, width, count, [](auto score) { return score; },

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <climits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -17,7 +18,8 @@
 
 namespace nmtkit {
 
-constexpr int kFewest = 8;  // rows that a thread is worth starting for
+constexpr int kFewest = 8;             // rows that a thread is worth starting for
+constexpr int kMostTokens = 1 << 30;  // of a batch
 
 struct Norm {
   const float* gain;
@@ -76,7 +78,7 @@ void share_out(int parts, int threads, Work work) {
     for (int part; (part = next++) < parts;) work(part, thread);
   };
   std::vector<std::thread> others;
-  others.reserve(std::max(threads, 1));
+  others.reserve(std::max(std::min(threads, parts), 1));
   try {
     while (static_cast<int>(others.size()) + 1 < std::min(threads, parts))
       others.emplace_back(take, static_cast<int>(others.size()) + 1);
@@ -91,13 +93,13 @@ void share_out(int parts, int threads, Work work) {
 class Blocks {
  public:
   Blocks(int rows, int threads) : rows_(rows) {
-    const int least = (rows + kBlock - 1) / kBlock, most = std::max(least, rows / kFewest);
+    const int64_t least = (int64_t{rows} + kBlock - 1) / kBlock, most = std::max<int64_t>(least, rows / kFewest);
     threads = std::max(threads, 1);
-    count_ = std::min((least + threads - 1) / threads * threads, most);
+    count_ = static_cast<int>(std::min((least + threads - 1) / threads * threads, most));
   }
 
   int count() const { return count_; }
-  int largest() const { return count_ ? (rows_ + count_ - 1) / count_ : 0; }
+  int largest() const { return count_ ? (rows_ - 1) / count_ + 1 : 0; }
   int begin(int block) const { return static_cast<int>(static_cast<int64_t>(rows_) * block / count_); }
   int end(int block) const { return begin(block + 1); }
 
@@ -120,12 +122,16 @@ struct Scratch {
   std::vector<const void*> places;
   Rounded rounded;
 
-  // Room for n rows that attend to at most `longest` positions, with so many logits each. Throws std::bad_alloc.
+  // Room for n rows that attend to at most `longest` positions, with so many logits each. But for the logits, ints index
+  // it, and so no more of it than they can. Throws TooLarge, std::bad_alloc.
   void reserve(const Model& model, size_t n, int longest, int of_logits) {
     size_t widest = std::max(model.d_model, model.heads * model.d_v);  // of what a matrix takes
     for (const auto& layer : model.encoder) widest = std::max<size_t>(widest, layer.feed_forward.outer->columns());
     for (const auto& layer : model.decoder) widest = std::max<size_t>(widest, layer.feed_forward.outer->columns());
-    const auto room = [](auto& part, size_t size) { part.resize(std::max(part.size(), size)); };
+    const auto room = [](auto& part, size_t size) {
+      if (size > INT_MAX) throw TooLarge("a batch is too large");
+      part.resize(std::max(part.size(), size));
+    };
     room(x, n * model.d_model);
     room(normed, n * model.d_model);
     room(y, n * model.d_model);
@@ -235,13 +241,17 @@ void embed(const Model& model, const float* table, const int64_t* tokens, int n,
 // The sentences of a batch, encoded, and their hypotheses as the decoder has seen them.
 class Search {
  public:
-  // Encodes `source` (B, S), with `pad` at the ends of rows; `positions` (S, D). Throws std::bad_alloc.
-  Search(const Model& model, const int64_t* source, int sentences, int width, int64_t pad, const float* positions,
-         int threads)
+  // Encodes the first lengths[b] tokens of each row of `source` (B, S); `positions` (S, D). Throws std::out_of_range for
+  // a length that is not from 1 to S, TooLarge, std::bad_alloc.
+  Search(const Model& model, const int64_t* source, const int64_t* lengths, int sentences, int width,
+         const float* positions, int threads)
       : model_(model), arena_(model.spare), starts_(1, 0), owners_(sentences) {
     for (int b = 0; b < sentences; ++b) {
       const int64_t* row = source + static_cast<size_t>(b) * width;
-      const int length = static_cast<int>(std::find(row, row + width, pad) - row);
+      if (lengths[b] < 1 || lengths[b] > width)
+        throw std::out_of_range("a sentence has " + std::to_string(lengths[b]) + " of " + std::to_string(width) + " tokens");
+      const int length = static_cast<int>(lengths[b]);
+      if (starts_.back() > kMostTokens - length) throw TooLarge("a batch has too many tokens");
       tokens_.insert(tokens_.end(), row, row + length);
       starts_.push_back(starts_.back() + length);
       longest_ = std::max(longest_, length);
@@ -317,10 +327,10 @@ class Search {
         throw std::out_of_range("there is no " + std::string(what) + " " + std::to_string(numbers[i]));
   }
 
-  // Memory for the keys and values of so many tokens or rows in so many layers. Throws std::bad_alloc.
+  // Memory for the keys and values of so many tokens or rows in so many layers. Throws TooLarge, std::bad_alloc.
   void* room(int tokens, size_t layers) {
     const size_t number = model_.short_pairs() ? sizeof(Bf16) : sizeof(float);
-    return arena_.take(tokens * layers * model_.pair_width() * number);
+    return arena_.take(product(product(tokens, layers), product(model_.pair_width(), number)));
   }
 
   // Feed a token to each row, and call output(from, n, scratch) for the rows that a thread has had, their decoder outputs

@@ -99,7 +99,7 @@ class _Trial:
     def _peak(self, tokens: int) -> float:
         """Bytes that the forward and backward passes need for sentences as long as the longest."""
         rows = torch.full((max(1, tokens // self.longest), self.longest), EOS)
-        batch = Batch.of(rows, rows, rows).to(self.device)
+        batch = Batch.unpadded(rows, rows, rows).to(self.device)
         self.model.zero_grad(set_to_none=True)
         return _peak_memory(self.device, lambda: self._pass(batch))
 

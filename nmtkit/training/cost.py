@@ -11,7 +11,6 @@ from nmtkit.data.corpus import Split
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
 from nmtkit.training.ranks import Ranks
-from nmtkit.vocab import PAD
 
 
 class Cost:
@@ -32,7 +31,7 @@ class Cost:
 
     def flops_as_drawn(self, share: Sequence[tuple[int, Batch]]) -> int:
         """The same where subwords are drawn, and lengths known only from the micro-batches of each rank. Collective."""
-        lengths = [[(side != PAD).sum(1).numpy() for side in (batch.src, batch.tgt_out)] for _, batch in share]
+        lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
         (flops,) = self.ranks.sum([sum(training_flops(self.config, self.target_size, *sides) for sides in lengths)])
         return int(flops)
 

@@ -256,4 +256,4 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
 
 
 # One empty sentence, for a rank without a micro-batch: it takes part in the sum and adds nothing.
-_IDLE = _Piece(0, 0, Batch.of(torch.tensor([[EOS]]), torch.tensor([[BOS]]), torch.tensor([[EOS]])), weight=0.0)
+_IDLE = _Piece(0, 0, Batch.unpadded(torch.tensor([[EOS]]), torch.tensor([[BOS]]), torch.tensor([[EOS]])), weight=0.0)
