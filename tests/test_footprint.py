@@ -60,7 +60,7 @@ def test_the_estimate_is_above_what_torch_allocates_and_not_far(name: str, membe
     gc.collect()
 
     def work() -> None:
-        search.search(model, src, config, demands=demands)
+        search.search(model, src, torch.tensor([10]), config, demands=demands)
 
     peak = _peak_memory(CPU, work)
     assert peak < search_bytes(models, config, 10, demands) < 6 * peak

@@ -39,7 +39,7 @@ def best_of_each_text(outputs: Sequence[tuple[float, Prefix]]) -> list[tuple[flo
 def test_a_beam_as_wide_as_the_space_finds_the_n_best_texts_of_all_outputs(nbest: int, alpha: float) -> None:
     model, limits = RandomModel(seed=1, eos=-1.0), (3, 2, 1, 0)
     config = SearchConfig(beam=85, nbest=nbest, length_penalty=alpha, max_len_b=0)
-    for sentence, found in enumerate(search(model, source(*limits), config, text_of=spell)):
+    for sentence, found in enumerate(search(model, *source(*limits), config, text_of=spell)):
         expected = best_of_each_text(all_outputs(model, sentence, limits[sentence], alpha))[:nbest]
         assert ids_of(found) == [ids for _, ids in expected]
         assert [hypothesis.score for hypothesis in found] == pytest.approx([s for s, _ in expected], rel=1e-5)
@@ -89,7 +89,7 @@ def test_a_repeated_text_takes_no_place(groups: int, width: int, alpha: float) -
         config = SearchConfig(
             beam=beam, nbest=nbest, diverse_groups=groups, diversity=0.3, length_penalty=alpha, max_len_b=1
         )
-        for sentence, found in enumerate(search(model, source(*lengths), config, text_of=spell)):
+        for sentence, found in enumerate(search(model, *source(*lengths), config, text_of=spell)):
             expected = plain_search(model, sentence, lengths[sentence] + 1, groups, width, 0.3, alpha)[:nbest]
             assert [h.score for h in found] == pytest.approx([s for s, _ in expected], rel=1e-5)
             assert ids_of(found) == [ids for _, ids in expected]
@@ -104,20 +104,20 @@ def test_a_better_segmentation_of_a_finished_text_takes_its_rank() -> None:
     }
     for alpha, best in ((0.0, (C,)), (2.5, (A, B))):
         config = SearchConfig(beam=3, nbest=2, length_penalty=alpha)
-        (found,) = search(ScriptedModel(tree), source(3), config, text_of=spell)
+        (found,) = search(ScriptedModel(tree), *source(3), config, text_of=spell)
         assert ids_of(found) == [best, (B,)]
 
 
 def test_fewer_texts_than_asked_for_give_as_many_hypotheses() -> None:
     tree: dict[Prefix, dict[int, float]] = {(): {C: 0.6, A: 0.4}, (A,): {B: 1.0}, (A, B): {EOS: 1.0}}
-    (found,) = search(ScriptedModel(tree), source(3), SearchConfig(nbest=4), text_of=spell)
+    (found,) = search(ScriptedModel(tree), *source(3), SearchConfig(nbest=4), text_of=spell)
     assert ids_of(found) == [(C,)]
 
 
 def test_texts_differ_with_terms_that_must_come() -> None:
     """The beam is as wide as the space: the list has the n best texts of all outputs that have the term."""
     model, config = RandomModel(2, eos=1.0), SearchConfig(beam=341, nbest=20, max_len_b=0)
-    (found,) = search(model, source(4), config, demands=[Demands(terms=((B, A),))], text_of=spell)
+    (found,) = search(model, *source(4), config, demands=[Demands(terms=((B, A),))], text_of=spell)
     having = [(s, ids) for s, ids in all_outputs(model, 0, 4, 0.6) if (B, A) in pairwise(ids)]
     assert ids_of(found) == [ids for _, ids in best_of_each_text(having)][:20]
 
@@ -127,7 +127,7 @@ def test_one_output_and_samples_are_not_compared_by_their_texts() -> None:
         raise AssertionError("the text is asked for")
 
     for config in (SearchConfig(beam=4), SearchConfig(sampling=True, nbest=4)):
-        found = search(RandomModel(3), source(4, 2), config, text_of=never)
+        found = search(RandomModel(3), *source(4, 2), config, text_of=never)
         assert [len(nbest) for nbest in found] == [config.nbest] * 2
 
 
@@ -202,6 +202,6 @@ def test_draws_may_repeat_a_text(make_checkpoint: Callable[..., Checkpoint]) -> 
 def test_ids_are_the_texts_where_no_tokenizer_is_given() -> None:
     """Groups without diversity would find the same outputs."""
     config = SearchConfig(beam=4, diverse_groups=2, diversity=0.0, nbest=4)
-    (found,) = search(RandomModel(3), source(5), config)
+    (found,) = search(RandomModel(3), *source(5), config)
     assert len(set(ids_of(found))) == 4
-    torch.testing.assert_close(found[0].score, search(RandomModel(3), source(5), SearchConfig(beam=4))[0][0].score)
+    torch.testing.assert_close(found[0].score, search(RandomModel(3), *source(5), SearchConfig(beam=4))[0][0].score)
