@@ -29,7 +29,7 @@ from nmtkit.training.config import (
     TrainingOptions,
     ValidationConfig,
 )
-from nmtkit.training.gradient import MicroBatchLoss, UpdateGradient
+from nmtkit.training.gradient import MemoryLimits, MicroBatchLoss, UpdateGradient
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
 from nmtkit.vocab import PAD
@@ -145,6 +145,24 @@ def test_each_micro_batch_and_each_part_of_one_has_dropout_masks_of_its_own(
     in_two_parts = embedding_gradient([(0, twice)], tokens)
     assert not torch.allclose(in_two_parts, 2 * first, rtol=0.1)
     assert not torch.allclose(in_two_parts, first + second, rtol=0.1)
+
+
+@pytest.mark.parametrize("valid_bleu", [False, True])
+def test_an_equal_validation_is_no_new_best(
+    valid_bleu: bool, datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    trainer = make(datasets["joined"], replace(options, validation=ValidationConfig(valid_bleu=valid_bleu)))
+    better = trainer.validator.better
+    assert [better(value, 2.0) for value in (1.0, 2.0, 3.0)] == [not valid_bleu, False, valid_bleu]
+
+
+def test_a_micro_batch_over_the_limit_is_cut_into_as_few_parts_as_hold_it(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    batch = collate(make(datasets["joined"], options).split, np.arange(5))
+    longest = max(batch.src.size(1), batch.tgt_out.size(1))
+    for rows, sizes in ((5, [5]), (4, [3, 2]), (3, [3, 2]), (2, [2, 2, 1]), (1, [1] * 5)):
+        assert [len(part.src) for part in MemoryLimits(rows * longest).cut(batch)] == sizes
 
 
 def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], options: TrainingOptions) -> None:
