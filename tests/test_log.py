@@ -1,6 +1,8 @@
 """Messages and progress: on stderr only, in the form that was asked for."""
 
+import errno
 import fcntl
+import io
 import json
 import logging
 import os
@@ -106,6 +108,24 @@ def test_an_unconfigured_library_keeps_quiet(capsys: pytest.CaptureFixture[str])
     with Progress("reading", total=10) as progress:
         progress.advance(10)
     assert written(capsys) == []
+
+
+class FailingStream(io.StringIO):
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self.error = error
+
+    def write(self, text: str) -> int:
+        raise self.error
+
+
+def test_a_full_disk_ends_no_work_but_a_reader_that_has_gone_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    configure(LogConfig(log_format="plain"))
+    monkeypatch.setattr(sys, "stderr", FailingStream(OSError(errno.ENOSPC, "No space left on device")))
+    logger.info("reading")
+    monkeypatch.setattr(sys, "stderr", FailingStream(BrokenPipeError()))
+    with pytest.raises(BrokenPipeError):
+        logger.info("reading")
 
 
 BAR = """
