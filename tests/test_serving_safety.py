@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import Run
@@ -26,7 +27,7 @@ from nmtkit.serving import server as server_module
 from nmtkit.serving.app import Service
 from nmtkit.serving.batching import Batcher
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.connections import Connections
+from nmtkit.serving.connections import Connection, Connections
 from nmtkit.serving.metrics import Metrics
 from nmtkit.tokenizer import Tokenizer
 
@@ -279,7 +280,31 @@ def test_a_client_that_reads_its_answer_steadily_is_waited_for(monkeypatch: pyte
     assert asyncio.run(run()) >= size
 
 
-def test_too_many_connections_close_those_that_have_been_idle_longest() -> None:
+@pytest.mark.parametrize(("is_answered", "closed"), [(False, False), (True, True)])
+def test_a_client_that_reads_again_has_time_until_it_has_to_ask(
+    is_answered: bool, closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.01)
+    monkeypatch.setattr(connections, "SECONDS_TO_READ", 0.01)
+    transport = Mock(get_write_buffer_size=lambda: 0)
+
+    async def run() -> None:
+        connection = Connection(Connections(1, Metrics()), asyncio.Protocol())
+        connection.connection_made(transport)
+        connection.begin_request()
+        connection.pause_writing()
+        if is_answered:
+            connection.wait_for_request()
+        connection.resume_writing()
+        await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    assert transport.abort.called == closed
+
+
+def test_too_many_connections_close_those_that_have_been_idle_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_ASK", 2 * PATIENCE)
+
     async def run() -> list[bytes]:
         async with running(read_and_say_ok, most=4) as connect:
             used, idle, other = [await connect() for _ in range(3)]
