@@ -4,10 +4,12 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, ScriptedModel, ids_of, score, source, with_lengths
 
+from nmtkit.decoding import strategies
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
@@ -45,6 +47,29 @@ def test_top_k_and_top_p_leave_the_likeliest() -> None:
     assert shares(top_p=0.81) == pytest.approx({A: 0.5 / 0.95, B: 0.3 / 0.95, C: 0.15 / 0.95}, abs=0.03)
     assert shares(top_p=0.01) == {A: 1.0}
     assert shares(top_k=3, top_p=0.5) == pytest.approx({A: 1.0}, abs=0.03)  # of 0.95, A alone has more than half
+
+
+def test_the_temperature_comes_before_top_p() -> None:
+    """At temperature 0.5 the first token has 0.68 of the probability, at 2 it has 0.37."""
+    assert shares(top_p=0.6, temperature=0.5) == {A: 1.0}
+    assert set(shares(top_p=0.6, temperature=2.0)) == {A, B}
+
+
+def test_top_p_takes_no_token_more_than_it_needs() -> None:
+    tree: dict[Prefix, dict[int, float]] = {(): {A: 0.5, B: 0.25, C: 0.25}}
+    for top_p, expected in ((0.5, {A}), (0.51, {A, B, C})):  # of tokens as likely as each other all come
+        (found,) = search(ScriptedModel(tree), source(2), SearchConfig(sampling=True, nbest=100, top_p=top_p))
+        assert {hypothesis.ids[0] for hypothesis in found} == expected
+
+
+def test_a_draw_of_zero_takes_no_impossible_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Zeros:
+        def random(self, shape: tuple[int, ...]) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
+            return np.zeros(shape)
+
+    monkeypatch.setattr(strategies, "_numbers", lambda seed, sentence: Zeros())
+    (found,) = search(ScriptedModel({(): {B: 1.0}}), source(2), SearchConfig(sampling=True))
+    assert ids_of(found) == [(B,)]
 
 
 def test_scores_of_samples_are_the_models_own() -> None:

@@ -230,8 +230,9 @@ class _Beam:
         """Feed the last tokens to the decoder; returns what chooses the next, but EOS for rows that are closed (R,)."""
         strategy, choice_is_free = self.strategy, not self.rules and self._free()
         if choice_is_free and isinstance(strategy, Best) and isinstance(model, ShortlistingModel):
-            count = strategy.places + (self.finished.text_of is not None)  # one more, in the place of a closed EOS
-            steps, tokens = model.best_step(self.last_tokens(), state, count, self.never.after(self.tokens.size(2)))
+            never = self.never.after(self.tokens.size(2))
+            # where an EOS is closed, its text has a place already: the others of the row are enough
+            steps, tokens = model.best_step(self.last_tokens(), state, strategy.places, never)
             return lambda closed: strategy.choose_among(_without_ends(steps, tokens, closed), tokens, frontier)
         log_probs = self._allowed(model.step(self.last_tokens(), state), frontier)
 
