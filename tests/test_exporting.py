@@ -20,6 +20,7 @@ from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.exporting.ctranslate2 import to_ctranslate2
+from nmtkit.exporting.safetensors import from_safetensors
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
@@ -228,6 +229,9 @@ def test_other_weights_in_a_folder_of_safetensors_are_refused_by_name(
     said = refusal(run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt"))
     assert f"{tmp_path / 'model'}: " in said
     assert f"{name} {words}" in said
+    with pytest.raises(UserError) as error:
+        from_safetensors(tmp_path / "model")
+    assert said == f"nmt-export: {error.value}"
     assert not (tmp_path / "back.pt").exists()
 
 
