@@ -28,6 +28,7 @@ from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import Demands
 from nmtkit.decoding.search import search
+from nmtkit.decoding.translation import Candidate, different_texts
 from nmtkit.decoding.translator import Translator
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
@@ -223,6 +224,11 @@ def test_copies_of_source_words_repeat_no_text(make_checkpoint: Callable[..., Ch
     options: dict[str, Any] = {"max_len_a": 0.0, "max_len_b": 2, "ban": tuple(pieces[5:])}
     (texts,) = translator.translate(["x x"], nbest=4, copy_unknown=True, **options)
     assert sorted(texts) == ["", "x", "x x"]
+
+
+def test_the_best_candidate_of_each_text_stays() -> None:
+    best, second, repeated = (Candidate(text, score) for text, score in (("x", -1.0), ("y", -2.0), ("x", -3.0)))
+    assert different_texts([best, second, repeated]) == (best, second)
 
 
 def test_draws_may_repeat_a_text(make_checkpoint: Callable[..., Checkpoint]) -> None:
