@@ -38,14 +38,14 @@ def with_free(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
 
 
 CASES: dict[str, tuple[SearchConfig, list[Demands]]] = {
-    "beam": (SearchConfig(beam=400, max_len_b=20), []),
-    "long outputs": (SearchConfig(beam=40, max_len_b=400, min_len=400), []),
-    "n best": (SearchConfig(beam=300, nbest=300, max_len_b=20), []),
-    "groups": (SearchConfig(beam=200, diverse_groups=4, max_len_b=20), []),
-    "terms": (SearchConfig(beam=100, max_len_b=20), [Demands(terms=((5, 6, 7), (8, 9)))]),
-    "prefix": (SearchConfig(beam=300, max_len_b=20), [Demands(prefix=(5, 6, 7))]),
-    "draws": (SearchConfig(sampling=True, nbest=400, max_len_b=20), []),
-    "draws of the likeliest": (SearchConfig(sampling=True, nbest=400, top_k=50, top_p=0.9, max_len_b=20), []),
+    "beam": (SearchConfig(beam=200, max_len_b=6), []),
+    "long outputs": (SearchConfig(beam=40, max_len_b=120, min_len=120), []),
+    "n best": (SearchConfig(beam=150, nbest=150, max_len_b=6), []),
+    "groups": (SearchConfig(beam=120, diverse_groups=4, max_len_b=6), []),
+    "terms": (SearchConfig(beam=60, max_len_b=6), [Demands(terms=((5, 6, 7), (8, 9)))]),
+    "prefix": (SearchConfig(beam=300, max_len_b=6), [Demands(prefix=(5, 6, 7))]),
+    "draws": (SearchConfig(sampling=True, nbest=200, max_len_b=6), []),
+    "draws of the likeliest": (SearchConfig(sampling=True, nbest=200, top_k=50, top_p=0.9, max_len_b=6), []),
 }
 
 
