@@ -443,21 +443,21 @@ def test_lengths_that_do_not_fit_the_rows_are_errors() -> None:
 @pytest.mark.parametrize("eight_bits", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(2**31 - 1, 1), (1, 2**31 - 1), (2**30 + 1, 2**24), (0, 1), (1, -1)])
 def test_sizes_that_ints_do_not_hold_are_refused_before_anything_is_read(
-    rows: int, columns: int, eight_bits: bool
+    rows: int, columns: int, eight_bits: bool, build: str
 ) -> None:
     with pytest.raises(MemoryError, match=f"no room for a matrix of {rows} x {columns}"):
-        native._native.matrix(0, 0, rows, columns, eight_bits)
+        import_module(f"nmtkit.{build}").matrix(0, 0, rows, columns, eight_bits)
 
 
 @pytest.mark.parametrize("widths", [(16, 2**20, 2**20, 16), (2**31 - 1, 1, 1, 1), (16, 0, 8, 8), (16, 2, -8, 8)])
-def test_widths_that_ints_do_not_hold_are_refused(widths: tuple[int, int, int, int]) -> None:
+def test_widths_that_ints_do_not_hold_are_refused(widths: tuple[int, int, int, int], build: str) -> None:
     with pytest.raises(MemoryError, match="there is no room for"):
-        native._native.model(*widths, False, 0, 0, 0, 0, [], [], 1e-5)
+        import_module(f"nmtkit.{build}").model(*widths, False, 0, 0, 0, 0, [], [], 1e-5)
 
 
-def test_no_more_are_found_than_there_are() -> None:
+def test_no_more_are_found_than_there_are(build: str) -> None:
     with pytest.raises(IndexError, match="no 5 of 4 numbers"):
-        native._native.best(0, 1, 4, 5, 0, 0, 1)
+        import_module(f"nmtkit.{build}").best(0, 1, 4, 5, 0, 0, 1)
 
 
 def test_more_columns_than_sums_in_32_bits_hold_stay_in_fp32() -> None:
