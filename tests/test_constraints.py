@@ -130,7 +130,7 @@ def test_a_prefix_may_have_all_the_terms() -> None:
 def test_the_search_ends_when_no_output_can_join_those_that_have_the_terms() -> None:
     model = RandomModel(3, eos=3.0)
     config = SearchConfig(beam=1, length_penalty=3.0, max_len_b=8)
-    (found,) = search(model, source(4), config, demands=[Demands(terms=((A,),))])
+    (found,) = search(model, *source(4), config, demands=[Demands(terms=((A,),))])
     assert model.steps <= len(found[0].ids) + 2 < 13  # one step with EOS, one that finds no place
 
 

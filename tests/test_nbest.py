@@ -125,8 +125,8 @@ class Shortlisting(RandomModel):
 def test_the_best_tokens_of_each_row_are_enough(beam: int, groups: int) -> None:
     for seed in range(30):
         config = SearchConfig(beam=beam, nbest=beam, diverse_groups=groups, diversity=0.3, max_len_b=1)
-        found = search(Shortlisting(seed, eos=1.0), source(6, 3), config, text_of=spell)
-        assert found == search(RandomModel(seed, eos=1.0), source(6, 3), config, text_of=spell)
+        found = search(Shortlisting(seed, eos=1.0), *source(6, 3), config, text_of=spell)
+        assert found == search(RandomModel(seed, eos=1.0), *source(6, 3), config, text_of=spell)
 
 
 def test_a_better_segmentation_of_a_finished_text_takes_its_rank() -> None:

@@ -58,7 +58,7 @@ def test_the_temperature_comes_before_top_p() -> None:
 def test_top_p_takes_no_token_more_than_it_needs() -> None:
     tree: dict[Prefix, dict[int, float]] = {(): {A: 0.5, B: 0.25, C: 0.25}}
     for top_p, expected in ((0.5, {A}), (0.51, {A, B, C})):  # of tokens as likely as each other all come
-        (found,) = search(ScriptedModel(tree), source(2), SearchConfig(sampling=True, nbest=100, top_p=top_p))
+        (found,) = search(ScriptedModel(tree), *source(2), SearchConfig(sampling=True, nbest=100, top_p=top_p))
         assert {hypothesis.ids[0] for hypothesis in found} == expected
 
 
@@ -68,7 +68,7 @@ def test_a_draw_of_zero_takes_no_impossible_token(monkeypatch: pytest.MonkeyPatc
             return np.zeros(shape)
 
     monkeypatch.setattr(strategies, "_numbers", lambda seed, sentence: Zeros())
-    (found,) = search(ScriptedModel({(): {B: 1.0}}), source(2), SearchConfig(sampling=True))
+    (found,) = search(ScriptedModel({(): {B: 1.0}}), *source(2), SearchConfig(sampling=True))
     assert ids_of(found) == [(B,)]
 
 
