@@ -91,7 +91,7 @@ def test_the_loss_is_divided_by_the_real_target_tokens_of_the_update(
     (update,) = trainer.batcher.epoch(1)
     batch = collate(trainer.split, np.concatenate(update.micro_batches))  # sentences of 3 tokens beside some of 30
     assert batch.padded_tokens > 1.3 * (batch.source_tokens + batch.target_tokens)
-    logits = other.learner.model(batch.src, batch.tgt_in)
+    logits = other.learner.model(batch.src, batch.source_lengths, batch.tgt_in)
     loss = F.cross_entropy(logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=0.1)
     torch.autograd.backward(loss)
     actual = gradients(trainer, halves(update))
@@ -296,7 +296,7 @@ def test_validation_gives_the_loss_of_all_its_tokens(datasets: dict[str, Path], 
     split = trainer.dataset.split("valid")
     batch = collate(split, np.arange(len(split)))
     with torch.no_grad():
-        logits = trainer.learner.model.eval()(batch.src, batch.tgt_in).flatten(0, 1)
+        logits = trainer.learner.model.eval()(batch.src, batch.source_lengths, batch.tgt_in).flatten(0, 1)
     results = trainer.validator.run(trainer.learner.model, trainer.ranks)
     assert results is not None
     for name, smoothing in (("valid_loss", 0.1), ("valid_nll", 0.0)):

@@ -178,7 +178,7 @@ def test_embeddings_are_shared_as_asked(share: str, matrices: int) -> None:
 def test_sides_of_different_sizes_share_the_targets_matrices() -> None:
     model = make(source_size=W, target_size=9)
     assert model.config.share_embeddings == "decoder"
-    assert model(sentences(4), torch.tensor([[BOS, 5]])).shape == (1, 2, 9)
+    assert model(*with_lengths(sentences(4)), torch.tensor([[BOS, 5]])).shape == (1, 2, 9)
     with pytest.raises(UserError, match=r"--share-embeddings all needs one vocabulary.*--joined-vocab"):
         make(source_size=W, target_size=9, share_embeddings="all")
 
