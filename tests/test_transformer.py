@@ -244,8 +244,8 @@ def test_impossible_sizes_are_refused(changes: dict[str, Any], message: str) -> 
 
 
 def test_odd_sizes_are_possible_where_nothing_forbids_them() -> None:
-    assert make(d_model=15, positions="learned")(sentences(4), sentences(3)).shape == (1, 3, W)
-    assert make(d_model=14, d_k=3, d_v=5)(sentences(4), sentences(3)).shape == (1, 3, W)
+    assert make(d_model=15, positions="learned")(*with_lengths(sentences(4)), sentences(3)).shape == (1, 3, W)
+    assert make(d_model=14, d_k=3, d_v=5)(*with_lengths(sentences(4)), sentences(3)).shape == (1, 3, W)
 
 
 def test_a_sequence_beyond_the_learned_positions_is_refused() -> None:
