@@ -42,7 +42,7 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     """The `count` best checkpoints of a training run, oldest first; with `until`, none after that update.
 
     Best by the value that each checkpoint recorded and the run judged by: the lowest validation loss, or the highest
-    validation BLEU; of equal values the newer checkpoint. One without a finite value is passed over. Raises UserError
+    validation BLEU; of equal values the older checkpoint. One without a finite value is passed over. Raises UserError
     if there are fewer, or if they were not judged alike.
     """
     judged: list[tuple[float, int, Path]] = []
@@ -65,7 +65,7 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     if len(judged) < count:
         raise UserError(_shortage("--best", count, folder, len(judged), until, " with a validation value"))
     sign = -1 if metrics == {"valid_bleu"} else 1
-    best = sorted(judged, key=lambda row: (sign * row[0], -row[1]))[:count]
+    best = sorted(judged, key=lambda row: (sign * row[0], row[1]))[:count]
     return [path for _, _, path in sorted(best, key=lambda row: row[1])]
 
 

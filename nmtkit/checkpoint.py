@@ -201,8 +201,11 @@ def refuse_to_replace(path: Path) -> None:
     if path.is_fifo():
         raise UserError(f"{path} is a pipe, and a checkpoint needs a file: choose another --output")
     real = Path(os.path.realpath(path))
-    if real.exists() and (real.name in (LAST, BEST) or _NAME.fullmatch(real.name)):
-        raise UserError(f"{path} is a checkpoint of a training: choose another --output")
+    if real.name in (LAST, BEST) or _NAME.fullmatch(real.name):
+        if real.exists():
+            raise UserError(f"{path} is a checkpoint of a training: choose another --output")
+        if list_checkpoints(real.parent):
+            raise UserError(f"{path} would count as a checkpoint of the training there: choose another --output")
 
 
 def link_checkpoint(path: Path, name: str) -> None:

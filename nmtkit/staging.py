@@ -34,7 +34,7 @@ def staged_folder(destination: Path, is_own: OwnName, may_replace: Callable[[Pat
     Raises UserError when the destination is taken, cannot be made, or is being written by another process, or when
     something else has the name of a hidden folder; RunError when writing fails.
     """
-    destination = _real(destination)
+    destination = _followed(destination)
     if not destination.name:
         raise UserError(f"{destination} is the root of all folders: choose another destination")
     staging = destination.with_name(f".{destination.name}.partial")
@@ -44,8 +44,7 @@ def staged_folder(destination: Path, is_own: OwnName, may_replace: Callable[[Pat
             if _is_left(replaced, is_own) and not destination.exists():  # killed between the two renames below
                 replaced.rename(destination)
             _remove_folder(replaced, is_own)  # killed after both
-            if destination.exists() and not _is_replaceable(destination, may_replace):
-                raise UserError(f"{destination} exists and is something else: choose another destination, or remove it")
+            _check_replaceable(destination, may_replace)
             yield staging
             _sync(staging)
             _set_mode(handle, mode)
@@ -64,8 +63,14 @@ def staged_folder(destination: Path, is_own: OwnName, may_replace: Callable[[Pat
             _remove_folder(replaced, is_own)
 
 
-def _is_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> bool:
-    return folder.is_dir() and (not any(folder.iterdir()) or may_replace(folder))
+def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> None:
+    """UserError where a folder exists that cannot be replaced, or not be removed afterwards."""
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not may_replace(folder)):
+        raise UserError(f"{folder} exists and is something else: choose another destination, or remove it")
+    if doubt := _doubt(folder.stat(), stat.S_IFDIR, folder.parent):
+        raise UserError(f"{folder} cannot be replaced ({doubt}): choose another destination")
 
 
 def _real(path: Path) -> Path:
@@ -73,9 +78,28 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def _followed(destination: Path) -> Path:
+    """Where a destination leads. UserError for another user's symlink in a shared folder such as /tmp, by the rule of
+    Linux's fs.protected_symlinks, which protects only those who open the link itself."""
+    if destination.is_symlink():
+        link, folder = destination.lstat(), destination.parent.stat()
+        is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+        if is_shared and link.st_uid not in (os.geteuid(), folder.st_uid):
+            raise UserError(f"{destination} is a symlink of another user: choose another destination")
+    return _real(destination)
+
+
 def _file(path: Path) -> Path:
     """The same for a file to write, but for what is no ordinary one: /dev/stdout leads to a pipe, which has no name."""
-    return path if path.exists() and not path.is_file() else _real(path)
+    return path if path.exists() and not path.is_file() else _followed(path)
+
+
+def check_regular(path: Path) -> None:
+    """UserError unless a file can be made or appended to at `path`, in a folder of nmtkit's own files: neither a
+    symlink, which would lead out of the folder, nor a pipe, which would wait for a reader."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise UserError(f"{path} is in the way (it is not a file): remove it, or choose another folder")
 
 
 def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import io
 import itertools
+import json
 import lzma
 import stat
 import sys
@@ -66,6 +67,32 @@ def _check_beginning(path: Path) -> None:
         raise UserError(f"{path}: cut short, it has not even a beginning")
     if not expected.startswith(found):
         raise UserError(f"{path}: not compressed as its name says: compress it, or take {path.suffix} from its name")
+
+
+def read_whole(path: Path, limit: int) -> bytes:
+    """The content of a file or pipe. UserError for more than `limit` bytes: a device may have no end."""
+    with path.open("rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise UserError(f"more than {limit} bytes")
+    return content
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. ValueError also for a key that an object has twice, and for one nested too deeply."""
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"{twice[:40]!r} is given twice")
+    return values
 
 
 @contextlib.contextmanager

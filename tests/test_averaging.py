@@ -200,15 +200,15 @@ def test_checkpoints_of_a_run_that_has_changed_its_dropout_are_averaged(make_che
     assert all(torch.equal(weight, weights[name]) for name, weight in make_checkpoint().weights.items())
 
 
-def test_of_equal_values_the_newer_checkpoint_is_the_better(folder: Path) -> None:
+def test_of_equal_values_the_older_checkpoint_is_the_better(folder: Path) -> None:
     for update in (20, 30, 100):
         change_progress(folder / f"checkpoint_{update}.pt", valid_loss=2.0, valid_bleu=30.0)
     for metric in ("valid_loss", "valid_bleu"):
         if metric == "valid_bleu":
             judge_by_bleu(folder)
-        assert updates(best_checkpoints(folder, 1)) == [100]
-        assert updates(best_checkpoints(folder, 2)) == [30, 100]
-        assert updates(best_checkpoints(folder, 1, until=99)) == [30]
+        assert updates(best_checkpoints(folder, 1)) == [20]
+        assert updates(best_checkpoints(folder, 2)) == [20, 30]
+        assert updates(best_checkpoints(folder, 1, until=25)) == [20]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -316,6 +316,9 @@ def test_a_checkpoint_of_a_training_is_not_replaced(name: str, folder: Path, run
     assert done.returncode == 2
     assert f"{name} is a checkpoint of a training: choose another --output" in done.stderr.decode()
     assert (folder / name).read_bytes() == before
+    done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "checkpoint_77.pt")
+    assert done.returncode == 2
+    assert b"checkpoint_77.pt would count as a checkpoint of the training there" in done.stderr
     (folder / "averaged").mkdir()
     new = folder / "averaged/checkpoint_30.pt"
     assert run_here("nmt-average", folder / "checkpoint_10.pt", "--output", new).returncode == 0

@@ -437,3 +437,24 @@ def test_what_is_read_is_not_written(run_here: Run, tmp_path: Path, read: str, w
         "text is read, and what is made of it would take its place",
     )
     assert (tmp_path / "text").read_text() == "a dog\n"
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "test.de.idx"])
+def test_no_file_of_the_dataset_is_written(run_here: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("of the dataset")
+    arguments = ("--checkpoint", "a.pt", tmp_path, "--split", "test", "--output", tmp_path / name)
+    refused(run_here("nmt-generate", *arguments), f"{name} is read, and what is made of it would take its place")
+    assert (tmp_path / name).read_text() == "of the dataset"
+
+
+@pytest.mark.parametrize(("command", "arguments"), [("generate", ("--checkpoint", "a.pt")), ("average", ("a.pt",))])
+def test_the_config_file_is_not_written(
+    run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.toml").write_text("quiet = true")
+    (tmp_path / "a.pt").touch()
+    done = run_here(f"nmt-{command}", *arguments, "--config", "a.toml", "--output", "a.toml")
+    assert done.returncode == 2
+    assert b"a.toml is read, and what is made of it would take its place" in done.stderr
+    assert (tmp_path / "a.toml").read_text() == "quiet = true"

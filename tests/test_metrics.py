@@ -135,3 +135,11 @@ def test_a_disk_that_takes_no_more_for_tensorboard_does_not_end_the_run(
     result = train(tmp_path / "run", "--max-updates", 20, "--tensorboard", board)
     assert result.stderr.decode().count(f"--tensorboard {board}: cannot be written (No space left") == 1
     assert len(metrics(tmp_path / "run", "train")) == 20
+
+
+@pytest.mark.parametrize("junk", [b"[" * 100_000, b"\xff\xfe", b"{}", b"7", b'{"update": "x"}'])
+def test_a_line_that_is_none_of_ours_is_dropped_when_a_run_resumes(junk: bytes, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"event": "train", "update": 1}\n' + junk + b"\n")
+    with MetricsWriter(tmp_path, 1, None):
+        pass
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"event": "train", "update": 1}\n'

@@ -255,7 +255,9 @@ def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
         ("a.toml", "spoons = ", "a.toml"),
         ("a.json", "{", "a.json"),
         ("a.json", "[1]", "a table of options is expected"),
-        pytest.param("a.json", "[" * 100_000, "recursion depth", id="deep"),
+        pytest.param("a.json", "[" * 100_000, "nested too deeply", id="deep"),
+        pytest.param("a.toml", "#" * (1 << 24) + "\n", "more than 16777216 bytes", id="large"),
+        ("a.json", '{"spoons": 3, "salt": 0.1, "spoons": 4}', "'spoons' is given twice"),
         ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a text, not "1979-05-27"'),
         ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons stands there twice"),
         ("a.toml", "spoon = 1", "soup has no option --spoon that a file can set. Did you mean --spoons?"),
@@ -276,6 +278,20 @@ def test_a_bad_config_file_is_one_line_and_exit_code_2(
     assert code == 2
     assert err.count("\n") == 1
     assert complaint in err
+
+
+def test_a_device_without_end_is_no_config_file(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run("--config", "/dev/zero", capsys=capsys)
+    assert (code, err) == (2, "soup: --config /dev/zero: more than 16777216 bytes\n")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_help_is_shown_in_any_encoding(encoding: str) -> None:
+    code = "import nmtkit.cli.train as command; command.main(['--help'])"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert ("…" in done.stdout.decode(encoding)) == (encoding == "utf-8")
 
 
 def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,6 +54,7 @@ def test_a_page_whose_name_was_made_to_point_here_is_refused(server: Server, pat
     status, values = answer_to(server, path, "pages.example:80")
     assert status == 421
     assert values == {"error": "this is not pages.example:80: only localhost and IP addresses are accepted as Host"}
+    assert answer_to(server, path, "[fe80::1%pages.example]:80")[0] == 421
 
 
 @pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "a.localhost.", "127.0.0.1:9", "[::1]", "10.1.2.3:80"])
@@ -300,6 +301,28 @@ def test_a_client_that_reads_again_has_time_until_it_has_to_ask(
 
     asyncio.run(run())
     assert transport.abort.called == closed
+
+
+def test_the_parser_gets_little_at_a_time_so_that_others_have_a_turn_between() -> None:
+    sent, pieces = bytes(range(256)) * 1024, []
+
+    class Recorder(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            pieces.append(data)
+
+    async def run() -> None:
+        limits = Connections(1, Metrics())
+        server = await asyncio.get_running_loop().create_server(lambda: Connection(limits, Recorder()), "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(sent)
+            writer.write_eof()
+            await rest_of(reader)
+            writer.close()
+
+    asyncio.run(run())
+    assert b"".join(pieces) == sent
+    assert max(map(len, pieces)) <= connections.READ_BYTES
 
 
 def test_too_many_connections_close_those_that_have_been_idle_longest(monkeypatch: pytest.MonkeyPatch) -> None:

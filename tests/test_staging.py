@@ -550,3 +550,41 @@ def test_a_result_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypa
             file.write(b"content")
         assert synced == [((tmp_path / "result").stat().st_ino, False), (parent, True)]
         (tmp_path / "result").unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+@pytest.mark.parametrize("full", [False, True])
+def test_no_folder_of_another_user_is_replaced(full: bool, tmp_path: Path) -> None:
+    (tmp_path / "result").mkdir()
+    if full:
+        (tmp_path / "result" / "file").write_text("theirs")
+    os.chown(tmp_path / "result", 12345, -1)
+    before = contents(tmp_path)
+    with (
+        pytest.raises(UserError, match=r"result cannot be replaced \(it belongs to another user\)"),
+        staged_folder(tmp_path / "result", is_own, always),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+@pytest.mark.parametrize(
+    ("mode", "link_owner", "is_refused"), [(0o1777, 12345, True), (0o1777, 0, False), (0o1755, 12345, False)]
+)
+def test_another_users_link_in_a_shared_folder_is_not_followed(
+    mode: int, link_owner: int, is_refused: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis").write_text("precious")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    (shared / "result").symlink_to("../thesis")
+    os.chown(shared / "result", link_owner, -1, follow_symlinks=False)
+    if is_refused:
+        with pytest.raises(UserError, match="result is a symlink of another user"), staged_file(shared / "result"):
+            pass
+    else:
+        with staged_file(shared / "result") as file:
+            file.write(b"new")
+    assert (tmp_path / "thesis").read_text() == ("precious" if is_refused else "new")

@@ -767,3 +767,39 @@ def test_a_run_of_the_other_direction_is_not_gone_on_with(
     assert run_command("nmt-preprocess", *back).returncode == 0
     assert Dataset.open(tmp_path / "back").checksums("train") == Dataset.open(forth).checksums("train")
     refused(train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "back", code=2), "a run on other data")
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "options.json"])
+@pytest.mark.parametrize("kind", ["symlink", "dangling", "pipe", "folder"])
+def test_no_link_and_no_pipe_takes_the_numbers_or_options_of_a_run(
+    name: str, kind: str, train: Train, tmp_path: Path
+) -> None:
+    save_dir, thesis = tmp_path / "run", tmp_path / "thesis"
+    save_dir.mkdir()
+    if kind == "pipe":
+        os.mkfifo(save_dir / name)
+    elif kind == "folder":
+        (save_dir / name).mkdir()
+    else:
+        (save_dir / name).symlink_to(thesis)
+    if kind == "symlink":
+        thesis.write_text("precious")
+    refused(train(save_dir, "--max-updates", 1, "--quiet", code=2), f"{name} is in the way (it is not a file)")
+    assert thesis.exists() == (kind == "symlink")
+    assert kind != "symlink" or thesis.read_text() == "precious"
+
+
+def test_a_checkpoint_under_the_name_of_another_update_is_named_and_passed_over(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2, "--save-every", 1)
+    shutil.copy(tmp_path / "checkpoint_1.pt", tmp_path / "checkpoint_9.pt")
+    said = train(tmp_path, "--max-updates", 3, "--quiet").stderr.decode()
+    assert "checkpoint_9.pt: it was saved after update 1; trying the one before it" in said
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress["update"] == 3
+
+
+def test_a_pipe_at_the_name_of_a_checkpoint_counts_as_a_save_that_failed(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 1)
+    os.mkfifo(tmp_path / "checkpoint_2.pt")
+    done = train(tmp_path, "--max-updates", 3, "--save-every", 1, "--quiet")
+    assert "checkpoint_2.pt is in the way (it is not a file)" in done.stderr.decode()
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress["update"] == 3

@@ -8,6 +8,7 @@ from typing import ClassVar
 import click
 
 from nmtkit.cli.command import command
+from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import ConfigOption, PathName, options
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
@@ -26,7 +27,7 @@ class AverageConfig(Config):
         min=1,
         metavar="N",
         help="The best N checkpoints of a folder, by the validation value that the training judged by: "
-        "loss, or BLEU with --valid-bleu; of equal values the newer checkpoint.",
+        "loss, or BLEU with --valid-bleu; of equal values the older checkpoint.",
     )
     until: int | None = option(None, min=0, metavar="UPDATE", help="Of a folder, only checkpoints up to this update.")
 
@@ -63,7 +64,7 @@ def main(
     """
     configure(log)
     folder = _folder(checkpoints, config)
-    check_writable(output, checkpoints)
+    check_writable(output, filter(None, (*checkpoints, config_file_in_use())))
 
     from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, distinct_names, last_checkpoints
     from nmtkit.checkpoint import refuse_to_replace, save_checkpoint

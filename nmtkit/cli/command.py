@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import signal
 import sys
@@ -102,6 +103,8 @@ class Command(click.Command):
         try:
             if sys.stdout is None:
                 raise UserError("stdout is closed")
+            if isinstance(sys.stdout, io.TextIOWrapper):  # help has characters that not every encoding has
+                sys.stdout.reconfigure(errors="replace")
             _check_text(arguments)
             # Not click's own main: it turns a closed pipe into exit code 1.
             with self.make_context(self.name, list(arguments)) as context, _signals_as_they_are():

@@ -11,6 +11,7 @@ import click
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import UserError
+from nmtkit.text import parse_json, read_whole
 from nmtkit.wording import did_you_mean
 
 if sys.version_info >= (3, 11):
@@ -18,7 +19,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_IN_USE = "nmtkit.cli.config_file"  # where click's context keeps the path of the file
 _NOT_IN_A_FILE = ("config", "version")
+_LARGEST = 1 << 24  # bytes of a config file
 
 
 def read_config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -26,13 +29,14 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     if path is None:
         return
     try:
-        text = path.read_text(encoding="utf-8-sig")  # as some editors begin a file with the mark of its encoding
+        text = read_whole(path, _LARGEST).decode("utf-8-sig")  # some editors begin a file with a byte order mark
         is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # as no TOML does
-        values = json.loads(text) if is_json else tomllib.loads(text)
+        values = parse_json(text) if is_json else tomllib.loads(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, UserError, RecursionError) as error:
         raise UserError(f"--config {path}: {error}") from error
+    context.meta[_IN_USE] = path
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: a table of options is expected")
     known = {parameter.name: parameter for parameter in context.command.params if parameter.name not in _NOT_IN_A_FILE}
@@ -49,6 +53,12 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
             raise UserError(f"--config {path}: {flag(key)} stands there twice")
         defaults[key] = _as_on_command_line(known[key], value, path)
     context.default_map = defaults
+
+
+def config_file_in_use() -> Path | None:
+    """The `--config` file that was read, if there was one."""
+    path: Path | None = click.get_current_context().meta.get(_IN_USE)
+    return path
 
 
 def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from nmtkit.cli.command import abandon, command
+from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import ConfigOption, PathName, given, options, reads_terminal, refuse_idle
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import (
@@ -113,7 +114,7 @@ def main(
         search = replace(search, alignment=True)
     _check_search(search, asked, result, server)
     beside = (asked.prefix, asked.constraints, asked.glossary, asked.score)
-    _check_files(result, (*checkpoint, source.input, *beside, evaluation.reference))
+    _check_files(result, (*checkpoint, source.input, *beside, evaluation.reference, config_file_in_use()), dataset)
     companions = Companions(asked)
     layout = "log_prob" if asked.score is not None and result.format == "text" else result.format
 
@@ -202,13 +203,14 @@ def _check_usage(
         raise UserError("--resume does not see the lines that were translated before: score the finished file")
 
 
-def _check_files(result: OutputConfig, read: Iterable[Path | None]) -> None:
-    """Refuse results that cannot be written, or would take the place of what is `read` or of each other; and what is to
-    be read but cannot be."""
+def _check_files(result: OutputConfig, read: Iterable[Path | None], dataset: Path | None) -> None:
+    """Refuse results that cannot be written, or would replace each other, what is `read` or a file of the dataset; and
+    files to read that cannot be read."""
     sources = [path for path in read if path is not None]
+    in_dataset = list(dataset.iterdir()) if dataset is not None and dataset.is_dir() else []
     for path in (result.output, result.attention_html):
         if path is not None and path != DASH:
-            check_writable(path, sources)
+            check_writable(path, [*sources, *in_dataset])
     output, page = (path and os.path.realpath(path) for path in (result.output, result.attention_html))
     if page is not None and page == output:
         raise UserError(f"--output and --attention-html are one file, {result.output}: give each its own")

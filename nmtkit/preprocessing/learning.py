@@ -9,10 +9,13 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.preprocessing.config import PIECES, VocabularyConfig
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, read_blocks
+from nmtkit.text import read_whole
 from nmtkit.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
 from nmtkit.vocab import SPECIALS, Vocabulary
 from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
+
+_LARGEST_MODEL = 1 << 28  # bytes of a SentencePiece model; those of a million pieces have some 30 MB
 
 TRAINING_THREADS = 8  # not the number of workers: the model's bytes depend on it
 
@@ -30,7 +33,7 @@ def take_over(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizer
         return dataset.source, dataset.target
     assert config.spm_model is not None
     try:
-        tokenizer = SentencePieceTokenizer(config.spm_model.read_bytes())
+        tokenizer = SentencePieceTokenizer(read_whole(config.spm_model, _LARGEST_MODEL))
     except (OSError, UserError) as error:
         raise UserError(f"--spm-model {config.spm_model}: {getattr(error, 'strerror', None) or error}") from error
     return tokenizer, tokenizer

@@ -126,8 +126,7 @@ class Service:
                 raise ClientDisconnect
             return result.result()
         except asyncio.CancelledError as error:  # by uvicorn, when the time to finish is over
-            reason = "the server is shutting down"
-            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, reason, _RETRY) from error
+            raise _shutting_down() from error
         finally:
             self._batcher.abandon(job)
             for future in waiting:
@@ -152,9 +151,15 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
     try:
         return await asyncio.wait_for(read(), SECONDS_FOR_BODY)
+    except asyncio.CancelledError as error:  # by uvicorn, when the time to finish is over
+        raise _shutting_down() from error
     except asyncio.TimeoutError as error:
         reason = f"the body did not arrive within {SECONDS_FOR_BODY:.0f} seconds"
         raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, reason) from error
+
+
+def _shutting_down() -> HTTPException:
+    return HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "the server is shutting down", _RETRY)
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -224,6 +229,8 @@ class LoopbackHost:
         name = re.sub(r":\d*$", "", host).rstrip(".").lower()
         if name in ("", "localhost", self._own) or name.endswith(".localhost"):
             return True
+        if "%" in name:  # a zone, which may be any text
+            return False
         try:
             ipaddress.ip_address(name.strip("[]"))
         except ValueError:

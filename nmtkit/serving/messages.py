@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.serving.config import ServeConfig
+from nmtkit.text import parse_json
 from nmtkit.tokenizer import Tokenizer
 
 
@@ -34,8 +35,8 @@ _FIELDS = ("text", *(field.name for field in fields(TranslationRequest)[1:]))
 def read_request(body: bytes, limits: ServeConfig, beam: int) -> TranslationRequest:
     """Parse the body of a request. Raises HTTPException: 400 if it is malformed, 413 if it is too large."""
     try:
-        values = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        values = parse_json(body.decode("utf-8-sig"))
+    except ValueError as error:
         raise _bad(f"the body is not JSON: {error}") from error
     if not isinstance(values, dict):
         raise _bad('the body is not a JSON object: send one such as {"text": "A dog runs."}')

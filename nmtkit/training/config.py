@@ -39,7 +39,9 @@ class BatchConfig(Config):
 class LoadingConfig(Config):
     heading: ClassVar[str] = BatchConfig.heading
 
-    num_workers: int = option(1, min=0, help="Threads that prepare micro-batches ahead; 0: none. Changes no result.")
+    num_workers: int = option(
+        1, min=0, max=1024, help="Threads that prepare micro-batches ahead; 0: none. Changes no result."
+    )
 
 
 @dataclass(frozen=True)

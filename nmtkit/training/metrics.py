@@ -63,7 +63,7 @@ class MetricsWriter:
         """Write a line, with those before it that could not be written: a full disk leaves no gap and no half line."""
         self._waiting += line
         try:
-            with self._path.open("r+b" if self._size else "wb") as file:
+            with open(self._path, "r+b" if self._size else "wb", opener=_open_itself) as file:
                 file.truncate(self._size)
                 file.seek(self._size)
                 file.write(self._waiting)
@@ -76,6 +76,11 @@ class MetricsWriter:
         self._waiting = b""
 
 
+def _open_itself(path: str, flags: int) -> int:
+    """Open no symlink, and without waiting no pipe, that has taken the place of the file."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
 def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     """Drop the other lines, and what is no such line, as one that a kill has cut."""
     kept = []
@@ -83,7 +88,7 @@ def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
         try:
             if wanted(json.loads(line)):
                 kept.append(line + "\n")
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             continue
     with staged_file(path) as file:
         file.write("".join(kept).encode())

@@ -24,7 +24,7 @@ from nmtkit.checkpoint import (
 )
 from nmtkit.errors import UserError
 from nmtkit.log import logger
-from nmtkit.staging import clear_files, staged_file
+from nmtkit.staging import check_regular, clear_files, staged_file
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.metrics import METRICS
 from nmtkit.training.record import check_record
@@ -72,6 +72,8 @@ class SaveDir:
 
     def prepare(self, options: dict[str, Any]) -> None:
         """Note the options of the run, and put right what a killed one left half-done."""
+        for name in (OPTIONS, METRICS):
+            check_regular(self.folder / name)
         clear_files(self.folder, lambda name: _OWN_FILE.fullmatch(name) is not None)  # not what others write here
         if self.newest is not None:
             self._name(checkpoint_path(self.folder, self.newest))
@@ -89,6 +91,8 @@ class SaveDir:
                     check_finite(checkpoint.ema or {})
                 if "options" in checkpoint.progress:  # an averaged one has none
                     check_record(checkpoint.progress, path)
+                    if checkpoint.progress["update"] != update:
+                        raise UserError(f"{path}: it was saved after update {checkpoint.progress['update']}")
             except UserError as error:
                 logger.warning("%s; trying the one before it", error)
                 continue
@@ -121,6 +125,7 @@ class SaveDir:
         progress["checkpoint_validations"] = sorted(self._validations.items())
         path = checkpoint_path(self.folder, update)
         self._last_save = time.monotonic()
+        check_regular(path)
         save_checkpoint(path, checkpoint)
         self.newest, self._is_best = update, progress["is_best"]
         self._name(path)
