@@ -473,6 +473,13 @@ def test_a_closed_stream_is_no_traceback(closed: str, complaint: bytes) -> None:
     assert b"Traceback" not in done.stderr
 
 
+def test_a_closed_stdin_is_no_empty_input(tiny_checkpoint: Path) -> None:
+    script = Path(__file__).parent.parent / "bin" / "nmt-generate"
+    line = f"{sys.executable} {script} --checkpoint {tiny_checkpoint} --quiet <&-"
+    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (2, b"nmt-generate: cannot read stdin: Bad file descriptor\n")
+
+
 def test_a_name_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be found when the first checkpoint is written."""
     code, _, err = run("--kind", os.fsdecode(b"caf\xe9.txt"), capsys=capsys)

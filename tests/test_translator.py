@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,24 @@ def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Calla
     translator = Translator.of([checkpoint], EngineConfig(device="cpu"))
     with pytest.raises(RunError, match="no finite probabilities"):
         translator.translate(["a dog"])
+
+
+def test_rules_that_leave_no_output_are_named(tiny_checkpoint: Path) -> None:
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu")
+    vocabulary = len(translator.target.vocab)
+    with pytest.raises(UserError, match="satisfies --min-len and --no-repeat-ngram: relax them"):
+        translator.translate(["a dog"], no_repeat_ngram=1, min_len=vocabulary, max_len_b=vocabulary)
+
+
+def test_a_ban_of_what_the_vocabulary_cannot_spell_is_told(
+    make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = make_checkpoint()
+    words = SpaceTokenizer(checkpoint.target.vocab)
+    translator = Translator.of([replace(checkpoint, source=words, target=words)], EngineConfig(device="cpu"))
+    plain = translator.translate(["a dog"])
+    assert translator.translate(["a dog"], ban=("Hund",)) == plain
+    assert caplog.messages == ["--ban: the model has no pieces for 'Hund': write it as the training text has it"]
 
 
 def test_a_device_that_is_not_there_is_refused(tiny_checkpoint: Path) -> None:

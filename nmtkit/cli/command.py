@@ -95,8 +95,8 @@ class Command(click.Command):
     def _exit_code(self, arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, _raise_on_sigterm)
         self.debug = "--debug" in arguments  # for what goes wrong before click comes to it
-        if sys.stdin is None:  # closed by the caller (<&-): there is nothing to read
-            sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123
+        if sys.stdin is None:  # closed by the caller (<&-): a command that reads it meets an error, as other tools do
+            sys.stdin = open(os.devnull, "w")  # noqa: SIM115, PTH123
         if sys.stderr is None:
             return UserError.exit_code
         escape_python_messages()

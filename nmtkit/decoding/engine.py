@@ -59,6 +59,13 @@ class Batch:
         """The source of each."""
         return [task.row for task in self.tasks]
 
+    @property
+    def rules(self) -> list[str]:
+        """The options that forbid tokens."""
+        search = self.config
+        values = {"--min-len": search.min_len, "--no-repeat-ngram": search.no_repeat_ngram, "--ban": self.banned}
+        return [option for option, value in values.items() if value]
+
 
 class Engine(Protocol):
     """Searches batches: the n best of each batch's sentences, in the order of the batches."""
@@ -198,11 +205,17 @@ def _search_at_once(model: Model, batch: Batch, text_of: TextOf) -> list[list[Hy
         found = [[one] for one in score(model, batch.rows, targets, batch.config, device)]
     else:
         found = _found(model, batch, device, text_of)
-    if not all(nbest and math.isfinite(nbest[0].score) for nbest in found):
-        raise RunError(
-            "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
-            "for them (try fp32)"
-        )
+    for task, nbest in zip(batch.tasks, found, strict=True):
+        if not nbest and batch.rules:
+            raise UserError(
+                f"no output of a sentence of {counted(len(task.row), 'token')} satisfies {' and '.join(batch.rules)}: "
+                "relax them"
+            )
+        if not nbest or not math.isfinite(nbest[0].score):
+            raise RunError(
+                "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
+                "for them (try fp32)"
+            )
     if batch.config.attends:
         return with_attention(members(model), batch.rows, found, batch.config.alignment_layer)
     return found

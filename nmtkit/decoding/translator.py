@@ -328,10 +328,15 @@ class Translator:
             )
 
     def _banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """The pieces of the words; those that the vocabulary cannot spell do not come anyway."""
+        """The pieces of the words; a warning for those that the vocabulary cannot spell, which do not come anyway."""
         if not all(map(str.strip, words)):
             raise UserError("--ban: there is no word")
-        return tuple(tuple(ids) for ids in self.target.encode(words) if UNK not in ids)
+        encoded = self.target.encode(words)
+        for word, ids in zip(words, encoded, strict=True):
+            if UNK in ids and word not in self._unspellable:
+                self._unspellable.add(word)
+                logger.warning("--ban: the model has no pieces for %r: write it as the training text has it", word)
+        return tuple(tuple(ids) for ids in encoded if UNK not in ids)
 
     def _tasks(self, sentence: _Sentence, longest: int, overlong: str) -> list[Task]:
         """What is translated of a sentence, in turn: nothing if it is blank, most often all at once."""
