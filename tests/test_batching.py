@@ -147,6 +147,11 @@ def test_every_part_takes_its_sentences_from_all_over_the_corpus(parts: int) -> 
         assert abs(sentences.mean() / len(SOURCE) - 0.5) < 4 * spread
 
 
+def test_every_part_promises_about_as_many_updates_as_the_epoch_has(parts: int) -> None:
+    updates = list(batcher().epoch(2))
+    assert all(abs(update.an_epoch - len(updates)) <= parts for update in updates)
+
+
 def test_a_part_has_other_sentences_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "PART", 5000)
     made = batcher()

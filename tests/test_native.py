@@ -135,6 +135,34 @@ def test_what_is_not_finite_is_not_lost(eight_bits: bool, wrong: float) -> None:
     assert finite.sum() == 8 * 19
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_what_is_not_a_number_is_not_lost_between_the_matrices_of_a_layer(precision: str) -> None:
+    model: Any = make()
+    model.encoder[0].feed_forward.inner.bias.data[3] = math.nan
+    fast = packed(model, precision)
+    log_probs: Tensor = fast.step(torch.full((2,), BOS), fast.start(fast.encode(*with_lengths(sources(5, 3)))))
+    assert log_probs.isnan().all()
+
+
+@torch.inference_mode()
+def test_keys_and_values_of_8_bit_products_are_rounded_to_the_nearest_16_bits() -> None:
+    def first_step(biases: list[Tensor]) -> Tensor:
+        model: Any = make()
+        for layer, bias in zip(model.decoder, biases, strict=True):
+            layer.cross_attention.kv.weight.data.zero_()
+            layer.cross_attention.kv.bias.data.copy_(bias)
+        fast = packed(model, "int8")
+        log_probs: Tensor = fast.step(torch.full((2,), BOS), fast.start(fast.encode(*with_lengths(sources(5, 3)))))
+        return log_probs.clone()
+
+    biases = [torch.randn(32) for _ in range(2)]
+    biases[0][-2:] = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8])  # as near to two: the even one
+    assert torch.equal(first_step(biases), first_step([bias.bfloat16().float() for bias in biases]))
+    biases[1][-1] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)  # NaN, and rounded up no more
+    assert first_step(biases).isnan().all()
+
+
 def test_a_matrix_that_no_memory_can_hold_is_a_memory_error(build: str) -> None:
     with pytest.raises(MemoryError):
         import_module(f"nmtkit.{build}").matrix(0, 0, 1 << 20, 1 << 30, False)
@@ -255,6 +283,13 @@ CONFIGS = [
 def test_it_finds_what_the_model_itself_does(changes: dict[str, Any], config: SearchConfig) -> None:
     model, src = make(**changes), sources(*LENGTHS)
     expected, found = search(model, *with_lengths(src), config), search(packed(model), *with_lengths(src), config)
+    assert texts(found) == texts(expected)
+    assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
+
+
+def test_a_sentence_may_be_longer_than_a_block_of_rows() -> None:
+    model, src, config = make(), sources(700, 3, 121), SearchConfig(beam=2, max_len_a=0.0, max_len_b=5)
+    expected, found = (search(each, *with_lengths(src), config) for each in (model, packed(model)))
     assert texts(found) == texts(expected)
     assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
 

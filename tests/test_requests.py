@@ -173,6 +173,11 @@ def test_a_glossary_finds_whole_words_the_longest_first() -> None:
     assert Glossary({}).terms("a dog") == []
 
 
+def test_of_terms_that_begin_alike_the_longest_counts() -> None:
+    for terms in ({"hot": "heiß", "hot dog": "Hotdog"}, {"hot dog": "Hotdog", "hot": "heiß"}):
+        assert Glossary(terms).terms("a hot dog is hot") == ["Hotdog", "heiß"]
+
+
 def test_a_glossary_may_begin_with_the_mark_of_its_encoding(tmp_path: Path) -> None:
     (tmp_path / "glossary").write_text("dog\tHund\ncat\tKatze\n", encoding="utf-8-sig")
     assert Glossary.read(tmp_path / "glossary").terms("a dog, a cat") == ["Hund", "Katze"]

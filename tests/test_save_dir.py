@@ -45,6 +45,18 @@ def test_the_newest_and_the_best_checkpoints_are_kept_and_no_others(
         assert load_checkpoint(tmp_path / BEST).progress["update"] == best
 
 
+def test_a_checkpoint_that_was_passed_over_is_not_counted_among_the_newest(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoint_9.pt").write_bytes(b"damaged")
+    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path, keep_last=1, keep_best=0))
+    checkpoint = make_checkpoint()
+    for update in (3, 4):
+        checkpoint.progress = {"update": update, "best_metric": "valid", "is_best": False, "options": {}}
+        save_dir.save(update, checkpoint, lower)
+        assert [number for number, _ in list_checkpoints(tmp_path)] == [update, 9]
+
+
 @pytest.mark.parametrize("part", ["weights", "ema"])
 def test_a_checkpoint_that_is_not_finite_is_passed_over(
     part: str, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path

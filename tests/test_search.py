@@ -222,3 +222,11 @@ def test_half_precision_models_give_full_precision_log_probabilities(model: Tran
     found = search(half.to(torch.bfloat16), *with_lengths(rows), SearchConfig(max_len_b=5))
     log_probs = [value for hypotheses in found for value in hypotheses[0].token_log_probs]
     assert any(torch.tensor(value).bfloat16().item() != value for value in log_probs)
+
+
+def test_the_search_goes_on_while_the_longest_output_can_still_be_the_best() -> None:
+    tree: dict[Prefix, dict[int, float]] = {(): {EOS: 0.4, A: 0.3, B: 0.3}}  # only the end can come after either
+    config = SearchConfig(beam=2, length_penalty=1.0, length_penalty_form="power", max_len_a=1.0, max_len_b=0)
+    (found,) = search(ScriptedModel(tree), *source(1), config)
+    assert ids_of(found) == [(A,)]
+    assert found[0].score == pytest.approx(math.log(0.3) / 2)

@@ -144,6 +144,13 @@ def test_a_search_that_failed_once_is_retried(
     assert texts(batcher.submit(["dog"], SearchConfig())) == ["god"]
 
 
+def test_an_empty_queue_takes_a_request_that_is_longer_than_it(search: Reverse, metrics: Metrics) -> None:
+    search.may_go.set()
+    batcher = Batcher(search, 2, metrics)
+    assert texts(batcher.submit(["dog"] * 3, SearchConfig())) == ["god"] * 3
+    batcher.close()
+
+
 def test_a_full_queue_refuses_lines_until_there_is_space(batcher: Batcher, search: Reverse) -> None:
     waiting = batcher.submit(["line"] * 990, SearchConfig())
     with pytest.raises(QueueFull):

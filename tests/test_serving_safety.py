@@ -62,7 +62,10 @@ def test_names_that_nobody_can_point_elsewhere_are_answered(server: Server, host
     assert answer_to(server, "/translate", host) == (200, None)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1.pages.example", "localhost.pages.example", "pages.example:1:2", "[::1].x"])
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1.pages.example", "localhost.pages.example", "pages.example:1:2", "[::1].x", "notlocalhost"],
+)
 def test_names_that_look_like_this_machine_are_refused(server: Server, host: str) -> None:
     assert answer_to(server, "/translate", host)[0] == 421
 

@@ -55,6 +55,14 @@ def test_byte_fallback_knows_every_character(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode(ids) == "日本 \U0001f600"
 
 
+def test_characters_that_bytes_spell_are_added_once_each(tokenizer: Tokenizer) -> None:
+    text = "the 犬猫é dog"
+    (ids,) = tokenizer.encode([text])
+    added = tokenizer.surfaces(ids)
+    assert len(added) == len(ids)
+    assert "".join(added).lstrip(" ") == text
+
+
 def test_without_byte_fallback_a_strange_character_is_unknown() -> None:
     (ids,) = SentencePieceTokenizer(train()).encode(["hund 日"])
     assert ids[-1] == UNK

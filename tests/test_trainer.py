@@ -165,6 +165,20 @@ def test_a_micro_batch_over_the_limit_is_cut_into_as_few_parts_as_hold_it(
         assert [len(part.src) for part in MemoryLimits(rows * longest).cut(batch)] == sizes
 
 
+def test_a_limit_is_for_sentences_up_to_a_power_of_two_and_the_least_of_all_ranks() -> None:
+    def pairs(length: int) -> Batch:
+        return Batch.unpadded(*(torch.full((4, length), 5) for _ in range(3)))
+
+    limits = MemoryLimits(10_000)
+    assert limits.lower(pairs(8)) is None
+    assert str(limits) == "32 tokens for sentences of up to 8"
+    for length, parts in ((4, 1), (5, 2), (8, 2), (9, 1)):
+        assert len(list(limits.cut(pairs(length)))) == parts
+    for learned in ({"8": 40, "16": 50}, {"8": 20, "16": 60}):
+        limits.merge(learned)
+    assert limits.by_length == {"8": 20, "16": 50}
+
+
 def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], options: TrainingOptions) -> None:
     trainer = make(datasets["joined"], options)
     clipped = make(datasets["joined"], replace(options, optimizer=replace(options.optimizer, clip_norm=0.01)))

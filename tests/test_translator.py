@@ -309,6 +309,11 @@ def test_a_device_that_is_not_there_is_refused(tiny_checkpoint: Path) -> None:
             Translator.from_checkpoint(tiny_checkpoint, device=device)
 
 
+def test_a_batch_is_filled_to_the_last_token_with_ends_counted() -> None:
+    for batch_tokens, sizes in ((20, [4]), (19, [3, 1]), (15, [3, 1]), (4, [1] * 4)):
+        assert [len(batch) for batch in batches_by_length([4] * 4, batch_tokens)] == sizes
+
+
 def test_batches_hold_similar_lengths_and_keep_their_budget() -> None:
     lengths = [3, 0, 9, 4, 4, 30, 0, 1, 9]
     batches = list(batches_by_length(lengths, batch_tokens=20))
