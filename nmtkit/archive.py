@@ -31,7 +31,7 @@ TYPES = {"float32": torch.float32, "uint8": torch.uint8}  # types of elements, b
 _HEADER, _TENSOR, _BYTE_ORDER = "archive/data/0", "archive/data/{}", "archive/byteorder"
 _COMMENT = b"sha256:"
 _COMMENT_BYTES = len(_COMMENT) + 64
-_MAX_HEADER_BYTES = 1 << 26
+_MAX_HEADER_BYTES = 1 << 22
 _MAX_NESTING = 32  # of objects and lists; those of nmtkit are nested 5 deep at most
 _MAX_NAME, _MAX_DIMENSIONS = 256, 8  # of a tensor; those of nmtkit have 60 characters and 2 dimensions at most
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip member: signature, lengths of its name and of its extra field
@@ -194,20 +194,20 @@ def _members(file: BinaryIO, size: int) -> dict[str, _Member]:
     """The members of the zip archive by name, each stored as it is and inside the file."""
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
-    members = {}
-    for entry in entries:
+    members: dict[str, _Member] = {}
+    end = 0  # of the member before
+    for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
             raise UserError("compressed or encrypted, which a checkpoint of nmtkit is not")
-        if not 0 <= entry.header_offset < size:
-            raise ValueError("a member is outside the file")
+        if not end <= entry.header_offset < size:
+            raise ValueError("a member is outside the file, or overlaps another")
         file.seek(entry.header_offset)
         signature, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
         start = entry.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
         if signature != _LOCAL_SIGNATURE or start + entry.file_size > size or entry.filename in members:
             raise ValueError("the zip directory contradicts the file")
+        end = start + entry.file_size
         members[entry.filename] = _Member(start, entry.file_size, entry.CRC)
-    if sum(member.size for member in members.values()) > size:
-        raise ValueError("members of the archive overlap")
     return members
 
 

@@ -41,7 +41,7 @@ SAFETENSORS_FILE = "model.safetensors"  # what nmt-export makes, which is no che
 
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
 _MAX_LANGUAGE = 255  # characters: languages are parts of file names
-_NAME = re.compile(r"checkpoint_(\d+)\.pt")
+_NAME = re.compile(r"checkpoint_(0|[1-9][0-9]*)\.pt")
 
 
 @dataclass

@@ -47,7 +47,10 @@ class SentencePieceTokenizer:
             raise UserError("not a SentencePiece model") from error
         size, unknown = self._processor.get_piece_size(), self._processor.unk_id()
         ordinary = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
-        pieces = [self._processor.id_to_piece(i) for i in ordinary]
+        try:
+            pieces = [self._processor.id_to_piece(i) for i in ordinary]
+        except UnicodeDecodeError as error:
+            raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
         for name in SPECIALS:
             if name in pieces:
                 raise UserError(f"its piece {name!r} stands for text, nmtkit needs the name for a special id")

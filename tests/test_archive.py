@@ -218,6 +218,22 @@ def test_the_members_of_an_archive_share_no_bytes(tiny_checkpoint: Path, tmp_pat
         read_progress(path)
 
 
+def test_no_two_members_share_bytes_where_the_file_has_room_for_both(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    members = members_of(tiny_checkpoint.read_bytes())
+    content = bytearray(unsigned(archive_of(members)))
+    with zipfile.ZipFile(io.BytesIO(content)) as zipped:
+        directory = zipped.start_dir
+        sizes = {entry.file_size for entry in zipped.infolist() if entry.filename.startswith("archive/data/")}
+        first, second = next(
+            pair
+            for size in sorted(sizes)
+            if len(pair := [entry for entry in zipped.infolist() if entry.file_size == size][:2]) == 2
+        )
+    place = content.index(second.filename.encode(), directory) - 46
+    content[place + 42 : place + 46] = first.header_offset.to_bytes(4, "little")
+    assert "damaged, or not a checkpoint of nmtkit" in refusal(tmp_path / "a.pt", signed(bytes(content)))
+
+
 def test_an_encrypted_member_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     content = bytearray(unsigned(tiny_checkpoint.read_bytes()))
     content[content.index(b"PK\1\2") + 8] |= 1  # the flag in the zip directory

@@ -387,7 +387,7 @@ def test_a_missing_checkpoint_option_is_named(run_command: Run) -> None:
 
 def test_files_that_cannot_be_used_are_named(generate: Run, generate_apart: Run, run_here: Run, tmp_path: Path) -> None:
     refused(run_here("nmt-generate", "--checkpoint", tmp_path / "none.pt"), "none.pt", "No such file")
-    refused(run_here("nmt-generate", "--checkpoint", tmp_path), "is a folder", "checkpoint_best.pt")
+    refused(run_here("nmt-generate", "--checkpoint", tmp_path), "is a folder", "there is no checkpoint in it")
     refused(generate(Path(__file__)), "no dataset", f"--input {__file__}")
     refused(generate("--input", tmp_path / "none.en"), "none.en", "No such file")
     refused(generate("--output", tmp_path, input=b"a dog\n"), str(tmp_path), "directory")

@@ -125,19 +125,19 @@ def test_forged_training_states_are_refused_in_one_line_or_harmless(
     assert outcomes == {0, 2}
 
 
-def test_an_optimizer_state_that_does_not_fit_is_refused_by_name(train: Train, stopped: Path) -> None:
+def test_a_checkpoint_whose_optimizer_state_does_not_fit_is_passed_over(train: Train, stopped: Path) -> None:
     name = "exp_avg_sq.encoder.0.feed_forward.inner.bias"
     rewrite(stopped, lambda checkpoint: (checkpoint.optimizer or {}).update({name: torch.zeros(23)}))
-    (*_, line) = train(stopped, *RESUMED, code=2).stderr.decode().splitlines()
-    assert line.endswith(f"the optimizer's state does not fit the model: {name} is float32 [23]")
+    said = train(stopped, *RESUMED).stderr.decode()
+    assert f"checkpoint_4.pt: the optimizer's state does not fit the model: {name} is float32 [23]; trying" in said
 
 
 @pytest.mark.parametrize("name", ["other", "decoder.0.feed_forward.inner.bias"])
-def test_averages_that_do_not_fit_are_refused_by_name(name: str, train: Train, tmp_path: Path) -> None:
+def test_a_checkpoint_whose_averages_do_not_fit_is_passed_over(name: str, train: Train, tmp_path: Path) -> None:
     train(tmp_path, *STOPPED, "--ema", 0.9)
     rewrite(tmp_path, lambda checkpoint: (checkpoint.ema or {}).update({name: torch.zeros(3)}))
-    (*_, line) = train(tmp_path, *STOPPED, "--ema", 0.9, code=2).stderr.decode().splitlines()
-    assert f"the weights do not fit the model: {name}" in line
+    said = train(tmp_path, *STOPPED, "--ema", 0.9).stderr.decode()
+    assert re.search(rf"the weights do not fit the model: {re.escape(name)} .*; trying the one before it", said)
 
 
 def test_a_place_beyond_the_parts_of_an_epoch_is_refused(train: Train, stopped: Path) -> None:

@@ -230,3 +230,10 @@ def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tokenizer: Tokenize
 def test_half_of_a_surrogate_pair_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="half of a surrogate pair"):
         tokenizer.encode(["a dog", "\ud800"])
+
+
+def test_a_model_with_a_piece_that_is_not_utf8_is_refused() -> None:
+    piece = b"\x0a\x02\xff\xfe\x15\x00\x00\x00\x00"  # field 1, the text; field 2, the score
+    model = train() + b"\x0a" + bytes([len(piece)]) + piece
+    with pytest.raises(UserError, match="a piece that is not UTF-8"):
+        SentencePieceTokenizer(model)

@@ -16,13 +16,14 @@ from nmtkit.checksum import sha256
 from nmtkit.data.binary import REMEDY, index_path, token_path
 from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
-from nmtkit.text import is_language
+from nmtkit.text import is_language, parse_json, read_whole
 from nmtkit.tokenizer import SPACE, Tokenizer, check_kind
 from nmtkit.version import __version__
 
 DESCRIPTION = "dataset.json"
 FORMAT = "nmtkit dataset"
 VERSION = 2
+_LARGEST = 1 << 24  # bytes of dataset.json
 
 _SPLIT = r"(train|valid\d*|test\d*)"
 # A dataset may be replaced by a new one; a folder that holds anything else may not.
@@ -130,13 +131,13 @@ def _read_fields(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: not a file: not a dataset; make one with nmt-preprocess")
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = parse_json(read_whole(path, _LARGEST).decode())
         checksum = (
             _checksum({key: fields[key] for key in fields if key != "sha256"}) if isinstance(fields, dict) else ""
         )
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}: not a dataset; make one with nmt-preprocess") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, UserError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({error}); {REMEDY}") from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise UserError(f"{path}: not the description of an nmtkit dataset; {REMEDY}")

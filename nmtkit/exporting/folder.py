@@ -10,10 +10,12 @@ from nmtkit.data.corpus import write_tokenizer
 from nmtkit.data.description import model_name, vocabulary_name
 from nmtkit.errors import UserError
 from nmtkit.staging import staged_folder
+from nmtkit.text import read_whole
 from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 
 # An export may be replaced by a new one; a folder that holds anything else may not.
+_LARGEST = 1 << 28  # bytes of a vocabulary or a SentencePiece model
 _OWN_FILE = re.compile(
     r"config\.json|model\.(bin|safetensors)|(shared|source|target)_vocabulary\.json"
     r"|vocab(\..+)?\.txt|spm(\..+)?\.model"
@@ -52,7 +54,7 @@ def read_tokenizer(folder: Path, kind: str, language: str, joined: bool) -> Toke
 def _content(path: Path) -> bytes:
     if path.exists() and not path.is_file():  # a pipe would block
         raise UserError(f"{path.name} is not a regular file")
-    return path.read_bytes()
+    return read_whole(path, _LARGEST)
 
 
 def _language(language: str, joined: bool) -> str | None:

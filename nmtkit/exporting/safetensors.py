@@ -19,8 +19,10 @@ from nmtkit.checkpoint import (
 )
 from nmtkit.errors import UserError
 from nmtkit.exporting.folder import export_folder, read_tokenizer
+from nmtkit.text import read_whole
 
 HEADER = "config.json"
+_LARGEST_HEADER = 1 << 22  # bytes, as in a checkpoint
 _FLOATS = (torch.float16, torch.bfloat16, torch.float64)  # types that other programs may have given the weights
 
 
@@ -50,7 +52,7 @@ def from_safetensors(folder: Path) -> Checkpoint:
     if not (folder / HEADER).is_file():
         raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
     with as_user_errors(folder):
-        header = parse_header((folder / HEADER).read_bytes())
+        header = parse_header(read_whole(folder / HEADER, _LARGEST_HEADER))
         try:
             weights = library.torch.load_file(folder / SAFETENSORS_FILE)
         except library.SafetensorError as error:

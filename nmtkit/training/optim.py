@@ -94,9 +94,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     return {f"{kind}.{names[i]}": value for i, values in sorted(state.items()) for kind, value in values.items()}
 
 
-def check_optimizer(tensors: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Raise UserError, naming the first that is wrong, unless these are Adam's tensors for parameters of a model."""
-    parameters = dict(model.named_parameters())
+def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
+    """Raise UserError, naming the first that is wrong, unless these are Adam's tensors for some of the parameters."""
     for name in sorted({key.partition(".")[2] for key in tensors}):
         if name not in parameters:
             raise UserError(f"the optimizer's state does not fit the model: {name} is unknown")

@@ -16,7 +16,7 @@ from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.fine_tuning import FREE_OPTIONS, given_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
-from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, check_optimizer, load_optimizer
+from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optimizer
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, restore
@@ -80,7 +80,6 @@ def _read(
     load_weights(model, checkpoint.weights)
     if "reset_optimizer" not in new_resets(checkpoint, options):
         optimizer.update(checkpoint.optimizer or {})
-        check_optimizer(optimizer, model)
     averages.update(checkpoint.chosen())
     if given is not None:
         logger.info("--init-from %s is not read: %s holds checkpoints", given, save_dir.folder)

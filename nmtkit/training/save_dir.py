@@ -27,6 +27,7 @@ from nmtkit.log import logger
 from nmtkit.staging import check_regular, clear_files, staged_file
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.metrics import METRICS
+from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record
 from nmtkit.wording import counted
 
@@ -89,6 +90,7 @@ class SaveDir:
                 with as_user_errors(path):
                     check_finite(checkpoint.weights)
                     check_finite(checkpoint.ema or {})
+                    check_optimizer(checkpoint.optimizer or {}, checkpoint.weights)
                 if "options" in checkpoint.progress:  # an averaged one has none
                     check_record(checkpoint.progress, path)
                     if checkpoint.progress["update"] != update:
