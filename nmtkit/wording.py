@@ -17,7 +17,7 @@ def escaped(text: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    r"""The same JSON with the control characters in its strings, of which JSON escapes some only, as `\u009b`."""
+    r"""The same JSON with all control characters escaped, such as `\u009b`; JSON itself escapes only some."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

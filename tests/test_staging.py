@@ -183,7 +183,7 @@ def test_links_that_lead_in_a_circle_are_no_trouble(tmp_path: Path) -> None:
     assert (tmp_path / "loop").read_bytes() == b"a file now"
 
 
-# Others in the same folder: what stands at a name that nmtkit will use
+# Other users of the same folder: files planted at names that nmtkit will use
 
 
 @pytest.fixture

@@ -220,7 +220,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
 
 
 def answer(command: str, option: str) -> str | None:
-    """What to do in a command in the place of another toolkit's option, without Markdown; None if it is not known."""
+    """What a command has in place of another toolkit's option, without Markdown; None if the option is unknown."""
     spelling = option.replace("_", "-")
     for rows in OPTIONS.get(command, {}).values():
         for options, found in rows.items():

@@ -46,7 +46,7 @@ class SearchModel(Protocol):
     """What the search needs of a model: `Transformer` has it. A row is a hypothesis that goes on."""
 
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """The encoder's output for src (B, S), of which the first lengths[b] tokens of row b are a sentence."""
+        """The encoder's output for src (B, S) with lengths (B,): row b holds lengths[b] tokens, then padding."""
 
     def start(self, memory: Any) -> Any:
         """The state of B rows, one a sentence, before their first token.
@@ -93,7 +93,7 @@ def search(
 ) -> list[list[Hypothesis]]:
     """The `nbest` best outputs for each sentence of src (B, S), best first, and of different texts unless sampled.
 
-    Sentences have `lengths` (B,), EOS counted; what stands behind them is not looked at. An output has at most
+    Sentences have `lengths` (B,), EOS included; the padding after them is ignored. An output has at most
     max_len_a · S + max_len_b tokens before EOS, S counting the source without its EOS, or as many as are demanded, and
     never more than `longest`. PAD and BOS are never produced; UNK may be. There are fewer than `nbest` outputs only
     where the limit or the rules leave no room for as many, or the model gives no finite probability. Log-probabilities
@@ -128,7 +128,7 @@ class _Finished:
         self._by_text: list[dict[Hashable, Hypothesis]] = [{} for _ in range(sentences)]
 
     def add(self, sentence: int, hypothesis: Hypothesis) -> bool:
-        """Add a hypothesis; returns False where its text had finished before, of which the better score stays."""
+        """Add a hypothesis. Returns False if its text is already finished; the better score is kept."""
         best, texts = self.best[sentence], self._by_text[sentence]
         known = None
         if self.text_of is not None:

@@ -113,7 +113,7 @@ class Transformer(nn.Module):
                 nn.init.normal_(module.table, std=self.config.d_model**-0.5)
 
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
-        """src (B, S), of which the first lengths[b] tokens of row b are a sentence; lengths (B,) are at least 1."""
+        """src (B, S) with lengths (B,), at least 1: row b holds lengths[b] tokens, then padding."""
         mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
         if torch.is_inference_mode_enabled() and src.device.type == "cpu" and record is None:
             values = torch.zeros(*src.shape, self.config.d_model, dtype=self.target_embedding.weight.dtype)

@@ -42,7 +42,7 @@ def serve(
         host, port = listener.getsockname()[:2]
         is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
         app = Service(batcher, search, source, languages, config, metrics).app(is_loopback)
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients are told of their mistakes, the log is not
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients get their errors as answers, not in the log
         logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         try:
             uvicorn.Server(settings(app, Connections(config.max_connections, metrics))).run(sockets=[listener])
