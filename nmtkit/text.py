@@ -71,11 +71,13 @@ def _check_beginning(path: Path) -> None:
 
 def read_whole(path: Path, limit: int) -> bytes:
     """The content of a file or pipe. UserError for more than `limit` bytes: a device may have no end."""
+    content = bytearray()
     with path.open("rb") as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise UserError(f"more than {limit} bytes")
-    return content
+        while block := file.read(1 << 16):  # read(limit) would allocate all of it for a small file, too
+            content += block
+            if len(content) > limit:
+                raise UserError(f"more than {limit} bytes")
+    return bytes(content)
 
 
 def parse_json(text: str) -> Any:
