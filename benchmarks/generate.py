@@ -27,8 +27,8 @@ import ctranslate2
 
 from nmtkit import Translator
 from nmtkit.checkpoint import load_checkpoint
+from nmtkit.conversion.ctranslate2 import to_ctranslate2
 from nmtkit.decoding.config import SearchConfig, StreamConfig
-from nmtkit.exporting.ctranslate2 import to_ctranslate2
 from nmtkit.text import read_lines
 
 TICK = os.sysconf("SC_CLK_TCK")

@@ -24,7 +24,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from nmtkit.data.batch import Batch, make_batch
-from nmtkit.data.batching import Batcher
+from nmtkit.data.batching import BatchSampler
 from nmtkit.model import attention
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import peak_flops, training_flops
@@ -61,7 +61,7 @@ def make_updates(
     target = np.clip(random.lognormal(mean, deviation, PAIRS), 2, 250).astype(np.int32)
     source = np.clip(target * random.normal(1, 0.15, PAIRS), 2, 250).astype(np.int32)
     updates = []
-    for update in islice(Batcher(source, target, batch_tokens, max_tokens, SEED).epoch(1), most):
+    for update in islice(BatchSampler(source, target, batch_tokens, max_tokens, SEED).epoch(1), most):
         batches = []
         for indices in update.micro_batches:
             sides = [(random.integers(4, vocabulary, side[indices].sum()), side[indices]) for side in (source, target)]

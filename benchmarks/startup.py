@@ -21,7 +21,7 @@ import click
 import numpy as np
 
 from nmtkit.data import corpus, description
-from nmtkit.data.batching import PART, START, Batcher, Place
+from nmtkit.data.batching import PART, START, BatchSampler, Place
 from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.lines import LINE, dropped_path
 from nmtkit.tokenizer import SpaceTokenizer
@@ -41,7 +41,7 @@ def make_dataset(folder: Path, pairs: int) -> None:
     dropped = np.arange(0, pairs, 20, dtype=LINE)
     dropped.tofile(dropped_path(folder, "train"))
     texts = [("text", pairs + len(dropped))]
-    row = description.SplitRow("train", pairs, tokens, {"en": 0, "de": 0}, {"empty": len(dropped)}, texts)
+    row = description.SplitSummary("train", pairs, tokens, {"en": 0, "de": 0}, {"empty": len(dropped)}, texts)
     with mock.patch.object(description, "sha256", return_value=""):  # of a large dataset they are read on request only
         description.write_description(folder, ("en", "de"), tokenizer, tokenizer, [row])
 
@@ -88,12 +88,12 @@ def measure(folder: Path, place: Place, rank: int, ranks: int, max_tokens: int) 
     split = corpus.Dataset.open(folder).split("train")
     split.check_lengths("--max-tokens", max_tokens, "")
     checked = time.perf_counter()
-    batcher = Batcher(split.source.lengths, split.target.lengths, 25_000, max_tokens, seed=1)
-    updates = Loader(split, batcher, rank, ranks, num_workers=1).updates(place)
+    sampler = BatchSampler(split.source.lengths, split.target.lengths, 25_000, max_tokens, seed=1)
+    updates = Loader(split, sampler, rank, ranks, num_workers=1).updates(place)
     work = next(updates)
     work.share()
     ready = time.perf_counter()
-    more = 2 * work.update.an_epoch // batcher.parts
+    more = 2 * work.update.an_epoch // sampler.parts
     for work in itertools.islice(updates, more):
         work.share()
     end = time.perf_counter()

@@ -49,7 +49,7 @@ def make_checkpoint(path: Path) -> None:
     save_checkpoint(path, Checkpoint(config, weights, "en", "en", tokenizer, tokenizer, {}))
 
 
-def echo(model: object, batch: engine.Batch, *_: object, **__: object) -> list[list[Hypothesis]]:
+def echo(model: object, batch: engine.SearchBatch, *_: object, **__: object) -> list[list[Hypothesis]]:
     """In place of `engine.search_batch`."""
     return [[Hypothesis(row[:-1], 0.0, [0.0] * len(row))] for row in batch.rows]
 

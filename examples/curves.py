@@ -14,9 +14,9 @@ from xml.sax.saxutils import escape
 
 import click
 
+from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.errors import UserError
-from nmtkit.staging import staged_file
 from nmtkit.text import read_raw_lines
 
 Points = list[tuple[int, float]]  # updates with a number each

@@ -49,7 +49,7 @@ def best_step(
     tokens: int,
     rows: int,
     position: int,
-    never: tuple[int, ...],
+    excluded: tuple[int, ...],
     count: int,
     log_probs: int,
     best_tokens: int,

@@ -28,11 +28,11 @@ from nmtkit.archive import (
     to_bytes,
     write_archive,
 )
+from nmtkit.atomic_io import link_file, staged_file
 from nmtkit.errors import RunError, UserError
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.transformer import Transformer
-from nmtkit.staging import link_file, staged_file
 from nmtkit.tokenizer import Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 

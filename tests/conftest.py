@@ -13,23 +13,15 @@ from typing import Any, TextIO
 
 import pytest
 import torch
+from commands import TINY, Run, Train
 from patience import PATIENCE
+from repository import BIN
 
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
-
-BIN = Path(__file__).parent.parent / "bin"
-Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
-Train = Callable[..., "subprocess.CompletedProcess[bytes]"]
-
-TINY = (
-    *("--arch", "transformer_tiny", "--encoder-layers", 1, "--decoder-layers", 1, "--d-model", 16, "--d-ff", 24),
-    *("--heads", 2, "--max-tokens", 200, "--batch-tokens", 400, "--warmup-updates", 20, "--threads", 1),
-    *("--log-every", 1, "--precision", "fp32", "--device", "cpu"),
-)
 
 # A shell that starts the tests in the background lets them ignore SIGINT, and so the commands that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Run
+from commands import Run
 
 from nmtkit import Translator, averaging
 from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints

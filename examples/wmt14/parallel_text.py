@@ -17,10 +17,10 @@ from pathlib import Path
 
 import click
 
+from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
-from nmtkit.staging import staged_file
 from nmtkit.text import read_lines, read_raw_lines
 
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE | re.DOTALL)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import click
 
+from nmtkit.atomic_io import check_writable
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import ConfigOption, PathName, options
@@ -14,7 +15,6 @@ from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import WeightsConfig
-from nmtkit.staging import check_writable
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import Choice, ConfigOption, PathName, options, refuse_idle
+from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
-from nmtkit.exporting.config import ExportConfig
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import WeightsConfig
 
@@ -55,9 +55,9 @@ def main(
 
     from nmtkit.archive import as_user_errors
     from nmtkit.checkpoint import check_finite, load_checkpoint, read_progress, save_checkpoint
-    from nmtkit.exporting.ctranslate2 import to_ctranslate2
-    from nmtkit.exporting.folder import check_free
-    from nmtkit.exporting.safetensors import from_safetensors, to_safetensors
+    from nmtkit.conversion.ctranslate2 import to_ctranslate2
+    from nmtkit.conversion.folder import check_free
+    from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
 
     check_free(output, export.force)
     if target == CHECKPOINT and output.exists():

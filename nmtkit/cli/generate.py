@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from nmtkit.atomic_io import check_writable, resumable_file, staged_file
 from nmtkit.cli.command import abandon, command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import ConfigOption, PathName, given, options, reads_terminal, refuse_idle
@@ -27,15 +28,14 @@ from nmtkit.decoding.config import (
     SearchConfig,
     StreamConfig,
 )
-from nmtkit.decoding.layouts import keep_whole_lines, rows, translated_otherwise
-from nmtkit.decoding.reading import WHOLE, Shard, chunks, chunks_as_they_come
+from nmtkit.decoding.formats import keep_whole_lines, rows, translated_otherwise
+from nmtkit.decoding.input_stream import WHOLE, Shard, chunks, chunks_as_they_come
 from nmtkit.decoding.requests import Companions, Request
-from nmtkit.decoding.tally import Tally
+from nmtkit.decoding.stats import StreamStats
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import LogConfig, Progress, configure, logger, say
 from nmtkit.model.config import WeightsConfig
 from nmtkit.serving.config import ServeConfig
-from nmtkit.staging import check_writable, resumable_file, staged_file
 from nmtkit.text import check_readable, is_ordinary, read_lines, read_raw_lines, read_raw_stdin
 from nmtkit.wording import counted
 
@@ -137,14 +137,14 @@ def main(
 
     start = time.monotonic()
     with _destination(result, layout, search.nbest, share.start) as (file, done, last):
-        tally = Tally(done)
+        stats = StreamStats(done)
         passed = done - len(last)  # the last lines that are there are translated again, to be compared
         known = share.stop if split is None else len(split)
         with _progress(result, None if known is None else len(range(known)[share]), passed) as advance:
             if split is None:
-                lines: Iterable[Sequence[str | Request]] = _read(source.input, share, batches.buffer, tally)
+                lines: Iterable[Sequence[str | Request]] = _read(source.input, share, batches.buffer, stats)
             else:
-                sentences = tally.count(_without_eos(split.source, share))
+                sentences = stats.count(_without_eos(split.source, share))
                 lines = chunks(map(translator.request, sentences), batches.buffer)
             if result.attention_html is not None:
                 lines = at_most_a_page(lines)
@@ -153,10 +153,10 @@ def main(
                 _compare(last, translations, layout, search.nbest, share.start + passed, file.name)
             if result.attention_html is not None:
                 translations, shown = tee(translations)
-            best = _write(translations, file, layout, search.nbest, tally, share.start, keep=references is not None)
-        tally.check()
+            best = _write(translations, file, layout, search.nbest, stats, share.start, keep=references is not None)
+        stats.check()
     read = split.name if split is not None else str(source.input or "stdin")
-    tally.report(time.monotonic() - start, read, loaded[0].source_language, precision_in_use(engine, translator.model))
+    stats.report(time.monotonic() - start, read, loaded[0].source_language, precision_in_use(engine, translator.model))
     if result.attention_html is not None:
         attentions = map(translator.attention_of, (own for own in shown if own.candidates[0].tokens))
         languages = (loaded[0].source_language, loaded[0].target_language)
@@ -357,12 +357,12 @@ def _progress(result: OutputConfig, total: int | None, done: int) -> Iterator[Ca
             yield progress.advance
 
 
-def _read(path: Path | None, share: slice, buffer: int, tally: Tally) -> Iterator[list[str]]:
+def _read(path: Path | None, share: slice, buffer: int, stats: StreamStats) -> Iterator[list[str]]:
     """A share of the lines of a file, or of stdin, in chunks: full ones of an ordinary file, what is there of what may
     pause."""
     take = chunks if (_stdin_is_file() if path is None else is_ordinary(path)) else chunks_as_they_come
     lines = read_raw_stdin() if path is None else read_raw_lines(path)
-    yield from map(tally.decode, take(islice(lines, share.start, share.stop), buffer))
+    yield from map(stats.decode, take(islice(lines, share.start, share.stop), buffer))
 
 
 def _compare(
@@ -383,7 +383,7 @@ def _write(
     file: BinaryIO,
     layout: str,
     nbest: int,
-    tally: Tally,
+    stats: StreamStats,
     before: int,
     keep: bool,
 ) -> list[str]:
@@ -392,8 +392,8 @@ def _write(
     Lines are numbered from 1 on, and `before` stand before the first.
     """
     best = []
-    for line, translation in enumerate(translations, before + tally.done + 1):
-        tally.add(translation)
+    for line, translation in enumerate(translations, before + stats.done + 1):
+        stats.add(translation)
         file.write(rows(layout, line, translation, nbest))
         file.flush()
         if keep:

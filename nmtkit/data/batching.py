@@ -56,7 +56,7 @@ def parts_of(pairs: int) -> int:
     return max(1, -(-pairs // PART))
 
 
-class Batcher:
+class BatchSampler:
     """Deals the sentences of a split into updates, epoch after epoch.
 
     `source` and `target` are the lengths in tokens. Unless it is a single pair, no micro-batch holds more than

@@ -57,7 +57,7 @@ def may_replace(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class SplitRow:
+class SplitSummary:
     """What dataset.json says of a split. Tokens and unknown tokens stand by language; tokens count each EOS."""
 
     name: str
@@ -84,7 +84,7 @@ class Description:
     tokenizer: str
     joined: bool
     vocabulary: dict[str, int]  #: entries, by language
-    splits: list[SplitRow]
+    splits: list[SplitSummary]
     files: dict[str, FileFacts]
 
     @property
@@ -93,7 +93,7 @@ class Description:
 
 
 def write_description(
-    folder: Path, languages: tuple[str, str], source: Tokenizer, target: Tokenizer, rows: Iterable[SplitRow]
+    folder: Path, languages: tuple[str, str], source: Tokenizer, target: Tokenizer, rows: Iterable[SplitSummary]
 ) -> None:
     """Write dataset.json over the finished files of a dataset: it is what makes the folder one."""
     names = sorted(path.name for path in folder.iterdir())
@@ -175,12 +175,12 @@ def _parse(fields: Mapping[str, Any]) -> Description:
     return description
 
 
-def _parse_row(row: Mapping[str, Any], languages: tuple[str, str]) -> SplitRow:
+def _parse_row(row: Mapping[str, Any], languages: tuple[str, str]) -> SplitSummary:
     if not re.fullmatch(_SPLIT, row["name"]):
         raise ValueError(f"{row['name']!r} is not the name of a split")
     if not row["sentences"]:
         raise ValueError(f"split {row['name']} has no sentences")
-    return SplitRow(
+    return SplitSummary(
         row["name"],
         _count(row["sentences"]),
         {language: _count(row["tokens"][language]) for language in languages},

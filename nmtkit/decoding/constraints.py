@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nmtkit.decoding.rules import Demands
-from nmtkit.decoding.strategies import Choice, Frontier, best_of_rows
+from nmtkit.decoding.rules import Constraints
+from nmtkit.decoding.strategies import Frontier, Selection, best_of_rows
 from nmtkit.vocab import EOS, PAD
 
 State = tuple[frozenset[tuple[int, ...]], tuple[int, ...]]  # terms that are missing, and how much of one is at the end
@@ -56,19 +56,19 @@ class Terms:
         }
 
 
-class Constrained:
+class GridBeamSearch:
     """The K best candidates of each progress from 0 to that of all terms."""
 
-    def __init__(self, beam: int, demands: Sequence[Demands], device: torch.device) -> None:
-        """`demands` are those of each sentence of `src`."""
-        self.terms = [Terms(demand.terms) for demand in demands]
+    def __init__(self, beam: int, constraints: Sequence[Constraints], device: torch.device) -> None:
+        """`constraints` are those of each sentence of `src`."""
+        self.terms = [Terms(constraint.terms) for constraint in constraints]
         self.ends = torch.tensor([terms.total for terms in self.terms], device=device)  # (B,)
         self.banks = int(self.ends.max()) + 1
         self.width, self.places = beam, beam * self.banks
         self.starts: Sequence[int] = (0,)
         self._states = {(number, ()): terms.start for number, terms in enumerate(self.terms)}
 
-    def choose(self, log_probs: Tensor, frontier: Frontier) -> Choice:
+    def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
         leading, after, otherwise = self._prospects(frontier)
         unfinished = otherwise < self.ends[frontier.owners]
         log_probs[:, EOS].masked_fill_(unfinished, -torch.inf)
@@ -76,7 +76,7 @@ class Constrained:
         others, other_tokens = best_of_rows(log_probs.scatter(1, leading, -torch.inf), self.width)
         steps, tokens = torch.cat([steps, others], dim=1), torch.cat([leading, other_tokens], dim=1)
         after = torch.cat([after, otherwise.unsqueeze(1).expand_as(other_tokens)], dim=1)
-        return Choice(
+        return Selection(
             steps, tokens, *self._best_of_each(frontier, frontier.totals(steps), frontier.by_place(after, -1))
         )
 

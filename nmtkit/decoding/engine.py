@@ -19,7 +19,7 @@ from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.forced import score, score_by_steps
-from nmtkit.decoding.rules import NO_DEMANDS, Demands
+from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
 from nmtkit.decoding.search import Hypothesis, SearchModel, TextOf, search
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
@@ -42,12 +42,12 @@ class Task:
     without EOS, which is to be scored."""
 
     row: list[int]
-    demands: Demands = NO_DEMANDS
+    constraints: Constraints = NO_CONSTRAINTS
     target: list[int] | None = None
 
 
 @dataclass(frozen=True)
-class Batch:
+class SearchBatch:
     """Sentences to search together, or to score; and what must not come."""
 
     tasks: list[Task]
@@ -70,7 +70,7 @@ class Batch:
 class Engine(Protocol):
     """Searches batches: the n best of each batch's sentences, in the order of the batches."""
 
-    def __call__(self, batches: Iterable[Batch]) -> Iterator[list[list[Hypothesis]]]: ...
+    def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]: ...
 
 
 def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "auto") -> Transformer:
@@ -101,9 +101,9 @@ def precision_in_use(engine: EngineConfig, model: Model) -> str:
     precision = inference_precision(engine.precision, device)
     first = members(model)[0]
     if first.native is not None:
-        return f"{precision}, {native.instructions()}"
-    slow = device.type == "cpu" and precision in ("fp32", "int8") and native.missing() and native.knows(first.config)
-    return f"{precision}, not compiled" if slow else precision
+        return f"{precision}, {native.isa()}"
+    compilable = device.type == "cpu" and precision in ("fp32", "int8") and native.supports(first.config)
+    return f"{precision}, not compiled" if compilable and native.compiler_was_missing() else precision
 
 
 def load_models(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> Model:
@@ -136,7 +136,7 @@ def longest_sequence(model: Model) -> int | None:
     return min((config.max_positions - 1 for config in configs if config.positions == "learned"), default=None)
 
 
-def search_batch(model: Model, batch: Batch, text_of: TextOf, processes: int = 1) -> list[list[Hypothesis]]:
+def search_batch(model: Model, batch: SearchBatch, text_of: TextOf, processes: int = 1) -> list[list[Hypothesis]]:
     """The n best of each sentence, of different texts as `text_of` spells ids, or its target, scored.
 
     What is too large for the memory, which so many `processes` share, is searched in halves. Raises UserError where a
@@ -158,15 +158,15 @@ def search_batch(model: Model, batch: Batch, text_of: TextOf, processes: int = 1
 
 def check_memory(model: Model, config: SearchConfig, source_tokens: int = 1) -> None:
     """Raise UserError where there is not the memory to search for one sentence of so many tokens."""
-    _has_memory(model, Batch([Task([EOS] * source_tokens)], config))
+    _has_memory(model, SearchBatch([Task([EOS] * source_tokens)], config))
 
 
-def _has_memory(model: Model, batch: Batch, processes: int = 1) -> bool:
+def _has_memory(model: Model, batch: SearchBatch, processes: int = 1) -> bool:
     """Whether there is the memory to search for a batch. Raises UserError where one sentence alone needs more."""
     if any(task.target is not None for task in batch.tasks):  # not searched, but scored
         return True
-    tokens, demands = max(map(len, batch.rows)), [task.demands for task in batch.tasks]
-    size = len(batch.tasks) * search_bytes(members(model), batch.config, tokens, demands)
+    tokens, constraints = max(map(len, batch.rows)), [task.constraints for task in batch.tasks]
+    size = len(batch.tasks) * search_bytes(members(model), batch.config, tokens, constraints)
     free = missing_memory(size, _device(model), processes)
     if free is not None and len(batch.tasks) == 1:
         sampling, nbest, beam = batch.config.sampling, batch.config.nbest, batch.config.beam
@@ -196,7 +196,7 @@ def _tell_of_halves() -> None:
     )
 
 
-def _search_at_once(model: Model, batch: Batch, text_of: TextOf) -> list[list[Hypothesis]]:
+def _search_at_once(model: Model, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     device = _device(model)
     targets = [task.target for task in batch.tasks if task.target is not None]
     if targets and all(member.native for member in members(model)):
@@ -229,15 +229,15 @@ def _searched(model: Model) -> SearchModel:
     return model if isinstance(model, Ensemble) else model.for_search
 
 
-def _found(model: Model, batch: Batch, device: torch.device, text_of: TextOf) -> list[list[Hypothesis]]:
+def _found(model: Model, batch: SearchBatch, device: torch.device, text_of: TextOf) -> list[list[Hypothesis]]:
     """What the search finds; without its terms where a sentence cannot have them, for a rule or for its length."""
-    demands = [task.demands for task in batch.tasks]
+    constraints = [task.constraints for task in batch.tasks]
     src, lengths = (tensor.to(device) for tensor in pad(batch.rows))
     longest = longest_sequence(model)
-    found = search(_searched(model), src, lengths, batch.config, longest, demands, batch.banned, text_of)
-    lost = [number for number, nbest in enumerate(found) if not nbest and demands[number].terms]
+    found = search(_searched(model), src, lengths, batch.config, longest, constraints, batch.banned, text_of)
+    lost = [number for number, nbest in enumerate(found) if not nbest and constraints[number].terms]
     if lost:
-        tasks = [replace(batch.tasks[number], demands=replace(demands[number], terms=())) for number in lost]
+        tasks = [replace(batch.tasks[number], constraints=replace(constraints[number], terms=())) for number in lost]
         for number, nbest in zip(lost, _found(model, replace(batch, tasks=tasks), device, text_of), strict=True):
             found[number] = nbest
     return found
@@ -248,7 +248,7 @@ def here(model: Model, text_of: TextOf) -> Engine:
     `text_of` the ids of each hypothesis."""
     turn = Lock()
 
-    def search_in_turn(batches: Iterable[Batch]) -> Iterator[list[list[Hypothesis]]]:
+    def search_in_turn(batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
         for batch in batches:
             with turn:
                 found = search_batch(model, batch, text_of)
@@ -273,7 +273,7 @@ class Workers:
         self._turn = Lock()
         self._reader: int | None = None
 
-    def __call__(self, batches: Iterable[Batch]) -> Iterator[list[list[Hypothesis]]]:
+    def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
         """As an `Engine`. RunError where a worker dies, or where a thread would wait for itself."""
         if self._reader == get_ident():
             raise RunError("the workers are busy with a stream that is not read to its end: read it, or close() it")
@@ -304,7 +304,7 @@ class _WorkerSearch:
     engine: EngineConfig
     weights: str
 
-    def __call__(self, batch: Batch) -> list[list[Hypothesis]]:
+    def __call__(self, batch: SearchBatch) -> list[list[Hypothesis]]:
         model, text_of = _worker_model(self)
         return search_batch(model, batch, text_of, self.engine.workers)
 

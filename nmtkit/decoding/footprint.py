@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.rules import Demands
+from nmtkit.decoding.rules import Constraints
 from nmtkit.model.memory import free_memory
 from nmtkit.model.transformer import Transformer
 
@@ -24,21 +24,21 @@ _HISTORY = 136  # for each of P·T: tokens and log-probabilities as tensors, two
 _admitted: dict[torch.device, int] = {}  # bytes of the largest search so far; allocators keep what it has used
 
 
-def places_of(config: SearchConfig, demands: Sequence[Demands] = ()) -> int:
+def places_of(config: SearchConfig, constraints: Sequence[Constraints] = ()) -> int:
     """Hypotheses that a sentence may have at a time: with terms, a beam for each number of their tokens."""
-    banks = 1 + max((sum(map(len, demand.terms)) for demand in demands), default=0)
+    banks = 1 + max((sum(map(len, constraint.terms)) for constraint in constraints), default=0)
     return config.nbest if config.sampling else config.beam * banks
 
 
 def search_bytes(
-    models: Sequence[Transformer], config: SearchConfig, source_tokens: int, demands: Sequence[Demands] = ()
+    models: Sequence[Transformer], config: SearchConfig, source_tokens: int, constraints: Sequence[Constraints] = ()
 ) -> int:
     """Bytes that the search takes for one sentence of so many tokens, the end counted, with an output of usual length.
 
     It is an upper bound where no output has more than 50 tokens more than its source.
     """
-    places, vocabulary = places_of(config, demands), models[0].output_matrix.size(0)
-    demanded = max((len(demand.prefix) + sum(map(len, demand.terms)) for demand in demands), default=0)
+    places, vocabulary = places_of(config, constraints), models[0].output_matrix.size(0)
+    demanded = max((len(constraint.prefix) + sum(map(len, constraint.terms)) for constraint in constraints), default=0)
     limit = max(int(config.max_len_a * source_tokens + config.max_len_b), demanded)
     tokens = min(limit, max(source_tokens + _EXPECTED, config.min_len, demanded)) + 1
     each_log_prob = (_DRAWS if config.sampling else _LOG_PROBS) + _MEMBER * (len(models) - 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from unicodedata import category
 
 from nmtkit.decoding.config import RequestConfig
-from nmtkit.decoding.reading import WHOLE
+from nmtkit.decoding.input_stream import WHOLE
 from nmtkit.errors import UserError
 from nmtkit.text import is_ordinary, read_lines
 from nmtkit.wording import counted

@@ -16,18 +16,18 @@ from nmtkit.vocab import BOS, EOS, PAD
 
 
 @dataclass(frozen=True)
-class Demands:
+class Constraints:
     """What the output for one sentence must have, as ids: the tokens it begins with, and terms that come in it."""
 
     prefix: tuple[int, ...] = ()
     terms: tuple[tuple[int, ...], ...] = ()
 
 
-NO_DEMANDS = Demands()
+NO_CONSTRAINTS = Constraints()
 
 
 @dataclass(frozen=True)
-class Never:
+class TokenMask:
     """What no hypothesis may go on with, whatever its tokens: PAD, BOS, those that are banned, and EOS before it has
     `minimum` tokens."""
 
@@ -46,7 +46,7 @@ class Rule(Protocol):
         """Set to -inf in log_probs (R, W) what hypotheses of these tokens (R, t) must not go on with."""
 
 
-def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tuple[Never, list[Rule]]:
+def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tuple[TokenMask, list[Rule]]:
     """What the options forbid, and the `banned` sequences of ids."""
     rules: list[Rule] = []
     if config.no_repeat_ngram is not None:
@@ -54,7 +54,7 @@ def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tu
     if longer := [sequence for sequence in banned if len(sequence) > 1]:
         rules.append(Banned(longer))
     single = tuple(token for sequence in banned if len(sequence) == 1 for token in sequence)
-    return Never(config.min_len, single), rules
+    return TokenMask(config.min_len, single), rules
 
 
 @dataclass(frozen=True)

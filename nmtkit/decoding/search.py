@@ -32,9 +32,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.constraints import Constrained
-from nmtkit.decoding.rules import Demands, rules_of
-from nmtkit.decoding.strategies import Best, Choice, DiverseBest, Frontier, Sampled, Strategy
+from nmtkit.decoding.constraints import GridBeamSearch
+from nmtkit.decoding.rules import Constraints, rules_of
+from nmtkit.decoding.strategies import BeamSearch, DiverseBeamSearch, Frontier, Sampling, Selection, Strategy
 from nmtkit.errors import UserError
 from nmtkit.log import SECONDS_BETWEEN_LINES, report
 from nmtkit.vocab import BOS, EOS, PAD
@@ -62,9 +62,9 @@ class SearchModel(Protocol):
 class ShortlistingModel(SearchModel, Protocol):
     """One that finds the best next tokens of each row faster than the log-probabilities of all: `NativeTransformer`."""
 
-    def best_step(self, tokens: Tensor, state: Any, count: int, never: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """As `step`, but the `count` highest log-probabilities of each row (R, count) and their tokens, highest first,
-        without the tokens that may `never` come."""
+        without the tokens that are `excluded`."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def search(
     lengths: Tensor,
     config: SearchConfig,
     longest: int | None = None,
-    demands: Sequence[Demands] = (),
+    constraints: Sequence[Constraints] = (),
     banned: Sequence[tuple[int, ...]] = (),
     text_of: TextOf = tuple,
 ) -> list[list[Hypothesis]]:
@@ -97,13 +97,13 @@ def search(
     max_len_a · S + max_len_b tokens before EOS, S counting the source without its EOS, or as many as are demanded, and
     never more than `longest`. PAD and BOS are never produced; UNK may be. There are fewer than `nbest` outputs only
     where the limit or the rules leave no room for as many, or the model gives no finite probability. Log-probabilities
-    are computed in fp32 whatever the model computes in. `demands` are those of each sentence, or none at all; `banned`
-    are sequences of ids that must not come. `text_of` is called with each finished output that may repeat the text of
+    are computed in fp32 whatever the model computes in. `constraints` are those of each sentence, or none at all.
+    `banned` sequences of ids never come. `text_of` is called with each finished output that may repeat the text of
     another.
     """
     different_texts = config.nbest > 1 and not config.sampling
     finished = _Finished(src.size(0), config.nbest, text_of if different_texts else None)
-    beam = _Beam(src, lengths, config, longest, demands, banned, finished)
+    beam = _Beam(src, lengths, config, longest, constraints, banned, finished)
     state = model.start(model.encode(src, lengths))
     told = time.monotonic()
     while True:
@@ -170,20 +170,20 @@ class _Beam:
         lengths: Tensor,
         config: SearchConfig,
         longest: int | None,
-        demands: Sequence[Demands],
+        constraints: Sequence[Constraints],
         banned: Sequence[tuple[int, ...]],
         finished: _Finished,
     ) -> None:
         B, device = src.size(0), src.device
-        self.prefix = _prefixes(demands, B).to(device)  # (b, p) tokens that must come first, then PAD
+        self.prefix = _prefixes(constraints, B).to(device)  # (b, p) tokens that must come first, then PAD
         limit = (config.max_len_a * (lengths - 1).double() + config.max_len_b).long()
-        limit = torch.maximum(limit, _demanded_lengths(demands, B).to(device))
+        limit = torch.maximum(limit, _required_lengths(constraints, B).to(device))
         self.limit = limit if longest is None else limit.clamp(max=longest)  # (b,) tokens before EOS
         most = int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
         self.longest_penalty = self.penalty[self.limit + 1]  # (b,)
-        self.never, self.rules = rules_of(config, banned)
-        self.strategy = _strategy(config, src, lengths, most, demands)
+        self.token_mask, self.rules = rules_of(config, banned)
+        self.strategy = _strategy(config, src, lengths, most, constraints)
         P = self.strategy.places
         self.sentences = torch.arange(B, device=device)  # (b,) row of `src`
         self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # places by bank
@@ -226,24 +226,24 @@ class _Beam:
                 repeating = self._finish(extension, seen)
         self._take(extension)
 
-    def _feed(self, model: SearchModel, state: Any, frontier: Frontier) -> Callable[[Tensor | None], Choice]:
+    def _feed(self, model: SearchModel, state: Any, frontier: Frontier) -> Callable[[Tensor | None], Selection]:
         """Feed the last tokens to the decoder; returns what chooses the next, but EOS for rows that are closed (R,)."""
         strategy, choice_is_free = self.strategy, not self.rules and self._free()
-        if choice_is_free and isinstance(strategy, Best) and isinstance(model, ShortlistingModel):
-            never = self.never.after(self.tokens.size(2))
+        if choice_is_free and isinstance(strategy, BeamSearch) and isinstance(model, ShortlistingModel):
+            excluded = self.token_mask.after(self.tokens.size(2))
             # where an EOS is closed, its text has a place already: the others of the row are enough
-            steps, tokens = model.best_step(self.last_tokens(), state, strategy.places, never)
+            steps, tokens = model.best_step(self.last_tokens(), state, strategy.places, excluded)
             return lambda closed: strategy.choose_among(_without_ends(steps, tokens, closed), tokens, frontier)
         log_probs = self._allowed(model.step(self.last_tokens(), state), frontier)
 
-        def choose(closed: Tensor | None) -> Choice:
+        def choose(closed: Tensor | None) -> Selection:
             if closed is not None:
                 log_probs[:, EOS].masked_fill_(closed, -torch.inf)
             return strategy.choose(log_probs, frontier)
 
         return choose
 
-    def _extension(self, choice: Choice) -> _Extension:
+    def _extension(self, choice: Selection) -> _Extension:
         """What a choice says of each place."""
         b, P = self.log_probs.shape
         c = choice.tokens.size(1)
@@ -304,8 +304,8 @@ class _Beam:
         return self.tokens.size(2) in self.free_lengths
 
     def _permitted(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
-        never = torch.tensor(self.never.after(self.tokens.size(2)), device=log_probs.device)
-        log_probs.index_fill_(1, never, -torch.inf)
+        excluded = torch.tensor(self.token_mask.after(self.tokens.size(2)), device=log_probs.device)
+        log_probs.index_fill_(1, excluded, -torch.inf)
         for rule in self.rules:
             rule(log_probs, frontier.tokens)
         return log_probs
@@ -354,30 +354,32 @@ def length_penalties(config: SearchConfig, most: int) -> Tensor:
     return (base**config.length_penalty).clamp(max=torch.finfo(torch.float32).max).float()
 
 
-def _strategy(config: SearchConfig, src: Tensor, lengths: Tensor, longest: int, demands: Sequence[Demands]) -> Strategy:
+def _strategy(
+    config: SearchConfig, src: Tensor, lengths: Tensor, longest: int, constraints: Sequence[Constraints]
+) -> Strategy:
     """How to choose; an output has `longest` tokens at most, EOS counted."""
-    if any(demand.terms for demand in demands):
+    if any(constraint.terms for constraint in constraints):
         if config.sampling or config.diverse_groups > 1:
             raise UserError("terms that must come are looked for without --sampling and --diverse-groups")
-        return Constrained(config.beam, demands, src.device)
+        return GridBeamSearch(config.beam, constraints, src.device)
     if config.sampling:
-        return Sampled(config, src, lengths, longest)
+        return Sampling(config, src, lengths, longest)
     if config.diverse_groups > 1:
-        return DiverseBest(config.beam, config.diverse_groups, config.diversity)
-    return Best(config.beam)
+        return DiverseBeamSearch(config.beam, config.diverse_groups, config.diversity)
+    return BeamSearch(config.beam)
 
 
-def _demanded_lengths(demands: Sequence[Demands], sentences: int) -> Tensor:
+def _required_lengths(constraints: Sequence[Constraints], sentences: int) -> Tensor:
     """(B,) the tokens for which an output must have room."""
-    lengths = [len(demand.prefix) + sum(map(len, demand.terms)) for demand in demands]
-    return torch.tensor(lengths) if demands else torch.zeros(sentences, dtype=torch.long)
+    lengths = [len(constraint.prefix) + sum(map(len, constraint.terms)) for constraint in constraints]
+    return torch.tensor(lengths) if constraints else torch.zeros(sentences, dtype=torch.long)
 
 
-def _prefixes(demands: Sequence[Demands], sentences: int) -> Tensor:
+def _prefixes(constraints: Sequence[Constraints], sentences: int) -> Tensor:
     """(B, p) the prefixes that are demanded, PAD behind them."""
-    if not any(demand.prefix for demand in demands):
+    if not any(constraint.prefix for constraint in constraints):
         return torch.empty(sentences, 0, dtype=torch.long)
-    prefixes = [torch.tensor(demand.prefix, dtype=torch.long) for demand in demands]
+    prefixes = [torch.tensor(constraint.prefix, dtype=torch.long) for constraint in constraints]
     return pad_sequence(prefixes, batch_first=True, padding_value=PAD)
 
 

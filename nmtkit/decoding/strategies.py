@@ -64,7 +64,7 @@ class Frontier:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """The candidates of a step and those that were chosen. A place that nothing can take has the total -inf."""
 
     steps: Tensor  # (R, c) log-probability of each candidate
@@ -80,26 +80,26 @@ class Strategy(Protocol):
     width: int
     starts: Sequence[int]
 
-    def choose(self, log_probs: Tensor, frontier: Frontier) -> Choice:
+    def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
         """Choose for each vacant place, given the log-probabilities (R, W), which may be written over."""
 
 
-class Best:
+class BeamSearch:
     """The K best candidates of all."""
 
     def __init__(self, beam: int) -> None:
         self.places = self.width = beam
         self.starts: Sequence[int] = (0,)
 
-    def choose(self, log_probs: Tensor, frontier: Frontier) -> Choice:
+    def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
         return self.choose_among(*best_of_rows(log_probs, self.places), frontier)
 
-    def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Choice:
+    def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Selection:
         """The same, given the K best tokens of each hypothesis and their log-probabilities (R, K), which are enough."""
-        return Choice(steps, tokens, *best_of_rows(frontier.totals(steps).flatten(1), self.places))
+        return Selection(steps, tokens, *best_of_rows(frontier.totals(steps).flatten(1), self.places))
 
 
-class DiverseBest(Best):
+class DiverseBeamSearch(BeamSearch):
     """The K / G best in each of G groups; a candidate loses `strength` for each earlier group's hypothesis that takes
     its token at this step (Vijayakumar et al. 2018, with Hamming diversity). Totals do not carry what is lost."""
 
@@ -108,8 +108,8 @@ class DiverseBest(Best):
         self.width, self.strength = beam // groups, strength
         self.starts = range(0, beam, self.width)
 
-    def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Choice:
-        """As of `Best`: K are enough, as earlier groups take fewer."""
+    def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Selection:
+        """As of `BeamSearch`: K are enough, as earlier groups take fewer."""
         c = steps.size(1)
         totals = frontier.totals(steps).flatten(1)
         tokens_of_all = frontier.by_place(tokens, -1).flatten(1)
@@ -123,10 +123,10 @@ class DiverseBest(Best):
             real = frontier.vacant[:, start : start + self.width] & (totals.gather(1, index) > -torch.inf)
             taken = torch.cat([taken, tokens_of_all.gather(1, index).masked_fill(~real, -2)], dim=1)
         index = torch.cat(chosen, dim=1)
-        return Choice(steps, tokens, totals.gather(1, index), index)
+        return Selection(steps, tokens, totals.gather(1, index), index)
 
 
-class Sampled:
+class Sampling:
     """N outputs, each drawn for itself. The numbers behind the draws follow from the seed and the sentence."""
 
     def __init__(self, config: SearchConfig, src: Tensor, lengths: Tensor, longest: int) -> None:
@@ -138,14 +138,14 @@ class Sampled:
         numbers = np.stack([_numbers(config.seed, sentence).random(shape) for sentence in sentences])
         self.numbers = torch.from_numpy(numbers).to(src.device)  # (B, longest, N) uniform in [0, 1)
 
-    def choose(self, log_probs: Tensor, frontier: Frontier) -> Choice:
+    def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
         weights = self._shares(log_probs).double().cumsum(1)  # in the order of the vocabulary, which rounding leaves
         draws = self.numbers[frontier.owners, frontier.histories.size(2), frontier.places].unsqueeze(1)
         tokens = torch.searchsorted(weights, draws * weights[:, -1:], right=True)
         tokens.clamp_(max=log_probs.size(1) - 1)  # where there are no finite probabilities
         steps = log_probs.gather(1, tokens)
         totals = frontier.totals(steps).squeeze(2)
-        return Choice(steps, tokens, totals, torch.arange(self.places, device=totals.device).expand_as(totals))
+        return Selection(steps, tokens, totals, torch.arange(self.places, device=totals.device).expand_as(totals))
 
     def _shares(self, log_probs: Tensor) -> Tensor:
         """What each token may be drawn with, up to a factor: (R, W)."""

@@ -14,9 +14,9 @@ from nmtkit.decoding.alignment import all_heads, chosen_layer
 from nmtkit.decoding.attention_page import Attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.engine import (
-    Batch,
     Engine,
     Model,
+    SearchBatch,
     Task,
     Workers,
     check_memory,
@@ -25,10 +25,10 @@ from nmtkit.decoding.engine import (
     longest_sequence,
     members,
 )
+from nmtkit.decoding.input_stream import chunks
 from nmtkit.decoding.overlong import parts as parts_of
-from nmtkit.decoding.reading import chunks
 from nmtkit.decoding.requests import Request
-from nmtkit.decoding.rules import NO_DEMANDS, Demands
+from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translation import Candidate, SourcePieces, Translation, compose, different_texts, word_numbers
 from nmtkit.errors import UserError
@@ -59,7 +59,7 @@ class _Sentence:
 
     text: str
     ids: list[int]
-    demands: Demands
+    constraints: Constraints
     target: list[int] | None
 
 
@@ -258,16 +258,16 @@ class Translator:
             ids = list(request.ids)
         else:
             ids = next(encoded) if request.text.strip() else next(encoded)[:0]
-        demands = NO_DEMANDS
+        constraints = NO_CONSTRAINTS
         if request.prefix or request.terms:
-            demands = Demands(tuple(self._target_ids(request.prefix)), self._terms(request.terms))
+            constraints = Constraints(tuple(self._target_ids(request.prefix)), self._terms(request.terms))
         target = None if request.target is None else self._target_ids(request.target)
         if target and self._longest is not None and len(target) > self._longest:
             raise UserError(
                 f"the translation of {request.text[:40]!r} has {len(target)} pieces, the model has positions for "
                 f"{self._longest}: shorten it"
             )
-        return _Sentence(request.text, ids, demands, target)
+        return _Sentence(request.text, ids, constraints, target)
 
     def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The pieces of terms that must come; one that the vocabulary cannot spell is told of and left out."""
@@ -294,7 +294,7 @@ class Translator:
         asked = longest == batches.max_source_tokens
         reason = "--max-source-tokens" if asked else "the model has positions for no more"
         self._check(config)
-        batch = partial(Batch, config=config, banned=self._banned(config.ban))
+        batch = partial(SearchBatch, config=config, banned=self._banned(config.ban))
         told: Counter[str] = Counter()
         for chunk in read:
             begin = min(done, len(chunk))
@@ -309,7 +309,7 @@ class Translator:
                 told["cut"] += len(sentence.ids) > longest and len(own_parts) == 1
                 told["split"] += len(own_parts) > 1
                 told["without terms"] += any(map(_lacks_terms, own_parts, hypotheses))
-                told["unknown prefix"] += bool(own_parts) and UNK in sentence.demands.prefix
+                told["unknown prefix"] += bool(own_parts) and UNK in sentence.constraints.prefix
                 yield self._translation(sentence, own_parts, hypotheses, config)
             next(found, None)  # lets the search end, so that workers are ready for the next chunk
         for event, count in told.items():
@@ -341,10 +341,10 @@ class Translator:
     def _tasks(self, sentence: _Sentence, longest: int, overlong: str) -> list[Task]:
         """What is translated of a sentence, in turn: nothing if it is blank, most often all at once."""
         ids = sentence.ids
-        plain = sentence.demands is NO_DEMANDS and sentence.target is None  # what is asked for is asked of the whole
+        plain = sentence.constraints is NO_CONSTRAINTS and sentence.target is None
         if len(ids) > longest and overlong == "split" and plain:
             return [Task([*part, EOS]) for part in parts_of(ids, self.source.surfaces(ids), longest)]
-        return [Task([*ids[:longest], EOS], sentence.demands, sentence.target)] if ids or sentence.target else []
+        return [Task([*ids[:longest], EOS], sentence.constraints, sentence.target)] if ids or sentence.target else []
 
     def _translation(
         self, sentence: _Sentence, parts: list[Task], found: list[list[Hypothesis]], config: SearchConfig
@@ -371,9 +371,8 @@ class Translator:
 def _lacks_terms(task: Task, found: list[Hypothesis]) -> bool:
     """Whether the search could not find the terms of a task, and so went without."""
     ids = found[0].ids
-    return not all(
-        any(tuple(ids[start : start + len(term)]) == term for start in range(len(ids))) for term in task.demands.terms
-    )
+    terms = task.constraints.terms
+    return not all(any(tuple(ids[start : start + len(term)]) == term for start in range(len(ids))) for term in terms)
 
 
 def _checked(lines: Iterable[T]) -> Iterable[T]:
@@ -398,7 +397,7 @@ def _searched(
     engine: Engine,
     parts: list[list[Task]],
     begin: int,
-    make_batch: Callable[[list[Task]], Batch],
+    make_batch: Callable[[list[Task]], SearchBatch],
     batch_tokens: int,
     advance: Advance,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:

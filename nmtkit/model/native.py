@@ -47,17 +47,17 @@ def available() -> bool:
     return _native is not None
 
 
-def instructions() -> str:
+def isa() -> str:
     """Whose instructions it is compiled to, in the CPU makers' words. It must be available."""
     return BUILDS[_native.__name__.rpartition(".")[2]]
 
 
-def knows(config: ModelConfig) -> bool:
+def supports(config: ModelConfig) -> bool:
     """Whether it can search with such a model, where it is available."""
     return config.attention_window is None
 
 
-def missing() -> bool:
+def compiler_was_missing() -> bool:
     """Whether only a compiler was missing when nmtkit was installed."""
     capable = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     return not available() and capable and sys.platform != "win32"
@@ -194,14 +194,14 @@ class NativeTransformer:
         return log_probs
 
     def best_step(
-        self, tokens: Tensor, state: NativeState, count: int, never: tuple[int, ...]
+        self, tokens: Tensor, state: NativeState, count: int, excluded: tuple[int, ...]
     ) -> tuple[Tensor, Tensor]:
-        """`best_of_rows` of what `step` gives, without the tokens that may `never` come. Faster, and with large
+        """`best_of_rows` of what `step` gives, without the tokens that are `excluded`. Faster, and with large
         batches in less memory, as a thread has the log-probabilities of all tokens for a block of rows at a time."""
         rows, count = tokens.numel(), min(count, self._vocabulary)
         log_probs = torch.empty(rows, count, **_NUMBERS)
         best_tokens = torch.empty(rows, count, dtype=torch.int64, device="cpu")
-        self._feed(_native.best_step, tokens, state, never, count, log_probs.data_ptr(), best_tokens.data_ptr())
+        self._feed(_native.best_step, tokens, state, excluded, count, log_probs.data_ptr(), best_tokens.data_ptr())
         return log_probs, best_tokens
 
     def _feed(self, step: Callable[..., None], tokens: Tensor, state: NativeState, *result: object) -> None:

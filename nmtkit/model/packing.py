@@ -108,7 +108,7 @@ def pack(model: Transformer, precision: str) -> Transformer:
     oneDNN where the CPU has AVX-512, since torch's own products do not use it on every CPU. UserError for int8 where
     there are no 8-bit products.
     """
-    if precision in ("fp32", "int8") and native.available() and native.knows(model.config):
+    if precision in ("fp32", "int8") and native.available() and native.supports(model.config):
         _replace(model.float(), partial(NativeLinear, eight_bits=precision == "int8"))
         model.native = _native(model)
         return model

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.binary import TokenFileWriter, Tokens, token_type
-from nmtkit.data.description import SplitRow, split_stem
+from nmtkit.data.description import SplitSummary, split_stem
 from nmtkit.data.lines import LINE, dropped_path
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
@@ -105,7 +105,7 @@ def encode_split(
     languages: tuple[str, str],
     folder: Path,
     pool: WorkerPool,
-) -> SplitRow:
+) -> SplitSummary:
     """Encode a split of `pairs` sentence pairs, write its files into `folder`, and say what became of it."""
     dropped, unknown, lines = Counter[str](), [0, 0], [0] * len(corpora)
     source_size, target_size = (len(side.vocab) for side in (encoder.source, encoder.target))
@@ -129,7 +129,7 @@ def encode_split(
         dropped_path(folder, name).unlink()
     texts = [(corpus.prefix, count) for corpus, count in zip(corpora, lines, strict=True)]
     counts = dict(zip(languages, unknown, strict=True))
-    return SplitRow(name, source_file.sentences, tokens, counts, dict(dropped), texts)
+    return SplitSummary(name, source_file.sentences, tokens, counts, dict(dropped), texts)
 
 
 def _tasks(corpora: Sequence[Corpus], repeats: NDArray[np.bool_] | None) -> Iterator[Task]:

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.atomic_io import staged_folder
 from nmtkit.data.corpus import Dataset, write_tokenizer
-from nmtkit.data.description import SplitRow, is_dataset_file, may_replace, write_description
+from nmtkit.data.description import SplitSummary, is_dataset_file, may_replace, write_description
 from nmtkit.errors import UserError
 from nmtkit.log import logger, report
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
@@ -15,7 +16,6 @@ from nmtkit.preprocessing.dedup import HASHES, REPEATS, mark_repeats
 from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.learning import Tokenizers, learn, take_over
 from nmtkit.preprocessing.scan import Corpus, Scan, scan
-from nmtkit.staging import staged_folder
 from nmtkit.text import find_side
 from nmtkit.tokenizer import SENTENCEPIECE, SPACE
 from nmtkit.vocab import doubt_unknown, unknown_percent
@@ -47,7 +47,7 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
             _warn_of_subwords(found, files.languages)
         tokenizers = taken or learn(vocabulary, corpora[TRAIN], found[TRAIN], files.languages, pool)
         _write_tokenizers(folder, files.languages, tokenizers)
-        rows: list[SplitRow] = []
+        rows: list[SplitSummary] = []
         for name, paths in corpora.items():
             encoder = Encoder(*tokenizers, cleaning if name == TRAIN else None)
             marks = repeats if name == TRAIN else None
@@ -105,7 +105,7 @@ def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Toke
     report("vocabulary", {**sizes, "joined": source is target})
 
 
-def _report(row: SplitRow, doubtful: bool) -> None:
+def _report(row: SplitSummary, doubtful: bool) -> None:
     """Say what became of a split: sentences, tokens and unknown ones a side, what was dropped.
 
     That much is unknown is in doubt where the vocabulary was not learned from this very text.
@@ -120,5 +120,5 @@ def _report(row: SplitRow, doubtful: bool) -> None:
     report("encoded", {**values, "dropped": _drops(row)})
 
 
-def _drops(row: SplitRow) -> str:
+def _drops(row: SplitSummary) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(row.dropped.items())) or "nothing"

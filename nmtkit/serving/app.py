@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
 from nmtkit.log import logger
-from nmtkit.serving.batching import Batcher, QueueFull
+from nmtkit.serving.batching import DynamicBatcher, QueueFull
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.messages import TranslationRequest, answer, read_request
 from nmtkit.serving.metrics import Metrics
@@ -47,7 +47,7 @@ class Service:
 
     def __init__(
         self,
-        batcher: Batcher,
+        batcher: DynamicBatcher,
         search: SearchConfig,
         source: Tokenizer,
         languages: Sequence[str],

@@ -55,7 +55,7 @@ class Job:
 Share = tuple[Job, Sequence[str]]  # of a round: a job and those of its lines that are translated
 
 
-class Batcher:
+class DynamicBatcher:
     """A thread that translates jobs in rounds; a round holds lines of several jobs.
 
     `translate` must return one translation for each line. If it fails, each job of the round is retried on its own, so

@@ -13,7 +13,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.serving.app import Service
-from nmtkit.serving.batching import Batcher, Translate
+from nmtkit.serving.batching import DynamicBatcher, Translate
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.connections import Connections, reporting
 from nmtkit.serving.metrics import Metrics
@@ -32,13 +32,13 @@ def serve(
 ) -> None:
     """Answer requests until SIGINT or SIGTERM, which is raised again after the accepted requests are answered.
 
-    `can_stop`: a search that nobody waits for is stopped (`Batcher`). Raises UserError if the address cannot be used or
-    the model lacks something that `search` needs.
+    `can_stop`: a search that nobody waits for is stopped (`DynamicBatcher`). Raises UserError if the address cannot be
+    used or the model lacks something that `search` needs.
     """
     with _listening(config) as listener:
         list(translate(["A first one."], replace(search, alignment=True), lambda done: None))
         metrics = Metrics()
-        batcher = Batcher(translate, config.max_queue, metrics, can_stop)
+        batcher = DynamicBatcher(translate, config.max_queue, metrics, can_stop)
         host, port = listener.getsockname()[:2]
         is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
         app = Service(batcher, search, source, languages, config, metrics).app(is_loopback)

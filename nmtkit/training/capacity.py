@@ -37,9 +37,9 @@ def with_max_tokens(dataset: Dataset, options: TrainingOptions, ranks: Ranks) ->
     """The options with a number for --max-tokens auto: that of the run so far, or what fits on each of the ranks."""
     if AUTO not in ranks.gather(options.batches.max_tokens):
         return options
-    found = ranks.on_main(lambda: _of_the_run_so_far(options.checkpoints.save_dir))
+    found = ranks.run_on_main(lambda: _of_the_run_so_far(options.checkpoints.save_dir))
     if found is None:
-        found = min(ranks.gather(ranks.together(lambda: _Trial(dataset, options, ranks).largest())))
+        found = min(ranks.gather(ranks.run_on_all(lambda: _Trial(dataset, options, ranks).largest())))
     logger.info("--max-tokens auto: %d", found)
     batches = options.batches
     return replace(options, batches=replace(batches, max_tokens=batches.max_tokens or found))

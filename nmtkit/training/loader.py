@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from nmtkit.data.batch import Batch, collate, make_batch
-from nmtkit.data.batching import Batcher, Place, Update
+from nmtkit.data.batching import BatchSampler, Place, Update
 from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.subwords import SubwordSampling
@@ -49,7 +49,7 @@ class Loader:
     def __init__(
         self,
         split: Split,
-        batcher: Batcher,
+        sampler: BatchSampler,
         rank: int,
         size: int,
         num_workers: int,
@@ -57,13 +57,13 @@ class Loader:
         pinned: bool = False,
     ) -> None:
         """Where batches are `pinned`, a GPU can fetch them while the host goes on."""
-        self.split, self.batcher, self.sampling, self.pinned = split, batcher, sampling, pinned
+        self.split, self.sampler, self.sampling, self.pinned = split, sampler, sampling, pinned
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, place: Place) -> Iterator[Work]:
         """The updates without end, going on from a place; where there are threads, they are one ahead."""
         if self.num_workers == 0:
-            yield from (self._work(update, None) for update in self.batcher.updates(place))
+            yield from (self._work(update, None) for update in self.sampler.updates(place))
             return
         with ThreadPoolExecutor(self.num_workers) as pool:
             for now, following in pairwise(self._work(update, pool) for update in self._planned_ahead(place)):
@@ -72,7 +72,7 @@ class Loader:
 
     def _planned_ahead(self, place: Place) -> Iterator[Update]:
         """The updates from a place; while those of one part are done, a thread of its own plans the next part."""
-        plans = self.batcher.plans(place)
+        plans = self.sampler.plans(place)
         with ThreadPoolExecutor(1) as planner:
             following = planner.submit(next, plans)
             while True:

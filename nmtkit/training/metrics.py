@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from nmtkit.atomic_io import staged_file
 from nmtkit.log import logger, report, to_json
-from nmtkit.staging import staged_file
 from nmtkit.training.tensorboard import Board
 from nmtkit.training.validation import Sample
 

@@ -52,7 +52,7 @@ class Ranks:
         distributed.all_gather_object(values, value)
         return values
 
-    def on_main(self, function: Callable[[], T]) -> T:
+    def run_on_main(self, function: Callable[[], T]) -> T:
         """Call a function in the main process alone; its result is every rank's.
 
         So is its error, which only the main process reports: the others end with the same exit code.
@@ -71,7 +71,7 @@ class Ranks:
         result: T = outcome[0]
         return result
 
-    def together(self, function: Callable[[], T]) -> T:
+    def run_on_all(self, function: Callable[[], T]) -> T:
         """Call a function on every rank. An error on any of them ends them all, and the main process reports it: as it
         is where all have met it, else with the rank that has."""
         if self.size == 1:
@@ -98,13 +98,13 @@ class Ranks:
                     message = f"rank {rank} has {name} {own}, but rank 0 has {fact}: all need the same"
                     raise self.shared(UserError(message))
 
-    def hand_out(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    def broadcast(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """The main process's tensors by name, on every rank's device, one after the other, so that none but the taker
         has to hold them all. All ranks take them to the end."""
         if self.size == 1:
             yield from tensors.items()
             return
-        facts = self.on_main(lambda: {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
+        facts = self.run_on_main(lambda: {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()})
         for name, (shape, dtype) in facts.items():
             tensor = (
                 tensors[name].to(self.device) if self.is_main else torch.empty(shape, dtype=dtype, device=self.device)

@@ -37,11 +37,11 @@ def resume(
     """
     optimizer: dict[str, Tensor] = {}
     averages: dict[str, Tensor] = {}
-    state = ranks.on_main(partial(_read, learner, save_dir, split, metric, options, optimizer, averages))
+    state = ranks.run_on_main(partial(_read, learner, save_dir, split, metric, options, optimizer, averages))
     if learner.average is not None:
-        learner.average.load(ranks.hand_out(averages))
+        learner.average.load(ranks.broadcast(averages))
     if state is not None:
-        load_optimizer(learner.optimizer, learner.model, ranks.hand_out(optimizer))
+        load_optimizer(learner.optimizer, learner.model, ranks.broadcast(optimizer))
         if state.scaler:
             learner.scaler.load_state_dict(state.scaler)
         logger.info("going on after update %d (epoch %d)", state.update, state.epoch)

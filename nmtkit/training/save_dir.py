@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.archive import as_user_errors
+from nmtkit.atomic_io import check_regular, clear_files, staged_file
 from nmtkit.checkpoint import (
     BEST,
     LAST,
@@ -24,7 +25,6 @@ from nmtkit.checkpoint import (
 )
 from nmtkit.errors import UserError
 from nmtkit.log import logger
-from nmtkit.staging import check_regular, clear_files, staged_file
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.metrics import METRICS
 from nmtkit.training.optim import check_optimizer

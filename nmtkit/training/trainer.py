@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.data.batching import ORDER_VERSION, Batcher
+from nmtkit.data.batching import ORDER_VERSION, BatchSampler
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import NmtkitError, RunError, Stopped
 from nmtkit.log import Progress, finite, logger
@@ -76,10 +76,10 @@ def train(folder: Path, options: TrainingOptions) -> None:
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
-        dataset = ranks.together(lambda: Dataset.open(folder, options.reading.verify))
+        dataset = ranks.run_on_all(lambda: Dataset.open(folder, options.reading.verify))
         with memory_for_model(dataset, options):
             options = with_max_tokens(dataset, options, ranks)
-            trainer = ranks.together(lambda: Trainer(dataset, options, ranks))
+            trainer = ranks.run_on_all(lambda: Trainer(dataset, options, ranks))
             ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **dataset.checksums()})
             trainer.rehearse() if options.stop.dry_run else trainer.fit()
 
@@ -93,12 +93,12 @@ class Trainer:
         _check_positions(dataset, options.model)
         batches = options.batches
         self.split.check_lengths("--max-tokens", batches.max_tokens, "preprocess with a smaller --max-length")
-        self.batcher = Batcher(
+        self.sampler = BatchSampler(
             self.split.source.lengths, self.split.target.lengths, batches.batch_tokens, batches.max_tokens, batches.seed
         )
         workers, sampling = options.loading.num_workers, subword_sampling(dataset, self.split, options)
         pinned = ranks.device.type == "cuda"
-        self.loader = Loader(self.split, self.batcher, ranks.rank, ranks.size, workers, sampling, pinned)
+        self.loader = Loader(self.split, self.sampler, ranks.rank, ranks.size, workers, sampling, pinned)
         self.learner = Learner(dataset, options, ranks)
         model, precision = self.learner.model.config, self.learner.precision
         self.cost = Cost(model, len(dataset.target.vocab), self.split, ranks, precision)
@@ -116,17 +116,17 @@ class Trainer:
         """Train until an option or a signal says to stop; validates and saves on the way and at the end."""
         ranks = self.ranks
         with self.signals, contextlib.ExitStack() as stack:
-            ranks.on_main(lambda: stack.enter_context(self.save_dir.locked()))
+            ranks.run_on_main(lambda: stack.enter_context(self.save_dir.locked()))
             self._resume()
             self._summarize()
-            ranks.on_main(lambda: self.save_dir.prepare(self.options.to_dict()))
-            ranks.on_main(lambda: self._open_metrics(stack))
+            ranks.run_on_main(lambda: self.save_dir.prepare(self.options.to_dict()))
+            ranks.run_on_main(lambda: self._open_metrics(stack))
             self._fit()
 
     def rehearse(self) -> None:
         """Check all that can be checked, and time an update: the second, or the first after it that is not skipped.
         Writes nothing."""
-        self.ranks.on_main(self.save_dir.check)
+        self.ranks.run_on_main(self.save_dir.check)
         self._resume()
         self._summarize()
         updates = self._begin()
@@ -334,7 +334,7 @@ class Trainer:
         """Write a checkpoint. Where that fails, the run goes on and the next save tries again, a few times."""
         if self.saved == self.state.update:
             return
-        failure = self.ranks.on_main(partial(self._write_checkpoint, self.learner.optimizer_tensors()))
+        failure = self.ranks.run_on_main(partial(self._write_checkpoint, self.learner.optimizer_tensors()))
         if failure is None:
             self.saved, self.save_failures = self.state.update, 0
             return

@@ -75,7 +75,7 @@ class Validator:
         """
         model.eval()
         mine = range(ranks.rank, len(self.batches), ranks.size)
-        sums = ranks.together(lambda: self._sums(model, mine, ranks.device, give_up))
+        sums = ranks.run_on_all(lambda: self._sums(model, mine, ranks.device, give_up))
         *sums, given_up = ranks.sum([*sums, give_up()])
         if given_up:
             return None
@@ -84,7 +84,7 @@ class Validator:
         values = {"valid_loss": loss_per_token, "valid_nll": nll_per_token, "valid_ppl": perplexity(nll_per_token)}
         if not self.config.valid_bleu:
             return Results(values, [])
-        translations = ranks.gather(ranks.together(lambda: self._translations(model, mine, give_up)))
+        translations = ranks.gather(ranks.run_on_all(lambda: self._translations(model, mine, give_up)))
         hypotheses = {i: text for theirs in translations for i, text in theirs.items()}
         if len(hypotheses) < len(self.split):
             return None

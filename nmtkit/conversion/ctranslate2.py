@@ -1,0 +1,107 @@
+"""A folder for CTranslate2, the C++ engine."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.folder import export_folder
+from nmtkit.errors import UserError
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.layers import DecoderLayer, EncoderLayer
+from nmtkit.model.positions import LearnedPositions, sinusoids
+from nmtkit.model.transformer import Transformer
+from nmtkit.vocab import SPECIALS
+
+POSITIONS = 4096  # rows of the table of sines: CTranslate2 computes its own in another order
+
+
+def to_ctranslate2(
+    checkpoint: Checkpoint,
+    folder: Path,
+    weights: str = "auto",
+    quantization: str | None = None,
+    *,
+    replace: bool = False,
+) -> None:
+    """Write a checkpoint as a CTranslate2 model, which appears whole or not at all.
+
+    Its tokenizers stand beside it, for whoever cuts the text into pieces. `weights` are as in `WeightsConfig`;
+    `quantization` is one of `QUANTIZATIONS`, or None for float32. Raises UserError where the package is missing, the
+    folder is taken, or the model has a part that the engine does not know.
+    """
+    try:
+        from ctranslate2.specs import TransformerSpec
+    except ImportError as error:
+        raise UserError("this format needs the package ctranslate2: pip install ctranslate2") from error
+    config = checkpoint.model_config
+    _check_known_to_ctranslate2(config)
+    spec = TransformerSpec.from_config(
+        (config.encoder_layers, config.decoder_layers), config.heads, pre_norm=config.norm == "pre"
+    )
+    spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = SPECIALS[1:]
+    spec.config.decoder_start_token = spec.config.bos_token
+    spec.config.add_source_eos = True
+    spec.register_source_vocabulary(checkpoint.source.vocab.pieces)
+    spec.register_target_vocabulary(checkpoint.target.vocab.pieces)
+    _fill_transformer(spec, checkpoint.build_model(weights))
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    with export_folder(folder, checkpoint, replace) as staging:
+        spec.save(str(staging))
+
+
+def _check_known_to_ctranslate2(config: ModelConfig) -> None:
+    if config.attention_window is not None:
+        raise UserError("CTranslate2 has no attention restricted to a window: the model cannot be exported")
+    if not config.key_size == config.value_size == config.d_model / config.heads:
+        raise UserError("CTranslate2 has heads of d_model / heads only: a model of other d_k or d_v cannot be exported")
+
+
+def _fill_transformer(spec: Any, model: Transformer) -> None:
+    spec.encoder.embeddings[0].weight = _array(model.source_embedding.weight)
+    spec.decoder.embeddings.weight = _array(model.target_embedding.weight)
+    spec.decoder.projection.weight = _array(model.output_matrix)
+    for side, positions in ((spec.encoder, model.source_positions), (spec.decoder, model.target_positions)):
+        learned = model.config.positions == "learned"
+        table = cast(LearnedPositions, positions).table if learned else sinusoids(POSITIONS, model.config.d_model)
+        side.position_encodings.encodings = _array(table)
+    if model.config.norm == "pre":
+        _fill_norm(spec.encoder.layer_norm, cast(nn.LayerNorm, model.encoder_norm))
+        _fill_norm(spec.decoder.layer_norm, cast(nn.LayerNorm, model.decoder_norm))
+    for layer_spec, layer in zip(spec.encoder.layer, model.encoder, strict=True):
+        _fill_layer(layer_spec, cast(EncoderLayer, layer))
+    for layer_spec, layer in zip(spec.decoder.layer, model.decoder, strict=True):
+        _fill_layer(layer_spec, cast(DecoderLayer, layer))
+        _fill_cross_attention(layer_spec.attention, cast(DecoderLayer, layer))
+
+
+def _fill_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
+    _fill_linear(spec.self_attention.linear[0], layer.self_attention.qkv)
+    _fill_linear(spec.self_attention.linear[1], layer.self_attention.out)
+    _fill_norm(spec.self_attention.layer_norm, layer.around_self_attention.norm)
+    _fill_linear(spec.ffn.linear_0, layer.feed_forward.inner)
+    _fill_linear(spec.ffn.linear_1, layer.feed_forward.outer)
+    _fill_norm(spec.ffn.layer_norm, layer.around_feed_forward.norm)
+
+
+def _fill_cross_attention(spec: Any, layer: DecoderLayer) -> None:
+    _fill_linear(spec.linear[0], layer.cross_attention.q)
+    _fill_linear(spec.linear[1], layer.cross_attention.kv)
+    _fill_linear(spec.linear[2], layer.cross_attention.out)
+    _fill_norm(spec.layer_norm, layer.around_cross_attention.norm)
+
+
+def _fill_linear(spec: Any, linear: nn.Linear) -> None:
+    spec.weight, spec.bias = _array(linear.weight), _array(linear.bias)
+
+
+def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    return tensor.detach().float().numpy()

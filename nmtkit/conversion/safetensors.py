@@ -1,0 +1,80 @@
+"""A folder of safetensors and JSON, for whatever reads these; and the way back."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.archive import as_user_errors, parse_header
+from nmtkit.checkpoint import (
+    SAFETENSORS_FILE,
+    Checkpoint,
+    check_finite,
+    checkpoint_in,
+    from_header,
+    to_header,
+)
+from nmtkit.conversion.folder import export_folder, read_tokenizer
+from nmtkit.errors import UserError
+from nmtkit.text import read_whole
+
+HEADER = "config.json"
+_LARGEST_HEADER = 1 << 22  # bytes, as in a checkpoint
+_FLOATS = (torch.float16, torch.bfloat16, torch.float64)  # types that other programs may have given the weights
+
+
+def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
+    """Write a checkpoint's model as `model.safetensors` and `config.json`, its tokenizers beside them.
+
+    The tensors have the names of the model's parameters, and are the checkpoint's bit by bit. `weights` are as in
+    `WeightsConfig`. Raises UserError where the package is missing or the folder is taken.
+    """
+    library = _library()
+    tensors = {name: tensor.contiguous() for name, tensor in checkpoint.chosen(weights).items()}
+    with export_folder(folder, checkpoint, replace) as staging:
+        (staging / SAFETENSORS_FILE).write_bytes(library.torch.save(tensors, metadata={"format": "pt"}))
+        header = json.dumps(to_header(checkpoint), indent=2, ensure_ascii=False)
+        (staging / HEADER).write_text(header + "\n", encoding="utf-8")
+
+
+def from_safetensors(folder: Path) -> Checkpoint:
+    """The checkpoint that such a folder holds, without what only a training needs.
+
+    Tensors of the types in `_FLOATS` become float32. Raises UserError where the package or a file is missing, or where
+    the weights are not finite, or not those of the model that `config.json` describes.
+    """
+    library = _library()
+    if not (folder / SAFETENSORS_FILE).is_file():
+        raise UserError(f"{folder} is a folder that has no {SAFETENSORS_FILE}: {checkpoint_in(folder)}")
+    if not (folder / HEADER).is_file():
+        raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
+    with as_user_errors(folder):
+        header = parse_header(read_whole(folder / HEADER, _LARGEST_HEADER))
+        try:
+            weights = library.torch.load_file(folder / SAFETENSORS_FILE)
+        except library.SafetensorError as error:
+            raise UserError(f"{SAFETENSORS_FILE} is damaged ({error})") from error
+        weights = {name: _to_float32(weight) for name, weight in weights.items()}
+        checkpoint = from_header(header, weights, lambda side: _tokenizer(folder, header, side))
+        check_finite(weights)
+    return dataclasses.replace(checkpoint, weights={name: weights[name] for name in checkpoint.parameter_shapes()})
+
+
+def _to_float32(weight: Tensor) -> Tensor:
+    return weight.float() if weight.dtype in _FLOATS else weight
+
+
+def _tokenizer(folder: Path, header: dict[str, Any], side: str) -> Any:
+    kind, language = header["tokenizer"][side], header[f"{side}_language"]
+    return read_tokenizer(folder, kind, language, header["joined_vocabulary"])
+
+
+def _library() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise UserError("this format needs the package safetensors: pip install safetensors") from error
+    return safetensors

@@ -1,0 +1,73 @@
+"""The accounts of a stream: as many lines out as in, and what else is told at the end."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from nmtkit.errors import RunError, UserError
+from nmtkit.log import logger, report
+from nmtkit.text import decode_leniently
+from nmtkit.vocab import UNK, doubt_unknown, unknown_percent
+from nmtkit.wording import counted
+
+if TYPE_CHECKING:
+    from nmtkit.decoding.translation import Translation
+
+T = TypeVar("T")
+
+
+@dataclass
+class StreamStats:
+    """What went in and what came out."""
+
+    done: int  # lines that were translated before --resume
+    lines_in: int = 0
+    lines_out: int = 0  # of this run
+    not_utf8: int = 0
+    tokens: int = 0  # of the best translations, without </s>
+    source_tokens: int = 0  # with </s>, as datasets count
+    unknown: int = 0  # of the source
+
+    def count(self, items: Iterable[T]) -> Iterator[T]:
+        """Pass items on and count them."""
+        for item in items:
+            self.lines_in += 1
+            yield item
+
+    def decode(self, lines: Iterable[bytes]) -> list[str]:
+        """Lines as text; they are counted, and those with bytes that are not UTF-8."""
+        texts = []
+        for line, replaced in decode_leniently(self.count(lines)):
+            self.not_utf8 += replaced
+            texts.append(line)
+        return texts
+
+    def add(self, translation: "Translation") -> None:
+        """Count a line that came out."""
+        self.lines_out += 1
+        self.tokens += max(0, len(translation.candidates[0].tokens) - 1)
+        self.source_tokens += len(translation.source_ids) + 1
+        self.unknown += translation.source_ids.count(UNK)
+
+    def check(self) -> None:
+        """The promise of the command: as many lines out as in."""
+        if self.lines_in < self.done:
+            raise UserError(
+                f"--resume: {counted(self.done, 'line')} translated already, but the input has {self.lines_in}"
+            )
+        if self.done + self.lines_out != self.lines_in:
+            raise RunError(
+                f"{self.lines_in} lines were read, but {self.done + self.lines_out} translated: this is a bug of nmtkit"
+            )
+
+    def report(self, seconds: float, source: str, language: str, precision: str) -> None:
+        """Say on stderr what was done with a source of such a name, in that language, and in which number format."""
+        if self.not_utf8:
+            lines = counted(self.not_utf8, "line")
+            logger.warning("%s had bytes that are not UTF-8, in whose place stands U+FFFD now", lines)
+        percent = unknown_percent(self.unknown, self.source_tokens)
+        if doubt := doubt_unknown(source, percent):
+            logger.warning("%s", doubt)
+        values = {"sentences": self.lines_out, "tokens": self.tokens, "seconds": round(seconds, 2)}
+        rates = {"sentences/s": self.lines_out / seconds, "tokens/s": self.tokens / seconds}
+        report("translated", values | rates | {f"{language} unknown %": percent, "precision": precision})

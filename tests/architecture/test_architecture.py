@@ -1,0 +1,309 @@
+"""The house itself: imports keep to their levels, documents name flags that exist, torch stays where it belongs."""
+
+import ast
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+from patience import PATIENCE
+from repository import ROOT
+
+COMMANDS = ("preprocess", "train", "average", "export", "generate", "score")
+
+# From the ground up. A module imports what stands on lower levels, and what stands in its own entry of its own level;
+# neighbours on one level do not know each other. The picture of it is in docs/architecture.md.
+LEVELS: list[list[str]] = [
+    ["_native", "checksum", "errors", "spm_model", "version", "wording"],
+    ["archive", "config", "text", "vocab", "atomic_io"],
+    ["log", "tokenizer"],
+    ["data", "model", "workers"],
+    ["checkpoint"],
+    ["decoding"],
+    ["averaging", "cli.other_toolkits", "conversion", "preprocessing", "serving", "training"],
+    ["cli.config_file", "cli.options"],
+    ["cli.command"],
+    ["cli.average", "cli.export", "cli.generate", "cli.preprocess", "cli.score", "cli.train", "__init__"],
+]
+
+
+def module_name(path: Path) -> str:
+    """nmtkit/data/corpus.py is data.corpus; a package goes by the name of its folder, the whole by __init__."""
+    parts = path.relative_to(ROOT / "nmtkit").with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The modules of nmtkit that a file imports anywhere in it: at its top, inside functions, or for types only."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are written in full"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            if name.split(".")[0] == "nmtkit":
+                yield existing(name)
+
+
+def existing(name: str) -> str:
+    """`nmtkit.data.corpus.Dataset` is in data.corpus; what is taken from the package itself is in __init__."""
+    parts = name.split(".")[1:]
+    ends = (".py", ".pyi", "")
+    while parts and not any((ROOT / "nmtkit" / "/".join(parts)).with_suffix(end).exists() for end in ends):
+        parts.pop()
+    return ".".join(parts) or "__init__"
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    files = [path for end in ("py", "pyi") for path in sorted((ROOT / "nmtkit").rglob(f"*.{end}"))]
+    return {module_name(path): set(imported(path)) for path in files}
+
+
+def place(module: str) -> tuple[int, str]:
+    """The level of a module, and its entry there."""
+    for level, entries in enumerate(LEVELS):
+        for entry in entries:
+            if module == entry or module.startswith(f"{entry}."):
+                return level, entry
+    raise AssertionError(f"nmtkit.{module} has no level: give it one in LEVELS and in docs/architecture.md")
+
+
+def test_every_option_of_nmt_generate_has_an_example_in_the_guide() -> None:
+    guide = (ROOT / "docs/translating.md").read_text(encoding="utf-8")
+    examples = re.findall(r"--[a-z0-9-]+", "".join(re.findall(r"^```bash\n(.*?)^```$", guide, re.M | re.S)))
+    command = import_module("nmtkit.cli.generate").main
+    flags = {parameter.opts[-1] for parameter in command.params if isinstance(parameter, click.Option)}
+    assert flags - {*examples, "--debug", "--version"} == set()  # the first of these is in the text
+
+
+def test_imports_keep_to_their_floors() -> None:
+    upward = [
+        f"{module} (level {place(module)[0]}) imports {other} (level {place(other)[0]})"
+        for module, others in imports().items()
+        if module != "cli"
+        for other in sorted(others)
+        if place(other)[0] > place(module)[0] or (place(other)[0] == place(module)[0] and place(other) != place(module))
+    ]
+    assert upward == []
+
+
+def test_no_module_imports_itself_on_any_way_deferred_imports_counted() -> None:
+    tuple(TopologicalSorter(imports()).static_order())  # raises CycleError, which names the circle
+
+
+def test_every_module_has_its_place_in_the_description_of_the_house() -> None:
+    described = set(re.findall(r"`([a-z0-9_.]+)`", (ROOT / "docs/architecture.md").read_text(encoding="utf-8")))
+    inside = {module.partition(".")[2] for module in imports() if not module.startswith("cli") and "." in module}
+    assert inside - described - {"config"} == set()
+
+
+def test_each_entry_of_the_floors_exists() -> None:
+    entries = {entry for level in LEVELS for entry in level}
+    assert entries == {place(module)[1] for module in imports() if module != "cli"}
+
+
+def test_only_commands_and_single_calls_defer_an_import_of_ours() -> None:
+    """A command imports its engine inside its body, so that --help is quick; no other module hides an import."""
+    hidden = {
+        module_name(path)
+        for path in (ROOT / "nmtkit").rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "nmtkit"
+    }
+    assert hidden <= {"__init__", *(f"cli.{name}" for name in COMMANDS)}
+
+
+# --- torch
+
+
+def torch_after(code: str, *arguments: str, cwd: Path = ROOT) -> tuple[bool, "subprocess.CompletedProcess[str]"]:
+    """Whether torch is in memory when Python has run `code` and left it in any way."""
+    tell = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr));"
+    command = [sys.executable, "-c", f"{tell} sys.path.insert(0, {str(ROOT)!r}); {code}", *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE)
+    return done.stderr.splitlines()[-1] == "True", done
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--no-such-flag"], 2)])
+def test_help_and_a_bad_option_are_answered_without_torch(command: str, arguments: list[str], code: int) -> None:
+    has_torch, done = torch_after(f"from nmtkit.cli.{command} import main; main()", *arguments)
+    assert done.returncode == code
+    assert not has_torch
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    assert not torch_after("import nmtkit; nmtkit.__version__")[0]
+
+
+def test_preprocessing_a_corpus_does_not_import_torch(tmp_path: Path) -> None:
+    for split in ("train", "valid"):
+        for language in ("en", "de"):
+            (tmp_path / f"{split}.{language}").write_text(f"a small text\nin {language}\nand a third line\n" * 20)
+    arguments = shlex.split("-s en -t de --trainpref train --validpref valid --destdir data --vocab-size 40")
+    has_torch, done = torch_after("from nmtkit.cli.preprocess import main; main()", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "data/dataset.json").exists()
+    assert not has_torch
+
+
+def test_one_module_writes_to_stderr_so_that_all_of_it_is_escaped() -> None:
+    writing = re.compile(r"\bprint\(|err=True|file=sys\.stderr|stderr\.write|print_exc|os\.write\(")
+    found = {
+        module_name(path): writing.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "nmtkit").rglob("*.py")
+    }
+    found.pop("log")
+    assert {module: calls for module, calls in found.items() if calls} == {
+        "training.signals": ["os.write("]  # from a signal handler, and without text from outside
+    }
+
+
+# --- options and documents
+
+
+@cache
+def flags(command: str) -> set[str]:
+    main = import_module(f"nmtkit.cli.{command}").main
+    assert isinstance(main, click.Command)
+    parameters = main.get_params(click.Context(main))
+    return {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_two_options_of_a_command_share_a_name(command: str) -> None:
+    main = import_module(f"nmtkit.cli.{command}").main
+    parameters = main.get_params(click.Context(main))
+    spellings = [flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)]
+    names = [parameter.name for parameter in parameters]
+    assert len(set(names)) == len(names)
+    assert len(set(spellings)) == len(spellings)
+
+
+def documents() -> list[Path]:
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*/README.md")]
+    return sorted([*found, *(ROOT / "examples").glob("*/Makefile"), *(ROOT / "examples").glob("*.mk")])
+
+
+def commands_and_flags(document: Path) -> str:
+    """What a document says of our own commands: tables that translate others' into ours have theirs on the left."""
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    return re.sub(r"^\|[^|]*\|", "|", text, flags=re.MULTILINE) if document.name.startswith("from-") else text
+
+
+FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+)\b")
+OTHERS = {  # of torchrun, SLURM, curl, make, and the programs of examples/wmt14 and examples/parsing
+    *("--no-python", "--standalone", "--nproc-per-node", "--nnodes", "--max-restarts"),
+    *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
+    *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
+    *("--retry", "--no-print-directory"),
+    *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole"),
+}
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_name_flags_that_exist(document: Path) -> None:
+    text = commands_and_flags(document)
+    known = set().union(*(flags(command) for command in COMMANDS)) | OTHERS
+    assert set(FLAG.findall(text)) - known == set()
+    for command, arguments in re.findall(r"\bnmt-(preprocess|train|average|export|generate|score)\b([^\n|;`&]*)", text):
+        assert set(FLAG.findall(arguments)) - flags(command) == set(), f"nmt-{command}{arguments}"
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_show_commands_that_can_be_given(document: Path) -> None:
+    text = document.read_text(encoding="utf-8").replace("\\\n", " ")
+    for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        for name, words in re.findall(r"\bnmt-(preprocess|train|average|export|generate|score) ([^\n|<>]*)", block):
+            main = import_module(f"nmtkit.cli.{name}").main
+            arguments = re.sub(r"--config \S+", "", words)  # a file that is not there
+            main.make_context(f"nmt-{name}", shlex.split(arguments))
+
+
+@pytest.mark.parametrize(
+    "document", [*documents(), ROOT / "benchmarks/README.md"], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_documents_link_to_what_is_there(document: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if not link.startswith("http"):
+            name, _, place = link.partition("#")
+            target = document.parent / name if name else document
+            assert target.exists(), link
+            assert not place or place in headings(target), link
+
+
+def headings(document: Path) -> set[str]:
+    """The headings of a document, as links name them."""
+    found = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_table_of_faults_names_tests_that_exist() -> None:
+    ours = {
+        name
+        for path in (ROOT / "tests").glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/training.md").read_text()))
+    assert named
+    assert named - ours == set()
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The nmt- commands of a text, each as its words in alphabetical order, without what happens to their output."""
+    joined = re.sub(r"\\\n\s*", "", text)
+    return [
+        sorted(shlex.split(line))
+        for line in re.findall(r"^\s*(nmt-[a-z]+ [^\n>|]*?)(?: 2?>.*)?$", joined, re.MULTILINE)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "count"), [("multi30k", 4), ("multi30k-bpe", 4), ("tanaka", 4), ("parsing", 4), ("wmt14", 5)]
+)
+def test_the_numbered_commands_of_a_recipe_are_what_make_runs(recipe: str, count: int, tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    shown = subprocess.run(
+        ["make", "-n", "-C", str(examples / recipe), "FOLDER=text", "GPUS=1", "CORES=8"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    by_hand = (ROOT / "examples" / recipe / "README.md").read_text(encoding="utf-8")
+    assert commands_in(by_hand) == commands_in(shown.stdout)
+    assert len(commands_in(by_hand)) == count
+
+
+def test_every_command_is_installed_and_has_its_script() -> None:
+    setup = (ROOT / "setup.py").read_text(encoding="utf-8")
+    for command in COMMANDS:
+        assert f'"nmt-{command} = nmtkit.cli.{command}:main"' in setup
+        assert (ROOT / f"bin/nmt-{command}").stat().st_mode & 0o111
+
+
+def test_the_tree_names_no_path_of_one_machine() -> None:
+    ours = ("nmtkit", "bin", "tests", "benchmarks", "docs", "examples", ".ci")
+    files = [path for folder in ours for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files += [path for path in ROOT.iterdir() if path.is_file()]
+    machine = re.compile(rf"(?<![\w.*])(/work/|/root/|/home/\w|/Users/\w|{re.escape(str(Path.home()))}/)")
+    named = {
+        str(path.relative_to(ROOT))
+        for path in files
+        if not {"__pycache__", "work"} & set(path.parts[len(ROOT.parts) :]) and path != Path(__file__)
+        if path.suffix != ".so"  # which a compiler has made for this machine
+        if machine.search(path.read_text(encoding="utf-8", errors="ignore"))
+    }
+    assert named == set()

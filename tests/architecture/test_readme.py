@@ -1,0 +1,64 @@
+"""README's tour is run as it stands, on a text small enough for a test."""
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from make_corpus import english, make, ravic
+from patience import PATIENCE
+from repository import ROOT
+
+SIZES = {"train": 300, "val": 8, "test_2016_flickr": 5}
+
+# The numbers that make the tour's training one; all else is run as it stands.
+SMALLER = {
+    "--vocab-size 6000": "--vocab-size 200",
+    "--batch-tokens 2048": "--batch-tokens 300",
+    "--max-updates 1900": "--max-updates 4",
+    "--validate-every 200": "--validate-every 2",
+    "--last 5": "--last 2",
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    for name, sentences in make(SIZES).items():
+        for language, say in (("en", english), ("de", ravic)):
+            with gzip.open(tmp_path / f"data/{name}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.writelines(f"{say(sentence)}\n" for sentence in sentences)
+    return tmp_path
+
+
+def test_the_tour_runs(folder: Path) -> None:
+    script = "".join(blocks("bash"))
+    for number, smaller in SMALLER.items():
+        assert number in script, f"the tour has changed: {number} is not in it"
+        script = script.replace(number, smaller)
+    here = {
+        "PATH": os.pathsep.join([str(ROOT / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
+
+    def run(*command: str) -> "subprocess.CompletedProcess[str]":
+        environment = os.environ | here
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        return done
+
+    tour = run("bash", "-euo", "pipefail", "-c", script)
+    assert len(tour.stdout.splitlines()) == 1  # the one sentence that went through the pipe
+    assert len((folder / "test.de").read_text(encoding="utf-8").splitlines()) == SIZES["test_2016_flickr"]
+    assert "BLEU|" in tour.stderr
+    assert "chrF2|" in tour.stderr
+    (from_python,) = blocks("python")
+    assert run(sys.executable, "-c", from_python).stdout == f"{[tour.stdout.removesuffix(chr(10))]}\n"

@@ -1,0 +1,439 @@
+"""nmt-generate as users run it: whatever comes in, as many lines go out."""
+
+import gzip
+import json
+import os
+import pickle
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Run
+from forged import signed
+from patience import PATIENCE
+from repository import BIN
+from written_datasets import PAIRS, write_dataset
+
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.translator import Translator
+from nmtkit.tokenizer import SpaceTokenizer
+
+FAST = ("--beam", 2, "--max-len-b", 3)
+
+
+@pytest.fixture
+def generate(run_here: Run, tiny_checkpoint: Path) -> Run:
+    """Run nmt-generate with the tiny checkpoint and a small beam."""
+    return partial(run_here, "nmt-generate", "--checkpoint", tiny_checkpoint, *FAST)
+
+
+@pytest.fixture
+def generate_apart(run_command: Run, tiny_checkpoint: Path) -> Run:
+    """The same as a process of its own."""
+    return partial(run_command, "nmt-generate", "--checkpoint", tiny_checkpoint, *FAST)
+
+
+def refused(done: "subprocess.CompletedProcess[bytes]", *words: str, code: int = 2) -> None:
+    """The command has ended with one line that says all `words`, and with nothing on stdout."""
+    message = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (code, b""), message
+    assert message.startswith("nmt-generate: ")
+    assert message.count("\n") == 1
+    assert all(word in message for word in words), message
+
+
+# The contract of the stream ------------------------------------------------------------------------------------
+
+ODD_LINES = [
+    b"the dog runs",
+    b"",
+    b" \t ",
+    b"a cat\r",
+    b"\r",
+    "der hund\u2028die katze".encode(),
+    b"dog\x00cat",
+    b"dog\x0ccat\x0b\x1c\x1d\x1e",
+    "dog\u0085cat\u3000".encode(),
+    b"broken \xff\xfe utf-8",
+    b"\xed\xa0\x80 a surrogate",
+    b"dog " * 20_000,
+    b"x" * 100_000,
+    b"last line without its line feed",
+]
+
+
+def test_a_dash_is_stdin_or_stdout(generate: Run) -> None:
+    plain = generate(input=b"a dog\nthe cat\n")
+    assert generate("--input", "-", "--output", "-", input=b"a dog\nthe cat\n").stdout == plain.stdout != b""
+
+
+def test_each_line_has_its_line_whatever_it_holds(generate_apart: Run) -> None:
+    done = generate_apart("--max-source-tokens", 60, input=b"\n".join(ODD_LINES))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(b"\n")
+    lines = done.stdout.decode().split("\n")[:-1]
+    assert len(lines) == len(ODD_LINES)
+    blank = [number for number, line in enumerate(lines) if not line]
+    assert blank == [1, 2, 4]
+    assert b"\r" not in done.stdout
+    messages = done.stderr.decode()
+    assert "2 lines cut to the first 60 tokens" in messages
+    assert "2 lines had bytes that are not UTF-8" in messages
+    assert "translated | sentences 14 | tokens " in messages
+    assert re.search(r" \| precision (int8|bf16|fp32)(, (not compiled|AVX2|AVX-512))?\n", messages)
+
+
+def test_unknown_tokens_of_the_source_are_told_and_many_are_doubted(
+    run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    checkpoint, path = load_checkpoint(tiny_checkpoint), tmp_path / "space.pt"
+    save_checkpoint(path, replace(checkpoint, source=SpaceTokenizer(checkpoint.source.vocab)))
+    for text, percent, doubted in ((b"\xe2\x96\x81the " * 8 + b"dog\n", "10", False), (b"the-dog\n\n", "33.33", True)):
+        done = run_here("nmt-generate", "--checkpoint", path, *FAST, input=text)
+        assert done.returncode == 0, done.stderr
+        messages = done.stderr.decode()
+        assert f" | en unknown % {percent} | precision " in messages
+        assert ("of the tokens of stdin are unknown to the vocabulary: is it segmented" in messages) == doubted
+
+
+@pytest.mark.parametrize(("text", "lines"), [(b"", 0), (b"\n", 1), (b"\n\n \n", 3)])
+def test_input_without_text(text: bytes, lines: int, generate: Run) -> None:
+    done = generate(input=text)
+    assert (done.returncode, done.stdout) == (0, b"\n" * lines), done.stderr
+
+
+def started(checkpoint: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    """nmt-generate, running, with pipes to talk to it."""
+    command = [sys.executable, f"{BIN}/nmt-generate", "--checkpoint", f"{checkpoint}", *map(str, FAST), *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_a_closed_pipe_ends_quietly(tiny_checkpoint: Path) -> None:
+    command = [
+        sys.executable,
+        f"{BIN}/nmt-generate",
+        "--checkpoint",
+        f"{tiny_checkpoint}",
+        *map(str, FAST),
+        "--buffer",
+        "2",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        process.stdin.write(b"the dog\n" * 2000)
+        process.stdin.close()
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_interactive_answers_a_line_before_the_next_comes(tiny_checkpoint: Path) -> None:
+    command = [
+        sys.executable,
+        f"{BIN}/nmt-generate",
+        "--checkpoint",
+        f"{tiny_checkpoint}",
+        *map(str, FAST),
+        "--interactive",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin
+        assert process.stdout
+        for line in (b"the dog\n", b"\n", b"a cat\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            assert (process.stdout.readline() == b"\n") == (line == b"\n")
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+# Formats and files ---------------------------------------------------------------------------------------------
+
+
+def test_formats_give_the_same_translations(generate: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """n-best output has n lines for each line in text, a row a hypothesis in tsv, an object a line in jsonl."""
+    source = tmp_path / "input.en"
+    source.write_bytes(b"the dog runs\r\n\r\na\tcat\n")
+    outputs = {}
+    for layout in ("text", "tsv", "jsonl"):
+        path = tmp_path / f"output.{layout}"
+        done = generate("--nbest", 2, "--format", layout, "--input", source, "--output", path)
+        assert (done.returncode, done.stdout) == (0, b""), done.stderr
+        outputs[layout] = path.read_text(encoding="utf-8").split("\n")[:-1]
+    objects = [json.loads(line) for line in outputs["jsonl"]]
+    assert [(row["line"], row["source"]) for row in objects] == [(1, "the dog runs"), (2, ""), (3, "a\tcat")]
+    texts = [hypothesis["text"] for row in objects for hypothesis in row["hypotheses"]]
+    assert outputs["text"] == [*texts[:3], "", *texts[3:]]
+    rows = [line.split("\t") for line in outputs["tsv"]]
+    assert [row[:2] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["3", "1"], ["3", "2"]]
+    assert [row[3] for row in rows] == [text.replace("\t", " ") for text in texts]
+
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu")
+    expected = translator.stream(["the dog runs", "", "a\tcat"], SearchConfig(beam=2, max_len_b=3, nbest=2))
+    for row, translation in zip(objects, expected, strict=True):
+        for hypothesis, candidate in zip(row["hypotheses"], translation.candidates, strict=True):
+            assert hypothesis["text"] == candidate.text
+            assert hypothesis["tokens"] == list(candidate.tokens)
+            assert hypothesis["token_log_probs"] == pytest.approx(candidate.token_log_probs, rel=1e-4)
+            assert hypothesis["score"] == pytest.approx(candidate.score, rel=1e-4)
+
+
+def test_the_averaged_weights_translate_unless_the_trained_ones_are_asked_for(
+    make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    trained, averaged = make_checkpoint(seed=1), make_checkpoint(seed=2)
+    save_checkpoint(tmp_path / "trained.pt", trained)
+    save_checkpoint(tmp_path / "averaged.pt", averaged)
+    save_checkpoint(tmp_path / "both.pt", replace(trained, ema=averaged.weights))
+
+    def translate(name: str, *arguments: object) -> bytes:
+        options = ("--max-len-b", 3, "--device", "cpu", "--quiet", *arguments)
+        done = run_here("nmt-generate", "--checkpoint", tmp_path / name, *options, input=b"the dog runs\na cat\n")
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert translate("both.pt") == translate("averaged.pt") != translate("trained.pt")
+    assert translate("both.pt", "--weights", "trained") == translate("trained.pt")
+
+
+def test_a_split_is_translated_and_scored(generate: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    folder = write_dataset(tmp_path / "data", load_checkpoint(tiny_checkpoint))
+    done = generate(folder, "--sacrebleu", "--tokenized-bleu", "--quiet")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == generate(input="\n".join(source for source, _ in PAIRS).encode()).stdout
+    scores = done.stderr.decode().split("\n")
+    assert [line.partition("|")[0] for line in scores] == ["BLEU", "chrF2", "BLEU", ""]
+    assert "|tok:13a|" in scores[0]
+    assert "|tok:none|" in scores[2]
+
+    reference = tmp_path / "reference.de"
+    reference.write_bytes(done.stdout)
+    done = generate(folder, "--sacrebleu", "--reference", reference, "--quiet")
+    assert b"chrF2|nrefs:1|" in done.stderr
+    assert b" = 100.00" in done.stderr
+
+    reference.write_text("eins\nzwei\n", encoding="utf-8")
+    refused(generate(folder, "--sacrebleu", "--reference", reference, "--quiet"), "has 2 lines, the input has 3")
+
+
+def test_a_reference_of_another_length_is_refused_before_translating(
+    generate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, reference = tmp_path / "input.en.gz", tmp_path / "reference.de"
+    source.write_bytes(gzip.compress(b"the dog\n\na cat"))
+    reference.write_text("der hund\n\n", encoding="utf-8")
+    scored = ("--sacrebleu", "--reference", reference, "--quiet")
+    done = generate(*scored, input=b"the dog\n\na cat", piped=True)  # a pipe can be counted at the end only
+    assert (done.returncode, done.stdout.count(b"\n")) == (2, 3)
+    assert b"has 2 lines, the input has 3" in done.stderr
+    monkeypatch.setattr(Translator, "stream", lambda *_: pytest.fail("the input was translated"))
+    refused(generate("--input", source, *scored), "has 2 lines, the input has 3")
+
+
+def test_subwords_in_what_is_scored_are_warned_of(generate: Run, tmp_path: Path) -> None:
+    reference = tmp_path / "reference.de"
+    reference.write_text("der h@@ und\n\n▁ei ne ▁kat ze\n", encoding="utf-8")
+    for score, warned in (("--sacrebleu", True), ("--tokenized-bleu", False)):
+        done = generate(score, "--reference", reference, "--quiet", input=b"the dog\n\na cat\n")
+        assert done.returncode == 0, done.stderr
+        warning = "marks of subwords (@@ or ▁) stand in 2 of 3 lines of the reference"
+        assert (warning in done.stderr.decode()) == warned
+
+
+@pytest.mark.parametrize("piped", [False, True])
+def test_an_empty_input_has_nothing_to_score_and_a_text_needs_a_reference(
+    generate: Run, tmp_path: Path, piped: bool
+) -> None:
+    reference = tmp_path / "reference.de"
+    reference.touch()
+    scored = ("--sacrebleu", "--reference", reference, "--quiet")
+    done = generate(*scored, piped=piped)
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr.endswith(b"warning: the input has no lines: there is nothing to score\n")
+    done = generate(*scored, input=b"the dog\n", piped=piped)
+    assert (done.returncode, b"has no lines, the input has 1" in done.stderr) == (2, True)
+
+
+def test_what_is_read_from_a_terminal_is_waited_for_in_words(tiny_checkpoint: Path) -> None:
+    terminal, its_end = pty.openpty()
+    command = [sys.executable, f"{BIN}/nmt-generate", "--checkpoint", f"{tiny_checkpoint}", "--beam", "1"]
+    process = subprocess.Popen(command, stdin=its_end, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(terminal, b"the dog\n\x04")
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out.count(b"\n")) == (0, 1)
+    assert err.splitlines()[0].endswith(b"reading from the terminal: Enter ends a line, Ctrl-D the text")
+
+
+def test_a_dataset_of_another_vocabulary_is_refused(
+    generate: Run, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    from nmtkit.tokenizer import SpaceTokenizer
+    from nmtkit.vocab import SPECIALS, Vocabulary
+
+    other = make_checkpoint()
+    other.source = SpaceTokenizer(Vocabulary([*SPECIALS, "dog"]))
+    refused(generate(write_dataset(tmp_path / "data", other)), "different vocabularies", "--input")
+
+
+def test_a_dataset_of_the_other_direction_is_refused(
+    generate: Run, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    other = make_checkpoint()
+    other.source_language, other.target_language = other.target_language, other.source_language
+    refused(generate(write_dataset(tmp_path / "data", other)), "is de-en", "translates en-de")
+
+
+# Mistakes ------------------------------------------------------------------------------------------------------
+
+
+class Harmful:
+    """Unpickling it would run a command."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.witness}",)
+
+
+def damaged(content: bytes) -> dict[str, bytes]:
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 1
+    return {
+        "cut": content[:-100],
+        "short": content[:1000],
+        "empty": b"",
+        "flipped": bytes(flipped),
+        "text": b"not a checkpoint\n",
+    }
+
+
+@pytest.mark.parametrize("damage", ["cut", "short", "empty", "flipped", "text"])
+def test_damaged_checkpoints_are_refused(
+    damage: str, run_here: Run, run_command: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "bad.pt"
+    path.write_bytes(damaged(tiny_checkpoint.read_bytes())[damage])
+    run = run_command if damage in ("cut", "flipped") else run_here
+    refused(run("nmt-generate", "--checkpoint", path, input=b"a dog\n"), str(path))
+
+
+@pytest.mark.parametrize("container", ["zip", "pickle"])
+def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Run, tmp_path: Path) -> None:
+    witness, path = tmp_path / "witness", tmp_path / "bad.pt"
+    if container == "zip":
+        torch.save({"header": Harmful(witness)}, path)
+        path.write_bytes(signed(path.read_bytes()))
+    else:
+        path.write_bytes(pickle.dumps(Harmful(witness)))
+    refused(run_command("nmt-generate", "--checkpoint", path, input=b"a dog\n"), str(path))
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--sacrebleu"], ["--reference FILE"]),
+        (["--split", "valid"], ["--split", "no DATASET"]),
+        (["data", "--input", "text.en"], ["one input only"]),
+        (["--reference", "text.de"], ["--sacrebleu"]),
+        (["--nbest", 9], ["--nbest 9", "--beam 2"]),
+        (["--beam", 0], ["--beam: 0"]),
+        (["--length-penalty", -1], ["--length-penalty: -1"]),
+        (["--precision", "fp7"], ["--precision", "fp32"]),
+        *[([flag, 10**20], [flag, "too large"]) for flag in ("--beam", "--nbest", "--buffer", "--workers")],
+    ],
+)
+def test_wrong_options_are_refused_at_once(arguments: list[object], words: list[str], generate: Run) -> None:
+    refused(generate(*arguments), *words)
+
+
+def test_a_missing_checkpoint_option_is_named(run_command: Run) -> None:
+    refused(run_command("nmt-generate"), "--checkpoint", "--help")
+
+
+def test_files_that_cannot_be_used_are_named(generate: Run, generate_apart: Run, run_here: Run, tmp_path: Path) -> None:
+    refused(run_here("nmt-generate", "--checkpoint", tmp_path / "none.pt"), "none.pt", "No such file")
+    refused(run_here("nmt-generate", "--checkpoint", tmp_path), "is a folder", "there is no checkpoint in it")
+    refused(generate(Path(__file__)), "no dataset", f"--input {__file__}")
+    refused(generate("--input", tmp_path / "none.en"), "none.en", "No such file")
+    refused(generate("--output", tmp_path, input=b"a dog\n"), str(tmp_path), "directory")
+    refused(generate_apart("--output", tmp_path / "none" / "out.de", input=b"a dog\n"), "out.de", "No such file")
+
+
+def test_a_missing_file_is_found_before_the_model_is_waited_for(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    code = "import sys, atexit; atexit.register(lambda: print('torch' in sys.modules)); import nmtkit.cli.generate as c"
+    for option in ("--checkpoint", "--input", "--glossary"):
+        arguments = ("--checkpoint", tiny_checkpoint, option, tmp_path / "none")
+        command = [sys.executable, "-c", f"{code}; c.main()", *map(str, arguments)]
+        done = subprocess.run(command, cwd=BIN.parent, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert (done.returncode, done.stdout) == (2, "False\n")
+        assert done.stderr.endswith(f": cannot read {tmp_path / 'none'}: No such file or directory\n")
+
+
+def test_output_appears_whole_or_not_at_all(generate: Run, tmp_path: Path) -> None:
+    output = tmp_path / "out.de"
+    output.write_text("what was there", encoding="utf-8")
+    source = tmp_path / "input.en.gz"
+    source.write_bytes(b"this is no gzip file")
+    refused(generate("--input", source, "--output", output), "input.en.gz")
+    assert output.read_text(encoding="utf-8") == "what was there"
+    assert {path.name for path in tmp_path.iterdir()} == {"out.de", "input.en.gz"}
+    assert generate("--output", "/dev/null", input=b"a dog\n").returncode == 0
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; import nmtkit.cli.generate, nmtkit.cli.average; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=BIN.parent, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("option", ["--input", "--output", "--prefix", "--reference", "--attention-html"])
+def test_a_name_too_long_for_a_file_is_a_mistake(generate: Run, option: str) -> None:
+    more = ["--sacrebleu"] if option == "--reference" else []
+    refused(generate(option, "x" * 300, *more, "--quiet", input=b"a dog\n"), "xxx: File name too long")
+
+
+@pytest.mark.parametrize("read", ["--input", "--prefix", "--checkpoint"])
+@pytest.mark.parametrize("written", ["--output", "--attention-html"])
+def test_what_is_read_is_not_written(run_here: Run, tmp_path: Path, read: str, written: str) -> None:
+    (tmp_path / "text").write_text("a dog\n")
+    (tmp_path / "link").symlink_to("text")
+    checkpoint = [] if read == "--checkpoint" else ["--checkpoint", "a.pt"]
+    refused(
+        run_here("nmt-generate", *checkpoint, read, tmp_path / "text", written, tmp_path / "link"),
+        "text is read, and what is made of it would take its place",
+    )
+    assert (tmp_path / "text").read_text() == "a dog\n"
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "test.de.idx"])
+def test_no_file_of_the_dataset_is_written(run_here: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("of the dataset")
+    arguments = ("--checkpoint", "a.pt", tmp_path, "--split", "test", "--output", tmp_path / name)
+    refused(run_here("nmt-generate", *arguments), f"{name} is read, and what is made of it would take its place")
+    assert (tmp_path / name).read_text() == "of the dataset"
+
+
+@pytest.mark.parametrize(("command", "arguments"), [("generate", ("--checkpoint", "a.pt")), ("average", ("a.pt",))])
+def test_the_config_file_is_not_written(
+    run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.toml").write_text("quiet = true")
+    (tmp_path / "a.pt").touch()
+    done = run_here(f"nmt-{command}", *arguments, "--config", "a.toml", "--output", "a.toml")
+    assert done.returncode == 2
+    assert b"a.toml is read, and what is made of it would take its place" in done.stderr
+    assert (tmp_path / "a.toml").read_text() == "quiet = true"

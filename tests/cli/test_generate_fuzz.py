@@ -1,0 +1,153 @@
+"""nmt-generate against arbitrary bytes: each line has its line, in order, whatever comes in."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from commands import Run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nmtkit.checkpoint import load_checkpoint
+from nmtkit.decoding.engine import SearchBatch
+from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.translator import Translator
+from nmtkit.tokenizer import Tokenizer
+from nmtkit.vocab import EOS, SPECIALS
+
+Command = Callable[..., list[str]]
+
+fuzzed = partial(
+    settings,
+    deadline=None,
+    derandomize=True,  # the same cases in every run
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # `command` keeps nothing from one case to the next
+)
+
+BLANKS = [
+    "",
+    " ",
+    "\t",
+    "\r",
+    " \r",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\x85",
+    "\xa0",
+    "\u2028",
+    "\u2029",
+    "\u3000",
+    "\x00",
+    "\ufeff",
+]
+lines = st.one_of(
+    st.binary(max_size=24),
+    st.text(max_size=12).map(lambda text: text.encode("utf-8", "surrogatepass")),
+    st.lists(
+        st.sampled_from(["dog", "die katze", "\u00ad", "\u200b", "<s>", "</s>", "<0x0A>", "▁", *BLANKS]), max_size=4
+    )
+    .map(" ".join)
+    .map(str.encode),
+    st.sampled_from(BLANKS).map(str.encode),
+)  # most hold no line feed, some hold several
+texts = st.one_of(st.lists(lines, max_size=12).map(b"\n".join), st.binary(max_size=200))
+
+
+def lines_of(text: bytes) -> list[str]:
+    """What the command is to take for lines: all between line feeds, and nothing after the last of them."""
+    found = [line.decode("utf-8", "replace") for line in text.split(b"\n")]
+    return found if found[-1] else found[:-1]
+
+
+@pytest.fixture
+def command(run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """nmt-generate with a tiny model that is built once."""
+    loaded = load_checkpoint(tiny_checkpoint)
+    translator = Translator(loaded.build_model(), loaded.source, loaded.target)
+    monkeypatch.setattr("nmtkit.checkpoint.load_checkpoint", lambda path: loaded)
+    monkeypatch.setattr(Translator, "of", lambda *_: translator)
+
+    def run(*arguments: object, text: bytes, piped: bool = False) -> list[str]:
+        options = ("--checkpoint", tiny_checkpoint, "--device", "cpu", *arguments)
+        done = run_here("nmt-generate", *options, input=text, piped=piped)
+        assert done.returncode == 0, done.stderr.decode()
+        assert not done.stdout or done.stdout.endswith(b"\n")
+        return done.stdout.decode().split("\n")[:-1]
+
+    return run
+
+
+@pytest.fixture
+def echo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that gives the source back, so that each line is its own tag."""
+
+    def search(model: object, batch: SearchBatch, *_: object) -> list[list[Hypothesis]]:
+        return [[Hypothesis(row[:-1], 0.0, [0.0] * len(row)) for _ in range(batch.config.nbest)] for row in batch.rows]
+
+    monkeypatch.setattr("nmtkit.decoding.engine.search_batch", search)
+
+
+@fuzzed(max_examples=2000)
+@given(text=texts, buffer=st.integers(1, 5), batch_tokens=st.integers(1, 30), piped=st.booleans())
+def test_lines_come_out_in_the_order_they_came_in(
+    text: bytes, buffer: int, batch_tokens: int, piped: bool, command: Command, tokenizer: Tokenizer, echo: None
+) -> None:
+    """From a file, and from a pipe that a thread reads."""
+    pieces = tokenizer.encode(lines_of(text))
+    expected = [tokenizer.decode(ids) if line.strip() else "" for line, ids in zip(lines_of(text), pieces, strict=True)]
+    assert command("--buffer", buffer, "--batch-tokens", batch_tokens, text=text, piped=piped) == expected
+
+
+@fuzzed(max_examples=300)
+@given(text=texts, buffer=st.integers(1, 5), longest=st.integers(1, 9))
+def test_overlong_lines_in_parts_lose_no_piece(
+    text: bytes, buffer: int, longest: int, command: Command, tokenizer: Tokenizer, echo: None
+) -> None:
+    options = ("--overlong", "split", "--max-source-tokens", longest, "--format", "jsonl", "--buffer", buffer)
+    found = [json.loads(row)["hypotheses"][0]["tokens"] for row in command(*options, text=text)]
+    pieces = [tokenizer.vocab.text(ids) for ids in tokenizer.encode(lines_of(text))]
+    blank = [not line.strip() for line in lines_of(text)]
+    assert [[token for token in row if token != SPECIALS[EOS]] for row in found] == [
+        [] if is_blank else row for row, is_blank in zip(pieces, blank, strict=True)
+    ]
+
+
+@fuzzed(max_examples=200)
+@given(
+    text=texts,
+    layout=st.sampled_from(["text", "tsv", "jsonl"]),
+    nbest=st.integers(1, 2),
+    kept=st.floats(0, 1),
+    buffer=st.integers(1, 5),
+)
+def test_an_output_cut_anywhere_is_resumed_to_what_it_would_have_been(
+    text: bytes, layout: str, nbest: int, kept: float, buffer: int, command: Command, echo: None, tmp_path: Path
+) -> None:
+    output, partial = tmp_path / "out", tmp_path / "out.partial"
+    options = ("--nbest", nbest, "--format", layout, "--buffer", buffer, "--output", output)
+    command(*options, text=text)
+    whole = output.read_bytes()
+    partial.write_bytes(whole[: int(kept * len(whole))])
+    output.unlink()
+    command(*options, "--resume", text=text)
+    assert output.read_bytes() == whole
+    assert not partial.exists()
+
+
+@fuzzed(max_examples=300)
+@given(text=texts, buffer=st.integers(1, 5), nbest=st.integers(1, 2))
+def test_blank_lines_and_no_others_are_empty(text: bytes, buffer: int, nbest: int, command: Command) -> None:
+    """With the model itself; the source stands beside its translations."""
+    small = ("--beam", 2, "--max-len-a", 0, "--max-len-b", 2, "--max-source-tokens", 9)
+    rows = [
+        json.loads(row) for row in command(*small, "--format", "jsonl", "--buffer", buffer, "--nbest", nbest, text=text)
+    ]
+    assert [row["line"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [row["source"] for row in rows] == [line.removesuffix("\r") for line in lines_of(text)]
+    for row in rows:
+        if not row["source"].strip():
+            assert [(found["text"], found["tokens"]) for found in row["hypotheses"]] == [("", [])]

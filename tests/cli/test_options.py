@@ -1,0 +1,505 @@
+"""The command line's machinery, on a small command of its own: flags, ranges, --config, exit codes."""
+
+import dataclasses
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+import numpy as np
+import pytest
+from patience import PATIENCE
+from repository import BIN
+
+import nmtkit
+from nmtkit.cli.command import Terminated, command
+from nmtkit.cli.options import Choice, given, options, refuse_idle
+from nmtkit.config import Config, option
+from nmtkit.errors import RunError, UserError
+
+
+@dataclass(frozen=True)
+class SoupConfig(Config):
+    heading: ClassVar[str] = "The soup"
+
+    spoons: int = option(4, min=1, max=12, help="How many spoons.")
+    salt: float = option(0.5, above=0.0, below=1.0, help="How much salt.")
+    kind: str = option("pea", choices=("pea", "leek"), help="Which soup.")
+    bread: bool = option(True, help="Whether with bread.")
+    guest: tuple[str, ...] = option((), help="Who comes; several times for several guests.")
+    chair_count: int | None = option(None, min=1, unset="one a spoon", help="Chairs.")
+
+
+@dataclass(frozen=True)
+class TableConfig(Config):
+    heading: ClassVar[str] = "The table"
+
+    legs: int = option(4, min=3, help="Legs of the table.")
+
+
+def refuse_salt_in_leek(values: dict[str, Any]) -> None:
+    if values["kind"] == "leek":
+        refuse_idle(["salt", "bread"], "in leek soup")
+
+
+@command("soup")
+@options(refuse_salt_in_leek, soup=SoupConfig, table=TableConfig)
+def soup_command(soup: SoupConfig, table: TableConfig) -> None:
+    """Cook a soup."""
+    print(soup.to_dict() | table.to_dict() | {"given": [name for name in ("spoons", "kind") if given(name)]})
+
+
+def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the options that arrived in the command, and what went to stderr."""
+    with pytest.raises(SystemExit) as exit:
+        soup_command.main(list(arguments))
+    out, err = capsys.readouterr()
+    assert isinstance(exit.value.code, int)
+    return exit.value.code, eval(out) if out.startswith("{") else {"text": out}, err
+
+
+@pytest.fixture(autouse=True)
+def keep_signal_handlers() -> Any:
+    """A command takes SIGTERM over for its process, which here is pytest's."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_without_flags_the_dataclass_defaults_arrive(capsys: pytest.CaptureFixture[str]) -> None:
+    code, values, _ = run(capsys=capsys)
+    assert code == 0
+    assert values == SoupConfig().to_dict() | TableConfig().to_dict() | {"given": []}
+
+
+def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--spoons", "7", "--salt", "0.1", "--kind", "pea", "--no-bread", "--guest", "Ann", "--guest", "Bo"]
+    _, values, _ = run(*flags, "--chair-count", "2", "--legs", "3", capsys=capsys)
+    expected = {"spoons": 7, "salt": 0.1, "kind": "pea", "bread": False, "guest": ["Ann", "Bo"], "chair_count": 2}
+    assert values == expected | {"legs": 3, "given": ["spoons", "kind"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--spoons", "0"], "--spoons: 0 is too small, the least is 1"),
+        (["--spoons", "13"], "--spoons: 13 is too large, the most is 12"),
+        (["--salt", "0"], "--salt: 0.0 is too small, it must be above 0.0"),
+        (["--salt", "1"], "--salt: 1.0 is too large, it must be below 1.0"),
+        (["--chair-count", "0"], "--chair-count: 0 is too small, the least is 1"),
+        (["--kind", "fish"], "'fish' is not one of"),
+        (["--spoons", "many"], "'many' is not a valid int"),
+        (["--fork"], "No such option --fork. (see soup --help)"),
+        (["--spoon", "3"], "No such option --spoon. Did you mean --spoons? (see"),
+        (["--kind", "leak"], "'leak' is not one of pea, leek. Did you mean leek? (see"),
+        (["extra"], "extra"),
+    ],
+)
+def test_a_bad_option_is_one_line_and_exit_code_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, values, err = run(*arguments, capsys=capsys)
+    assert code == 2
+    assert values == {"text": ""}
+    assert err.startswith("soup: ")
+    assert err.count("\n") == 1
+    assert complaint in err
+
+
+def test_a_choice_may_have_either_mark_between_its_words() -> None:
+    choice = Choice(("inverse-sqrt", "transformer_base"))
+    for written, meant in (("inverse_sqrt", "inverse-sqrt"), ("transformer-base", "transformer_base")):
+        assert choice.convert(written, None, None) == meant
+        assert choice.convert(meant, None, None) == meant
+
+
+def test_many_choices_that_begin_alike_are_told_in_short() -> None:
+    with pytest.raises(click.BadParameter) as refused:
+        Choice(("plain_a", *(f"row_{number}" for number in range(10)), "plain_b")).convert("other", None, None)
+    assert refused.value.message == "'other' is not one of plain_a, plain_b, row_{0,1,2,3,4,5,6,7,8,9}."
+
+
+@pytest.mark.parametrize(
+    ("command", "foreign"),
+    [
+        ("train", ("update-freq", "restore-file", "criterion", "best-checkpoint-metric", "remove-bpe")),
+        ("generate", ("path", "remove-bpe", "gen-subset")),
+    ],
+)
+def test_an_option_far_from_all_others_gets_no_suggestion(
+    command: str, foreign: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in foreign:
+        with pytest.raises(SystemExit):
+            import_module(f"nmtkit.cli.{command}").main([f"--{name}", "1"])
+        assert "Did you mean" not in capsys.readouterr().err
+
+
+def test_ranges_hold_from_python_as_well() -> None:
+    with pytest.raises(UserError, match="--spoons: 0 is too small"):
+        SoupConfig(spoons=0)
+    with pytest.raises(UserError, match="--kind: 'fish' is not one of pea, leek"):
+        SoupConfig(kind="fish")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"spoons": "3"}, "--spoons: '3' is not a whole number"),
+        ({"spoons": 2.5}, r"--spoons: 2\.5 is not a whole number"),
+        ({"spoons": None}, "--spoons: None is not a whole number"),
+        ({"spoons": True}, "--spoons: True is not a whole number"),
+        ({"chair_count": 2.5}, r"--chair-count: 2\.5 is not a whole number"),
+        ({"chair_count": "3"}, "--chair-count: '3' is not a whole number"),
+        ({"salt": "much"}, "--salt: 'much' is not a number"),
+        ({"guest": "Ann"}, "--guest: a list of texts is expected, not 'Ann' alone"),
+    ],
+)
+def test_kinds_hold_from_python_as_well(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        SoupConfig(**values)
+
+
+def test_a_number_is_a_number_whoever_made_it() -> None:
+    numbers: dict[str, Any] = {"spoons": np.int64(3), "salt": np.float32(0.25)}
+    assert SoupConfig(**numbers, chair_count=None).spoons == 3
+
+
+def test_a_config_survives_the_way_through_a_dict() -> None:
+    config = SoupConfig(spoons=2, guest=("Ann",), chair_count=5)
+    assert SoupConfig.from_dict(config.to_dict()) == config
+    assert config.to_dict()["guest"] == ["Ann"]  # as JSON gives it back
+    assert SoupConfig.from_dict({}) == SoupConfig()
+
+
+def test_an_unknown_key_in_a_dict_is_refused() -> None:
+    with pytest.raises(UserError, match="unknown option 'pepper' for SoupConfig"):
+        SoupConfig.from_dict({"pepper": 1})
+
+
+FILES = {"options.toml": 'spoons = 3\nchair-count = 2\nguest = ["Ann", "Bo"]\nbread = false\n'} | {
+    "options.json": '{"spoons": 3, "chair_count": 2, "guest": ["Ann", "Bo"], "bread": false}',
+    "tables.toml": '[soup]\nspoons = 3\nguest = ["Ann", "Bo"]\nbread = false\n[table]\nchair-count = 2',
+    "tables.json": '{"soup": {"spoons": 3, "guest": ["Ann", "Bo"], "bread": false, "salt": null}, "chair_count": null}',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_options_come_from_a_file_and_the_command_line_wins(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(FILES[name])
+    code, values, _ = run("--config", str(path), "--chair-count", "9", capsys=capsys)
+    assert code == 0
+    assert [values[key] for key in ("spoons", "chair_count", "guest", "bread")] == [3, 9, ["Ann", "Bo"], False]
+    assert values["given"] == ["spoons"]
+
+
+@pytest.mark.parametrize(("option", "named"), [("--salt=0.5", "--salt"), ("--no-bread", "--no-bread")])
+def test_an_option_without_effect_is_refused(option: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--kind", "leek", option, capsys=capsys)[0::2] == (2, f"soup: {named} has no effect in leek soup\n")
+    assert run("--kind", "pea", option, capsys=capsys)[0] == 0
+
+
+@pytest.mark.parametrize(("salt", "code"), [(0.5, 0), (0.6, 2)])
+def test_a_default_in_a_file_is_no_wish(
+    salt: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "soup.toml").write_text(f'kind = "leek"\nsalt = {salt}')
+    assert run("--config", str(tmp_path / "soup.toml"), capsys=capsys)[0] == code
+
+
+def test_a_malformed_value_is_said_to_be_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "soup.toml").write_text('spoons = "many"')
+    code, _, message = run("--config", str(tmp_path / "soup.toml"), capsys=capsys)
+    assert (code, "'--spoons'" in message, "in the --config file" in message) == (2, True, True)
+    assert "--config file" not in run("--spoons", "many", capsys=capsys)[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "flag"),
+    [
+        ("generate", ["--checkpoint", "a.pt", "--input", "one", "--input=two"], "--input"),
+        ("generate", ["--checkpoint", "a.pt", "--output", "one", "--output", "two"], "--output"),
+        ("average", ["a.pt", "--output", "one", "--output", "one"], "--output"),
+        ("train", ["data", "--config", os.devnull, "--config", os.devnull], "--config"),
+    ],
+)
+def test_a_file_that_would_be_passed_over_is_refused(
+    command: str, arguments: list[str], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        import_module(f"nmtkit.cli.{command}").main(arguments)
+    assert exit.value.code == 2
+    assert capsys.readouterr().err == f"nmt-{command}: {flag} is given twice: there can be one only\n"
+
+
+def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.toml").write_text('guest = "Ann"')
+    assert run("--config", str(tmp_path / "a.toml"), capsys=capsys)[1]["guest"] == ["Ann"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "complaint"),
+    [
+        ("a.toml", "pepper = 1", "soup has no option --pepper"),
+        ("a.toml", "spoons = ", "a.toml"),
+        ("a.json", "{", "a.json"),
+        ("a.json", "[1]", "a table of options is expected"),
+        pytest.param("a.json", "[" * 100_000, "nested too deeply", id="deep"),
+        pytest.param("a.toml", "#" * (1 << 24) + "\n", "more than 16777216 bytes", id="large"),
+        ("a.json", '{"spoons": 3, "salt": 0.1, "spoons": 4}', "'spoons' is given twice"),
+        ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a text, not "1979-05-27"'),
+        ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons stands there twice"),
+        ("a.toml", "spoon = 1", "soup has no option --spoon that a file can set. Did you mean --spoons?"),
+        ("a.toml", "[soup]\npepper = 1", "soup has no option --pepper"),
+        ("a.toml", "[soup.pea]\nsalt = 0.1", "soup has no option --pea"),
+        ("a.toml", "[soup.salt]\ngrains = 1", '--salt takes a number or a text, not {"grains": 1}'),
+        ("a.toml", "spoons = 99", "--spoons: 99 is too large"),
+        ("a.toml", 'spoons = "many"', "'many' is not a valid int"),
+        ("a.toml", None, "No such file"),
+    ],
+)
+def test_a_bad_config_file_is_one_line_and_exit_code_2(
+    name: str, text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    code, _, err = run("--config", str(tmp_path / name), capsys=capsys)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert complaint in err
+
+
+def test_a_device_without_end_is_no_config_file(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run("--config", "/dev/zero", capsys=capsys)
+    assert (code, err) == (2, "soup: --config /dev/zero: more than 16777216 bytes\n")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_help_is_shown_in_any_encoding(encoding: str) -> None:
+    code = "import nmtkit.cli.train as command; command.main(['--help'])"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert ("…" in done.stdout.decode(encoding)) == (encoding == "utf-8")
+
+
+def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown, _ = run("--help", capsys=capsys)
+    text = shown["text"]
+    assert code == 0
+    headings = ["The soup:", "The table:", "Common options:"]
+    assert [line for line in text.splitlines() if line in headings] == headings
+    for config in (SoupConfig, TableConfig):
+        for field in dataclasses.fields(config):
+            assert "--" + field.name.replace("_", "-") in text
+    assert re.search(r"--spoons INTEGER +How many spoons\.  \[default: 4\]", text)
+    assert re.search(r"--chair-count INTEGER +Chairs\.  \[default: \(one a spoon\)\]", text)
+    assert "[default: None]" not in text
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown, _ = run("--version", capsys=capsys)
+    assert code == 0
+    assert shown["text"] == f"soup, version {nmtkit.__version__}\n"
+
+
+def as_import_error(signal: BaseException) -> ImportError:
+    """What becomes of a signal that arrives while an extension is loaded."""
+    error = ImportError("initialization failed")
+    error.__cause__ = signal
+    return error
+
+
+def failing(error: BaseException) -> Any:
+    @command("soup")
+    def main() -> None:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UserError("train.en: no such line"), 2, "soup: train.en: no such line\n"),
+        (RunError("the disk\nis full"), 1, "soup: the disk is full\n"),
+        (OSError(28, "No space left on device", "a.pt"), 1, "soup: a.pt: No space left on device\n"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "a.pt"), 2, "soup: a.pt: File name too long\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "x/a.pt"), 2, "soup: x/a.pt: Permission denied\n"),
+        (MemoryError(), 1, "soup: out of memory: end what else takes it, or raise the limit (ulimit -v)\n"),
+        (KeyboardInterrupt(), 130, "soup: interrupted\n"),
+        (as_import_error(KeyboardInterrupt()), 130, "soup: interrupted\n"),
+        (as_import_error(Terminated()), 143, "soup: terminated\n"),
+    ],
+)
+def test_each_way_to_fail_has_its_exit_code_and_one_line(
+    error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        failing(error).main([])
+    assert exit.value.code == code
+    assert capsys.readouterr().err.lstrip("\n") == line
+
+
+@pytest.mark.parametrize("error", [UserError("no"), RunError("no"), KeyboardInterrupt(), Terminated()])
+def test_debug_adds_the_traceback(error: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        failing(error).main(["--debug"])
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.splitlines()[-1].startswith("soup: ")
+
+
+@pytest.mark.parametrize("spoons", ["few", "13"])  # which click refuses, and which we do
+def test_debug_may_come_from_a_config_file_too(spoons: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "soup.toml").write_text("debug = true")
+    for arguments, has_traceback in (([], False), (["--config", str(tmp_path / "soup.toml")], True), ([], False)):
+        _, _, err = run(*arguments, "--spoons", spoons, capsys=capsys)
+        assert err.startswith("Traceback") == has_traceback
+
+
+def test_an_error_of_ours_keeps_its_traceback() -> None:
+    """A bug is not dressed up as a failure of the run."""
+    with pytest.raises(ZeroDivisionError):
+        failing(ZeroDivisionError()).main([])
+
+
+SCRIPT = """
+import sys, time
+from nmtkit.cli.command import command
+from nmtkit.errors import UserError
+from nmtkit.log import LogConfig, configure, logger
+
+@command("soup")
+def main():
+    print("ready", flush=True)
+    if "sleep" in sys.argv[0]:
+        time.sleep(60)
+    if "fail" in sys.argv[0]:
+        raise UserError("no soup")
+    if "log" in sys.argv[0]:
+        configure(LogConfig())
+        logger.info("it boils")
+    for number in range(100_000):
+        print(number)
+
+main()
+"""
+
+
+def start(tmp_path: Path, name: str, stderr: int = subprocess.PIPE) -> "subprocess.Popen[str]":
+    script = tmp_path / name
+    script.write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": str(Path(nmtkit.__file__).parent.parent)}
+    return subprocess.Popen(
+        [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_with_one_line_and_128_more_than_its_number(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    with start(tmp_path, "sleep.py") as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    assert err.strip() in ("soup: interrupted", "soup: terminated")
+
+
+def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
+    with start(tmp_path, "count.py") as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == "ready\n"
+        process.stdout.close()
+        err = process.stderr.read()
+        process.wait(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert err == ""
+
+
+@pytest.mark.parametrize(("name", "code", "lines"), [("log.py", 0, 100_001), ("fail.py", 2, 1)])
+def test_a_log_that_cannot_be_written_changes_nothing(name: str, code: int, lines: int, tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full, start(tmp_path, name, stderr=full.fileno()) as process:
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    assert len(out.splitlines()) == lines
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ('{"kind": 5}', "is not one of"),
+        ('{"kind": true}', "takes a number or a text, not true"),
+        ('{"bread": 3}', "takes true or false, not 3"),
+        ('{"spoons": [1, 2]}', "takes a number or a text, not [1, 2]"),
+        ('{"spoons": 1.5}', "not a valid integer"),
+        ('{"version": true}', "no option --version that a file can set"),
+        (r'{"kind": "a\u0000b"}', r'--kind: "a\u0000b" is no text'),
+        (r'{"kind": "\ud800"}', r'--kind: "\ud800" is no text'),
+    ],
+)
+def test_a_value_of_the_wrong_type_in_a_config_file_is_one_line_and_exit_code_2(
+    content: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "soup.json").write_text(content)
+    code, _, err = run("--config", str(tmp_path / "soup.json"), capsys=capsys)
+    assert code == 2
+    assert complaint in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("closed", "complaint"), [("<&-", b"Missing option"), (">&-", b"stdout is closed")])
+def test_a_closed_stream_is_no_traceback(closed: str, complaint: bytes) -> None:
+    script = BIN / "nmt-generate"
+    line = f"{sys.executable} {script} {closed}"
+    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_closed_stdin_is_no_empty_input(tiny_checkpoint: Path) -> None:
+    script = BIN / "nmt-generate"
+    line = f"{sys.executable} {script} --checkpoint {tiny_checkpoint} --quiet <&-"
+    done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (2, b"nmt-generate: cannot read stdin: Bad file descriptor\n")
+
+
+def test_a_name_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be found when the first checkpoint is written."""
+    code, _, err = run("--kind", os.fsdecode(b"caf\xe9.txt"), capsys=capsys)
+    assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: rename the file, or write it otherwise\n")
+
+
+@pytest.mark.parametrize("flag", ["--input", "--output", "--checkpoint", "--config"])
+def test_an_empty_name_is_no_folder(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        import_module("nmtkit.cli.generate").main(["--checkpoint", "a.pt", flag, ""])
+    assert exit.value.code == 2
+    assert f"'{flag}': the name is empty" in capsys.readouterr().err
+
+
+def test_json_is_known_by_how_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "soup").write_text('\n{"spoons": 7}')
+    assert run("--config", str(tmp_path / "soup"), capsys=capsys)[1]["spoons"] == 7
+
+
+def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "soup.json").write_text('{"spoons": 7}', encoding="utf-8-sig")
+    assert run("--config", str(tmp_path / "soup.json"), capsys=capsys)[1]["spoons"] == 7

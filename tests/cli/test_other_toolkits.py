@@ -1,0 +1,101 @@
+"""Options of other toolkits: each has an answer that names options which exist, in messages and in the documents."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+from commands import Run
+from repository import ROOT
+
+from nmtkit.cli.other_toolkits import FAIRSEQ, OPTIONS, answer, table
+
+DOCS = ROOT / "docs"
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
+
+
+def flags(command: str) -> set[str]:
+    main = import_module(f"nmtkit.cli.{command.removeprefix('nmt-')}").main
+    parameters = main.get_params(click.Context(main))
+    return {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    """(command, option, answer) of all tables."""
+    for command, tables in OPTIONS.items():
+        for found in tables.values():
+            for options, text in found.items():
+                yield from ((command, option, text) for option in options.split())
+
+
+def test_each_answer_says_what_to_do_with_options_that_exist() -> None:
+    for command, option, text in rows():
+        assert re.match(r"(use|not needed:|not supported:) \S", text), (command, option)
+        others = re.findall(r" of (nmt-[a-z]+)$", text)
+        assert set(FLAG.findall(text)) - flags(others[0] if others else command) == set(), (command, option)
+        assert len(FLAG.findall(text)) == len(re.findall(r"`--", text)), "an option without its quotes"
+
+
+def test_no_option_of_a_command_is_called_one_of_another_toolkit() -> None:
+    for command, option, _ in rows():
+        assert FLAG.fullmatch(option)
+        assert option not in flags(command), f"{command} has {option} itself"
+
+
+def test_an_option_has_one_answer_in_a_command() -> None:
+    answers: dict[tuple[str, str], str] = {}
+    for command, option, text in rows():
+        assert answers.setdefault((command, option), text) == text
+        assert answer(command, option) == text.replace("`", "")
+    assert len(answers) > 250
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "expected"),
+    [
+        ("nmt-generate", "--path=a.pt", "--path: use --checkpoint, once for each model of an ensemble"),
+        ("nmt-generate", "--beam_size", "--beam_size: use --beam"),
+        ("nmt-generate", "--remove-bpe", "--remove-bpe: not needed: output is plain text"),
+        ("nmt-train", "--max-update", "--max-update: use --max-updates"),
+        ("nmt-preprocess", "--joined-dictionary", "--joined-dictionary: not needed: one vocabulary is the default"),
+        ("nmt-average", "--num-update-checkpoints", "--num-update-checkpoints: use --last"),
+        ("nmt-score", "--sys", "--sys: use TRANSLATION, a file without an option"),
+        ("nmt-export", "--output-dir", "--output-dir: use --output"),
+    ],
+)
+def test_an_option_of_another_toolkit_is_answered_in_one_line(
+    command: str, option: str, expected: str, run_here: Run
+) -> None:
+    done = run_here(command, option, "5")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith(f"{command}: No such option {expected}")
+    assert done.stderr.decode().endswith(f" (see {command} --help)\n")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_an_option_of_another_toolkit_in_a_file_is_answered_too(run_here: Run, tmp_path: Path) -> None:
+    config = tmp_path / "fairseq.toml"
+    config.write_text("[optimization]\nmax_update = 100\n")
+    done = run_here("nmt-train", "data", "--config", config)
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        f"nmt-train: --config {config}: nmt-train has no option --max-update that a file can set: use --max-updates\n"
+    )
+
+
+def test_an_option_of_no_toolkit_has_no_answer() -> None:
+    assert answer("nmt-train", "--no-such-option") is None
+    assert answer("nmt-train", "--lenpen") is None  # of fairseq-generate
+    assert answer("no-such-command", "--lenpen") is None
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_the_documents_show_the_tables_as_they_are(command: str) -> None:
+    for toolkits in OPTIONS[command]:
+        page = "from-fairseq.md" if toolkits == FAIRSEQ else "from-other-toolkits.md"
+        expected = f"## {command}\n\n{table(command, toolkits)}"
+        sections = (DOCS / page).read_text(encoding="utf-8").split("\n\n## ")
+        (section,) = (f"## {section}".rstrip("\n") + "\n" for section in sections if section.startswith(f"{command}\n"))
+        assert section == expected

@@ -1,0 +1,301 @@
+"""What is exported is the model: by the other engine's own word, and bit by bit on the way back."""
+
+import itertools
+import json
+import math
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Run
+
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nmtkit.conversion.ctranslate2 import to_ctranslate2
+from nmtkit.conversion.safetensors import from_safetensors
+from nmtkit.decoding.config import EngineConfig, SearchConfig
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import UserError
+from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.vocab import SPECIALS, Vocabulary
+
+LINES = ["the dog runs", "a cat on the street", "die katze läuft über die straße", "ein hund"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"norm": "pre"}, {"positions": "learned"}, {"share_embeddings": "none"}, {"share_embeddings": "decoder"}],
+    ids=lambda changes: "-".join(itertools.chain(*changes.items())) or "paper",
+)
+def test_ctranslate2_gives_the_same_greedy_tokens_and_log_probabilities(
+    changes: dict[str, Any], make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    checkpoint = make_checkpoint(**changes)
+    to_ctranslate2(checkpoint, tmp_path / "exported")
+    engine = ctranslate2.Translator(str(tmp_path / "exported"), device="cpu", intra_threads=1)
+    ours = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+    best = [line.candidates[0] for line in ours.stream(LINES, SearchConfig(beam=1, max_len_a=0, max_len_b=9))]
+    sources = [checkpoint.source.vocab.text(ids) for ids in checkpoint.source.encode(LINES)]
+    tokens = [list(candidate.tokens[:-1]) for candidate in best]
+    theirs = engine.translate_batch(sources, beam_size=1, max_decoding_length=9)
+    assert [result.hypotheses[0] for result in theirs] == tokens
+    for score, candidate in zip(engine.score_batch(sources, tokens), best, strict=True):
+        assert score.log_probs == pytest.approx(candidate.token_log_probs, abs=1e-4)
+    assert (tmp_path / "exported" / "spm.model").read_bytes() == checkpoint.source.model
+
+
+@pytest.mark.parametrize("changes", [{"attention_window": 2}, {"d_k": 4, "d_v": 8}])
+def test_what_ctranslate2_does_not_know_is_refused(
+    changes: dict[str, Any], make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    pytest.importorskip("ctranslate2")
+    with pytest.raises(UserError, match="cannot be exported"):
+        to_ctranslate2(make_checkpoint(**changes), tmp_path / "exported")
+    assert list(tmp_path.iterdir()) == []
+
+
+# The command -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def export(run_here: Run, tiny_checkpoint: Path) -> Run:
+    """Run nmt-export with the tiny checkpoint."""
+    return partial(run_here, "nmt-export", tiny_checkpoint)
+
+
+def refusal(done: Any) -> str:
+    """The one line with which the command refuses."""
+    assert (done.returncode, done.stdout) == (2, b""), done.stderr
+    (line,) = done.stderr.decode().splitlines()
+    return str(line)
+
+
+def test_what_stands_in_a_folder_for_ctranslate2_is_all_that_translating_needs(
+    export: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    from sentencepiece import SentencePieceProcessor
+
+    done = export("--to", "ctranslate2", "--output", tmp_path / "engine")
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    engine = ctranslate2.Translator(str(tmp_path / "engine"), device="cpu", intra_threads=1)
+    pieces = SentencePieceProcessor(model_file=str(tmp_path / "engine/spm.model"))
+    theirs = engine.translate_batch(pieces.encode(LINES, out_type=str), beam_size=1, max_decoding_length=9)
+    ours = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+    assert [pieces.decode(result.hypotheses[0]) for result in theirs] == ours.translate(
+        LINES, beam=1, max_len_a=0, max_len_b=9
+    )
+
+
+def test_the_weights_for_ctranslate2_may_be_smaller_numbers(export: Run, tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    assert export("--to", "ctranslate2", "--quantization", "int8", "--output", tmp_path / "engine").returncode == 0
+    engine = ctranslate2.Translator(str(tmp_path / "engine"), device="cpu", intra_threads=1)
+    assert engine.compute_type.startswith("int8")
+
+
+def test_a_folder_of_safetensors_becomes_the_same_checkpoint_again(
+    export: Run, run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("safetensors.torch")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    done = run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "back.pt").read_bytes() == tiny_checkpoint.read_bytes()
+    tensors = library.load_file(tmp_path / "model/model.safetensors")
+    weights = load_checkpoint(tiny_checkpoint).weights
+    assert tensors.keys() == weights.keys()
+    assert all(torch.equal(tensors[name], weights[name]) for name in weights)
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        *("config.json", "model.safetensors", "spm.model", "vocab.txt")
+    ]
+
+
+def test_two_vocabularies_and_the_chosen_weights_go_there_and_back(
+    make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    checkpoint = make_checkpoint(share_embeddings="decoder")
+    size = len(checkpoint.source.vocab)
+    source, target = (
+        SpaceTokenizer(Vocabulary([*SPECIALS, *(f"{side}{n}" for n in range(size - len(SPECIALS)))])) for side in "st"
+    )
+    ema = {name: tensor + 1 for name, tensor in checkpoint.weights.items()}
+    save_checkpoint(tmp_path / "a.pt", replace(checkpoint, source=source, target=target, ema=ema))
+    for path, to, output in (("a.pt", "safetensors", "model"), ("model", "checkpoint", "b.pt")):
+        assert run_here("nmt-export", tmp_path / path, "--to", to, "--output", tmp_path / output).returncode == 0
+    back = load_checkpoint(tmp_path / "b.pt")
+    assert (back.source.vocab, back.target.vocab) == (source.vocab, target.vocab)
+    assert (back.ema, back.optimizer, back.progress) == (None, None, checkpoint.progress)
+    assert all(torch.equal(back.weights[name], ema[name]) for name in ema)
+
+
+def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    to_safetensors = partial(export, "--to", "safetensors", "--output", tmp_path / "model")
+    (tmp_path / "model").mkdir()
+    assert to_safetensors().returncode == 0
+    assert "model exists: replace it with --force" in refusal(to_safetensors())
+    assert to_safetensors("--force").returncode == 0
+    (tmp_path / "model/thesis").touch()
+    assert "exists and is something else" in refusal(to_safetensors("--force"))
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    checkpoint = partial(export, "--to", "checkpoint", "--output", tmp_path / "model.pt")
+    assert checkpoint().returncode == 0
+    assert "model.pt exists" in refusal(checkpoint())
+    assert checkpoint("--force").returncode == 0
+    itself = ("--to", "checkpoint", "--output", tmp_path / "model.pt", "--force")
+    assert "is what is exported" in refusal(run_here("nmt-export", tmp_path / "model.pt", *itself))
+    assert "cannot read" in refusal(run_here("nmt-export", tmp_path / "missing.pt", *itself))
+    assert "Choose from: ctranslate2, safetensors" in refusal(run_here("nmt-export", "a.pt", "--output", "b"))
+    (tmp_path / "model.pt").write_bytes(b"a thesis")
+    assert "exists and is no checkpoint" in refusal(checkpoint("--force"))
+    assert (tmp_path / "model.pt").read_bytes() == b"a thesis"
+    os.mkfifo(tmp_path / "pipe")
+    piped = export("--to", "checkpoint", "--output", tmp_path / "pipe", "--force")
+    assert "is no ordinary file" in refusal(piped)
+    translated = run_here("nmt-generate", "--checkpoint", tmp_path / "model", input=b"")
+    assert f"nmt-export {tmp_path / 'model'} --to checkpoint" in refusal(translated)
+
+
+@pytest.mark.parametrize("package", ["ctranslate2", "safetensors"])
+def test_a_missing_package_is_named_with_the_way_to_get_it(
+    package: str, export: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (package, f"{package}.specs", f"{package}.torch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    message = refusal(export("--to", package, "--output", tmp_path / "model"))
+    assert message == f"nmt-export: this format needs the package {package}: pip install {package}"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("model.safetensors", None, "has no model.safetensors"),
+        ("config.json", None, "has no config.json"),
+        ("vocab.txt", None, "vocab.txt"),
+        ("model.safetensors", b"not at all", "model.safetensors is damaged"),
+        ("config.json", b"[" * 100_000, "not a checkpoint of nmtkit"),
+        ("config.json", b"[]", "not a checkpoint of nmtkit"),
+        ("config.json", {"version": 99}, "version 99"),
+        ("config.json", {"format": "other"}, "not a checkpoint of nmtkit"),
+        ("config.json", {"model": {"d_model": 32, "heads": 2}}, "the weights do not fit the model"),
+        ("spm.model", b"", "not a SentencePiece model"),
+    ],
+)
+def test_a_folder_that_is_no_export_is_refused(
+    name: str, content: bytes | dict[str, Any] | None, words: str, export: Run, run_here: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    path = tmp_path / "model" / name
+    if content is None:
+        path.unlink()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | content))
+    done = run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt")
+    assert words in refusal(done)
+    assert not (tmp_path / "back.pt").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda weight: weight.to(torch.int8), "is strided int8 where strided float32 is expected"),
+        (lambda weight: weight.to(torch.float8_e4m3fn), "is strided float8_e4m3fn where"),
+        (lambda weight: weight.to(torch.complex64), "is strided complex64 where"),
+        (lambda weight: weight[:, :1], "has [330, 1] where [330, 16] is expected"),
+        (lambda weight: weight.double() * 1e300, "holds NaN or infinity"),  # finite in float64
+        (lambda weight: weight * math.nan, "holds NaN or infinity"),
+    ],
+)
+def test_other_weights_in_a_folder_of_safetensors_are_refused_by_name(
+    change: Callable[[torch.Tensor], torch.Tensor], words: str, export: Run, run_here: Run, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("safetensors.torch")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    weights = library.load_file(tmp_path / "model/model.safetensors")
+    name = "target_embedding.weight"
+    library.save_file(weights | {name: change(weights[name]).contiguous()}, tmp_path / "model/model.safetensors")
+    said = refusal(run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt"))
+    assert f"{tmp_path / 'model'}: " in said
+    assert f"{name} {words}" in said
+    with pytest.raises(UserError) as error:
+        from_safetensors(tmp_path / "model")
+    assert said == f"nmt-export: {error.value}"
+    assert not (tmp_path / "back.pt").exists()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_floats_of_other_sizes_become_float32(
+    dtype: torch.dtype, export: Run, run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("safetensors.torch")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    path = tmp_path / "model/model.safetensors"
+    library.save_file({name: weight.to(dtype) for name, weight in library.load_file(path).items()}, path)
+    assert (
+        run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "b.pt").returncode == 0
+    )
+    back = load_checkpoint(tmp_path / "b.pt").weights
+    for name, weight in load_checkpoint(tiny_checkpoint).weights.items():
+        assert torch.equal(back[name], weight.to(dtype).float())
+
+
+@pytest.mark.parametrize("target", ["safetensors", "checkpoint", "ctranslate2"])
+def test_weights_that_are_not_finite_are_not_exported(
+    target: str, make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    checkpoint = make_checkpoint()
+    weights = {name: weight.clone() for name, weight in checkpoint.weights.items()}
+    weights["encoder.0.feed_forward.inner.bias"][3] = math.inf
+    save_checkpoint(tmp_path / "a.pt", replace(checkpoint, weights=weights, ema=checkpoint.weights))
+    to = ("--to", target, "--output", tmp_path / "exported")
+    said = refusal(run_here("nmt-export", tmp_path / "a.pt", "--weights", "trained", *to))
+    assert "a.pt: encoder.0.feed_forward.inner.bias holds NaN or infinity" in said
+    assert not (tmp_path / "exported").exists()
+
+
+def test_for_the_folder_of_a_run_a_checkpoint_in_it_is_suggested(
+    make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    save_checkpoint(tmp_path / "checkpoint_12.pt", make_checkpoint())
+    done = run_here("nmt-export", tmp_path, "--to", "checkpoint", "--output", tmp_path / "a.pt")
+    assert refusal(done).endswith(f"is a folder that has no model.safetensors: use {tmp_path / 'checkpoint_12.pt'}")
+
+
+def test_only_files_of_a_folder_are_read(export: Run, run_here: Run, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    (tmp_path / "model/spm.model").unlink()
+    os.mkfifo(tmp_path / "model/spm.model")  # that nobody writes to
+    done = run_here("nmt-export", tmp_path / "model", "--to", "checkpoint", "--output", tmp_path / "back.pt")
+    assert "spm.model is not a regular file" in refusal(done)
+
+
+def test_a_language_with_a_separator_names_no_file_of_an_export(
+    make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    checkpoint = make_checkpoint(share_embeddings="decoder")
+    pieces = [*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - len(SPECIALS)))]
+    other = SpaceTokenizer(Vocabulary(pieces))
+    save_checkpoint(tmp_path / "a.pt", replace(checkpoint, target=other, target_language="../de"))
+    done = run_here("nmt-export", tmp_path / "a.pt", "--to", "safetensors", "--output", tmp_path / "model")
+    assert "the language '../de' cannot be part of a file name" in refusal(done)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.pt"]
+
+
+def test_options_without_effect_are_refused(export: Run, tmp_path: Path) -> None:
+    done = export("--to", "safetensors", "--quantization", "int8", "--output", tmp_path / "model")
+    assert "--quantization has no effect with --to safetensors" in refusal(done)

@@ -1,0 +1,207 @@
+"""Batches: every sentence once an epoch, within bounds, with little padding, and the same whenever asked again."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from nmtkit.data import batching
+from nmtkit.data.batching import START, BatchSampler, Place, Update, cut
+
+Lengths = NDArray[np.int32]
+
+
+def captions(pairs: int, seed: int = 0) -> tuple[Lengths, Lengths]:
+    """Lengths like those of Multi30k: about 15 pieces a side, a long tail, the sides alike."""
+    random = np.random.default_rng(seed)
+    source = np.clip(random.gamma(9, 1.7, pairs), 4, 60).round()
+    target = np.clip(source * random.normal(1.05, 0.15, pairs), 4, 70).round()
+    return source.astype(np.int32), target.astype(np.int32)
+
+
+SOURCE, TARGET = captions(10_000)
+
+
+def sampler(batch_tokens: int = 4000, max_tokens: int = 1000, seed: int = 1) -> BatchSampler:
+    return BatchSampler(SOURCE, TARGET, batch_tokens, max_tokens, seed)
+
+
+def flat(updates: Iterable[Update]) -> list[list[int]]:
+    return [micro.tolist() for update in updates for micro in update.micro_batches]
+
+
+def padded(lengths: Lengths, micro: NDArray[np.int64]) -> int:
+    return int(lengths[micro].max()) * len(micro)
+
+
+@pytest.mark.parametrize(("batch_tokens", "max_tokens"), [(4000, 1000), (1000, 4000), (25_000, 4096), (200, 80)])
+def test_an_epoch_holds_every_sentence_once_within_the_bounds(batch_tokens: int, max_tokens: int) -> None:
+    updates = list(sampler(batch_tokens, max_tokens).epoch(3))
+    assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
+    assert [update.after for update in updates] == [*(Place(3, 0, n) for n in range(1, len(updates))), Place(4)]
+    assert {(update.epoch, update.an_epoch) for update in updates} == {(3, len(updates))}
+    for update in updates:
+        for micro in update.micro_batches:
+            assert padded(SOURCE, micro) <= max_tokens
+            assert padded(TARGET, micro) <= max_tokens
+            assert padded(TARGET, micro) <= batch_tokens or len(micro) == 1
+
+
+@pytest.mark.parametrize(("batch_tokens", "max_tokens"), [(4000, 1000), (4000, 4000), (25_000, 4096), (8000, 1500)])
+def test_updates_are_near_the_size_asked_for(batch_tokens: int, max_tokens: int) -> None:
+    updates = list(sampler(batch_tokens, max_tokens).epoch(1))
+    tokens = [sum(int(TARGET[micro].sum()) for micro in update.micro_batches) for update in updates]
+    for size in tokens[:-1]:  # the last takes what is left
+        assert abs(size - batch_tokens) <= min(batch_tokens, max_tokens) / 2
+    assert np.mean(tokens[:-1]) == pytest.approx(batch_tokens, rel=0.05 if max_tokens < batch_tokens else 0.1)
+
+
+@pytest.mark.parametrize(("pairs", "max_tokens"), [(29_000, 4096), (29_000, 2048), (10_000, 1500)])
+def test_padding_stays_below_6_percent_on_lengths_like_those_of_captions(pairs: int, max_tokens: int) -> None:
+    source, target = captions(pairs, seed=5)
+    updates = list(BatchSampler(source, target, 8000, max_tokens, seed=1).epoch(1))
+    whole = sum(padded(side, micro) for u in updates for micro in u.micro_batches for side in (source, target))
+    assert 1 - (source.sum() + target.sum()) / whole < 0.06
+
+
+def test_batches_are_a_pure_function_of_seed_and_epoch() -> None:
+    made = sampler()
+    list(made.epoch(1))
+    assert flat(made.epoch(2)) == flat(sampler().epoch(2))
+    assert flat(made.epoch(2)) != flat(made.epoch(3))
+    assert flat(made.epoch(2)) != flat(sampler(seed=2).epoch(2))
+
+
+def repeated_mates(first: list[list[int]], second: list[list[int]]) -> float:
+    """Of the pairs of sentences that share a micro-batch in `first`, the fraction that does so in `second` too."""
+    pairs = sum(len(micro) * (len(micro) - 1) for micro in first)
+    place = {sentence: number for number, micro in enumerate(second) for sentence in micro}
+    together = Counter((number, place[sentence]) for number, micro in enumerate(first) for sentence in micro)
+    return sum(count * (count - 1) for count in together.values()) / pairs
+
+
+@pytest.mark.parametrize(
+    ("pairs", "max_tokens", "bound"), [(29_000, 4096, 0.25), (29_000, 1024, 0.15), (5000, 4096, 0.3)]
+)
+def test_few_batch_mates_of_a_small_corpus_meet_again_in_the_next_epoch(
+    pairs: int, max_tokens: int, bound: float
+) -> None:
+    made = BatchSampler(*captions(pairs, seed=5), 25_000, max_tokens, seed=1)
+    epochs = [flat(made.epoch(epoch)) for epoch in (1, 2, 3, 4)]
+    for first, second in itertools.pairwise(epochs):
+        assert repeated_mates(first, second) < bound
+
+
+def test_micro_batches_of_an_epoch_are_shuffled() -> None:
+    longest = np.array([TARGET[micro].max() for micro in flat(sampler().epoch(1))])
+    assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.3  # 1 where they are sorted by length
+
+
+@pytest.mark.parametrize("pairs", [200, 10_000])
+def test_every_epoch_has_an_order_of_its_own(pairs: int, parts: int) -> None:
+    made = BatchSampler(SOURCE[:pairs], TARGET[:pairs], 400, 200, seed=1)
+    orders = [flat(made.epoch(epoch)) for epoch in range(1, 7)]
+    for one, other in itertools.combinations(orders, 2):
+        assert one != other
+        assert {frozenset(micro) for micro in one} != {frozenset(micro) for micro in other}
+        in_order = [np.array(list(itertools.chain(*order))) for order in (one, other)]
+        assert np.mean(in_order[0] == in_order[1]) < 0.05  # not the same micro-batches with a few swapped
+
+
+@pytest.fixture(params=[batching.PART, 5000, 3000, 700])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """In how many parts an epoch is planned."""
+    monkeypatch.setattr(batching, "PART", request.param)
+    return -(-len(SOURCE) // int(request.param))
+
+
+def test_a_run_goes_on_from_wherever_it_stood(parts: int) -> None:
+    straight = list(itertools.islice(sampler(2000).updates(), 200))
+    assert sorted(itertools.chain(*flat(update for update in straight if update.epoch == 1))) == list(
+        range(len(SOURCE))
+    )
+    assert {update.after.part for update in straight} == set(range(parts))
+    for done in range(0, len(straight), 7):
+        place = straight[done - 1].after if done else START
+        resumed = itertools.islice(sampler(2000).updates(place), len(straight) - done)
+        assert flat(resumed) == flat(straight[done:])
+
+
+def test_every_part_takes_its_sentences_from_all_over_the_corpus(parts: int) -> None:
+    updates = list(sampler().epoch(2))
+    assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
+    begun = [Place(2), *(update.after for update in updates)]
+    for part in range(parts):
+        micro = [
+            micro
+            for place, update in zip(begun, updates, strict=False)
+            if place.part == part
+            for micro in flat([update])
+        ]
+        sentences = np.array(list(itertools.chain(*micro)))
+        assert abs(len(sentences) - len(SOURCE) / parts) <= 1
+        spread = 1 / np.sqrt(12 * len(sentences))  # of the mean of so many places drawn evenly
+        assert abs(sentences.mean() / len(SOURCE) - 0.5) < 4 * spread
+
+
+def test_every_part_promises_about_as_many_updates_as_the_epoch_has(parts: int) -> None:
+    updates = list(sampler().epoch(2))
+    assert all(abs(update.an_epoch - len(updates)) <= parts for update in updates)
+
+
+def test_a_part_has_other_sentences_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "PART", 5000)
+    made = sampler()
+    halves = [set(itertools.chain(*flat(next(made.plans(Place(epoch)))))) for epoch in range(1, 6)]
+    for one, other in itertools.combinations(halves, 2):
+        assert 2200 < len(one & other) < 2800  # of 5,000; 2,500 are to be expected
+
+
+def test_a_plan_looks_up_the_lengths_of_one_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "PART", 1000)
+    asked = []
+
+    class Asked:
+        def __len__(self) -> int:
+            return 1_000_000_000
+
+        def __getitem__(self, sentences: NDArray[np.int64], /) -> Lengths:
+            asked.append(len(sentences))
+            return TARGET[sentences % len(TARGET)]
+
+    update = next(BatchSampler(Asked(), Asked(), 4000, 1000, seed=1).updates(Place(7, 654_321, 2)))
+    assert update.after == Place(7, 654_321, 3)
+    assert asked == [1000, 1000]
+
+
+@pytest.mark.parametrize("pairs", [1, 2, 3])
+def test_a_tiny_corpus_is_no_special_case(pairs: int) -> None:
+    made = BatchSampler(SOURCE[:pairs], TARGET[:pairs], 25_000, 4096, seed=1)
+    (update,) = made.epoch(1)
+    assert update.after == Place(2)
+    assert sorted(itertools.chain(*flat([update]))) == list(range(pairs))
+
+
+@pytest.mark.parametrize(("source", "target"), [(10, 5), (5, 10)])
+@pytest.mark.parametrize(("tokens", "sizes"), [(50, [5]), (49, [4, 1])])
+def test_a_micro_batch_is_filled_to_the_last_token_of_either_side(
+    source: int, target: int, tokens: int, sizes: list[int]
+) -> None:
+    sources, targets = (np.full(5, length, np.int32) for length in (source, target))
+    assert [len(batch) for batch in cut(np.arange(5), sources, targets, tokens, 1000)] == sizes
+
+
+def test_a_micro_batch_is_filled_to_the_last_target_token_of_an_update() -> None:
+    lengths = np.full(5, 10, np.int32)
+    for tokens, sizes in ((50, [5]), (49, [4, 1])):
+        assert [len(batch) for batch in cut(np.arange(5), lengths // 2, lengths, 1000, tokens)] == sizes
+
+
+def test_cutting_keeps_the_order_and_gives_overlong_sentences_a_batch_of_their_own() -> None:
+    source = np.array([50, 2, 2, 2, 300, 2], np.int32)
+    target = np.array([2, 2, 2, 3, 4, 500], np.int32)
+    batches = cut(np.arange(6), source, target, max_tokens=100, target_tokens=60)
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4], [5]]

@@ -1,0 +1,345 @@
+"""Subword sampling: drawn as the papers say, the same text, the same draw wherever and whenever it is made."""
+
+import itertools
+import math
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import Train
+from sentencepiece import SentencePieceProcessor
+from training_runs import OPTIONS, TRAIN, assert_near, finish, start
+
+from nmtkit.checkpoint import load_checkpoint
+from nmtkit.data import subwords
+from nmtkit.data.batch import Batch
+from nmtkit.data.batching import START, BatchSampler, Place
+from nmtkit.data.corpus import Dataset
+from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
+from nmtkit.errors import UserError
+from nmtkit.model.config import ModelConfig
+from nmtkit.spm_model import Kind, ModelType, read_model
+from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, train_sentencepiece
+from nmtkit.training.cost import Cost
+from nmtkit.training.gradient import MemoryLimits
+from nmtkit.training.loader import Loader, Work
+from nmtkit.training.ranks import Ranks
+from nmtkit.vocab import PAD, UNK, Vocabulary
+
+WORDS = "der hund die katze the dog a cat läuft runs über on straße street unterstraße overrun catdog ab1 x"
+SHARPEST = 1e4  # an α at which only the best segmentation is left
+
+
+def lines(count: int, seed: int = 1) -> list[str]:
+    generator = random.Random(seed)
+    return [" ".join(generator.choices(WORDS.split(), k=generator.randint(1, 12))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module", params=["bpe", "bpe with bytes", "unigram"])
+def tokenizer(request: pytest.FixtureRequest) -> SentencePieceTokenizer:
+    kind, *with_bytes = request.param.split()
+    model = train_sentencepiece(
+        lines(300),
+        vocab_size=330 if with_bytes else 45,
+        model_type=kind,
+        character_coverage=0.98,
+        byte_fallback=bool(with_bytes),
+        threads=1,
+    )
+    return SentencePieceTokenizer(model)
+
+
+def test_a_model_is_read_as_sentencepiece_reads_it(tokenizer: SentencePieceTokenizer) -> None:
+    processor = SentencePieceProcessor(model_proto=tokenizer.model)
+    model_type, pieces = read_model(tokenizer.model)
+    assert model_type in (ModelType.BPE, ModelType.UNIGRAM)
+    assert [piece.text for piece in pieces] == [processor.id_to_piece(i) for i in range(len(processor))]
+    assert [piece.score for piece in pieces] == [processor.get_score(i) for i in range(len(processor))]
+    for kind, test in (
+        (Kind.BYTE, processor.is_byte),
+        (Kind.CONTROL, processor.is_control),
+        (Kind.UNKNOWN, processor.is_unknown),
+    ):
+        assert [piece.kind == kind for piece in pieces] == [test(i) for i in range(len(processor))]
+
+
+def best_rate(tokenizer: SentencePieceTokenizer) -> float:
+    return 0.0 if read_model(tokenizer.model)[0] == ModelType.BPE else SHARPEST
+
+
+def test_where_nothing_is_left_to_chance_the_stored_pieces_come_back(tokenizer: SentencePieceTokenizer) -> None:
+    resegment = Resegmenter(tokenizer, best_rate(tokenizer))
+    for ids in tokenizer.encode([*lines(200, seed=7), "", "ß ß€ß unbekannt Ω über€", "x" * 80]):
+        assert resegment(ids, random.Random(1).random) == ids
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
+def test_every_draw_spells_the_same_text(tokenizer: SentencePieceTokenizer, rate: float) -> None:
+    resegment, draw = Resegmenter(tokenizer, rate), random.Random(rate).random
+    stored = tokenizer.encode([*lines(200, seed=8), "", "ß ß€ß unbekannt Ω über€", "x" * 80])
+    drawn = [resegment(ids, draw) for ids in stored]
+    assert [tokenizer.decode(ids) for ids in drawn] == [tokenizer.decode(ids) for ids in stored]
+    assert [ids.count(UNK) for ids in drawn] == [ids.count(UNK) for ids in stored]
+    assert drawn != stored
+
+
+# --- the distributions, by enumeration of all that can happen
+
+MERGES = ["ab", "bc", "abc", "cd", "abcd", "aa"]
+SCORES: Scores = {piece: (float(-place), place + 10) for place, piece in enumerate([*MERGES, *"abcd"])}
+
+
+def bpe_dropout(pieces: tuple[str, ...], rate: float) -> dict[tuple[str, ...], float]:
+    """Algorithm 1 of Provilkov et al. 2020 to the letter: the probability of each result."""
+    merges = [place for place in range(len(pieces) - 1) if pieces[place] + pieces[place + 1] in MERGES]
+    result: dict[tuple[str, ...], float] = defaultdict(float)
+    for kept in itertools.product([False, True], repeat=len(merges)):
+        probability = math.prod((1 - rate) if keep else rate for keep in kept)
+        left = [place for place, keep in zip(merges, kept, strict=True) if keep]
+        if not left:
+            result[pieces] += probability
+            continue
+        place = min(left, key=lambda place: (MERGES.index(pieces[place] + pieces[place + 1]), place))
+        merged = (*pieces[:place], pieces[place] + pieces[place + 1], *pieces[place + 2 :])
+        for end, share in bpe_dropout(merged, rate).items():
+            result[end] += probability * share
+    return result
+
+
+def all_segmentations(text: str) -> Iterator[tuple[str, ...]]:
+    if not text:
+        yield ()
+    for end in range(1, len(text) + 1):
+        if text[:end] in SCORES:
+            yield from ((text[:end], *rest) for rest in all_segmentations(text[end:]))
+
+
+def unigram(text: str, alpha: float) -> dict[tuple[str, ...], float]:
+    weights = {
+        pieces: math.exp(alpha * sum(SCORES[piece][0] for piece in pieces)) for pieces in all_segmentations(text)
+    }
+    return {pieces: weight / sum(weights.values()) for pieces, weight in weights.items()}
+
+
+def assert_drawn_as(
+    segment: Callable[[str, Callable[[], float]], Sequence[int] | None],
+    text: str,
+    expected: dict[tuple[str, ...], float],
+) -> None:
+    """Of 5,000 draws, chi-squared is below what it passes once in 10,000 times, by Wilson and Hilferty."""
+    draw = random.Random(text).random
+    counts = Counter(tuple(segment(text, draw) or ()) for _ in range(5000))
+    by_ids = {tuple(SCORES[piece][1] for piece in pieces): share * 5000 for pieces, share in expected.items()}
+    assert sum(by_ids.values()) == pytest.approx(5000)
+    assert counts.keys() <= by_ids.keys()
+    common = {ids: share for ids, share in by_ids.items() if share >= 5}
+    freedom = len(common)
+    chi_squared = sum((counts[ids] - share) ** 2 / share for ids, share in common.items())
+    assert chi_squared < freedom * (1 - 2 / (9 * freedom) + 3.72 * math.sqrt(2 / (9 * freedom))) ** 3
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("text", ["abcd", "aabc", "abab", "d"])
+def test_bpe_dropout_is_the_algorithm_of_its_paper(text: str, rate: float) -> None:
+    assert_drawn_as(BPEDropout(SCORES, rate), text, bpe_dropout(tuple(text), rate))
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("text", ["abcd", "aabc", "abab", "d"])
+def test_a_unigram_model_draws_each_segmentation_with_its_probability_to_the_power_of_alpha(
+    text: str, alpha: float
+) -> None:
+    assert_drawn_as(UnigramSampling(SCORES, alpha), text, unigram(text, alpha))
+
+
+def test_words_that_are_remembered_are_drawn_as_those_that_are_not() -> None:
+    word = "abcdaabc" * 5
+    for kind in (BPEDropout, UnigramSampling):
+        fresh, used = kind(SCORES, 0.3), kind(SCORES, 0.3)
+        for warm_up in range(50):
+            used(word[:16], random.Random(warm_up).random)
+        for text in (word, word[:16]):
+            assert fresh(text, random.Random(3).random) == used(text, random.Random(3).random)
+
+
+def test_what_is_remembered_is_bounded_though_no_new_word_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subwords, "_MOST_REMEMBERED", 20)
+    segment, draw = BPEDropout(SCORES, 0.5), random.Random(1).random
+
+    def states(words: dict[Any, Any]) -> int:
+        return sum(1 + states(state.after) for state in words.values())
+
+    sizes = []
+    for _ in range(200):
+        for text in ("abcdabcd", "aabcaabc"):
+            segment(text, draw)
+            sizes.append(states(segment._words))
+    assert max(sizes) > 20  # by what a word adds: it is looked at before one is cut
+    assert max(sizes) <= 20 + len("abcdabcd")
+
+
+def test_a_text_that_cannot_be_spelt_in_what_was_drawn_is_none() -> None:
+    without_b = {piece: score for piece, score in SCORES.items() if piece != "b"}
+    draws = {tuple(BPEDropout(without_b, 0.5)("abc", random.Random(n).random) or ()) for n in range(50)}
+    assert () in draws
+    assert (SCORES["abc"][1],) in draws
+    assert UnigramSampling(without_b, 0.5)("abdb", random.Random(1).random) is None
+    assert UnigramSampling(SCORES, 0.5)("aé", random.Random(1).random) is None
+
+
+# --- the pairs of a dataset
+
+
+@pytest.fixture(scope="module")
+def dataset(datasets: dict[str, Path]) -> Dataset:
+    return Dataset.open(datasets["joined"])
+
+
+def sampling(dataset: Dataset, *, rate: float = 0.2, longest: int = 1000, seed: int = 1) -> SubwordSampling:
+    return SubwordSampling(dataset, dataset.split("train"), rate, longest, seed)
+
+
+def drawn(sampling: SubwordSampling, epoch: int, pairs: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    sides = [
+        [part.tolist() for part in np.split(tokens, np.cumsum(lengths)[:-1])]
+        for tokens, lengths in sampling.gather(epoch, np.array(pairs))
+    ]
+    return list(zip(*sides, strict=True))
+
+
+def test_a_draw_follows_from_seed_epoch_and_sentence_alone(dataset: Dataset) -> None:
+    pairs = range(200)
+    whole = drawn(sampling(dataset), 3, pairs)
+    shuffled = random.Random(1).sample(pairs, 200)
+    other = sampling(dataset)
+    assert [pair for pairs in (shuffled[:7], shuffled[7:]) for pair in drawn(other, 3, pairs)] == [
+        whole[i] for i in shuffled
+    ]
+    for changed in (drawn(sampling(dataset), 4, pairs), drawn(sampling(dataset, seed=2), 3, pairs)):
+        assert sum(ours != theirs for ours, theirs in zip(whole, changed, strict=True)) > 150
+
+
+def test_the_text_of_a_pair_stays(dataset: Dataset) -> None:
+    split = dataset.split("train")
+    for number, (source, target) in enumerate(drawn(sampling(dataset), 1, range(len(split)))):
+        for tokenizer, ids, stored in (
+            (dataset.source, source, split.source[number]),
+            (dataset.target, target, split.target[number]),
+        ):
+            assert ids[-1] == stored[-1]
+            assert tokenizer.decode(ids[:-1]) == tokenizer.decode(stored[:-1].tolist())
+
+
+def test_a_sentence_that_would_get_too_long_stays_as_it_is_stored(dataset: Dataset) -> None:
+    split = dataset.split("train")
+    for number, pair in enumerate(drawn(sampling(dataset, rate=0.9, longest=20), 1, range(len(split)))):
+        for ids, stored in zip(pair, (split.source[number], split.target[number]), strict=True):
+            assert len(ids) <= 20 or ids == stored.tolist()
+
+
+def test_segmented_text_is_refused(datasets: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match="--subword-sampling: the dataset is of segmented text"):
+        sampling(Dataset.open(datasets["separate"]))
+    with pytest.raises(UserError, match="segmented text"):
+        Resegmenter(SpaceTokenizer(Vocabulary(["<pad>", "<unk>", "<s>", "</s>", "a"])), 0.1)
+
+
+@pytest.mark.parametrize("model_type", ["char", "word"])
+def test_a_model_that_knows_one_way_is_refused(model_type: str) -> None:
+    model = train_sentencepiece(
+        lines(100), vocab_size=20, model_type=model_type, character_coverage=1.0, byte_fallback=False, threads=1
+    )
+    with pytest.raises(UserError, match=f"of type {model_type}, which knows one way"):
+        Resegmenter(SentencePieceTokenizer(model), 0.1)
+
+
+# --- in training
+
+
+@pytest.mark.parametrize(("ranks", "workers", "place"), [(1, 2, START), (3, 0, START), (2, 1, Place(1, 0, 4))])
+def test_ranks_workers_and_resuming_change_no_batch(ranks: int, workers: int, place: Place, dataset: Dataset) -> None:
+    split = dataset.split("train")
+    sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
+    straight = Loader(split, sampler, 0, 1, 0, sampling(dataset)).updates(START)
+    expected = [dict(work.share()) for work in itertools.islice(straight, 9)][place.updates :]
+    loaders = [Loader(split, sampler, rank, ranks, workers, sampling(dataset)).updates(place) for rank in range(ranks)]
+    for batches in expected:
+        shares = [pair for loader in loaders for pair in next(loader).share()]
+        assert len(shares) == len(batches)
+        assert all(torch.equal(batch.src, batches[number].src) for number, batch in shares)
+        assert all(torch.equal(batch.tgt_in, batches[number].tgt_in) for number, batch in shares)
+
+
+def test_what_has_grown_beyond_max_tokens_is_computed_in_parts(dataset: Dataset) -> None:
+    split = dataset.split("train")
+    sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
+
+    def parts_of(sampling: SubwordSampling | None) -> list[int]:
+        counts = []
+        for work in itertools.islice(Loader(split, sampler, 0, 1, 0, sampling).updates(START), 5):
+            for _, batch in work.share():
+                parts = list(MemoryLimits(100).cut(batch))
+                counts.append(len(parts))
+                assert torch.equal(torch.cat([part.tgt_out for part in parts]), batch.tgt_out)
+                assert all(max(part.src.numel(), part.tgt_out.numel()) <= 100 for part in parts)
+        return counts
+
+    assert set(parts_of(None)) == {1}
+    assert max(parts_of(sampling(dataset, rate=0.5, longest=100))) > 1
+
+
+def test_tokens_are_counted_as_drawn(dataset: Dataset) -> None:
+    split = dataset.split("train")
+    sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
+    work = next(Loader(split, sampler, 0, 1, 0, sampling(dataset, rate=0.5)).updates(START))
+    share = work.share()
+    counted = work.counted(share, Ranks(torch.device("cpu")))
+    assert counted.target_tokens == sum(int((batch.tgt_out != PAD).sum()) for _, batch in share) > work.target_tokens
+    assert counted.tokens == counted.target_tokens + sum(int((batch.src != PAD).sum()) for _, batch in share)
+    assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for _, batch in share)
+
+
+def test_operations_are_counted_as_drawn(dataset: Dataset) -> None:
+    split = dataset.split("train")
+    sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
+    cost = Cost(ModelConfig(), len(dataset.target.vocab), split, Ranks(torch.device("cpu")), torch.float32)
+
+    def work_and_share(drawn: SubwordSampling | None) -> tuple[Work, list[tuple[int, Batch]]]:
+        work = next(Loader(split, sampler, 0, 1, 0, drawn).updates(START))
+        return work, work.share()
+
+    work, share = work_and_share(None)
+    assert cost.flops_as_drawn(share) == cost.flops(work.update)
+    _, drawn = work_and_share(sampling(dataset, rate=0.5))
+    tokens, more = (sum(batch.target_tokens for _, batch in each) for each in (share, drawn))
+    assert cost.flops_as_drawn(drawn) / cost.flops(work.update) == pytest.approx(more / tokens, rel=0.1)
+
+
+def test_a_run_with_sampled_subwords_goes_on_as_if_never_stopped(train: Train, tmp_path: Path) -> None:
+    options = ("--subword-sampling", 0.2, "--validate-every", 100)
+    train(tmp_path / "straight", *options, "--max-updates", 14)
+    train(tmp_path / "stopped", *options, "--max-updates", 5)
+    train(tmp_path / "stopped", *options, "--max-updates", 14)
+    straight, stopped = (load_checkpoint(tmp_path / name / "checkpoint_last.pt") for name in ("straight", "stopped"))
+    assert all(torch.equal(weight, stopped.weights[name]) for name, weight in straight.weights.items())
+    assert straight.progress["options"]["batches"]["subword_sampling"] == 0.2
+
+
+@pytest.mark.slow
+def test_the_run_is_the_same_on_two_ranks(datasets: dict[str, Path], tmp_path: Path) -> None:
+    options = (*OPTIONS, "--subword-sampling", 0.2, "--max-tokens", 100, "--max-updates", 20)
+    for ranks in (1, 2):
+        finish(start(ranks, TRAIN, datasets["joined"], "--save-dir", tmp_path / str(ranks), *options))
+    assert_near(tmp_path / "1", tmp_path / "2")
+
+
+def test_the_command_refuses_segmented_text(train: Train, datasets: dict[str, Path], tmp_path: Path) -> None:
+    done = train(tmp_path / "run", "--subword-sampling", 0.1, dataset=datasets["separate"], code=2)
+    assert done.stderr.decode().startswith("nmt-train: --subword-sampling: the dataset is of segmented text")
+    assert done.stderr.count(b"\n") == 1
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,165 @@
+"""Alignments: the attention of a layer, what it makes of words, and unknown words copied by it."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import Run
+from prefix_models import with_lengths
+
+from nmtkit import Translator
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.decoding.alignment import with_attention
+from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.decoding.translation import SourcePieces, align_words, compose, word_numbers
+from nmtkit.errors import UserError
+from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
+from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+
+MakeCheckpoint = Callable[..., Checkpoint]
+ENGINE = EngineConfig(device="cpu", precision="fp32")
+LINES = ["the dog runs on the street", "", "a cat", "die katze läuft"]
+
+
+@pytest.mark.parametrize(("layer", "number"), [(None, 1), (1, 0), (3, 2)])
+@torch.inference_mode()
+def test_attention_is_the_mean_over_the_heads_of_a_layer(
+    layer: int | None, number: int, make_checkpoint: MakeCheckpoint
+) -> None:
+    models = [make_checkpoint(seed, decoder_layers=3).build_model() for seed in (1, 2)]
+    rows = [[7, 8, 9, EOS], [5, EOS]]
+    src = torch.tensor([row + [PAD] * (4 - len(row)) for row in rows])
+    found = search(Ensemble(models), *with_lengths(src), SearchConfig(beam=2, nbest=2, max_len_b=3))
+    for row, nbest in zip(rows, with_attention(models, rows, found, layer), strict=True):
+        for hypothesis in nbest:
+            tgt_in = torch.tensor([[BOS, *hypothesis.ids]])
+            own = [
+                model.attention_weights(*with_lengths(torch.tensor([row])), tgt_in).cross[number][0].mean(0)
+                for model in models
+            ]
+            assert hypothesis.attention is not None
+            assert hypothesis.attention.shape == (len(hypothesis.ids) + 1, len(row))
+            assert np.allclose(hypothesis.attention, torch.stack(own).mean(0), atol=1e-5)
+            assert np.allclose(hypothesis.attention.sum(1), 1.0, atol=1e-5)
+
+
+def test_words_are_counted_by_the_spaces_before_pieces(tokenizer: Tokenizer) -> None:
+    assert word_numbers([" the", " d", "og", " runs"]) == [0, 1, 1, 2]
+    assert word_numbers(["the", " ", "", "dog"]) == [0, 1, 1, 1]
+    assert word_numbers([" ", "", "", "犬", " ", "", "猫", " "]) == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert word_numbers([" a", "", "é", "", "ß", " b"]) == [0, 0, 0, 0, 0, 1]
+    assert word_numbers(["the ", "dog "]) == [0, 1]
+    assert word_numbers([]) == []
+    segmented = SpaceTokenizer(Vocabulary([*SPECIALS, "a@@", "b", "c"]))
+    assert word_numbers(segmented.surfaces([6, 4, 5, 4, 4, 6])) == [0, 1, 1, 2, 2, 2]
+    for line in ("the dog runs", "straßen laufen", "a"):
+        (ids,) = tokenizer.encode([line])
+        assert word_numbers(tokenizer.surfaces(ids))[-1] + 1 == len(line.split())
+
+
+def test_a_word_is_aligned_to_the_word_with_most_of_its_attention() -> None:
+    attention = np.array(
+        [
+            [0.5, 0.3, 0.1],  # the source's words are its first piece, and the two others together
+            [0.4, 0.3, 0.3],
+            [0.1, 0.6, 0.3],
+        ],
+        dtype=np.float32,
+    )
+    assert align_words(attention, [0, 1, 1], [0, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
+    assert align_words(attention, [0, 1, 2], [0, 0, 0]) == [(1, 0)]  # 1.0, 1.2 and 0.7 in all
+    assert align_words(attention, [3, 4, 4], [7, 7, 8]) == [(4, 7), (4, 8)]
+
+
+def test_parts_of_a_line_are_aligned_to_their_own_words() -> None:
+    target = SpaceTokenizer(Vocabulary([*SPECIALS, "x", "y", "z"]))
+    eye = np.eye(3, dtype=np.float32)
+    parts = [Hypothesis([4, 5], -1.0, [0.0] * 3, eye), Hypothesis([6, 4], -2.0, [0.0] * 3, eye[[1, 0, 2]])]
+    source = SourcePieces(["a", "b", "c", "d"], [0, 1, 2, 3], [0, 2])
+    candidate = compose(parts, target, SearchConfig(alignment=True), source)
+    assert candidate.text == "x y z x"
+    assert candidate.alignment == ((0, 0), (1, 1), (3, 2), (2, 3))
+    assert candidate.attention is None
+
+
+def test_unknown_words_are_copied_from_where_they_look() -> None:
+    target = SpaceTokenizer(Vocabulary([*SPECIALS, "x@@", "y"]))
+    attention = np.array([[0.1, 0.8, 0.1], [0.9, 0.1, 0.0], [0.2, 0.2, 0.6], [0.0, 0.0, 1.0]], dtype=np.float32)
+    part = Hypothesis([UNK, 4, UNK], -1.0, [0.0] * 4, attention)
+    source = SourcePieces(["Bob", "Ångström"], [0, 1], [0])
+    copied = compose([part], target, SearchConfig(copy_unknown=True), source)
+    assert copied.text == "Ångström xBob"
+    assert copied.tokens == (SPECIALS[UNK], "x@@", SPECIALS[UNK], SPECIALS[EOS])
+    assert copied.alignment is None
+    assert compose([part], target, SearchConfig(), None).text == "<unk> x<unk>"
+
+
+def test_the_translator_copies_words_of_the_line(make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint()
+    words = Vocabulary([*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 4))])
+    checkpoint.source = checkpoint.target = SpaceTokenizer(words)
+    translator = Translator.of([checkpoint], ENGINE)
+    banned = tuple(words.pieces[4:])  # only unknown words are left
+    config = SearchConfig(ban=banned, min_len=2, max_len_a=0, max_len_b=2, copy_unknown=True)
+    lines = ["Ångström w1 Bohr", "", "w2"]
+    for line, translation in zip(lines, translator.stream(lines, config), strict=True):
+        assert len(translation.text.split()) == (2 if line else 0)
+        assert set(translation.text.split()) <= set(line.split())
+
+
+def test_alignments_do_not_change_translations(tiny_checkpoint: Path) -> None:
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+    plain = list(translator.stream(LINES, SearchConfig(beam=2, max_len_b=4)))
+    config = SearchConfig(beam=2, max_len_b=4, alignment=True)
+    for batches in (StreamConfig(), StreamConfig(max_source_tokens=3)):
+        aligned = list(translator.stream(LINES, config, batches))
+        if batches.max_source_tokens > 10:
+            assert [own.text for own in aligned] == [own.text for own in plain]
+        for line, translation in zip(LINES, aligned, strict=True):
+            pairs = translation.candidates[0].alignment
+            assert pairs is not None
+            assert [j for _, j in pairs] == list(range(len(pairs)))
+            assert bool(pairs) == bool(line)
+            assert all(0 <= i < len(line.split()) for i, _ in pairs)
+
+
+def test_a_layer_that_is_not_there_is_refused(tiny_checkpoint: Path) -> None:
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu")
+    with pytest.raises(UserError, match="--alignment-layer 3: the model has 2 decoder layers"):
+        translator.translate(LINES, alignment_layer=3)
+    with pytest.raises(UserError, match="--copy-unknown"):
+        translator.translate(LINES, copy_unknown=True)
+
+
+def test_the_command_writes_alignments(run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    text = "".join(f"{line}\n" for line in LINES).encode()
+    fast = ("--beam", 2, "--max-len-b", 3, "--device", "cpu", "--precision", "fp32")
+    generate = partial(run_here, "nmt-generate", "--checkpoint", tiny_checkpoint, *fast, input=text)
+    rows = [json.loads(row) for row in generate("--alignment", "--format", "jsonl").stdout.splitlines()]
+    for row in rows:
+        (hypothesis,) = row["hypotheses"]
+        assert row["source_tokens"][-1] == SPECIALS[EOS]
+        if row["source"]:
+            assert len(hypothesis["attention"]) == len(hypothesis["tokens"])
+            assert {len(shares) for shares in hypothesis["attention"]} == {len(row["source_tokens"])}
+            assert all(sum(shares) == pytest.approx(1.0, abs=0.01) for shares in hypothesis["attention"])
+    pharaoh = [" ".join(f"{i}-{j}" for i, j in row["hypotheses"][0]["alignment"]) for row in rows]
+    assert generate("--format", "pharaoh").stdout.decode().split("\n")[:-1] == pharaoh
+    table = [row.split("\t") for row in generate("--format", "tsv", "--alignment").stdout.decode().split("\n")[:-1]]
+    assert [row[4] for row in table] == pharaoh
+    given = tmp_path / "given"
+    given.write_text("der hund\n\neine katze\nthe cat\n")
+    scored = generate("--score", given, "--format", "pharaoh", "--alignment-layer", 2)
+    assert scored.returncode == 2  # --beam has no effect
+    plain = partial(run_here, "nmt-generate", "--checkpoint", tiny_checkpoint, "--device", "cpu", input=text)
+    aligned = plain("--score", given, "--format", "pharaoh", "--alignment-layer", 2).stdout.decode().split("\n")[:-1]
+    assert [len(line.split()) for line in aligned] == [2, 0, 2, 2]
+    for arguments in (("--alignment",), ("--alignment-layer", 1, "--format", "jsonl"), ("--copy-unknown",)):
+        done = generate(*arguments)
+        assert (done.returncode, done.stdout) == (2, b"")

@@ -1,0 +1,148 @@
+"""Terms that must come: against all outputs that have them, and against the beams of beams written out."""
+
+import gc
+import itertools
+import weakref
+
+import pytest
+from prefix_models import A, B, C, Prefix, PrefixModel, RandomModel, all_outputs, ids_of, score, source
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.constraints import Terms
+from nmtkit.decoding.rules import Constraints
+from nmtkit.decoding.search import search
+from nmtkit.errors import UserError
+from nmtkit.vocab import BOS, EOS, PAD
+
+TERMS: list[tuple[Prefix, ...]] = [((A, B),), ((C,), (B, A)), (), ((A, A, B), (A, C)), ((A, B), (B, C)), ((B,), (A, B))]
+
+
+def has(ids: Prefix, term: Prefix) -> bool:
+    return any(ids[i : i + len(term)] == term for i in range(len(ids)))
+
+
+def progress(ids: Prefix, terms: tuple[Prefix, ...]) -> int:
+    """The tokens of the terms that are there, and the most of a missing one that stands at the end."""
+    missing = [term for term in terms if not has(ids, term)]
+    begun = [n for term in missing for n in range(len(term)) if n <= len(ids) and ids[len(ids) - n :] == term[:n]]
+    return sum(len(term) for term in terms if has(ids, term)) + max(begun, default=0)
+
+
+def test_terms_of_a_sentence_that_is_done_leave_the_memory_without_a_garbage_collector() -> None:
+    """Workers have none."""
+    gc.disable()
+    try:
+        terms = Terms([(A, B)])
+        terms.advances(terms.start)
+        left = weakref.ref(terms)
+        del terms
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("terms", TERMS)
+def test_progress_is_counted_token_by_token(terms: tuple[Prefix, ...]) -> None:
+    automaton = Terms(terms)
+    for ids in itertools.product((A, B, C), repeat=6):
+        state = automaton.start
+        for n, token in enumerate(ids, 1):
+            expected = automaton.advances(state).get(token, automaton.progress((state[0], ())))
+            state = automaton.follow(state, token)
+            assert automaton.progress(state) == expected == progress(ids[:n], terms)
+        assert (not state[0]) == all(has(ids, term) for term in terms)
+
+
+def plain_constrained_search(
+    model: PrefixModel, sentence: int, limit: int, beam: int, alpha: float, terms: tuple[Prefix, ...]
+) -> list[tuple[float, Prefix]]:
+    """A beam for each progress, and no early stop."""
+    last = sum(map(len, terms))
+    beams: dict[int, list[tuple[float, Prefix]]] = {0: [(0.0, ())]}
+    finished: list[Prefix] = []
+    for length in range(limit + 1):
+        candidates = [
+            (log_prob + step, (*prefix, token))
+            for hypotheses in beams.values()
+            for log_prob, prefix in hypotheses
+            for token, step in enumerate(model.log_probs(sentence, prefix))
+            if token not in (PAD, BOS) and (token == EOS or length < limit)
+            if token != EOS or all(has(prefix, term) for term in terms)
+        ]
+        beams = {}
+        for level in range(last + 1):
+            own = [(total, ids) for total, ids in candidates if progress(ids, terms) == level]
+            best = sorted(own, reverse=True)[: beam - (len(finished) if level == last else 0)]
+            finished += [ids[:-1] for _, ids in best if ids[-1] == EOS]
+            beams[level] = [(total, ids) for total, ids in best if ids[-1] != EOS]
+        if len(finished) == beam:
+            break
+    return sorted(((score(model, sentence, ids, alpha), ids) for ids in finished), reverse=True)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("alpha", [0.0, 1.2])
+def test_the_search_is_a_beam_for_each_progress(beam: int, alpha: float) -> None:
+    lengths = (5, 3, 4, 6, 2, 1)
+    for seed in range(4):
+        model = RandomModel(seed, eos=1.0)
+        config = SearchConfig(beam=beam, nbest=beam, length_penalty=alpha, max_len_b=1)
+        found = search(model, *source(*lengths), config, constraints=[Constraints(terms=terms) for terms in TERMS])
+        for sentence, (length, terms) in enumerate(zip(lengths, TERMS, strict=True)):
+            limit = max(length + 1, sum(map(len, terms)))
+            expected = plain_constrained_search(model, sentence, limit, beam, alpha, terms)
+            assert ids_of(found[sentence]) == [ids for _, ids in expected]
+            assert [h.score for h in found[sentence]] == pytest.approx([s for s, _ in expected], rel=1e-5)
+            assert found[sentence]
+
+
+def test_a_beam_as_wide_as_the_space_finds_every_output_that_has_the_terms() -> None:
+    model = RandomModel(2, eos=1.0)
+    config = SearchConfig(beam=341, nbest=341, max_len_b=0)
+    (found,) = search(model, *source(4), config, constraints=[Constraints(terms=((A, B), (C,)))])
+    expected = [ids for _, ids in all_outputs(model, 0, 4, 0.6) if has(ids, (A, B)) and has(ids, (C,))]
+    assert ids_of(found) == expected
+
+
+def test_a_sentence_without_terms_is_searched_as_ever() -> None:
+    model, config = RandomModel(5, eos=1.0), SearchConfig(beam=3, nbest=3)
+    plain = search(model, *source(4, 4), config)
+    with_terms = search(model, *source(4, 4), config, constraints=[Constraints(), Constraints(terms=((A, B, C),))])
+    assert with_terms[0] == plain[0]
+    assert all(has(ids, (A, B, C)) for ids in ids_of(with_terms[1]))
+
+
+def test_prefix_and_terms_go_together() -> None:
+    constraints = [Constraints(prefix=(C, A), terms=((A, B), (C,)))]
+    config = SearchConfig(beam=2, nbest=2, max_len_b=0)
+    (found,) = search(RandomModel(4, eos=2.0), *source(1), config, constraints=constraints)
+    assert found
+    assert all(ids[:2] == (C, A) and has(ids, (A, B)) for ids in ids_of(found))
+
+
+def test_a_prefix_may_have_all_the_terms() -> None:
+    """Then there is a step at which no hypothesis misses any."""
+    constraints = [Constraints(prefix=(C, A, B), terms=((A, B),))]
+    config = SearchConfig(beam=2, nbest=2, max_len_b=3)
+    (found,) = search(RandomModel(4, eos=2.0), *source(1), config, constraints=constraints)
+    assert len(found) == 2
+    assert all(ids[:3] == (C, A, B) for ids in ids_of(found))
+
+
+def test_the_search_ends_when_no_output_can_join_those_that_have_the_terms() -> None:
+    model = RandomModel(3, eos=3.0)
+    config = SearchConfig(beam=1, length_penalty=3.0, max_len_b=8)
+    (found,) = search(model, *source(4), config, constraints=[Constraints(terms=((A,),))])
+    assert model.steps <= len(found[0].ids) + 2 < 13  # one step with EOS, one that finds no place
+
+
+def test_terms_that_rules_forbid_leave_nothing() -> None:
+    constraints = [Constraints(terms=((A,),)), Constraints()]
+    found = search(RandomModel(4), *source(2, 2), SearchConfig(), constraints=constraints, banned=[(A,)])
+    assert [bool(nbest) for nbest in found] == [False, True]
+
+
+def test_terms_need_the_beam() -> None:
+    for other in (SearchConfig(sampling=True), SearchConfig(diverse_groups=2)):
+        with pytest.raises(UserError, match="terms"):
+            search(RandomModel(4), *source(2), other, constraints=[Constraints(terms=((A,),))])

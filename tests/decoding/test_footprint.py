@@ -1,0 +1,186 @@
+"""The memory that a search takes: estimated, compared with what is free, and refused in one line."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Run, Train
+
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.decoding import footprint, search
+from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.decoding.footprint import missing_memory, search_bytes
+from nmtkit.decoding.rules import Constraints
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import UserError
+from nmtkit.model import memory
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.training.capacity import _peak_memory
+from nmtkit.vocab import EOS
+from nmtkit.wording import in_bytes
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def nothing_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footprint, "_admitted", {})
+
+
+def with_free(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
+    """Have only so many bytes free."""
+    monkeypatch.setattr(footprint, "free_memory", lambda device: size)
+
+
+CASES: dict[str, tuple[SearchConfig, list[Constraints]]] = {
+    "beam": (SearchConfig(beam=200, max_len_b=6), []),
+    "long outputs": (SearchConfig(beam=40, max_len_b=120, min_len=120), []),
+    "n best": (SearchConfig(beam=150, nbest=150, max_len_b=6), []),
+    "groups": (SearchConfig(beam=120, diverse_groups=4, max_len_b=6), []),
+    "terms": (SearchConfig(beam=60, max_len_b=6), [Constraints(terms=((5, 6, 7), (8, 9)))]),
+    "prefix": (SearchConfig(beam=300, max_len_b=6), [Constraints(prefix=(5, 6, 7))]),
+    "draws": (SearchConfig(sampling=True, nbest=200, max_len_b=6), []),
+    "draws of the likeliest": (SearchConfig(sampling=True, nbest=200, top_k=50, top_p=0.9, max_len_b=6), []),
+}
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_the_estimate_is_above_what_torch_allocates_and_not_far(name: str, members: int) -> None:
+    config, constraints = CASES[name]
+    size = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=32, d_ff=32, heads=2)
+    models = [Transformer(size, 600, 600).eval() for _ in range(members)]
+    model = Ensemble(models) if members > 1 else models[0]
+    src = torch.tensor([[7] * 9 + [EOS]])
+    gc.collect()
+
+    def work() -> None:
+        search.search(model, src, torch.tensor([10]), config, constraints=constraints)
+
+    peak = _peak_memory(CPU, work)
+    assert peak < search_bytes(models, config, 10, constraints) < 6 * peak
+
+
+def test_a_higher_limit_of_the_length_is_not_expected_to_be_used() -> None:
+    """A limit that no output reaches, as `--max-len-b 1000000`, refuses nothing."""
+    models = [Transformer(ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 50, 50)]
+    usual, highest = (search_bytes(models, SearchConfig(max_len_b=limit), 10) for limit in (50, 10**6))
+    assert usual == highest
+    assert search_bytes(models, SearchConfig(max_len_b=10**6, min_len=10**5), 10) > 1000 * usual
+
+
+def test_a_search_that_is_not_larger_than_one_before_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the earlier one used is not free any more, but it is there for this one."""
+    with_free(monkeypatch, 1000)
+    assert missing_memory(1000, CPU) is None
+    with_free(monkeypatch, 10)
+    assert missing_memory(1000, CPU) is None
+    assert missing_memory(1001, CPU) == 10
+
+
+def test_processes_share_main_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_free(monkeypatch, 1000)
+    assert missing_memory(300, CPU, processes=4) == 250
+    assert missing_memory(250, CPU, processes=4) is None
+
+
+@pytest.fixture
+def translator(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
+    return Translator.of([make_checkpoint()], EngineConfig(device="cpu", precision="fp32"))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"beam": 10**6}, "--beam 1000000 takes about .* GB of memory for one sentence of .* lower --beam "),
+        ({"sampling": True, "nbest": 10**6}, "--sampling --nbest 1000000 takes about .* lower --nbest "),
+    ],
+)
+def test_a_search_for_which_there_is_no_memory_is_refused_before_the_input_is_read(
+    options: dict[str, Any], named: str, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines() -> Any:
+        pytest.fail("the input is read")
+        yield
+
+    with_free(monkeypatch, 8e9)
+    with pytest.raises(UserError, match=named):
+        translator.translate(lines(), **options)
+
+
+def test_a_line_that_is_too_long_for_the_memory_is_refused(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = len(translator.source.encode(["dog " * 300])[0]) + 1
+    size = search_bytes([translator.model], SearchConfig(beam=100), longest)  # type: ignore[list-item]
+    with_free(monkeypatch, size - 1)
+    with pytest.raises(UserError, match=f"for one sentence of {longest} tokens, .* --max-source-tokens"):
+        translator.translate(["dog " * 300], beam=100)
+    assert len(translator.translate(["dog"], beam=100, max_len_b=2)) == 1
+
+
+def test_a_batch_that_is_too_large_is_searched_in_halves(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, config = ["the dog runs on the street"] * 8, SearchConfig(max_len_b=3)
+    expected = list(translator.stream(lines, config))
+    rows: list[int] = []
+
+    def counted(model: Any, src: torch.Tensor, *arguments: Any) -> Any:
+        rows.append(len(src))
+        return search.search(model, src, *arguments)
+
+    footprint._admitted.clear()
+    tokens = len(translator.source.encode(lines[:1])[0]) + 1
+    with_free(monkeypatch, 2.5 * search_bytes([translator.model], config, tokens))  # type: ignore[list-item]
+    monkeypatch.setattr("nmtkit.decoding.engine.search", counted)
+    assert list(translator.stream(lines, config, StreamConfig(buffer=8))) == expected
+    assert rows == [2] * 4
+
+
+@pytest.mark.parametrize(
+    "options", [("--beam", 10**6), ("--sampling", "--nbest", 10**6), ("--serve", 0, "--beam", 10**6)]
+)
+def test_the_command_ends_with_one_line(
+    options: tuple[object, ...], run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_free(monkeypatch, 8e9)
+    done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, "--device", "cpu", *options, input=b"a dog\n")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.count(b"\n") == 1
+    assert b"8 GB is free" in done.stderr
+
+
+def test_validation_refuses_a_beam_for_which_there_is_no_memory(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_free(monkeypatch, 8e9)
+    result = train(tmp_path, "--max-updates", 1, "--valid-bleu", "--valid-beam", 10**6, code=2)
+    assert b"--valid-beam" in result.stderr.splitlines()[-1]
+
+
+def test_a_long_search_tells_its_step(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter(range(0, 10**6, 6))  # seconds, a look at it after another
+    monkeypatch.setattr("nmtkit.decoding.search.time.monotonic", lambda: next(clock))
+    with caplog.at_level("INFO", logger="nmtkit"):
+        translator.translate(["dog"], beam=1, max_len_a=0.0, max_len_b=5, min_len=5)
+    assert caplog.messages[0] == "searching | sentences 1 | step 2 | of at most 6"
+
+
+def test_an_address_space_that_is_limited_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1 << 50, 1 << 50))
+    (left,) = memory._left_of_address_space()
+    assert 0 < left < 1 << 50
+    monkeypatch.setattr("resource.getrlimit", lambda which: (1, 1))
+    assert memory.free_memory(CPU) == 0
+
+
+def test_sizes_are_written_with_their_unit() -> None:
+    assert [in_bytes(size) for size in (95e6, 1.234e9, 49.5e9, 12345e9)] == ["95 MB", "1.23 GB", "49.5 GB", "12,345 GB"]

@@ -1,0 +1,429 @@
+"""The translator: a line out for each line in, in order, in bounded memory."""
+
+import errno
+import itertools
+import logging
+import multiprocessing
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from patience import PATIENCE
+from repository import ROOT
+
+from nmtkit import Translator
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.decoding import engine
+from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.requests import Request
+from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.decoding.translator import batches_by_length
+from nmtkit.errors import RunError, UserError
+from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
+from nmtkit.vocab import EOS, SPECIALS, Vocabulary
+
+SEARCH = SearchConfig(beam=2, max_len_b=3)
+LINES = ["the dog runs", "", "a cat", " \t ", "die katze läuft über die straße", "\u3000", "dog\rcat", "ein hund"]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_checkpoint: Path) -> Translator:
+    return Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+
+
+def texts(translator: Translator, lines: list[str], **batches: Any) -> list[str]:
+    return [translation.text for translation in translator.stream(lines, SEARCH, StreamConfig(**batches))]
+
+
+def test_blank_lines_give_blank_lines_in_their_places(translator: Translator) -> None:
+    translated = translator.translate(LINES, beam=2)
+    assert len(translated) == len(LINES)
+    assert [not line.strip() for line in LINES] == [text == "" for text in translated]
+
+
+def test_blank_lines_never_reach_the_model(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translator.model, "encode", lambda src: pytest.fail("the model was called"))
+    assert translator.translate(["", "  ", "\t", "\u2028"]) == [""] * 4
+    assert translator.translate([]) == []
+
+
+@pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"batch_tokens": 1}, {"batch_tokens": 12}])
+def test_buffer_and_batches_do_not_change_the_result(translator: Translator, batches: dict[str, int]) -> None:
+    assert texts(translator, LINES * 2, **batches) == texts(translator, LINES * 2)
+
+
+def test_the_order_of_lines_is_kept(translator: Translator) -> None:
+    together = texts(translator, LINES, batch_tokens=16)
+    assert together == [text for line in LINES for text in texts(translator, [line])]
+
+
+def test_no_more_than_the_buffer_is_read_ahead(translator: Translator) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        for read in itertools.count(1):
+            yield "dog " * (read % 3)
+
+    stream = translator.stream(endless(), SEARCH, StreamConfig(buffer=5))
+    for given in range(1, 12):
+        next(stream)
+        assert given <= read <= given + 5
+
+
+def test_a_buffer_of_one_answers_each_line_before_the_next_is_read(translator: Translator) -> None:
+    asked: list[str] = []
+
+    def dialogue() -> Iterator[str]:
+        for line in ["a dog", "a cat", "ein hund"]:
+            asked.append(line)
+            yield line
+
+    answers = translator.stream(dialogue(), SEARCH, StreamConfig(buffer=1))
+    for count, _ in enumerate(answers, 1):
+        assert len(asked) == count
+
+
+def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        long = texts(translator, ["dog " * 50, "cat", "dog " * 70], max_source_tokens=4)
+        texts(translator, ["dog dog"], max_source_tokens=1)
+    assert long == texts(translator, ["dog dog dog dog", "cat", "dog dog dog dog"], max_source_tokens=4)
+    assert caplog.messages == [
+        "2 lines cut to the first 4 tokens (--max-source-tokens)",
+        "1 line cut to the first 1 token (--max-source-tokens)",
+    ]
+
+
+def test_positions_that_bound_a_line_are_named(
+    make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = make_checkpoint(positions="learned", max_positions=9)
+    texts(Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32")), ["dog " * 50])
+    assert caplog.messages == ["1 line cut to the first 8 tokens (the model has positions for no more)"]
+
+
+def test_overlong_lines_are_translated_in_parts_and_joined(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of n candidates the best of each part are the best of the line, and so on; other lines are as they were."""
+    config = SearchConfig(beam=2, max_len_b=3, nbest=2)
+    lines, parts = (
+        ["a cat", "the dog runs. die katze läuft. a cat", "", "dog"],
+        ["the dog runs.", "die katze läuft.", "a cat"],
+    )
+    longest = max(map(len, translator.source.encode(parts)))
+    with caplog.at_level(logging.WARNING):
+        batches = StreamConfig(max_source_tokens=longest, overlong="split", batch_tokens=30, buffer=3)
+        found = list(translator.stream(lines, config, batches))
+    apart = list(translator.stream(parts, config))
+    for rank, candidate in enumerate(found[1].candidates):
+        own = [part.candidates[rank] for part in apart]
+        assert candidate.text == " ".join(part.text for part in own if part.text)
+        assert candidate.tokens == sum((part.tokens for part in own), ())
+        assert candidate.score == pytest.approx(sum(part.score for part in own), rel=1e-4)
+    assert [row.text for row in found[::2]] == texts(translator, lines[::2])
+    assert caplog.messages == [f"1 line translated in parts of at most {longest} tokens (--max-source-tokens)"]
+
+
+def test_a_line_with_a_prefix_of_its_own_is_cut_and_counted_as_that(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    long, batches = "dog " * 9, StreamConfig(max_source_tokens=4, overlong="split")
+    with caplog.at_level(logging.WARNING):
+        forced, cut, _ = translator.stream(
+            [Request(long, prefix="a"), Request("dog " * 4, prefix="a"), long], SEARCH, batches
+        )
+    assert forced.text == cut.text
+    assert caplog.messages == [
+        "1 line cut to the first 4 tokens (--max-source-tokens)",
+        "1 line translated in parts of at most 4 tokens (--max-source-tokens)",
+    ]
+
+
+def test_lines_done_before_are_passed_over_and_the_rest_is_the_same_to_the_last_bit(translator: Translator) -> None:
+    batches = StreamConfig(max_source_tokens=5, overlong="split", batch_tokens=12)
+    chunks = [LINES[:5], LINES[5:], LINES[:3]]
+    whole = list(translator.stream_chunks(chunks, SEARCH, batches))
+    for done in range(len(whole) + 2):
+        translated: list[int] = []
+        rest = list(translator.stream_chunks(chunks, SEARCH, batches, translated.append, done=done))
+        assert rest == whole[done:]
+        assert sum(translated) == len(rest)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: …")]
+)
+def test_a_batch_too_large_for_the_memory_is_searched_in_halves(
+    error: Exception, translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = texts(translator, LINES * 3)
+    sizes: list[int] = []
+
+    def limited(model: Any, src: torch.Tensor, *arguments: Any) -> list[list[Hypothesis]]:
+        sizes.append(len(src))
+        if len(src) > most:
+            raise error
+        return search(model, src, *arguments)
+
+    monkeypatch.setattr(engine, "search", limited)
+    engine._tell_of_halves.cache_clear()
+    most = 2
+    with caplog.at_level(logging.WARNING):
+        assert texts(translator, LINES * 3) == expected
+    assert max(sizes) > 8
+    assert len(caplog.messages) == 1
+    most = 0
+    with pytest.raises(RunError, match="out of memory for one sentence of 3 tokens: lower --max-source-tokens"):
+        texts(translator, ["a cat"])
+
+
+def test_other_errors_of_the_search_are_not_taken_for_lack_of_memory(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "search", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="size"):
+        texts(translator, LINES)
+
+
+def test_workers_share_the_cores_that_there_are_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)), raising=False)
+    for workers, threads in ((1, 6), (2, 3), (4, 1), (8, 1)):
+        assert engine.Workers([], EngineConfig(workers=workers), "auto")._search.engine.threads == threads
+
+
+def test_workers_that_could_not_be_started_once_may_be_another_time(
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", threads=1, workers=2)
+    with monkeypatch.context() as short_of_memory:
+        short_of_memory.setattr("multiprocessing.context.SpawnProcess.start", _refuse)
+        with pytest.raises(RunError, match="could be started"):
+            translator.translate(["a dog"], max_len_b=3)
+    assert len(translator.translate(["a dog"], max_len_b=3)) == 1
+
+
+def _refuse(process: object) -> None:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: Translator) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    assert texts(shared, LINES * 5, batch_tokens=12, buffer=16) == texts(translator, LINES * 5)
+    assert len(multiprocessing.active_children()) == 2  # they wait for more
+    del shared
+    for worker in multiprocessing.active_children():
+        worker.join(timeout=PATIENCE)
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_is_killed_is_an_error_and_no_silence(tiny_checkpoint: Path) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    stream = shared.stream(itertools.repeat("the dog runs"), SEARCH, StreamConfig(buffer=4, batch_tokens=8))
+    next(stream)
+    multiprocessing.active_children()[0].kill()
+    with pytest.raises(RunError, match="a worker process died"):
+        for _ in itertools.islice(stream, 1000):
+            pass
+    assert multiprocessing.active_children() == []
+
+
+def test_learned_positions_bound_source_and_output(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    checkpoint = make_checkpoint(positions="learned", max_positions=9)
+    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+    (translation,) = translator.stream(["dog " * 40], SearchConfig(beam=1, max_len_a=5.0))
+    assert len(translation.candidates[0].tokens) <= 9
+
+
+def test_candidates_carry_pieces_and_their_log_probabilities(translator: Translator) -> None:
+    config = SearchConfig(beam=3, nbest=3, max_len_b=3)
+    (translation,) = translator.stream(["the dog"], config)
+    assert len(translation.candidates) == 3
+    for candidate in translation.candidates:
+        assert candidate.tokens[-1] == SPECIALS[EOS]
+        assert len(candidate.tokens) == len(candidate.token_log_probs)
+        penalty = ((5 + len(candidate.tokens)) / 6) ** config.length_penalty
+        assert candidate.score == pytest.approx(sum(candidate.token_log_probs) / penalty, rel=1e-5)
+
+
+def test_encoded_sentences_are_translated_like_their_text(translator: Translator) -> None:
+    encoded = translator.source.encode(LINES)
+    from_ids = [translation.text for translation in translator.stream_encoded(encoded, SEARCH)]
+    assert from_ids == texts(translator, LINES)
+
+
+def test_text_segmented_into_pieces_goes_the_same_way(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    checkpoint = make_checkpoint()
+    pieces = [*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 5)), "hun@@"]
+    checkpoint.source = checkpoint.target = SpaceTokenizer(Vocabulary(pieces))
+    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+    translated = translator.translate(["w1 hun@@ w2 never-seen", "", "w3"], max_len_b=3)
+    assert [bool(text) for text in translated] == [True, False, True]
+    assert not any("@@ " in text for text in translated)
+
+
+def test_line_breaks_that_a_model_spells_do_not_come_out(tokenizer: Tokenizer) -> None:
+    pieces = ["▁dog", "<0x0A>", "<0x0D>", "<0x0D>", "<0x0A>", "▁cat"]
+    text = tokenizer.decode(tokenizer.vocab.ids(pieces))
+    assert text.split() == ["dog", "cat"]
+    assert not {"\n", "\r"} & set(text)
+
+
+def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
+    checkpoint = make_checkpoint()
+    checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
+    translator = Translator.of([checkpoint], EngineConfig(device="cpu"))
+    with pytest.raises(RunError, match="no finite probabilities"):
+        translator.translate(["a dog"])
+
+
+def test_rules_that_leave_no_output_are_named(tiny_checkpoint: Path) -> None:
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu")
+    vocabulary = len(translator.target.vocab)
+    with pytest.raises(UserError, match="satisfies --min-len and --no-repeat-ngram: relax them"):
+        translator.translate(["a dog"], no_repeat_ngram=1, min_len=vocabulary, max_len_b=vocabulary)
+
+
+def test_a_ban_of_what_the_vocabulary_cannot_spell_is_told(
+    make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoint = make_checkpoint()
+    words = SpaceTokenizer(checkpoint.target.vocab)
+    translator = Translator.of([replace(checkpoint, source=words, target=words)], EngineConfig(device="cpu"))
+    plain = translator.translate(["a dog"])
+    assert translator.translate(["a dog"], ban=("Hund",)) == plain
+    assert caplog.messages == ["--ban: the model has no pieces for 'Hund': write it as the training text has it"]
+
+
+def test_a_device_that_is_not_there_is_refused(tiny_checkpoint: Path) -> None:
+    for device in ("cuda:99", "abacus"):
+        with pytest.raises(UserError, match=rf"--device {device}"):
+            Translator.from_checkpoint(tiny_checkpoint, device=device)
+
+
+def test_a_batch_is_filled_to_the_last_token_with_ends_counted() -> None:
+    for batch_tokens, sizes in ((20, [4]), (19, [3, 1]), (15, [3, 1]), (4, [1] * 4)):
+        assert [len(batch) for batch in batches_by_length([4] * 4, batch_tokens)] == sizes
+
+
+def test_batches_hold_similar_lengths_and_keep_their_budget() -> None:
+    lengths = [3, 0, 9, 4, 4, 30, 0, 1, 9]
+    batches = list(batches_by_length(lengths, batch_tokens=20))
+    assert batches == [[5], [2, 8], [3, 4, 0, 7]]
+    assert all(len(batch) == 1 or len(batch) * (lengths[batch[0]] + 1) <= 20 for batch in batches)
+
+
+def test_lines_count_as_translated_before_their_turn_to_be_given_back(translator: Translator) -> None:
+    lines = ["dog", "", "the dog runs on the street"]
+    counts: list[int] = []
+    stream = translator.stream(lines, SEARCH, StreamConfig(batch_tokens=1), counts.append)
+    next(stream)
+    assert counts == [1, 1, 1]  # the blank one, the longest, then the first
+    assert len(list(stream)) == 2
+    assert sum(counts) == len(lines)
+
+
+# From Python ---------------------------------------------------------------------------------------------------
+
+
+def test_nbest_gives_a_list_for_each_line_best_first(translator: Translator) -> None:
+    lists = translator.translate(LINES, nbest=3, beam=3, max_len_b=3)
+    assert [texts[0] for texts in lists] == translator.translate(LINES, beam=3, max_len_b=3)
+    assert [len(texts) > 1 for texts in lists] == [bool(line.strip()) for line in LINES]
+    assert all(len(set(texts)) == len(texts) <= 3 for texts in lists)
+    assert translator.translate(["a cat"], nbest=1, beam=3) == [translator.translate(["a cat"], beam=3)]
+
+
+def test_options_that_do_not_exist_or_make_no_sense_are_refused(translator: Translator) -> None:
+    with pytest.raises(TypeError, match="beams"):
+        translator.translate(LINES, beams=3)
+    refused: list[dict[str, Any]] = [{"beam": 0}, {"nbest": 0}, {"nbest": 5, "beam": 4}]
+    for options in refused:
+        with pytest.raises(UserError, match="--"):
+            translator.translate(LINES, **options)
+    with pytest.raises(UserError, match="take stream"):
+        translator.translate(LINES, alignment=True)
+
+
+def test_one_text_in_the_place_of_a_list_is_refused(translator: Translator) -> None:
+    for call in (translator.translate, lambda text: translator.score(text, [text])):
+        with pytest.raises(TypeError, match="write \\[line\\]"):
+            call("the dog runs")
+
+
+def test_progress_shows_a_bar_that_counts_the_lines(translator: Translator, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = translator.translate(LINES, progress=True, max_len_b=3)
+    out, err = capsys.readouterr()
+    assert (out, f"{len(LINES)}/{len(LINES)}" in err) == ("", True)
+    translator.score(LINES, texts, progress=True)
+    assert f"{len(LINES)}/{len(LINES)}" in capsys.readouterr().err
+    translator.translate(iter(LINES), progress=True, max_len_b=3)  # how many there are is not known
+    assert f"{len(LINES)} lines" in capsys.readouterr().err
+    translator.translate(LINES, max_len_b=3)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_threads_that_share_a_translator_get_what_each_would_get_alone(workers: int, tiny_checkpoint: Path) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=workers)
+    inputs = [[f"{line} {word}" for line in LINES] for word in ("dog", "cat", "street", "the", "über", "a")]
+    expected = [shared.translate(lines, max_len_b=4) for lines in inputs]
+    with ThreadPoolExecutor(len(inputs)) as threads:
+        found = [threads.submit(shared.translate, lines, max_len_b=4) for lines in inputs * 3]
+        assert [future.result(timeout=PATIENCE) for future in found] == expected * 3
+
+
+def test_a_thread_does_not_wait_for_workers_that_it_keeps_busy_itself(tiny_checkpoint: Path) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    first = shared.stream(LINES * 9, SEARCH, StreamConfig(batch_tokens=8))
+    next(first)
+    with pytest.raises(RunError, match="busy with a stream that is not read to its end"):
+        shared.translate(LINES)
+    first.close()  # type: ignore[attr-defined]
+    assert len(shared.translate(LINES, max_len_b=3)) == len(LINES)
+
+
+def test_two_streams_of_one_process_can_be_read_side_by_side(translator: Translator) -> None:
+    pairs = zip(translator.stream(LINES, SEARCH), translator.stream(reversed(LINES), SEARCH), strict=True)
+    forward, backward = zip(*pairs, strict=True)
+    assert [line.text for line in forward] == [line.text for line in reversed(backward)]
+    best = [[line.candidates[0].score for line in lines] for lines in (forward, backward[::-1])]
+    assert best[0] == pytest.approx(best[1], abs=1e-4)  # the lines of a batch stand in other places
+
+
+def test_the_examples_of_the_guide_run(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (ROOT / "docs/translating.md").read_text(encoding="utf-8")
+    section = guide.partition("## From Python\n")[2].partition("\n## ")[0]
+    shutil.copy(tiny_checkpoint, tmp_path / "averaged.pt")
+    (tmp_path / "input.en").write_text("the dog runs\n\na cat\n")
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    exec("".join(blocks), {})
+    assert len(blocks) == 6
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 + 1 + 3
+
+
+def test_lines_and_targets_that_are_not_as_many_are_counted(translator: Translator) -> None:
+    with pytest.raises(UserError, match=r"^2 lines and 1 target: give one for each$"):
+        translator.score(iter(["the dog", "a cat"]), ["der hund"])
+    assert translator.score([], []) == []
+
+
+def test_what_is_scored_and_what_is_translated_do_not_mix(translator: Translator) -> None:
+    with pytest.raises(UserError, match="some lines have a target to score and some have none"):
+        translator.translate(["the dog", Request("a cat", target="eine katze")])
+    with pytest.raises(TypeError, match="a target is a str"):
+        translator.score(["the dog"], [None])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="the path of a checkpoint is expected"):
+        Translator.from_checkpoint()

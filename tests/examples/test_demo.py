@@ -1,0 +1,141 @@
+"""The demonstration's corpus: what it promises about Ravic and about its unseen test set."""
+
+import subprocess
+import sys
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from make_corpus import (
+    ADJECTIVES,
+    INTRANSITIVE,
+    LONGEST,
+    NOUNS,
+    PEOPLE,
+    SIZES,
+    TRANSITIVE,
+    Noun,
+    Sentence,
+    Speaker,
+    english,
+    held_out,
+    make,
+    ravic,
+)
+from patience import PATIENCE
+from repository import ROOT
+
+SEE, SLEEP = ("see", "sees", "saw"), ("sleep", "sleeps", "slept")
+GENERATOR = ROOT / "examples/demo/make_corpus.py"
+
+Splits = dict[str, list[Sentence]]
+
+
+@pytest.fixture(scope="module")
+def splits() -> Splits:
+    return make(SIZES)
+
+
+def translation(sentence: Sentence) -> tuple[str, str]:
+    return english(sentence), ravic(sentence)
+
+
+def test_the_corpus_is_thousands_of_distinct_sentences(splits: Splits) -> None:
+    texts = [english(sentence) for sentence in chain(*splits.values())]
+    assert {name: len(sentences) for name, sentences in splits.items()} == SIZES
+    assert len(set(texts)) == len(texts) == sum(SIZES.values())
+    assert all(2 <= len(text.split()) <= LONGEST for text in texts)
+
+
+def test_no_test_sentence_occurs_in_training_on_either_side(splits: Splits) -> None:
+    for say in (english, ravic):
+        trained = {say(sentence) for sentence in splits["train"]}
+        assert not trained & {say(sentence) for sentence in splits["valid"] + splits["test"]}
+
+
+def test_each_test_sentence_holds_word_pairs_that_training_never_showed(splits: Splits) -> None:
+    described = set(chain(*(sentence.described() for sentence in splits["train"])))
+    done = set(chain(*(sentence.done() for sentence in splits["train"])))
+    assert all(sentence.described() - described and sentence.done() - done for sentence in splits["test"])
+
+
+def test_each_single_form_of_a_test_sentence_is_known_from_training_but_for_a_few(splits: Splits) -> None:
+    """The test asks for new combinations, not for words out of nowhere."""
+    trained = {word for sentence in splits["train"] for word in ravic(sentence).strip("?.").split()}
+    tested = [word for sentence in splits["test"] for word in ravic(sentence).strip("?.").split()]
+    assert sum(word in trained for word in tested) > 0.95 * len(tested)
+
+
+def test_every_adjective_and_every_verb_misses_only_a_few_nouns() -> None:
+    for word in [*ADJECTIVES, *(verb[0] for verb in TRANSITIVE)]:
+        assert sum(held_out(word, noun) for noun in NOUNS) == len(NOUNS) / 8
+
+
+def test_copying_earns_nothing(splits: Splits) -> None:
+    english_words, ravic_words = (
+        {word for sentence in splits["test"] for word in say(sentence).strip("?.").split()} for say in (english, ravic)
+    )
+    assert not english_words & ravic_words
+
+
+def test_one_english_sentence_has_one_translation() -> None:
+    speaker = Speaker(seed=2)
+    translations: dict[str, str] = {}
+    for sentence in (speaker.sentence() for _ in range(20_000)):
+        source, target = translation(sentence)
+        assert translations.setdefault(source, target) == target
+
+
+def test_genders_are_spread_over_people_and_things() -> None:
+    for words in (PEOPLE, NOUNS):
+        assert {gender for _, gender in words.values()} == {"m", "f", "n"}
+    assert len({root for root, _ in NOUNS.values()}) == len(NOUNS)
+
+
+def test_the_object_comes_before_the_verb_and_adjectives_agree_behind_their_noun() -> None:
+    sentence = Sentence(Noun("dog", "sg", "the", "old"), SEE, "past", object=Noun("house", "sg", "a", "red"))
+    assert translation(sentence) == ("the old dog saw a red house.", "karvo veto doman ruban enan vidaleto.")
+
+
+def test_negation_moves_the_object_to_the_genitive() -> None:
+    sentence = Sentence("she", SEE, "past", object=Noun("house", "pl", "two"), negated=True)
+    assert translation(sentence) == ("she did not see two houses.", "domes dunes ma vidaletako.")
+
+
+def test_a_relative_clause_stands_before_its_noun_and_agrees_with_it() -> None:
+    cats = Noun("cat", "pl", "those", clause=(SEE, Noun("boat", "sg", "the", "small")))
+    sentence = Sentence("i", SEE, "future", object=cats)
+    assert translation(sentence) == (
+        "i will see those cats that saw the small boat.",
+        "navon pikon vidanden mishen tolen vidurem.",
+    )
+
+
+def test_questions_times_places_and_owners_move() -> None:
+    owned = Noun("friend", "sg", adjective="young", owner=Noun("king", "sg", "my"))
+    place = ("behind", Noun("tree", "pl", "these"))
+    sentence = Sentence(owned, SLEEP, "present", place=place, time="every day", question=True)
+    assert translation(sentence) == (
+        "does my king's young friend sleep behind these trees every day?",
+        "chu cadi rovos meros amo juno arbir silir retro dormet?",
+    )
+
+
+def test_english_spells_its_small_words_right() -> None:
+    apple = Noun("apple", "sg", "a")
+    assert english(Sentence("i", SEE, "present", object=apple)) == "i see an apple."
+    assert english(Sentence("he", SEE, "present", object=apple, negated=True)) == "he does not see an apple."
+    assert english(Sentence(Noun("wolf", "pl"), SLEEP, "present")) == "the wolves sleep."
+    assert english(Sentence(Noun("cat", "sg", owner=Noun("boy", "pl")), SLEEP, "past")) == "the boys' cat slept."
+
+
+def test_every_intransitive_verb_stays_without_object(splits: Splits) -> None:
+    assert all(sentence.object is None for sentence in splits["train"] if sentence.verb in INTRANSITIVE)
+
+
+def test_the_command_writes_the_same_bytes_each_time(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        subprocess.run([sys.executable, str(GENERATOR), str(tmp_path / name)], check=True, timeout=PATIENCE)
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert files == sorted(f"{split}.{language}" for split in SIZES for language in ("en", "rv"))
+    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)

@@ -1,0 +1,148 @@
+"""The recipe for parsing: all of it on a treebank that the test makes up, and what changes bring about."""
+
+import gzip
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE
+from repository import ROOT
+from trees import read_trees
+
+COMMANDS = ("preprocess", "train", "average", "generate")
+TINY = (
+    *("MODEL=--encoder-layers 1 --decoder-layers 1 --d-model 32 --d-ff 64 --heads 2 --norm pre", "DROPOUT=0"),
+    *("SCHEDULE=--lr-schedule linear --lr 1e-2 --warmup-updates 20", "BATCH_TOKENS=400", "MAX_TOKENS=400"),
+    *("UPDATES=90", "VALIDATE_EVERY=45", "AVERAGED=2", "BEAM=2"),
+)
+Make = Callable[..., str]
+
+
+def sentence(draw: random.Random) -> str:
+    """A tree in Penn's brackets, with functional tags, and a trace now and then."""
+
+    def nominal(function: str = "") -> str:
+        words = f"(DT {draw.choice(['the', 'a'])}) (NN {draw.choice(['dog', 'cat', 'king', 'tree'])})"
+        if draw.random() < 0.3:
+            return f"(NP{function} (NP {words}) (PP (IN near) {nominal()}))"
+        return f"(NP{function} {words})"
+
+    verb = draw.choice(["(VBD slept)", f"(VBD saw) {nominal()}", "(VBD said) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))"])
+    return f"( (S {nominal('-SBJ-1')} (VP {verb}) (. .)))"
+
+
+@pytest.fixture
+def treebank(tmp_path: Path) -> Path:
+    """A folder with train.mrg.gz, of trees on several lines, and dev.mrg."""
+    folder = tmp_path / "treebank"
+    folder.mkdir()
+    draw = random.Random(1)
+    with gzip.open(folder / "train.mrg.gz", "wt") as file:
+        file.writelines(sentence(draw).replace("(VP", "\n    (VP") + "\n" for _ in range(200))
+    (folder / "dev.mrg").write_text("".join(f"{sentence(draw)}\n" for _ in range(12)))
+    return folder
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """The folder of a copy of the recipe."""
+    return shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work")) / "parsing"
+
+
+@pytest.fixture
+def make(recipe: Path, treebank: Path, tmp_path: Path) -> Make:
+    """Run make on the treebank; returns what it says."""
+    (tmp_path / "bin").mkdir()
+    for name, program in {**{f"nmt-{name}": f"{ROOT}/bin/nmt-{name}" for name in COMMANDS}, "python": ""}.items():
+        (tmp_path / "bin" / name).write_text(f'#!/bin/bash\nexec {sys.executable} {program} "$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    environment |= {
+        "PATH": f"{tmp_path / 'bin'}:{environment['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "TREEBANK_DIR": str(treebank),
+    }
+
+    def run(*arguments: str, code: int = 0, settings: Sequence[str] = TINY) -> str:
+        done = subprocess.run(
+            ["make", *settings, *arguments],
+            cwd=recipe,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def test_trees_are_learned_restored_and_scored_and_then_there_is_nothing_to_do(
+    make: Make, recipe: Path, treebank: Path
+) -> None:
+    said = make()
+    assert float(re.findall(r"^F1 +([\d.]+)$", said, re.MULTILINE)[0]) > 30
+    assert "train.mrg: 200 trees, each of which comes back" in said
+    work = recipe / "work/treebank"
+    gold, found = (list(read_trees(path)) for path in (treebank / "dev.mrg", work / "small/dev.trees"))
+    assert [tree.words for tree in found] == [tree.words for tree in gold]
+    (treebank / "test.mrg").write_text(sentence(random.Random(2)))
+    assert "Sentences          1\n" in make("PART=test")
+    assert "nmt-" not in make()
+
+
+def test_trees_of_a_parser_are_mixed_in_beside_the_treebank_and_its_results(
+    make: Make, recipe: Path, tmp_path: Path
+) -> None:
+    one, other = tmp_path / "one.trees", tmp_path / "other.trees.gz"
+    one.write_text("(ROOT (S (NP (NNP Rain)) (VP (VBZ falls))))\n" * 5)
+    other.write_bytes(gzip.compress(b"(S1 (S (NP (NN Snow)) (VP (VBZ falls))))\n" * 3))
+    dataset = "work/semi-supervised/data-bin/dataset.json"
+    make(f"EXTRA={one}", dataset)
+    text = recipe / "work/semi-supervised/text"
+    assert (text / "extra.words").read_text() == "Rain falls\n" * 5
+    said = make(f"EXTRA={one} {other}", dataset)
+    assert (
+        text / "extra.tree"
+    ).read_text() == "(S (NP NNP )NP (VP VBZ )VP )S\n" * 5 + "(S (NP NN )NP (VP VBZ )VP )S\n" * 3
+    assert "sentences 208" in said
+    assert "nmt-" not in make(f"EXTRA={one} {other}", dataset)
+    assert not (recipe / "work/treebank").exists()
+
+
+def test_a_plain_file_is_taken_and_not_its_compressed_twin_as_well(make: Make, recipe: Path, treebank: Path) -> None:
+    (treebank / "train.mrg").write_text("(S (NN rain))\n")
+    make("work/treebank/trees/train.mrg")
+    assert (recipe / "work/treebank/trees/train.mrg").read_text() == "(S (NN rain))\n"
+
+
+def test_a_missing_treebank_is_asked_for(make: Make, recipe: Path) -> None:
+    assert "set TREEBANK_DIR" in make("TREEBANK_DIR=elsewhere", code=2)
+    assert not list((recipe / "work").rglob("*.mrg"))
+
+
+def test_a_broken_treebank_is_named_by_line_and_the_next_call_goes_on(make: Make, recipe: Path, treebank: Path) -> None:
+    whole = (treebank / "dev.mrg").read_text()
+    (treebank / "dev.mrg").write_text(whole.replace("(", "", 1))
+    dev = "work/treebank/text/dev.words"
+    assert "linearize.py: work/treebank/trees/dev.mrg, line 1: " in make(dev, code=2)
+    assert not (recipe / dev).exists()
+    (recipe / "work/treebank/trees/dev.mrg").write_text(whole)
+    make(dev)
+    assert len((recipe / dev).read_text().splitlines()) == 12
+
+
+def test_the_papers_size_has_the_papers_numbers(make: Make) -> None:
+    shown = make("-n", settings=["SIZE=paper"])
+    assert "--encoder-layers 4 --decoder-layers 4 --d-model 1024 " in shown
+    assert "--dropout 0.2 --batch-tokens 25000 --max-tokens 4096 --lr-schedule paper --lr-scale 0.5 " in shown
+    assert "--beam 21 --nbest 1 --length-penalty 0.3 --max-len-a 1 --max-len-b 300" in shown
+    assert "lexicon.py 16000 " in shown

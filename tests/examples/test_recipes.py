@@ -1,0 +1,184 @@
+"""The recipes as make runs them, with commands that only note that they were called: what is done anew, and when."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE
+from repository import ROOT
+
+PREPROCESS, TRAIN, AVERAGE, GENERATE = ALL = ["preprocess", "train", "average", "generate"]
+
+# Each makes the file that its rule promises. Training makes a checkpoint more, and breaks off where a file `stop` is;
+# a file `kill` makes an end of everything once there is something in the file that is named in it, or in its .part.
+KILL = "[ ! -e kill ] || { read f < kill; until [ -s $f -o -s $f.part ]; do sleep 0.01; done; kill -9 0; }"
+COMMANDS = {
+    PREPROCESS: "mkdir -p work/data-bin; touch work/data-bin/dataset.json",
+    TRAIN: "mkdir -p work/checkpoints; mktemp work/checkpoints/XXXXXX >/dev/null; [ ! -e stop ]",
+    AVERAGE: "touch work/averaged.pt",
+    GENERATE: f"echo translating; {KILL}; echo BLEU = 36 | tee work/translation.de",
+}
+
+Make = Callable[..., list[str]]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    """The folder of a copy of the Multi30k recipe, with its text in `text`."""
+    checkout = tmp_path / "a checkout"
+    shutil.copytree(ROOT / "examples", checkout / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = checkout / "examples/multi30k"
+    (folder / "text").mkdir()
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            (folder / "text" / f"{split}.{language}.gz").write_text("all of it")
+    return folder
+
+
+@pytest.fixture
+def make(recipe: Path, tmp_path: Path) -> Make:
+    """Run make, with variables like BEAM=4; returns which commands it called. The file `said` has what it said."""
+    (tmp_path / "bin").mkdir()
+    for name, body in COMMANDS.items():
+        script = tmp_path / "bin" / f"nmt-{name}"
+        script.write_text(f"#!/bin/bash\necho {name} >> called\n{body}\n")
+        script.chmod(0o755)
+    copy = tmp_path / "bin/cp"
+    copy.write_text(f'#!/bin/bash\n[ ! -e kill ] || echo half > "${{@: -1}}"\n{KILL}\nexec {shutil.which("cp")} "$@"\n')
+    copy.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    environment |= {"PATH": f"{tmp_path / 'bin'}:{environment['PATH']}", "MULTI30K_DIR": "text"}
+
+    def run(*variables: str, code: int = 0, folder: Path = recipe) -> list[str]:
+        (recipe / "called").write_text("")
+        done = subprocess.run(
+            ["make", *variables],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            timeout=PATIENCE,
+            start_new_session=True,
+        )
+        assert done.returncode == code, done.stderr.decode()
+        (recipe / "said").write_bytes(done.stdout)
+        return (recipe / "called").read_text().split()
+
+    return run
+
+
+def checkpoints(recipe: Path) -> set[str]:
+    return {path.name for path in (recipe / "work/checkpoints").iterdir()}
+
+
+def test_what_is_done_is_not_done_again(make: Make) -> None:
+    assert make() == ALL
+    assert make() == []
+
+
+def test_the_scores_are_shown_once_be_they_new_or_not(make: Make, recipe: Path) -> None:
+    for _ in range(2):
+        make()
+        assert (recipe / "said").read_text().count("BLEU = 36") == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "again"),
+    [
+        ("VOCAB_SIZE=8000", ALL),
+        ("VALID=train", ALL),
+        ("DROPOUT=0.25", [TRAIN, AVERAGE, GENERATE]),
+        ("AVERAGE=--best 3", [AVERAGE, GENERATE]),
+        ("BEAM=5", [GENERATE]),
+    ],
+)
+def test_a_changed_variable_repeats_what_depends_on_it(variable: str, again: list[str], make: Make) -> None:
+    make()
+    assert make(variable) == again
+    assert make(variable) == []
+    assert make() == again
+
+
+@pytest.mark.parametrize("variable", ["VOCAB_SIZE=8000", "UPDATES=6000"])
+def test_a_new_dataset_or_training_meets_no_old_checkpoints_and_loses_none(
+    variable: str, make: Make, recipe: Path
+) -> None:
+    make()
+    before = checkpoints(recipe)
+    make(variable)
+    assert len(checkpoints(recipe)) == len(before) == 1
+    assert checkpoints(recipe) != before
+    assert {path.name for path in (recipe / "work").glob("until-*/checkpoints/*")} == before
+
+
+def test_a_training_that_was_broken_off_goes_on(make: Make, recipe: Path) -> None:
+    (recipe / "stop").touch()
+    assert make(code=2) == [PREPROCESS, TRAIN]
+    before = checkpoints(recipe)
+    (recipe / "stop").unlink()
+    assert make() == [TRAIN, AVERAGE, GENERATE]
+    assert checkpoints(recipe) > before
+
+
+def test_an_unknown_text_is_said_where_to_get(make: Make, recipe: Path) -> None:
+    assert make("MULTI30K_DIR=", "URL=", "HOW_TO_GET=ask", code=2) == []
+    assert not (recipe / "work" / "data-bin").exists()
+
+
+@pytest.mark.parametrize(("file", "end"), [("text/val.de.gz", "all of it"), ("scores.txt", "BLEU = 36\n")])
+def test_after_a_kill_no_half_of_a_file_is_taken_for_all_of_it(file: str, end: str, make: Make, recipe: Path) -> None:
+    if file == "scores.txt":
+        make("work/averaged.pt")
+    (recipe / "kill").write_text(f"work/{file}\n")
+    make(f"work/{file}", code=-signal.SIGKILL)
+    (recipe / "kill").unlink()
+    make()
+    assert (recipe / "work" / file).read_text().endswith(end)
+
+
+# --- the Makefile in the project's root
+
+
+@pytest.fixture
+def checkout(recipe: Path, tmp_path: Path) -> Path:
+    """The folder of that Makefile, with two Pythons, whose environments have nothing but a pip that does nothing."""
+    folder = recipe.parent.parent
+    shutil.copy(ROOT / "Makefile", folder)
+    for name in ("setup.py", "constraints.txt"):
+        (folder / name).touch()
+    for name in ("python-one", "python-other"):
+        (folder / name).write_text(
+            "#!/bin/bash\nmkdir -p .venv/bin; echo '#!/bin/bash' > .venv/bin/pip; chmod +x .venv/bin/pip\n"
+            f"touch .venv/of-{name}\n"
+        )
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def test_folders_may_have_spaces_in_their_names(make: Make, recipe: Path, checkout: Path) -> None:
+    (recipe / "text").rename(checkout / "my text")
+    variables = ("PYTHON=./python-one", "MULTI30K_DIR=my text")
+    assert make("multi30k-en-de", *variables, folder=checkout) == ALL
+    assert (recipe / "work/text/val.de.gz").read_text() == "all of it"
+
+
+def test_the_environment_is_that_of_the_python_which_is_asked_for(make: Make, checkout: Path) -> None:
+    def made() -> list[str]:
+        return sorted(path.name for path in (checkout / ".venv").glob("of-*"))
+
+    for name in ("python-one", "python-other", "python-one"):
+        make("install", f"PYTHON=./{name}", folder=checkout)
+        assert made() == [f"of-{name}"]
+    (checkout / ".venv/of-python-one").unlink()
+    make("install", "PYTHON=./python-one", folder=checkout)
+    assert made() == []
+
+
+def test_an_environment_that_somebody_else_has_made_stays(make: Make, checkout: Path) -> None:
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv/theirs").touch()
+    make("install", "PYTHON=./python-one", folder=checkout)
+    assert (checkout / ".venv/theirs").exists()

@@ -1,0 +1,41 @@
+"""Small Transformers of every variant, and sentences for them."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.vocab import BOS, PAD
+
+D, H, FF, W = 12, 3, 20, 17
+
+
+def make(source_size: int = W, target_size: int = W, **changes: Any) -> Transformer:
+    """A small model in float64, without dropout unless it is asked for."""
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": D, "d_ff": FF, "heads": H, "dropout": 0.0}
+    torch.manual_seed(1)
+    model = Transformer(ModelConfig(**(sizes | changes)), source_size, target_size).double()
+    for name, parameter in model.named_parameters():
+        if name.endswith(("bias", "norm.weight")):  # which initialization leaves at 0 and 1
+            nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.3)
+    return model
+
+
+def sentences(*lengths: int, seed: int = 0) -> Tensor:
+    """Random ids (B, longest), with PAD at the ends."""
+    ids = torch.randint(BOS, W, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(seed))
+    return ids.masked_fill(torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1), PAD)
+
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre"},
+    {"positions": "learned", "max_positions": 40},
+    {"attention_window": 2},
+    {"d_k": 5, "d_v": 3},
+    {"share_embeddings": "none", "attention_window": 1, "norm": "pre"},
+]
+variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))

@@ -1,0 +1,121 @@
+"""Runs of nmt-train, what they leave, and how two of them are compared."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from commands import TINY
+from patience import PATIENCE
+from repository import BIN
+from torch import Tensor
+
+from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
+
+Result = subprocess.CompletedProcess[bytes]
+
+
+def refused(result: Result, *words: str) -> None:
+    """One line that says what is wrong, and nothing else."""
+    *_, line = lines = [line for line in result.stderr.decode().splitlines() if "warning: " not in line]
+    assert result.returncode == 2
+    assert len(lines) == 1
+    assert line.startswith("nmt-train: ")
+    for word in words:
+        assert word in line
+
+
+def tensors(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
+    """All weights and the optimizer's state."""
+    checkpoint = load_checkpoint(folder / name)
+    return checkpoint.weights | {f"optimizer.{key}": tensor for key, tensor in (checkpoint.optimizer or {}).items()}
+
+
+def assert_same_end(first: Path, second: Path) -> None:
+    """The last checkpoints are equal bit for bit, and so is what has been learned about the run."""
+    ours, theirs = tensors(first), tensors(second)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    progress, other = (load_checkpoint(folder / "checkpoint_last.pt").progress for folder in (first, second))
+    for each in (progress, other):
+        for name in ("seconds", "waiting"):
+            del each["window"][name]
+    for name in progress.keys() - {"minutes", "options"}:
+        assert progress[name] == other[name], name
+
+
+def metrics(folder: Path, event: str) -> list[dict[str, Any]]:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [row for row in (json.loads(line, parse_constant=refuse) for line in lines) if row["event"] == event]
+
+
+def updates(folder: Path) -> list[int]:
+    return [update for update, _ in list_checkpoints(folder)]
+
+
+TIMES = {"minutes", "minutes_left", "tokens_per_second", "waiting", "peak_memory_gib"}
+DROPOUT = ("--dropout", 0.3, "--attention-dropout", 0.1, "--activation-dropout", 0.1)
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+# Adam divides a gradient by its own size: with the paper's ε of 1e-9, the rounding of a gradient that should be zero
+# (as that of the bias of attention's keys, on which nothing depends) would become a step as large as any other.
+OPTIONS = (*TINY, *DROPOUT, "--adam-eps", 1e-6, "--validate-every", 25)
+TRAIN = BIN / "nmt-train"
+Process = subprocess.Popen[bytes]
+
+
+def start(ranks: int, program: Path, *arguments: object, restarts: int = 0) -> Process:
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
+    words = (*torchrun, "--max-restarts", restarts, program, *arguments)
+    return subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, env=environment())
+
+
+def finish(process: Process, code: int = 0) -> list[str]:
+    """The lines that all its ranks have written."""
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code, stderr.decode()
+    return stderr.decode().splitlines()
+
+
+def last(folder: Path) -> Checkpoint:
+    return load_checkpoint(folder / "checkpoint_last.pt")
+
+
+def assert_near(first: Path, second: Path) -> None:
+    """Equal but for the rounding of sums, which ranks add up in another order: 1e-7 of a gradient, and after 50 updates
+    1e-4 of the weights as a whole, of which the bound allows ten times as much."""
+    ours, theirs = last(first).weights, last(second).weights
+    distance = math.sqrt(sum(float((ours[name] - theirs[name]).square().sum()) for name in ours))
+    length = math.sqrt(sum(float(tensor.square().sum()) for tensor in ours.values()))
+    assert distance < 1e-3 * length
+
+
+def assert_same_rows(first: Path, second: Path) -> None:
+    for event in ("train", "valid"):
+        ours, theirs = metrics(first, event), metrics(second, event)
+        assert [row["update"] for row in ours] == [row["update"] for row in theirs]
+        for row, other in zip(ours, theirs, strict=True):
+            assert {name: row[name] for name in row.keys() - TIMES} == {
+                name: other[name] for name in row.keys() - TIMES
+            }
+
+
+def wait_for(condition: Callable[[], bool], process: Process) -> None:
+    """Until something has come about, or a process has ended."""
+    end = time.monotonic() + PATIENCE
+    while not condition() and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)

@@ -1,0 +1,96 @@
+"""Ensembles: the mean of probabilities, in search and in scoring, of models that have the same vocabularies."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from commands import Run
+from prefix_models import with_lengths
+
+from nmtkit import Translator
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
+from nmtkit.decoding.config import EngineConfig, SearchConfig
+from nmtkit.decoding.engine import longest_sequence
+from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.decoding.search import search
+from nmtkit.errors import UserError
+from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.vocab import BOS, EOS, SPECIALS, Vocabulary
+
+MakeCheckpoint = Callable[..., Checkpoint]
+ENGINE = EngineConfig(device="cpu", precision="fp32")
+LINES = ["the dog runs", "", "a cat", "die katze läuft"]
+
+
+@torch.inference_mode()
+def test_probabilities_are_averaged(make_checkpoint: MakeCheckpoint) -> None:
+    models = [make_checkpoint(seed).build_model() for seed in (1, 2, 3)]
+    ensemble = Ensemble(models)
+    src, tgt_in = torch.tensor([[7, 8, 9, EOS]]), torch.tensor([[BOS, 11, 12]])
+    expected = torch.stack([model(*with_lengths(src), tgt_in).softmax(-1) for model in models]).mean(0)
+    assert torch.allclose(ensemble(*with_lengths(src), tgt_in).exp(), expected, atol=1e-6)
+    state = ensemble.start(ensemble.encode(*with_lengths(src)))
+    for position, token in enumerate(tgt_in[0]):
+        step = ensemble.step(token.unsqueeze(0), state)
+        assert torch.allclose(step.exp(), expected[:, position], atol=1e-6)
+
+
+def test_scores_of_an_ensembles_search_are_its_own(make_checkpoint: MakeCheckpoint) -> None:
+    ensemble = Ensemble([make_checkpoint(seed).build_model() for seed in (1, 2)])
+    src = torch.tensor([[7, 8, 9, EOS], [5, EOS, 0, 0]])
+    config = SearchConfig(beam=3, nbest=3, max_len_b=3)
+    for row, found in zip(src, search(ensemble, *with_lengths(src), config), strict=True):
+        for hypothesis in found:
+            with torch.inference_mode():
+                log_probs = ensemble(*with_lengths(row[row != 0].unsqueeze(0)), torch.tensor([[BOS, *hypothesis.ids]]))
+            output = [*hypothesis.ids, EOS]
+            own = log_probs[0, range(len(output)), output]
+            assert hypothesis.token_log_probs == pytest.approx(own.tolist(), abs=1e-5)
+
+
+def test_a_model_twice_is_as_good_as_once(make_checkpoint: MakeCheckpoint) -> None:
+    one, two = make_checkpoint(1), make_checkpoint(2)
+    alone = Translator.of([one], ENGINE).translate(LINES, max_len_b=4)
+    assert Translator.of([one, one], ENGINE).translate(LINES, max_len_b=4) == alone
+    assert Translator.of([one, two], ENGINE).translate(LINES, max_len_b=4) != alone
+
+
+def test_models_of_an_ensemble_may_differ_in_size(make_checkpoint: MakeCheckpoint) -> None:
+    models = [
+        make_checkpoint(1, d_model=8).build_model(),
+        make_checkpoint(2, positions="learned", max_positions=9).build_model(),
+    ]
+    assert longest_sequence(Ensemble(models)) == 8
+    (found,) = search(Ensemble(models), *with_lengths(torch.tensor([[7, 8, EOS]])), SearchConfig(max_len_b=3))
+    assert found
+
+
+def test_other_vocabularies_are_refused(make_checkpoint: MakeCheckpoint) -> None:
+    one = make_checkpoint(1)
+    words = SpaceTokenizer(Vocabulary([*SPECIALS, *(f"w{n}" for n in range(len(one.source.vocab) - 4))]))
+    with pytest.raises(UserError, match="number 2 differs, piece 4 of its source vocabulary is 'w0'"):
+        Translator.of([one, replace(make_checkpoint(2), source=words, target=words)], ENGINE)
+
+
+def test_other_languages_are_refused(make_checkpoint: MakeCheckpoint) -> None:
+    one, back = make_checkpoint(1), replace(make_checkpoint(2), source_language="de", target_language="en")
+    with pytest.raises(UserError, match="number 2 translates de-en, not en-de"):
+        Translator.of([one, back], ENGINE)
+
+
+def test_several_checkpoints_are_an_ensemble_for_workers_too(
+    make_checkpoint: MakeCheckpoint, tmp_path: Path, run_here: Run
+) -> None:
+    paths = [tmp_path / f"{seed}.pt" for seed in (1, 2)]
+    for seed, path in enumerate(paths, 1):
+        save_checkpoint(path, make_checkpoint(seed))
+    expected = Translator.from_checkpoint(*paths, device="cpu", precision="fp32").translate(LINES, beam=2, max_len_b=3)
+    text = "".join(f"{line}\n" for line in LINES).encode()
+    both = ("--checkpoint", paths[0], "--checkpoint", paths[1], "--beam", 2, "--max-len-b", 3)
+    for workers in (1, 2):
+        done = run_here(
+            "nmt-generate", *both, "--device", "cpu", "--precision", "fp32", "--workers", workers, input=text
+        )
+        assert done.stdout.decode().split("\n")[:-1] == expected, done.stderr.decode()

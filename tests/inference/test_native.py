@@ -1,0 +1,551 @@
+"""The search in C++: products against exact ones, and the whole against the model that trains."""
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from prefix_models import with_lengths
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.decoding.forced import score_by_steps
+from nmtkit.decoding.rules import Constraints
+from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.model import native
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.native import BUILDS, NativeLinear, best_of_rows, log_softmax_
+from nmtkit.model.packing import call_directly, pack
+from nmtkit.model.transformer import Transformer
+from nmtkit.vocab import BOS, EOS, PAD
+
+W = 37  # no multiple of a vector
+LEVELS = {"_native_avx2": 63, "_native_avx512": 127}  # of an input in 8 bits, to each side of 0
+
+
+@pytest.fixture(autouse=True, params=BUILDS)
+def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every build that this CPU can run; one that is there but broken fails."""
+    name: str = request.param
+    try:
+        monkeypatch.setattr(native, "_native", import_module(f"nmtkit.{name}"))
+    except ImportError as error:
+        if isinstance(error, ModuleNotFoundError) or "this CPU has no" in str(error):
+            pytest.skip(str(error))
+        raise
+    return name
+
+
+def threads(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: count)
+
+
+def layer(rows: int, columns: int, eight_bits: bool, seed: int = 1) -> tuple[NativeLinear, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    weight, bias = torch.randn(rows, columns, generator=generator), torch.randn(rows, generator=generator)
+    return NativeLinear(weight, bias, eight_bits), weight, bias
+
+
+# Products -------------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("columns", [5, 24, 256])
+@pytest.mark.parametrize("rows", [1, 15, 16, 40, 83])
+def test_products_are_those_of_torch_for_any_number_of_rows(rows: int, columns: int) -> None:
+    linear, weight, bias = layer(rows, columns, eight_bits=False)
+    for count in (*range(1, 26), 59, 60, 61, 125):
+        x = torch.randn(count, columns)
+        assert_close(linear(x), F.linear(x, weight, bias), rtol=1e-5, atol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("columns", [5, 24, 256])
+@pytest.mark.parametrize("rows", [1, 16, 83])
+def test_eight_bits_give_the_exact_sums_of_rounded_numbers(rows: int, columns: int, build: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randint(-40, 41, (rows, columns), generator=generator).float()  # so small that four fit as they are
+    weight[:, 3] = 127.0
+    scales, bias = torch.rand(rows, 1, generator=generator) + 0.1, torch.randn(rows, generator=generator)
+    linear = NativeLinear(weight * scales, bias, eight_bits=True)
+    for count in (*range(1, 14), 61):
+        x = torch.randn(count, columns) * 10.0 ** torch.arange(count).remainder(5).unsqueeze(1)
+        peak = x.abs().amax(1, keepdim=True)
+        exact = ((x * (LEVELS[build] / peak)).round().double() @ weight.double().T) * (
+            peak / LEVELS[build]
+        ) * scales.T + bias
+        assert_close(linear(x), exact.float(), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_eight_bits_never_overflow() -> None:
+    for sign in (1.0, -1.0):
+        weight = torch.full((20, 64), sign)  # the most that any four weights can be
+        x = torch.full((5, 64), 1.0)
+        y = NativeLinear(weight, None, eight_bits=True)(x)
+        assert_close(y, torch.full_like(y, 64.0 * sign), rtol=1e-2, atol=0.0)
+        y = NativeLinear(weight, None, eight_bits=True)(-x)
+        assert_close(y, torch.full_like(y, -64.0 * sign), rtol=1e-2, atol=0.0)
+
+
+@torch.inference_mode()
+def test_eight_bits_are_near_and_of_zeros_the_bias() -> None:
+    linear, weight, bias = layer(83, 512, eight_bits=True)
+    x = torch.randn(40, 512)
+    exact = F.linear(x, weight, bias)
+    assert ((linear(x) - exact).norm(dim=1) / exact.norm(dim=1)).max() < 0.03
+    assert torch.equal(linear(torch.zeros(2, 512)), bias.expand(2, -1))
+    assert torch.equal(NativeLinear(torch.zeros(83, 8), bias, eight_bits=True)(torch.ones(2, 8)), bias.expand(2, -1))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("eight_bits", [False, True])
+def test_a_row_depends_on_no_other_and_on_no_number_of_threads(
+    eight_bits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    linear, _, _ = layer(83, 64, eight_bits)
+    x = torch.randn(130, 64)
+    y = linear(x)
+    assert all(torch.equal(linear(x[start : start + size]), y[start : start + size]) for start, size in ROWS)
+    threads(monkeypatch, 3)
+    assert torch.equal(linear(x), y)
+
+
+ROWS = [(0, 1), (7, 2), (50, 3), (61, 4), (100, 5), (3, 64), (129, 1)]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("eight_bits", [False, True])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_what_is_not_finite_is_not_lost(eight_bits: bool, wrong: float) -> None:
+    weight, x = torch.ones(20, 16), torch.ones(9, 16)
+    weight[3, 5] = x[2, 15] = wrong
+    finite = NativeLinear(weight, None, eight_bits)(x).isfinite()
+    assert not finite[:, 3].any()
+    assert not finite[2].any()
+    assert finite.sum() == 8 * 19
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_what_is_not_a_number_is_not_lost_between_the_matrices_of_a_layer(precision: str) -> None:
+    model: Any = make()
+    model.encoder[0].feed_forward.inner.bias.data[3] = math.nan
+    fast = packed(model, precision)
+    log_probs: Tensor = fast.step(torch.full((2,), BOS), fast.start(fast.encode(*with_lengths(sources(5, 3)))))
+    assert log_probs.isnan().all()
+
+
+@torch.inference_mode()
+def test_keys_and_values_of_8_bit_products_are_rounded_to_the_nearest_16_bits() -> None:
+    def first_step(biases: list[Tensor]) -> Tensor:
+        model: Any = make()
+        for layer, bias in zip(model.decoder, biases, strict=True):
+            layer.cross_attention.kv.weight.data.zero_()
+            layer.cross_attention.kv.bias.data.copy_(bias)
+        fast = packed(model, "int8")
+        log_probs: Tensor = fast.step(torch.full((2,), BOS), fast.start(fast.encode(*with_lengths(sources(5, 3)))))
+        return log_probs.clone()
+
+    biases = [torch.randn(32) for _ in range(2)]
+    biases[0][-2:] = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8])  # as near to two: the even one
+    assert torch.equal(first_step(biases), first_step([bias.bfloat16().float() for bias in biases]))
+    biases[1][-1] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)  # NaN, and rounded up no more
+    assert first_step(biases).isnan().all()
+
+
+def test_a_matrix_that_no_memory_can_hold_is_a_memory_error(build: str) -> None:
+    with pytest.raises(MemoryError):
+        import_module(f"nmtkit.{build}").matrix(0, 0, 1 << 20, 1 << 30, False)
+
+
+# What becomes of logits ---------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 30, 8003])
+def test_log_softmax_is_that_of_torch(width: int) -> None:
+    x = torch.randn(11, width) * 10
+    x[0] *= 1000
+    x[1, 1:] = -math.inf
+    assert_close(log_softmax_(x.clone()), x.log_softmax(1), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_log_softmax_of_what_is_not_finite_is_not() -> None:
+    x = torch.zeros(3, 20)
+    x[0, 3], x[1, 19], x[2, 0] = math.nan, math.nan, math.inf
+    assert log_softmax_(x).isnan().any(1).all()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("width", [3, 16, 63, 1025, 8003])
+@pytest.mark.parametrize("count", [1, 4, 20])
+def test_the_best_of_each_row_are_those_of_topk(width: int, count: int) -> None:
+    scores = torch.randn(40, width)
+    scores[0, -2:] = 9.0  # in what is left beside whole vectors
+    scores[1, 1:] = -math.inf
+    values, columns = best_of_rows(scores, count)
+    assert torch.equal(values, scores.topk(min(count, width)).values)
+    assert torch.equal(values, scores.gather(1, columns))
+    assert all(len(set(row)) == len(row) for row in columns.tolist())
+
+
+@torch.inference_mode()
+def test_of_equal_scores_the_first_are_the_best() -> None:
+    scores = torch.tensor([[1.0, 3.0, 3.0, -math.inf, 3.0, 2.0, 3.0] + [3.0] * 20])
+    assert best_of_rows(scores, 3)[1].tolist() == [[1, 2, 4]]
+    assert best_of_rows(scores[:, :2], 3)[1].tolist() == [[1, 0]]
+
+
+@torch.inference_mode()
+def test_the_best_are_never_those_that_are_not_numbers() -> None:
+    scores = torch.tensor([[math.nan, 5.0, 3.0, 9.0], [5.0, 3.0, math.nan, 9.0], [math.nan, 1.0, math.nan, math.nan]])
+    values, columns = best_of_rows(scores, 2)
+    assert columns[:2].tolist() == [[3, 1], [3, 0]]
+    assert values.tolist() == [[9.0, 5.0], [9.0, 5.0], [1.0, -math.inf]]
+    assert best_of_rows(scores, 0)[0].shape == (3, 0)
+
+
+# The search -----------------------------------------------------------------------------------------------------
+
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre"},
+    {"positions": "learned", "max_positions": 200},
+    {"d_k": 16, "d_v": 24},
+    {"share_embeddings": "none", "norm": "pre", "d_model": 24, "heads": 1, "decoder_layers": 1},
+    {"d_v": 40, "encoder_layers": 3},
+    {"d_model": 12, "d_ff": 20, "d_k": 5, "d_v": 70},
+]
+variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
+
+
+def make(seed: int = 1, source_size: int = W, **changes: Any) -> Transformer:
+    """A small model whose hypotheses differ clearly."""
+    sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "heads": 2}
+    torch.manual_seed(seed)
+    model = Transformer(ModelConfig(**(sizes | changes)), source_size, W).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("bias", "norm.weight")):  # which initialization leaves at 0 and 1
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+            elif "embedding" in name or name.startswith("projection"):
+                parameter.mul_(2.0)
+    return model
+
+
+def packed(model: Transformer, precision: str = "fp32") -> Any:
+    """What searches in the place of a copy of the model."""
+    copy = Transformer(model.config, model.source_embedding.num_embeddings, W).eval()
+    copy.load_state_dict(model.state_dict())
+    found = call_directly(pack(copy, precision)).for_search
+    assert isinstance(found, native.NativeTransformer)
+    return found
+
+
+def sources(*lengths: int, seed: int = 0) -> Tensor:
+    """Random ids (B, longest), each row with its end, then PAD."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(EOS + 1, W, (len(lengths), max(lengths)), generator=generator)
+    places, ends = torch.arange(max(lengths)), torch.tensor(lengths).unsqueeze(1) - 1
+    return ids.masked_fill(places == ends, EOS).masked_fill(places > ends, PAD)
+
+
+def texts(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
+    return [[hypothesis.ids for hypothesis in nbest] for nbest in found]
+
+
+def scores(found: list[list[Hypothesis]]) -> list[float]:
+    return [log_prob for nbest in found for one in nbest for log_prob in (one.score, *one.token_log_probs)]
+
+
+LENGTHS = (7, 1, 12, 3, 90, 5, 2, 70, 9, 4)  # two that fill a block by themselves
+CONFIGS = [
+    SearchConfig(beam=1, max_len_b=10),
+    SearchConfig(beam=4, nbest=4, max_len_b=10),
+    SearchConfig(beam=6, nbest=6, diverse_groups=3, max_len_b=8),
+    SearchConfig(sampling=True, nbest=3, max_len_b=8, seed=3),
+]
+
+
+@variants
+@pytest.mark.parametrize("config", CONFIGS, ids=["greedy", "beam", "diverse", "sampled"])
+def test_it_finds_what_the_model_itself_does(changes: dict[str, Any], config: SearchConfig) -> None:
+    model, src = make(**changes), sources(*LENGTHS)
+    expected, found = search(model, *with_lengths(src), config), search(packed(model), *with_lengths(src), config)
+    assert texts(found) == texts(expected)
+    assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
+
+
+def test_a_sentence_may_be_longer_than_a_block_of_rows() -> None:
+    model, src, config = make(), sources(700, 3, 121), SearchConfig(beam=2, max_len_a=0.0, max_len_b=5)
+    expected, found = (search(each, *with_lengths(src), config) for each in (model, packed(model)))
+    assert texts(found) == texts(expected)
+    assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
+
+
+def test_languages_may_have_vocabularies_of_their_own() -> None:
+    model = make(source_size=90)
+    src = sources(*LENGTHS)
+    src[src > EOS] += 50
+    config = SearchConfig(nbest=2)
+    assert texts(search(packed(model), *with_lengths(src), config)) == texts(search(model, *with_lengths(src), config))
+
+
+@variants
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("config", CONFIGS[:2], ids=["greedy", "beam"])
+def test_a_sentence_becomes_the_same_to_the_last_bit_in_any_batch_with_any_number_of_threads(
+    changes: dict[str, Any], precision: str, config: SearchConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, src = packed(make(**changes), precision), sources(*LENGTHS)
+    together = search(model, *with_lengths(src), config)
+    assert [search(model, *with_lengths(row[row != PAD].unsqueeze(0)), config)[0] for row in src] == together
+    threads(monkeypatch, 3)
+    assert search(model, *with_lengths(src), config) == together
+    assert search(model, *with_lengths(src.flip(0)), config) == together[::-1]
+
+
+@torch.inference_mode()
+def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
+    model, src = make(), sources(5, 3, 8)
+    fast, states = packed(model), []
+    for each in (model, fast):
+        state = each.start(each.encode(*with_lengths(src)))
+        each.step(torch.full((3,), BOS), state)
+        for origins in ([0, 0, 1, 2, 2, 2], [1, 0, 2, 5, 3], [4]):
+            state.reorder(torch.tensor(origins))
+            states.append(each.step(torch.arange(len(origins)) + 5, state).clone())  # the next one writes over it
+    for expected, log_probs in zip(states[:3], states[3:], strict=True):
+        assert_close(log_probs, expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("count", [0, 1, 4, W, W + 5])
+def test_the_best_of_a_step_are_those_of_all_its_log_probabilities_to_the_last_bit(precision: str, count: int) -> None:
+    model, src = packed(make(), precision), sources(5, 3, 8)
+    one, other = model.start(model.encode(*with_lengths(src))), model.start(model.encode(*with_lengths(src)))
+    rows, excluded = torch.arange(3).repeat_interleave(7), (PAD, BOS)
+    for tokens in (torch.full((21,), BOS), torch.arange(21) + 5):
+        one.reorder(rows)
+        other.reorder(rows)
+        log_probs = model.step(tokens, one)
+        log_probs[:, list(excluded)] = -torch.inf
+        expected = [part[:, :count] for part in log_probs.sort(dim=1, descending=True, stable=True)]
+        for found, asked in zip(model.best_step(tokens, other, count, excluded), expected, strict=True):
+            assert torch.equal(found, asked)
+        rows = torch.arange(21)
+    with pytest.raises(IndexError, match="no token 37"):
+        model.best_step(torch.full((21,), W), other, count, excluded)
+    with pytest.raises(IndexError, match="no token 37"):
+        model.best_step(tokens, other, count, (W,))
+
+
+class StepByStep:
+    """A model that gives the log-probabilities of all tokens, and nothing faster."""
+
+    def __init__(self, model: Any) -> None:
+        self.encode, self.start, self.step = model.encode, model.start, model.step
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("config", CONFIGS[:3], ids=["greedy", "beam", "diverse"])
+def test_a_search_by_the_best_of_each_step_finds_what_one_by_all_tokens_does(
+    precision: str, config: SearchConfig
+) -> None:
+    model, src = packed(make(), precision), sources(*LENGTHS)
+    assert search(model, *with_lengths(src), config) == search(StepByStep(model), *with_lengths(src), config)
+
+
+def test_only_steps_with_something_forced_are_by_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = packed(make()), list[str]()
+
+    def counted(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        calls.append(name)
+        return call(*arguments)
+
+    for name in ("step", "best_step"):
+        monkeypatch.setattr(model, name, partial(counted, name, getattr(model, name)))
+    src, banned = sources(40, 3), [(EOS,)]  # never the end, but at the limit of 39 and of 2 tokens
+    search(model, *with_lengths(src), SearchConfig(beam=2, max_len_b=0), banned=banned)
+    assert calls == [*["best_step"] * 2, "step", *["best_step"] * 36, "step"]
+    calls.clear()
+    config = SearchConfig(beam=2, max_len_b=5, min_len=5)
+    search(model, *with_lengths(src), config, constraints=[Constraints((7, 8)), Constraints()])
+    assert calls[:3] == ["step", "step", "best_step"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_torchs_default_number_format_changes_nothing(dtype: torch.dtype) -> None:
+    model, src = packed(make()), sources(*LENGTHS)
+    expected = [search(model, *with_lengths(src), config) for config in CONFIGS]
+    torch.set_default_dtype(dtype)
+    try:
+        assert [search(model, *with_lengths(src), config) for config in CONFIGS] == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_given_outputs_have_the_scores_of_the_search_to_the_last_bit_in_any_batch(precision: str) -> None:
+    ensemble = Ensemble([pack(make(seed), precision) for seed in (1, 2)])
+    for model in (packed(make(), precision), ensemble):
+        config, src = SearchConfig(nbest=4, max_len_b=5), sources(7, 1, 12, 3)
+        found = search(model, *with_lengths(src), config)
+        hypotheses = [one for nbest in found for one in nbest]
+        rows = [row[row != PAD].tolist() for row, nbest in zip(src, found, strict=True) for _ in nbest]
+        targets = [one.ids for one in hypotheses]
+        assert score_by_steps(model, rows, targets, config, torch.device("cpu")) == hypotheses
+        assert score_by_steps(model, rows[:1], targets[:1], config, torch.device("cpu")) == hypotheses[:1]
+
+
+@torch.inference_mode()
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_searches_that_become_larger_and_larger_keep_no_more_than_one_needs() -> None:
+    model = packed(make(d_model=64, d_ff=64, decoder_layers=6))
+    steps, sizes = 20, range(1000, 3001, 250)
+
+    def run(rows: int) -> None:
+        state = model.start(model.encode(*with_lengths(sources(3).expand(rows, -1))))
+        for _ in range(steps):
+            model.step(torch.full((rows,), 5), state)
+
+    run(sizes[0])
+    before = resident_bytes()
+    for rows in sizes:
+        run(rows)
+    keys_and_values = sizes[-1] * steps * 6 * (64 + 64) * 4  # of the largest, in fp32
+    assert resident_bytes() - before < 3 * keys_and_values  # those of the search before lie there meanwhile
+
+
+def resident_bytes() -> int:
+    """Memory that this process has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_scores_of_a_search_are_those_of_its_outputs(precision: str) -> None:
+    model, src = pack(make(), precision), sources(6)
+    for one in search(model.for_search, *with_lengths(src), SearchConfig(nbest=4, max_len_b=5))[0]:
+        with torch.inference_mode():
+            log_probs = model(*with_lengths(src), torch.tensor([[BOS, *one.ids]])).log_softmax(-1)
+        own = log_probs[0, range(len(one.ids) + 1), [*one.ids, EOS]]
+        assert one.token_log_probs == pytest.approx(own.tolist(), abs=1e-4 if precision == "fp32" else 0.2)
+
+
+def test_ids_that_the_vocabulary_does_not_have_are_an_error_as_with_torch() -> None:
+    model = packed(make())
+    for wrong in (W, -1):
+        with pytest.raises(IndexError, match="not all in the vocabulary"):
+            model.encode(*with_lengths(torch.tensor([[5, wrong, EOS]])))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_encoder_takes_lengths_and_does_not_look_for_padding(precision: str) -> None:
+    model, config = make(), SearchConfig(nbest=2, max_len_b=6)
+    src, lengths = torch.tensor([[5, PAD, 7, EOS, 9], [5, PAD, 8, EOS, PAD]]), torch.tensor([4, 4])
+    fast = packed(model, precision)
+    found = search(fast, src, lengths, config)
+    assert scores(found[:1]) != scores(found[1:])  # they differ behind the id of padding
+    if precision == "fp32":
+        assert scores(found) == pytest.approx(scores(search(model, src, lengths, config)), abs=1e-3)
+    src[:, 4] = 11
+    assert search(fast, src, lengths, config) == found
+
+
+def test_lengths_that_do_not_fit_the_rows_are_errors() -> None:
+    model, src = packed(make()), sources(3, 4)
+    for wrong in ([3, 5], [0, 4], [-1, 4], [2**40, 4]):
+        with pytest.raises(IndexError, match="of 4 tokens"):
+            model.encode(src, torch.tensor(wrong))
+    for wrong in ([3], [3, 4, 4]):
+        with pytest.raises(IndexError, match="lengths do not fit 2 sentences"):
+            model.encode(src, torch.tensor(wrong))
+
+
+@pytest.mark.parametrize("eight_bits", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(2**31 - 1, 1), (1, 2**31 - 1), (2**30 + 1, 2**24), (0, 1), (1, -1)])
+def test_sizes_that_ints_do_not_hold_are_refused_before_anything_is_read(
+    rows: int, columns: int, eight_bits: bool, build: str
+) -> None:
+    with pytest.raises(MemoryError, match=f"no room for a matrix of {rows} x {columns}"):
+        import_module(f"nmtkit.{build}").matrix(0, 0, rows, columns, eight_bits)
+
+
+@pytest.mark.parametrize("widths", [(16, 2**20, 2**20, 16), (2**31 - 1, 1, 1, 1), (16, 0, 8, 8), (16, 2, -8, 8)])
+def test_widths_that_ints_do_not_hold_are_refused(widths: tuple[int, int, int, int], build: str) -> None:
+    with pytest.raises(MemoryError, match="there is no room for"):
+        import_module(f"nmtkit.{build}").model(*widths, False, 0, 0, 0, 0, [], [], 1e-5)
+
+
+def test_no_more_are_found_than_there_are(build: str) -> None:
+    with pytest.raises(IndexError, match="no 5 of 4 numbers"):
+        import_module(f"nmtkit.{build}").best(0, 1, 4, 5, 0, 0, 1)
+
+
+def test_more_columns_than_sums_in_32_bits_hold_stay_in_fp32() -> None:
+    weight, x = torch.ones(1, 2**16 + 1), torch.ones(1, 2**16 + 1)
+    assert NativeLinear(weight, None, eight_bits=True)(x).item() == 2**16 + 1
+    weight, x = torch.ones(1, 2**16), torch.ones(1, 2**16)
+    assert NativeLinear(weight, None, eight_bits=True)(x).item() == pytest.approx(2**16, rel=0.01)
+
+
+@torch.inference_mode()
+def test_rows_and_tokens_that_are_not_there_are_errors() -> None:
+    model = packed(make())
+    state = model.start(model.encode(*with_lengths(sources(3, 4))))
+    for tokens in ([5, W], [-1, 5], [5], [5, 5, 5]):
+        with pytest.raises(IndexError):
+            model.step(torch.tensor(tokens), state)
+    with pytest.raises(IndexError, match="no row 2"):
+        state.reorder(torch.tensor([0, 2]))
+    linear, _, _ = layer(16, 64, eight_bits=False)
+    for wrong in (torch.zeros(2, 8), torch.zeros(2, 64, dtype=torch.float64)):
+        with pytest.raises(TypeError, match="64 columns of fp32"):
+            linear(wrong)
+
+
+def test_what_becomes_of_the_modules_does_not_change_it() -> None:
+    model, src = pack(make(), "fp32"), sources(*LENGTHS)
+    found = search(model.for_search, *with_lengths(src), SearchConfig())
+    model.double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert search(model.for_search, *with_lengths(src), SearchConfig()) == found
+
+
+def test_models_of_an_ensemble_search_in_it() -> None:
+    plain = [make(seed) for seed in (1, 2)]
+    src, config = sources(*LENGTHS), SearchConfig(nbest=3, max_len_b=6)
+    expected = search(Ensemble(plain), *with_lengths(src), config)
+    found = search(Ensemble([pack(model, "fp32") for model in plain]), *with_lengths(src), config)
+    assert texts(found) == texts(expected)
+
+
+def test_windows_of_attention_go_the_other_way() -> None:
+    model, src = make(attention_window=2), sources(*LENGTHS)
+    expected = search(model, *with_lengths(src), SearchConfig())
+    pack(model, "fp32")
+    assert model.for_search is model
+    assert texts(search(model, *with_lengths(src), SearchConfig())) == texts(expected)
+
+
+def test_without_it_all_is_done_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, src = make(), sources(*LENGTHS)
+    found = search(packed(model), *with_lengths(src), SearchConfig(nbest=2))
+    monkeypatch.setattr(native, "_native", None)
+    slow = pack(model, "fp32")
+    assert slow.for_search is slow
+    assert texts(search(slow, *with_lengths(src), SearchConfig(nbest=2))) == texts(found)

@@ -1,0 +1,256 @@
+"""The whole model: against torch.nn.Transformer, and the properties that no Transformer may lack."""
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from prefix_models import with_lengths
+from small_transformers import D, H, W, make, sentences, variants
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+from torch_copies import copy_decoder_layer, copy_encoder_layer, torch_layer
+
+from nmtkit.errors import UserError
+from nmtkit.model import attention, transformer
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.positions import sinusoids
+from nmtkit.model.transformer import Transformer
+from nmtkit.vocab import BOS, PAD
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_the_stacks_equal_those_of_torch(norm: str) -> None:
+    model = make(norm=norm)
+    last = nn.LayerNorm(D, dtype=torch.float64) if norm == "pre" else None  # the paper's stacks have none
+    encoder = nn.TransformerEncoder(torch_layer(nn.TransformerEncoderLayer, norm), 2, last, enable_nested_tensor=False)
+    decoder = nn.TransformerDecoder(torch_layer(nn.TransformerDecoderLayer, norm), 2, copy.deepcopy(last))
+    reference: Any = nn.Transformer(D, H, custom_encoder=encoder, custom_decoder=decoder, batch_first=True)
+    for theirs, ours in zip(reference.encoder.layers, model.encoder, strict=True):
+        copy_encoder_layer(theirs, ours)
+    for theirs, ours in zip(reference.decoder.layers, model.decoder, strict=True):
+        copy_decoder_layer(theirs, ours)
+    if norm == "pre":
+        reference.encoder.norm.load_state_dict(model.encoder_norm.state_dict())
+        reference.decoder.norm.load_state_dict(model.decoder_norm.state_dict())
+    src, tgt_in = sentences(7, 4), sentences(5, 6, seed=1)
+
+    def embed(ids: Tensor) -> Tensor:
+        return F.embedding(ids, model.target_embedding.weight) * math.sqrt(D) + sinusoids(ids.size(1), D)
+
+    hidden = reference(
+        embed(src),
+        embed(tgt_in),
+        tgt_mask=torch.ones(6, 6, dtype=torch.bool).triu(1),
+        src_key_padding_mask=src == PAD,
+        memory_key_padding_mask=src == PAD,
+    )
+    real = tgt_in != PAD
+    expected = (hidden @ model.target_embedding.weight.T)[real]
+    actual = model(*with_lengths(src), tgt_in)[real]
+    assert_close(actual, expected)
+    assert_close(
+        *(torch.autograd.grad(y.logsumexp(-1).sum(), model.target_embedding.weight) for y in (actual, expected))
+    )
+
+
+@variants
+def test_a_later_target_token_never_changes_an_earlier_output(changes: dict[str, Any]) -> None:
+    model = make(**changes)
+    src, tgt_in = sentences(7), sentences(9, seed=1)
+    before = model(*with_lengths(src), tgt_in)
+    for position in range(1, 9):
+        changed = tgt_in.clone()
+        changed[0, position] = BOS + 1 if changed[0, position] != BOS + 1 else BOS + 2
+        after = model(*with_lengths(src), changed)
+        assert torch.equal(after[:, :position], before[:, :position])
+        assert not torch.equal(after[:, position], before[:, position])
+
+
+@variants
+def test_padding_never_changes_a_result(changes: dict[str, Any]) -> None:
+    model = make(**changes)
+    source_lengths, target_lengths = (3, 9, 1, 6), (8, 2, 5, 1)
+    src, tgt_in = sentences(*source_lengths), sentences(*target_lengths, seed=1)
+    wider = F.pad(src, (0, 11), value=PAD), F.pad(tgt_in, (0, 9), value=PAD)
+    logits, wider_logits = model(*with_lengths(src), tgt_in), model(*with_lengths(wider[0]), wider[1])
+    memory, wider_memory = model.encode(*with_lengths(src)), model.encode(*with_lengths(wider[0]))
+    for row, (S, T) in enumerate(zip(source_lengths, target_lengths, strict=True)):
+        alone = model(*with_lengths(src[row : row + 1, :S]), tgt_in[row : row + 1, :T])[0]
+        assert_close(logits[row, :T], alone)
+        assert_close(wider_logits[row, :T], alone)
+        assert_close(wider_memory.values[row, :S], memory.values[row, :S])
+
+
+@variants
+def test_padding_has_no_gradient(changes: dict[str, Any]) -> None:
+    model = make(**changes)
+    src, tgt_in = sentences(9, 2), sentences(3, 8, seed=1)
+    matrix = model.output_matrix.detach()
+    hidden = model.decode(tgt_in, model.encode(*with_lengths(src)))[tgt_in != PAD]
+    torch.autograd.backward((hidden @ matrix.T).logsumexp(-1).sum())
+    for embedding in {model.source_embedding, model.target_embedding}:
+        assert embedding.weight.grad is not None
+        assert (embedding.weight.grad[PAD] == 0).all()
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+@variants
+def test_the_explicit_path_equals_the_fast_paths(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(**changes)
+    src, tgt_in = sentences(9, 4), sentences(8, 6, seed=1)
+    logits = model(*with_lengths(src), tgt_in)
+    monkeypatch.setattr(attention, "_fused_pays", lambda q, k: True)
+    real = tgt_in != PAD
+    assert_close(model(*with_lengths(src), tgt_in)[real], logits[real])
+    weights = model.attention_weights(*with_lengths(src), tgt_in)
+    assert [len(part) for part in (weights.encoder, weights.decoder, weights.cross)] == [2, 2, 2]
+    assert weights.cross[0].shape == (2, H, 8, 9)
+    for part in (*weights.encoder, *weights.decoder, *weights.cross):
+        assert_close(part.sum(-1), torch.ones_like(part.sum(-1)))
+    assert all((part[1, :, :4, 4:] == 0).all() for part in weights.encoder)  # the second source has 4 tokens
+    assert all((part[1, :, :, 4:] == 0).all() for part in weights.cross)
+    assert all((part.triu(1) == 0).all() for part in weights.decoder)
+
+
+def test_embeddings_are_scaled_by_the_square_root_of_d_model() -> None:
+    model = make()
+    seen: list[Tensor] = []
+    model.encoder[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    src = sentences(5)
+    model.encode(*with_lengths(src))
+    assert_close(seen[0][0], model.source_embedding.weight[src[0]] * math.sqrt(D) + sinusoids(5, D))
+
+
+def test_dropout_acts_on_the_sum_of_embedding_and_position() -> None:
+    model = make(dropout=0.5)
+    seen: list[Tensor] = []
+    for stack in (model.encoder, model.decoder):
+        stack[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(*with_lengths(sentences(40)), sentences(40, seed=1))
+    for x in seen:
+        assert (x == 0).double().mean().item() == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize(("share", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)], ids=lambda value: str(value))
+def test_embeddings_are_shared_as_asked(share: str, matrices: int) -> None:
+    model = make(share_embeddings=share)
+    pointers = {
+        m.data_ptr() for m in (model.source_embedding.weight, model.target_embedding.weight, model.output_matrix)
+    }
+    assert len(pointers) == matrices
+    assert sum(tuple(p.shape) == (W, D) for p in model.parameters()) == matrices
+    assert (model.output_matrix is model.target_embedding.weight) == (share != "none")
+    assert len(dict(model.named_parameters())) == len(list(model.parameters()))
+
+
+def test_sides_of_different_sizes_share_the_targets_matrices() -> None:
+    model = make(source_size=W, target_size=9)
+    assert model.config.share_embeddings == "decoder"
+    assert model(*with_lengths(sentences(4)), torch.tensor([[BOS, 5]])).shape == (1, 2, 9)
+    with pytest.raises(UserError, match=r"--share-embeddings all needs one vocabulary.*--joined-vocab"):
+        make(source_size=W, target_size=9, share_embeddings="all")
+
+
+def test_separate_vocabularies_never_share_even_where_they_are_of_one_size() -> None:
+    assert ModelConfig().for_vocabularies(joined=False).share_embeddings == "decoder"
+    with pytest.raises(UserError, match="--share-embeddings all needs one vocabulary"):
+        ModelConfig(share_embeddings="all").for_vocabularies(joined=False)
+
+
+def test_parameters_are_drawn_as_the_table_says() -> None:
+    D, H = 128, 4
+    config = ModelConfig(d_model=D, d_ff=512, heads=H, d_v=16, encoder_layers=2, decoder_layers=2, positions="learned")
+    torch.manual_seed(1)
+    model = Transformer(config, 2000, 2000)
+
+    def is_glorot(weight: Tensor) -> None:
+        bound = math.sqrt(6 / sum(weight.shape))
+        assert weight.abs().max().item() == pytest.approx(bound, rel=0.01)
+        assert weight.abs().max() <= bound
+        assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.03)
+
+    for matrix in (model.target_embedding.weight, model.source_positions.table, model.target_positions.table):
+        assert isinstance(matrix, Tensor)
+        assert matrix.std().item() == pytest.approx(D**-0.5, rel=0.02)
+        assert matrix.mean().item() == pytest.approx(0.0, abs=0.001)
+    for layer in model.decoder:
+        assert layer.self_attention is not None
+        for fused, widths in (
+            (layer.self_attention.qkv, (D, D, 64)),  # type: ignore[union-attr]
+            (layer.cross_attention.kv, (D, 64)),  # type: ignore[union-attr]
+        ):
+            for block in fused.weight.split(widths):  # type: ignore[union-attr, operator]
+                is_glorot(block)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        elif parameter.dim() == 2 and not name.endswith(("qkv.weight", "kv.weight", "embedding.weight", "table")):
+            is_glorot(parameter)
+
+
+def test_the_same_seed_draws_the_same_model() -> None:
+    first, second = (make().state_dict() for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_model": 15}, r"--d-model 15: sinusoidal positions need an even number"),
+        ({"d_model": 14}, r"--d-model 14 is not a multiple of --heads 3: .*--d-k and --d-v"),
+        ({"d_model": 14, "d_k": 4}, r"not a multiple of --heads"),
+        ({"heads": 0}, r"--heads: 0 is too small"),
+        ({"dropout": 1.0}, r"--dropout: 1.0 is too large"),
+        ({"norm": "middle"}, r"--norm: 'middle' is not one of post, pre"),
+    ],
+)
+def test_impossible_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make(**changes)
+
+
+def test_odd_sizes_are_possible_where_nothing_forbids_them() -> None:
+    assert make(d_model=15, positions="learned")(*with_lengths(sentences(4)), sentences(3)).shape == (1, 3, W)
+    assert make(d_model=14, d_k=3, d_v=5)(*with_lengths(sentences(4)), sentences(3)).shape == (1, 3, W)
+
+
+def test_a_sequence_beyond_the_learned_positions_is_refused() -> None:
+    model = make(positions="learned", max_positions=6)
+    model.encode(*with_lengths(sentences(6)))
+    with pytest.raises(UserError, match="7 tokens exceeds the 6 learned positions"):
+        model.encode(*with_lengths(sentences(7)))
+
+
+def test_bfloat16_is_close_to_single_precision() -> None:
+    model = make().float()
+    src, tgt_in = sentences(9, 4), sentences(8, 8, seed=1)
+    expected = model(*with_lengths(src), tgt_in).log_softmax(-1)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(model(*with_lengths(src), tgt_in).float().log_softmax(-1), expected, atol=0.15, rtol=0)
+
+
+@torch.inference_mode()
+def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, src = make().eval(), sentences(7, 7, 5, 1, 3)
+    together = model.encode(*with_lengths(src))
+    monkeypatch.setattr(transformer, "_PART", 12)
+    parts = model.encode(*with_lengths(src))
+    assert [longest for _, longest in transformer._parts(parts.mask)] == [7, 7, 5, 3]
+    assert_close(parts.values[parts.mask], together.values[together.mask])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("training", [True, False])
+def test_the_encoder_takes_lengths_and_does_not_look_for_padding(training: bool) -> None:
+    model = make().train(training)
+    src, lengths = torch.tensor([[5, PAD, 7, 3, 9], [5, PAD, 8, 3, PAD]]), torch.tensor([4, 4])
+    memory = model.encode(src, lengths)
+    assert memory.mask.tolist() == [[True] * 4 + [False]] * 2
+    assert not torch.allclose(memory.values[0, :4], memory.values[1, :4])  # they differ behind the id of padding
+    src[:, 4] = 11
+    assert torch.equal(model.encode(src, lengths).values[:, :4], memory.values[:, :4])

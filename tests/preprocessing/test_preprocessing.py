@@ -1,0 +1,620 @@
+"""Raw text to a dataset: through the plain function, and through the real command where exit codes matter."""
+
+import bz2
+import gzip
+import itertools
+import json
+import lzma
+import math
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from patience import PATIENCE
+from repository import BIN
+
+from nmtkit import text
+from nmtkit.data.corpus import Dataset, Split
+from nmtkit.errors import UserError
+from nmtkit.preprocessing import dedup
+from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
+from nmtkit.preprocessing.dedup import HASH, hash_pairs, mark_repeats
+from nmtkit.preprocessing.learning import sample_places
+from nmtkit.preprocessing.pipeline import preprocess
+from nmtkit.vocab import EOS, SPECIALS, UNK
+
+Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
+Pairs = Sequence[tuple[str, str]]
+
+COMMAND = BIN / "nmt-preprocess"
+ENGLISH = "the a small big dog cat house street runs sleeps sees over under quickly and"
+GERMAN = "der die das ein kleiner großer hund katze straße läuft schläft über unter schnell und"
+
+
+def make_pairs(count: int, seed: int = 1) -> list[tuple[str, str]]:
+    """Sentence pairs of random words; every tenth has an empty side, every seventh is a repeat."""
+    generator = random.Random(seed)
+    pairs: list[tuple[str, str]] = []
+    for number in range(count):
+        sides = [" ".join(generator.choices(words.split(), k=generator.randint(1, 12))) for words in (ENGLISH, GERMAN)]
+        if number % 10 == 9:
+            sides[number % 2] = " " * (number % 3)
+        pairs.append(pairs[-3] if number % 7 == 6 else (sides[0], sides[1]))
+    return pairs
+
+
+def write_pairs(prefix: Path, pairs: Pairs, compress: Callable[[bytes], bytes] = bytes, suffix: str = "") -> str:
+    for side, language in enumerate(("en", "de")):
+        content = "".join(f"{pair[side]}\n" for pair in pairs).encode()
+        Path(f"{prefix}.{language}{suffix}").write_bytes(compress(content))
+    return str(prefix)
+
+
+def make(
+    folder: Path,
+    train: Sequence[str] = (),
+    *,
+    cleaning: CleaningConfig | None = None,
+    valid: Sequence[str] = (),
+    test: Sequence[str] = (),
+    name: str = "dataset",
+    workers: int = 1,
+    **vocabulary: Any,
+) -> Dataset:
+    """Preprocess into `folder/name`: segmented text unless the vocabulary's options say otherwise."""
+    files = FilesConfig("en", "de", tuple(train), tuple(valid), tuple(test), folder / name, workers)
+    return preprocess(files, VocabularyConfig(**{"tokenizer": "space", **vocabulary}), cleaning or CleaningConfig())
+
+
+def texts(dataset: Dataset, split: Split) -> list[tuple[str, str]]:
+    """The sentences of a split, decoded."""
+    assert all(split.source[number][-1] == split.target[number][-1] == EOS for number in range(len(split)))
+    return [
+        (
+            dataset.source.decode(split.source[number][:-1].tolist()),
+            dataset.target.decode(split.target[number][:-1].tolist()),
+        )
+        for number in range(len(split))
+    ]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a few lines, so that a small text makes many."""
+    monkeypatch.setattr(text, "BLOCK_BYTES", 300)
+
+
+# What is kept and what is dropped
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_training_text_is_cleaned_and_test_text_is_not(tmp_path: Path) -> None:
+    pairs = make_pairs(300)
+    prefix = write_pairs(tmp_path / "text", pairs)
+    cleaning = CleaningConfig(max_length=10, max_ratio=3, dedup=True)
+    dataset = make(tmp_path, [prefix], cleaning=cleaning, valid=[prefix], test=[prefix, prefix])
+
+    expected, dropped, seen = [], Counter[str](), set()
+    for pair in pairs:
+        lengths = [len(side.split()) for side in pair]
+        repeat = pair in seen
+        seen.add(pair)
+        if min(lengths) == 0:
+            dropped["empty"] += 1
+        elif repeat:
+            dropped["duplicate"] += 1
+        elif max(lengths) > 10:
+            dropped["too long"] += 1
+        elif max(lengths) > 3 * min(lengths):
+            dropped["ratio"] += 1
+        else:
+            expected.append(pair)
+    assert len(dropped) == 4
+    train = dataset.split("train")
+    assert texts(dataset, train) == expected
+    assert dataset.rows["train"].dropped == dropped
+    assert [tuple(text) for text in dataset.rows["train"].corpora] == [(prefix, 300)]
+    for number, pair in enumerate(expected):
+        text, line = train.lines.place(number)
+        assert (text, pairs[line - 1]) == (prefix, pair)
+
+    assert dataset.split_names == ["train", "valid", "test", "test1"]
+    for name in ("valid", "test", "test1"):
+        assert texts(dataset, dataset.split(name)) == [(source.strip(), target.strip()) for source, target in pairs]
+        assert dataset.rows[name].dropped == {}
+
+
+def test_rows_count_sentences_tokens_and_unknown_tokens(tmp_path: Path) -> None:
+    train = write_pairs(tmp_path / "train", [("a b", "x"), ("a", "y")])
+    test = write_pairs(tmp_path / "test", [("a c c", "x"), ("", "z")])
+    dataset = make(tmp_path, [train], test=[test])
+    assert dataset.rows["train"].tokens == {"en": 2 + 1 + 2, "de": 1 + 1 + 2}
+    assert dataset.rows["test"].tokens == {"en": 3 + 0 + 2, "de": 1 + 1 + 2}
+    assert dataset.rows["test"].unknown == {"en": 2, "de": 1}
+
+
+def test_many_unknown_tokens_are_doubted_but_in_the_text_that_was_learned_from(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = write_pairs(tmp_path / "train", [("a b", "x y z x y z x y z"), ("c d", "x")])
+    test = write_pairs(tmp_path / "test", [("ab a", "x y z x y z x y Z")])
+    make(tmp_path, [train], test=[test], min_count=2)
+    question = "are unknown to the vocabulary: is it segmented and cased as the training text was?"
+    assert caplog.messages == [f"66.7% of the tokens of test.en {question}"]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_repeats_are_found_across_corpora_and_blocks(tmp_path: Path) -> None:
+    pairs = list(dict.fromkeys(pair for pair in make_pairs(100) if pair[0].strip() and pair[1].strip()))
+    first, second = write_pairs(tmp_path / "first", pairs), write_pairs(tmp_path / "second", [("new", "neu"), *pairs])
+    dataset = make(tmp_path, [first, second], cleaning=CleaningConfig(dedup=True))
+    assert texts(dataset, dataset.split("train")) == [*pairs, ("new", "neu")]
+
+
+@pytest.mark.parametrize("part", [16, 64, 4096])
+def test_repeats_are_found_whatever_fits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+    monkeypatch.setattr(dedup, "PART", part)
+    words = random.Random(1).choices([b"%d" % number for number in range(60)], k=150)
+    (tmp_path / "hashes").write_bytes(hash_pairs(words, words))
+    marks = mark_repeats(tmp_path / "hashes")
+    assert marks.tolist() == [word in words[:number] for number, word in enumerate(words)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_border_between_the_sides_belongs_to_the_hash() -> None:
+    hashes = np.frombuffer(hash_pairs([b"ab", b"a", b"ab"], [b"c", b"bc", b"c"]), HASH)
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+# Vocabularies
+
+
+def test_corpora_are_joined_in_order(tmp_path: Path) -> None:
+    first, second = make_pairs(5, seed=1), make_pairs(5, seed=2)
+    prefixes = [write_pairs(tmp_path / "b", first), write_pairs(tmp_path / "a", second)]
+    dataset = make(tmp_path, prefixes)
+    train = dataset.split("train")
+    assert texts(dataset, train) == first + second
+    assert [train.lines.place(number) for number in (4, 5)] == [(prefixes[0], 5), (prefixes[1], 1)]
+
+
+def test_segmented_text_has_its_words_by_frequency(tmp_path: Path) -> None:
+    prefix = write_pairs(tmp_path / "text", [("b b a rare", "a b b"), ("c a <pad>", "c </s>")])
+    joined = make(tmp_path, [prefix], min_count=2)
+    assert joined.source is joined.target
+    assert joined.source.vocab.pieces == [*SPECIALS, "b", "a", "c"]
+    assert joined.split("train").source[1].tolist() == [*joined.source.vocab.ids(["c", "a"]), UNK, EOS]
+    separate = make(tmp_path, [prefix], joined_vocab=False, vocab_size=6)
+    assert separate.source.vocab.pieces == [*SPECIALS, "a", "b"]
+    assert separate.target.vocab.pieces == [*SPECIALS, "b", "a"]
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+@pytest.mark.parametrize("joined_vocab", [True, False])
+def test_sentencepiece_learns_vocabularies_and_loses_no_text(
+    tmp_path: Path, model_type: str, joined_vocab: bool
+) -> None:
+    pairs = [pair for pair in make_pairs(200) if pair[0].strip() and pair[1].strip()]
+    options: dict[str, Any] = {"tokenizer": "sentencepiece", "model_type": model_type, "character_coverage": 1.0}
+    prefix = write_pairs(tmp_path / "text", pairs)
+    dataset = make(tmp_path, [prefix], joined_vocab=joined_vocab, vocab_size=40, **options)
+    assert texts(dataset, dataset.split("train")) == pairs
+    assert (dataset.source is dataset.target) == joined_vocab
+    assert len(dataset.source.vocab) == len(dataset.target.vocab) == 40
+    assert (dataset.source.vocab == dataset.target.vocab) == joined_vocab
+    assert dataset.rows["train"].unknown == {"en": 0, "de": 0}
+
+
+def test_segmented_text_is_not_for_sentencepiece_and_a_warning_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = [pair for pair in make_pairs(150) if pair[0].strip() and pair[1].strip()]
+    pairs = [(source.replace("street", "st@@ reet"), target) for source, target in plain]
+    marked = sum("@@ " in source for source, _ in pairs)
+    prefix = write_pairs(tmp_path / "text", pairs)
+    make(tmp_path, [prefix])
+    assert "marks" not in caplog.text
+    make(tmp_path, [prefix], tokenizer="sentencepiece", vocab_size=40, workers=2)
+    (warning,) = (message for message in caplog.messages if "marks" in message)
+    assert warning.startswith(f"train.en: marks of subwords (@@ or ▁) stand in {marked} of {len(pairs)} lines")
+    assert "--tokenizer space" in warning
+
+
+def test_marks_of_subwords_in_few_lines_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pairs = [("the dog runs", "der hund läuft")] * 38 + [("write @@ here", "schreib hier")] * 2
+    make(tmp_path, [write_pairs(tmp_path / "text", pairs)], tokenizer="sentencepiece", vocab_size=24)
+    assert "marks" not in caplog.text
+
+
+def test_a_language_whose_text_is_too_small_for_its_own_vocabulary_is_named(tmp_path: Path) -> None:
+    text = write_pairs(tmp_path / "text", [(f"{source} {'abcdefghij' * 9}", "ja nein") for source, _ in make_pairs(99)])
+    options: dict[str, Any] = {"tokenizer": "sentencepiece", "joined_vocab": False, "vocab_size": 40}
+    with pytest.raises(UserError, match=r"^de: --vocab-size 40: SentencePiece refused: "):
+        make(tmp_path, [text], **options)
+
+
+def test_byte_fallback_leaves_nothing_unknown(tmp_path: Path) -> None:
+    train = write_pairs(tmp_path / "train", make_pairs(100))
+    test = write_pairs(tmp_path / "test", [("日本", "\U0001f600 ok")])
+    options: dict[str, Any] = {"tokenizer": "sentencepiece", "character_coverage": 1.0}
+    plain = make(tmp_path, [train], test=[test], vocab_size=60, **options)
+    bytewise = make(tmp_path, [train], test=[test], vocab_size=320, byte_fallback=True, **options)
+    assert plain.rows["test"].unknown["en"] > 0
+    assert bytewise.rows["test"].unknown == {"en": 0, "de": 0}
+    assert texts(bytewise, bytewise.split("test")) == [("日本", "\U0001f600 ok")]
+
+
+def test_a_vocabulary_is_taken_over(tmp_path: Path) -> None:
+    train = write_pairs(tmp_path / "train", make_pairs(100))
+    test = write_pairs(tmp_path / "test", make_pairs(20, seed=5))
+    options: dict[str, Any] = {"tokenizer": "sentencepiece", "vocab_size": 60}
+    first = make(tmp_path, [train], test=[test], **options)
+    by_model = make(
+        tmp_path, test=[test], name="second", tokenizer="sentencepiece", spm_model=first.folder / "spm.model"
+    )
+    by_dataset = make(tmp_path, test=[test], name="third", tokenizer="sentencepiece", vocab_from=first.folder)
+    for again in (by_model, by_dataset):
+        assert again.split_names == ["test"]
+        assert again.source.vocab == first.source.vocab
+        assert contents(again.folder)["test.de.bin"] == contents(first.folder)["test.de.bin"]
+    with pytest.raises(UserError, match="it splits raw text"):
+        make(tmp_path, test=[test], tokenizer="space", vocab_from=first.folder)
+
+
+def test_separate_vocabularies_are_taken_over_for_the_same_languages_only(tmp_path: Path) -> None:
+    train = write_pairs(tmp_path / "train", make_pairs(30))
+    first = make(tmp_path, [train], joined_vocab=False)
+    again = make(tmp_path, [train], name="second", vocab_from=first.folder)
+    assert contents(again.folder) == contents(first.folder)
+    files = FilesConfig("de", "en", testpref=(train,), destdir=tmp_path / "third")
+    with pytest.raises(UserError, match="its separate vocabularies are for other languages"):
+        preprocess(files, VocabularyConfig(vocab_from=first.folder), CleaningConfig())
+
+
+@pytest.mark.parametrize(("total", "wanted"), [(0, 0), (1, 1), (10, 10), (10, 3), (1000, 999), (100, 7)])
+def test_a_sample_is_spread_over_the_text_without_repeats(total: int, wanted: int) -> None:
+    places = list(sample_places(total, wanted, seed=1))
+    assert len(places) == wanted
+    assert places == sorted(set(places))
+    assert all(math.floor(number * total / wanted) <= place < total for number, place in enumerate(places))
+
+
+def test_a_sample_is_the_seed_s() -> None:
+    assert list(sample_places(1000, 50, seed=1)) == list(sample_places(1000, 50, seed=1))
+    assert list(sample_places(1000, 50, seed=1)) != list(sample_places(1000, 50, seed=2))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_model_sees_only_the_sample(tmp_path: Path) -> None:
+    prefix = write_pairs(tmp_path / "text", [("abc", "cba")] * 99 + [("z", "q")])
+    options: dict[str, Any] = {"tokenizer": "sentencepiece", "vocab_size": 9, "character_coverage": 1.0}
+    assert {"z", "q"} < set(make(tmp_path, [prefix], **{**options, "vocab_size": 11}).source.vocab.pieces)
+    assert not {"z", "q"} & set(make(tmp_path, [prefix], **options, spm_sample=2).source.vocab.pieces)
+
+
+# The same for every number of workers
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tokenizer": "space", "joined_vocab": False},
+        {"tokenizer": "sentencepiece", "model_type": "unigram", "vocab_size": 50, "spm_sample": 200},
+        {"tokenizer": "sentencepiece", "model_type": "bpe", "vocab_size": 50, "joined_vocab": False},
+    ],
+)
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, options: dict[str, Any]) -> None:
+    prefix = write_pairs(tmp_path / "text", make_pairs(400))
+    cleaning = CleaningConfig(max_length=30, max_ratio=4, dedup=True)
+    one, two, three = (
+        contents(make(tmp_path, [prefix], test=[prefix], cleaning=cleaning, name=f"{n}", workers=n, **options).folder)
+        for n in (1, 2, 3)
+    )
+    assert one == two == three
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress)]
+)
+def test_compressed_text_gives_the_same_bytes(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]) -> None:
+    pairs = make_pairs(50)
+    plain = make(tmp_path, [write_pairs(tmp_path / "text", pairs)])
+    for language in ("en", "de"):
+        (tmp_path / f"text.{language}").unlink()
+    packed = make(tmp_path, [write_pairs(tmp_path / "text", pairs, compress, suffix)], name="packed")
+    assert contents(plain.folder) == contents(packed.folder)
+
+
+# The real command
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with the sides of a sound text, to be spoilt."""
+    write_pairs(tmp_path / "train", make_pairs(120))
+    write_pairs(tmp_path / "test", make_pairs(20, seed=9))
+    return tmp_path
+
+
+def arguments(folder: Path, *more: object) -> list[str]:
+    fixed = ["-s", "en", "-t", "de", "--trainpref", folder / "train", "--testpref", folder / "test"]
+    return [str(part) for part in (*fixed, "--destdir", folder / "dataset", "--tokenizer", "space", *more)]
+
+
+def test_the_command_reports_what_it_did(corpus: Path, run_command: Run) -> None:
+    done = run_command("nmt-preprocess", *arguments(corpus, "--log-format", "json", "--workers", 2))
+    assert (done.returncode, done.stdout) == (0, b"")
+    events = {event.get("split"): event for event in map(json.loads, done.stderr.splitlines())}  # and nothing else
+    dataset = Dataset.open(corpus / "dataset")
+    assert events["train"]["sentences"] == len(dataset.split("train"))
+    assert events["train"]["dropped"] == f"{dataset.rows['train'].dropped['empty']} empty"
+    assert events["test"]["dropped"] == "nothing"
+    assert events["test"]["en tokens"] == dataset.rows["test"].tokens["en"]
+
+
+def test_running_again_is_safe_and_bad_input_leaves_the_older_dataset_alone(corpus: Path, run_command: Run) -> None:
+    assert run_command("nmt-preprocess", *arguments(corpus)).returncode == 0
+    first = contents(corpus / "dataset")
+    assert run_command("nmt-preprocess", *arguments(corpus)).returncode == 0
+    assert contents(corpus / "dataset") == first
+    (corpus / "test.de").write_bytes(b"\xff\n" * 20)
+    assert run_command("nmt-preprocess", *arguments(corpus)).returncode == 2
+    assert contents(corpus / "dataset") == first
+    assert not [path for path in corpus.iterdir() if path.name.startswith(".")]
+
+
+def both(split: str, content: bytes) -> dict[str, bytes | None]:
+    return {f"{split}.en": content, f"{split}.de": content}
+
+
+# What is written into the folder (None: removed), further options, and the message.
+BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
+    "different line counts": (
+        {"train.de": b"ein Satz\n"},
+        [],
+        r"train\.en has 120 lines and .*train\.de has 1:",
+    ),
+    "a missing side": ({"test.de": None}, [], r"no file .*test\.de"),
+    "an empty text": (both("train", b""), [], r"train\.en .*train\.de: empty"),
+    "only blank lines": (both("train", b"\n \n\t\n"), [], r"train\.en .*train\.de: only blank lines"),
+    "one side blank": ({"test.de": b"\n" * 20}, [], "only blank lines"),
+    "not UTF-8": (
+        {"test.en": b"ok\n" * 7 + b"caf\xe9\n" + b"ok\n" * 12},
+        [],
+        r"test\.en, line 8: not UTF-8 \(byte 0xe9 at column 4\)",
+    ),
+    "a damaged archive": (
+        {"test.de": None, "test.de.gz": gzip.compress(b"ein Satz\n" * 20)[:-9]},
+        [],
+        r"test\.de\.gz: damaged or cut short",
+    ),
+    "nothing left": (
+        {"train.en": b"a b\n\na\n", "train.de": b"x\nx\nx y z\n"},
+        ["--max-ratio", "1.5", "--max-length", "2"],
+        "nothing .* is left; dropped: 1 empty, 1 ratio, 1 too long: raise --max-length or --max-ratio",
+    ),
+    "a small text": ({}, ["--tokenizer", "sentencepiece"], r"--vocab-size 32000: .*set it to a value <= \d+"),
+    "no word often enough": ({}, ["--min-count", "1000000"], "--min-count 1000000: there is no word so often"),
+    "a coverage that SentencePiece refuses": (
+        {},
+        ["--tokenizer", "sentencepiece", "--character-coverage", "0.9"],
+        "--character-coverage: 0.9 is too small",
+    ),
+    "no model": (
+        {},
+        ["--tokenizer", "sentencepiece", "--spm-model", "no.model"],
+        r"--spm-model no\.model: No such file",
+    ),
+    "a destination below a file": (
+        {"file": b""},
+        ["--destdir", "{folder}/file/dataset"],
+        "cannot write .*file/dataset: Not a directory",
+    ),
+    "a destination that is something else": (
+        {"thesis/chapter1": b"It was a dark and stormy night.\n"},
+        ["--destdir", "{folder}/thesis"],
+        "thesis exists and is something else",
+    ),
+    "one language twice": ({}, ["-t", "en"], "--source-lang and --target-lang are both en"),
+    "a language with a slash": ({}, ["-t", "../de"], r"--target-lang '\.\./de'"),
+    "a small ratio": ({}, ["--max-ratio", "0.5"], "--max-ratio: 0.5 is too small"),
+    "a huge vocabulary": ({}, ["--vocab-size", "4294967296"], "--vocab-size: 4294967296 is too large"),
+    "two vocabularies": ({}, ["--spm-model", "a", "--vocab-from", "b"], "exclude each other"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_line_and_no_dataset(corpus: Path, run_command: Run, case: str) -> None:
+    changes, more, message = BAD_INPUT[case]
+    for name, content in changes.items():
+        path = corpus / name
+        path.parent.mkdir(exist_ok=True)
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+    before = sorted(corpus.rglob("*"))
+    options = [part.format(folder=corpus) for part in more]
+    done = run_command("nmt-preprocess", *arguments(corpus, "--quiet", *options))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.count(b"\n") == 1
+    assert re.match(f"nmt-preprocess: .*{message}", done.stderr.decode())
+    assert sorted(corpus.rglob("*")) == before
+
+
+IDLE_OPTIONS = [
+    *((f"--tokenizer space {option}", option) for option in ("--model-type bpe", "--character-coverage 1")),
+    *((f"--tokenizer space {option}", option) for option in ("--byte-fallback", "--spm-sample 9", "--seed 2")),
+    ("--tokenizer sentencepiece --min-count 2", "--min-count"),
+    ("--tokenizer sentencepiece --spm-model a --vocab-size 99", "--vocab-size"),
+    ("--tokenizer sentencepiece --spm-model a --model-type unigram", "--model-type"),
+    ("--vocab-from a --min-count 2", "--min-count"),
+    ("--vocab-from a --separate-vocab", "--separate-vocab"),
+    ("--vocab-from a --joined-vocab", "--joined-vocab"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), IDLE_OPTIONS, ids=[options for options, _ in IDLE_OPTIONS])
+def test_an_option_without_effect_is_refused(corpus: Path, run_command: Run, options: str, named: str) -> None:
+    done = run_command("nmt-preprocess", *arguments(corpus, *options.split()))
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert done.stderr.decode().startswith(f"nmt-preprocess: {named.split()[0]} has no effect ")
+
+
+def test_cleaning_without_training_text_is_refused(corpus: Path, run_command: Run) -> None:
+    sides = ("-s", "en", "-t", "de", "--testpref", corpus / "test", "--destdir", corpus / "dataset")
+    done = run_command("nmt-preprocess", *sides, "--vocab-from", corpus, "--dedup")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert b"--dedup has no effect without --trainpref" in done.stderr
+
+
+def test_without_training_text_there_must_be_a_vocabulary(corpus: Path) -> None:
+    with pytest.raises(UserError, match="give --trainpref, --vocab-from or --spm-model"):
+        make(corpus, test=[str(corpus / "test")])
+    with pytest.raises(UserError, match="no text: give --trainpref"):
+        make(corpus)
+
+
+def test_a_full_disk_is_exit_code_1_and_no_dataset(corpus: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(COMMAND), *arguments(corpus, "--quiet")],
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)),
+    )
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert b"cannot write" in done.stderr
+    assert b"File too large" in done.stderr
+    assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
+
+
+def test_preprocessing_imports_no_torch(corpus: Path) -> None:
+    path = corpus / "program.py"
+    path.write_text(
+        "import sys\n"
+        "from nmtkit.cli.preprocess import main\n"
+        "if __name__ == '__main__':\n"
+        "    try: main(sys.argv[1:])\n"
+        "    finally: assert 'numpy' in sys.modules and 'torch' not in sys.modules\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(COMMAND.parent.parent)}
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments(corpus)], env=environment, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0
+
+
+# Runs that are cut off
+
+
+@pytest.fixture
+def long_run(corpus: Path) -> Any:
+    """A run of the command that has begun to write, with work for some seconds before it."""
+    write_pairs(corpus / "train", list(itertools.islice(itertools.cycle(make_pairs(2000)), 60_000)))
+    command = [sys.executable, str(COMMAND), *arguments(corpus, "--quiet", "--workers", "2")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    begun = corpus / ".dataset.partial" / "train.en.bin"
+    deadline = time.monotonic() + PATIENCE
+    while not begun.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    yield process
+    process.kill()
+    process.wait()
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def children(process: "subprocess.Popen[bytes]") -> list[int]:
+    """The worker processes of a running command, by Linux's /proc."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            arguments = (status.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == process.pid and b"spawn_main" in arguments:
+            found.append(int(status.parent.name))
+    return found
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the processes are looked up in /proc")
+
+
+@needs_proc
+def test_kill_9_leaves_no_dataset_and_no_processes_and_the_next_run_clears_up(
+    corpus: Path, long_run: "subprocess.Popen[bytes]", run_command: Run
+) -> None:
+    workers = children(long_run)
+    assert len(workers) == 2
+    long_run.kill()
+    long_run.wait()
+    assert not (corpus / "dataset").exists()
+    assert (corpus / ".dataset.partial").exists()
+    deadline = time.monotonic() + PATIENCE
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    write_pairs(corpus / "train", make_pairs(20))
+    assert run_command("nmt-preprocess", *arguments(corpus)).returncode == 0
+    assert sorted(path.name for path in corpus.iterdir()) == ["dataset", "test.de", "test.en", "train.de", "train.en"]
+
+
+@pytest.mark.parametrize("left", ["train.en.bin", "hashes", "hashes.repeats"])
+def test_what_a_killed_run_left_is_cleared_and_a_link_in_its_place_is_not_followed(
+    left: str, corpus: Path, run_here: Run
+) -> None:
+    staging, victim = corpus / ".dataset.partial", corpus / "victim"
+    victim.mkdir()
+    (victim / left).write_text("years of work")
+    staging.symlink_to(victim)
+    done = run_here("nmt-preprocess", *arguments(corpus, "--dedup"))
+    assert done.returncode == 2
+    assert done.stderr.decode() == (
+        f"nmt-preprocess: {staging} is in the way (it is not a folder): remove it, or choose another destination\n"
+    )
+    assert (victim / left).read_text() == "years of work"
+    staging.unlink()
+    victim.rename(staging)
+    assert run_here("nmt-preprocess", *arguments(corpus, "--dedup")).returncode == 0
+    assert not staging.exists()
+    assert (corpus / "dataset" / "dataset.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_with_its_exit_code_and_nothing_left(
+    corpus: Path, long_run: "subprocess.Popen[bytes]", number: signal.Signals
+) -> None:
+    long_run.send_signal(number)
+    _, errors = long_run.communicate(timeout=PATIENCE)
+    assert long_run.returncode == 128 + number
+    assert errors.count(b"\n") == 1
+    assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
+
+
+@needs_proc
+def test_a_killed_worker_is_exit_code_1_and_no_dataset(corpus: Path, long_run: "subprocess.Popen[bytes]") -> None:
+    os.kill(children(long_run)[0], signal.SIGKILL)
+    _, errors = long_run.communicate(timeout=PATIENCE)
+    assert (long_run.returncode, errors.count(b"\n")) == (1, 1)
+    assert b"a worker process died (exit code -9" in errors
+    assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]

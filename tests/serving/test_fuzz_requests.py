@@ -1,0 +1,193 @@
+"""Random and mutated requests to the HTTP service: each gets a proper answer, and the service goes on."""
+
+import asyncio
+import json
+import random
+import re
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import PATIENCE
+from running_server import Server
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from asgi_client import JSON, Answer, never, part, send_request, whole
+from starlette.types import ASGIApp
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.translation import Candidate, Translation
+from nmtkit.serving.app import CLIENT_CLOSED_REQUEST, Service
+from nmtkit.serving.batching import DynamicBatcher
+from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.metrics import Metrics
+from nmtkit.tokenizer import Tokenizer
+from nmtkit.vocab import EOS, SPECIALS
+
+TEXTS = [
+    "",
+    "a dog",
+    "\n",
+    "a\nb\r\n",
+    "\ud800",
+    "\udc00\ud800",
+    "🐕",
+    "\x00",
+    "\u2028",
+    "e\u0301" * 50,
+    "\ufeff",
+    "x" * 999,
+]
+NUMBERS: list[Any] = [0, 1, 2, -1, 4, 5, 1.0, 1e308, -0.0, 10**30, float("nan"), float("inf"), True]
+REQUESTS: list[dict[str, Any]] = [
+    {"text": "the dog runs"},
+    {"text": ["the dog", "", "a cat"], "nbest": 2, "scores": True, "alignment": True},
+    {"text": "a\nb", "alignment": True},
+]
+CONFIG = ServeConfig(serve="0", max_body=2000, max_request_lines=20, max_request_chars=1000)
+PATHS, METHODS = ["/", "/health", "/metrics", "/x\ufffd\x00", "//", ""], ["GET", "HEAD", "PUT", "\x00"]
+HEADERS = [b"content-type", b"content-length", b"host", b"transfer-encoding", b"expect", b"origin", b"x-" * 40]
+INSERTIONS = [b"\x00", b"\xff", b"{", b'"', b"\\u", b"[" * 999, b"9" * 999, b" " * 3000]
+HEADER_VALUES = [
+    b"",
+    b"application/json",
+    b"text/plain",
+    b"-1",
+    b"5",
+    b"9" * 5000,
+    b"\xff\x00",
+    b"\xb2",
+    b"100-continue",
+]
+
+
+def some_json(draw: random.Random, depth: int = 0) -> Any:
+    """Any JSON value, at most a few levels deep."""
+    kind = draw.randrange(6 if depth < 3 else 4)
+    if kind == 4:
+        return [some_json(draw, depth + 1) for _ in range(draw.randrange(4))]
+    if kind == 5:
+        names = ["text", "nbest", "scores", "alignment", "q", *TEXTS]
+        return {draw.choice(names): some_json(draw, depth + 1) for _ in range(draw.randrange(5))}
+    return draw.choice([None, draw.choice(TEXTS), draw.choice(NUMBERS), draw.random() < 0.5])
+
+
+def some_request(draw: random.Random) -> bytes:
+    """A body that is nearly a request: one with another value somewhere, repeated, cut, or with other bytes."""
+    request = dict(draw.choice(REQUESTS))
+    for _ in range(draw.randrange(3)):
+        request[draw.choice([*request, "beam", ""])] = some_json(draw)
+    body = bytearray(json.dumps(request, ensure_ascii=draw.random() < 0.5).encode("utf-8", "surrogatepass"))
+    return bytes(mutated(draw, body))
+
+
+def mutated(draw: random.Random, data: bytearray) -> bytearray:
+    """The same, or shorter, longer, or with a few bytes changed."""
+    for _ in range(draw.choice([0, 0, 1, 3])):
+        place = draw.randrange(len(data) + 1)
+        match draw.randrange(4):
+            case 0:
+                del data[place:]
+            case 1:
+                data[place:place] = draw.choice(INSERTIONS)
+            case 2 if place < len(data):
+                data[place] ^= 1 << draw.randrange(8)
+            case _:
+                data += data[place : place + 40]
+    return data
+
+
+def some_headers(draw: random.Random) -> list[tuple[bytes, bytes]]:
+    own = list(JSON) if draw.random() < 0.8 else []
+    return own + [(draw.choice(HEADERS), draw.choice(HEADER_VALUES)) for _ in range(draw.choice([0, 0, 1, 3]))]
+
+
+@pytest.fixture
+def service(tokenizer: Tokenizer) -> Iterator[tuple[Service, Metrics]]:
+    """The service with a search that repeats the source."""
+
+    def repeat(lines: Sequence[str], config: SearchConfig, advance: Callable[[int], None]) -> list[Translation]:
+        advance(len(lines))
+        found = []
+        for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
+            tokens = (*tokenizer.vocab.text(ids), SPECIALS[EOS])
+            one = Candidate(" ".join(line.split()), -1.0, tokens, (-0.5,) * len(tokens), None, ((0, 0),) if ids else ())
+            found.append(Translation(line, (one,) * config.nbest, tokens if config.alignment else None))
+        return found
+
+    metrics = Metrics()
+    batcher = DynamicBatcher(repeat, 1000, metrics)
+    yield Service(batcher, SearchConfig(), tokenizer, ("en", "de"), CONFIG, metrics), metrics
+    batcher.close()
+
+
+def check(answer: Answer, method: str, path: str) -> None:
+    """A status that clients can understand, and JSON but for the page, the metrics, and clients that have gone."""
+    assert answer.status in (200, 400, 404, 405, 413, 415, 421, CLIENT_CLOSED_REQUEST), answer
+    if answer.status != CLIENT_CLOSED_REQUEST and path not in ("/", "/metrics"):
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.values.keys() & {"error", "translations", "status"}, (method, path, answer)
+
+
+async def at_once() -> None:
+    """The client goes when the application asks for more."""
+
+
+async def exchange(draw: random.Random, app: ASGIApp) -> int:
+    """The status of the answer to a random request, whose client goes in the middle of the body now and then."""
+    body = some_request(draw)
+    cut = draw.randrange(len(body) + 1)
+    messages = draw.choices([[part(body)], [part(body[:cut], True), part(body[cut:])], [part(body, True)]], [16, 3, 1])[
+        0
+    ]
+    path = draw.choice(PATHS) if draw.random() < 0.1 else "/translate"
+    method = draw.choice(METHODS) if draw.random() < 0.1 else "POST"
+    then = at_once if messages[-1]["more_body"] else never
+    answer = await send_request(app, messages, method, path, some_headers(draw), then)
+    check(answer, method, path)
+    return answer.status
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_request_gets_a_proper_answer(seed: int, service: tuple[Service, Metrics]) -> None:
+    draw = random.Random(seed)
+    endpoints, metrics = service
+    app, own_host_app = endpoints.app(is_loopback=False), endpoints.app(is_loopback=True)
+
+    async def run() -> set[int]:
+        statuses = {await exchange(draw, draw.choice([app, own_host_app])) for _ in range(250)}
+        answer = await send_request(app, [whole(text="still here")])
+        assert answer.values == {"translations": [{"text": "still here"}]}
+        return statuses
+
+    assert asyncio.run(run()) >= {200, 400, 404, 405, 413, 415, CLIENT_CLOSED_REQUEST}
+    assert "\nnmtkit_open_requests 0\n" in metrics.text()
+    assert "\nnmtkit_queued_lines 0\n" in metrics.text()
+
+
+def all_of(connection: socket.socket) -> bytes:
+    """All that comes until the connection is closed."""
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+def test_any_bytes_on_a_connection_leave_the_server_running(tiny_checkpoint: Path) -> None:
+    server, draw = Server(tiny_checkpoint), random.Random(5)
+    for _ in range(150):
+        body = some_request(draw)
+        head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+        sent = bytes(mutated(draw, bytearray(head + b"%d\r\n\r\n" % len(body) + body)))
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+            try:
+                connection.sendall(sent)
+                connection.shutdown(socket.SHUT_WR)
+                answer = all_of(connection)
+            except (BrokenPipeError, ConnectionResetError):  # it need not read what it has refused
+                continue
+        assert all(status[:1] in b"24" for status in re.findall(rb"^HTTP/1\.1 (\d+)", answer)), (sent, answer)
+    assert server.translate(text="") == [{"text": ""}]
+    assert server.metric("open_requests") == server.metric("queued_lines") == 0
+    assert server.end() == (143, "nmt-generate: terminated\n")  # and nothing was logged

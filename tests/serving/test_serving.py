@@ -1,0 +1,311 @@
+"""nmt-generate --serve as a process: what it answers, what it refuses, how it ends; and its options."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Run
+from patience import PATIENCE
+from repository import ROOT
+from running_server import Server
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from nmtkit import Translator
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.serving.config import ServeConfig
+
+LINES = ["the dog runs", "", "a cat", "die katze läuft über die straße"]
+SEARCH: dict[str, Any] = {"beam": 3, "max_len_b": 3}  # of Server
+MAX_BODY, MAX_LINES, MAX_CHARS = 30_000, 50, 10_000
+
+
+@pytest.fixture(scope="module")
+def server(tiny_checkpoint: Path) -> Iterator[Server]:
+    limits = ("--max-body", MAX_BODY, "--max-request-lines", MAX_LINES, "--max-request-chars", MAX_CHARS)
+    running = Server(tiny_checkpoint, *limits)
+    yield running
+    assert running.end() == (143, "nmt-generate: terminated\n")  # nor was anything said in between
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_checkpoint: Path) -> Translator:
+    return Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+
+
+# What is answered ------------------------------------------------------------------------------------------------
+
+
+def test_a_list_of_lines_gives_a_list_of_translations(server: Server, translator: Translator) -> None:
+    assert server.translate(text=LINES) == [{"text": text} for text in translator.translate(LINES, **SEARCH)]
+    assert server.translate(text=[]) == []
+
+
+def test_a_text_is_translated_line_by_line(server: Server) -> None:
+    assert server.translate(text="\n".join(LINES)) == server.translate(text=LINES)
+    assert server.translate(text="") == [{"text": ""}]
+
+
+def test_nbest_scores_and_alignments_are_told_where_they_are_asked_for(server: Server, translator: Translator) -> None:
+    config = SearchConfig(**SEARCH, nbest=2, alignment=True)
+    expected = list(translator.stream(LINES, config))
+    found = server.translate(text=LINES, nbest=2, scores=True, alignment=True)
+    for line, translation in zip(found, expected, strict=True):
+        assert line["source_words"] == translation.source.split()
+        assert line == line["nbest"][0] | {"source_words": line["source_words"], "nbest": line["nbest"]}
+        for hypothesis, candidate in zip(line["nbest"], translation.candidates, strict=True):
+            assert hypothesis["text"] == candidate.text
+            assert hypothesis["tokens"] == list(candidate.tokens)
+            assert hypothesis["score"] == pytest.approx(candidate.score, rel=1e-4)
+            assert hypothesis["token_log_probs"] == pytest.approx(candidate.token_log_probs, rel=1e-4, abs=1e-5)
+            assert hypothesis["alignment"] == [list(pair) for pair in candidate.alignment or ()]
+    assert server.translate(text=LINES, nbest=1)[0].keys() == {"text", "nbest"}
+
+
+def test_source_words_are_those_that_alignments_count(server: Server) -> None:
+    for text, words in (
+        ("The  dog\u3000RUNS", ["The", "dog", "RUNS"]),
+        ("½ cat\u00a0on", ["½", "cat", "on"]),
+        ("", []),
+    ):
+        (line,) = server.translate(text=[text], alignment=True)
+        assert line["source_words"] == words
+        assert all(source < len(words) for source, _ in line["alignment"])
+
+
+def test_odd_lines_are_lines(server: Server) -> None:
+    odd = ["dog\rcat", "dog\x00cat", "dog\u2028cat", "a\nb", "half a pair \ud800", "🐕", "x" * 500]
+    found = server.translate(text=odd)
+    assert len(found) == len(odd)
+    assert all(line["text"] and "\n" not in line["text"] for line in found)
+
+
+def test_requests_that_arrive_together_are_translated_together(server: Server, translator: Translator) -> None:
+    texts = [f"{line} {number}" for number in range(10) for line in LINES if line]
+    expected = translator.translate(texts, **SEARCH)
+    rounds = server.metric("rounds_total")
+    with ThreadPoolExecutor(len(texts)) as clients:
+        found = list(clients.map(lambda text: server.translate(text=text), texts))
+    assert [line["text"] for (line,) in found] == expected
+    assert server.metric("rounds_total") - rounds < len(texts) / 2
+
+
+def test_the_benchmark_asks_as_many_at_a_time_as_it_is_told(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("the dog runs\n\na cat\n")
+    benchmark = ROOT / "benchmarks/serve.py"
+    options = ("--port", server.port, "--input", tmp_path / "text", "--clients", 3, "--seconds", 0.1)
+    command = [sys.executable, str(benchmark), *map(str, options)]
+    environment = {**os.environ, "PYTHONPATH": str(benchmark.parent.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\| 3 \| [\d.]+ \| [\d,]+ ms \| [\d,]+ ms \|$", done.stdout, re.MULTILINE)
+
+
+def test_health_and_metrics(server: Server) -> None:
+    status, body, _ = server.request("GET", "/health")
+    assert (status, json.loads(body)) == (200, {"status": "ok", "source_language": "en", "target_language": "de"})
+    lines = server.metric("lines_total")
+    server.translate(text=LINES)
+    assert server.metric("lines_total") == lines + len(LINES)
+    assert server.metric("queued_lines") == server.metric("open_requests") == 0
+    status, body, response = server.request("GET", "/metrics")
+    assert response.getheader("content-type", "").startswith("text/plain; version=0.0.4")
+    rows = [row for row in body.decode().splitlines() if not row.startswith("# ")]
+    assert all(re.fullmatch(r'nmtkit_[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.]+', row) for row in rows)
+
+
+def test_the_page_needs_nothing_but_itself(server: Server) -> None:
+    status, body, response = server.request("GET", "/")
+    assert status == 200
+    assert response.getheader("content-type") == "text/html; charset=utf-8"
+    assert "default-src 'none'" in str(response.getheader("content-security-policy"))
+    assert not re.search(rb"(https?:)?//\w|@import|url\(", re.sub(rb"//.*", b"", body))
+    assert server.request("HEAD", "/")[:2] == (200, b"")
+
+
+# What clients do wrong -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"", 400, "not JSON"),
+        (b"{", 400, "not JSON"),
+        (b"\xff\xfe\x00", 400, "not JSON"),
+        (b"[" * 20_000, 400, "not JSON: nested too deeply"),
+        ('{"text": "a"}'.encode("utf-16"), 400, "not JSON"),
+        ('{"text": "a"}'.encode("utf-32-le"), 400, "not JSON"),
+        (b'{"text": "\xed\xa0\x80"}', 400, "not JSON"),
+        (b'{"text": 1, "text": "a"}', 400, "'text' is given twice"),
+        (b'{"text": ' + b"9" * 6000 + b"}", 400, "not JSON"),
+        (b"[]", 400, "not a JSON object"),
+        (b'"a dog"', 400, "not a JSON object"),
+        (b"{}", 400, 'the field "text" is missing'),
+        (b'{"text": null}', 400, "text: a string, or a list"),
+        (b'{"text": 7}', 400, "text: a string, or a list"),
+        (b'{"text": {"a": 1}}', 400, "text: a string, or a list"),
+        (b'{"text": ["a", 1]}', 400, "text: a string, or a list"),
+        (b'{"text": [["a"]]}', 400, "text: a string, or a list"),
+        (b'{"text": "a", "nbest": 0}', 400, "nbest: a number from 1 to 3"),
+        (b'{"text": "a", "nbest": 4}', 400, "nbest: a number from 1 to 3"),
+        (b'{"text": "a", "nbest": true}', 400, "nbest: a number from 1 to 3"),
+        (b'{"text": "a", "nbest": 1e99}', 400, "nbest: a number from 1 to 3"),
+        (b'{"text": "a", "scores": 1}', 400, "true or false"),
+        (b'{"text": "a", "alignment": "yes"}', 400, "true or false"),
+        (b'{"text": "a", "beam": 1000}', 400, 'the field "beam" is unknown (known: text, nbest, scores, alignment)'),
+        (b'{"q": "a"}', 400, 'the field "text" is missing; the field "q" is unknown'),
+        (b'{"' + b"\\ud800" * 4000 + b'": 1}', 400, r'the field "\ud800\ud800'),
+        (b'{"text": "' + b"\\n" * MAX_LINES + b'"}', 413, "51 lines are too many: the limit is 50"),
+        (b'{"text": "' + b"x" * 10_001 + b'"}', 413, "10001 characters are too many: the limit is 10000"),
+        (
+            b'{"text": ["' + b"x" * 2000 + b'", "' + b"x" * 1500 + b'"], "nbest": 3}',
+            413,
+            "3500 characters times nbest 3 are too many: the limit is 10000",
+        ),
+        (b'{"text": "' + b"x" * MAX_BODY + b'"}', 413, "the body is too long: the limit is 30000 bytes"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, bytes) else None,
+)
+def test_what_cannot_be_translated_is_refused_in_json(server: Server, body: bytes, status: int, words: str) -> None:
+    found, answer, response = server.request("POST", "/translate", body)
+    assert (found, response.getheader("content-type")) == (status, "application/json")
+    assert words in json.loads(answer)["error"]
+    assert server.translate(text="") == [{"text": ""}]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/translate", 405),
+        ("DELETE", "/", 405),
+        ("POST", "/health", 405),
+        ("GET", "/../../etc/passwd", 404),
+        ("POST", "/translate/", 404),
+    ],
+)
+def test_other_ways_and_places_are_refused_in_json(server: Server, method: str, path: str, status: int) -> None:
+    found, answer, response = server.request(method, path)
+    assert (found, list(json.loads(answer))) == (status, ["error"])
+    assert (response.getheader("allow") is not None) == (status == 405)
+    assert "translate" in json.loads(answer)["error"] or status == 405
+
+
+def test_a_body_without_a_length_is_counted_as_it_comes(server: Server) -> None:
+    pieces = (b"x" * 1000 for _ in range(1000))
+    try:
+        status, answer, _ = server.request("POST", "/translate", pieces)
+        assert (status, json.loads(answer)) == (413, {"error": "the body is too long: the limit is 30000 bytes"})
+    except (BrokenPipeError, ConnectionResetError):  # the server need not read to the end what it has refused
+        pass
+    small = iter([b'{"text":', b' "a cat"}'])
+    status, _, _ = server.request("POST", "/translate", small)
+    assert status == 200
+
+
+POST = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"\x00\xff" * 1000,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"X: y\r\n" * 30_000 + b"\r\n",
+        POST + b"Content-Length: -1\r\n\r\n",
+        POST + b"Content-Length: 99999999999999999999\r\n\r\nx",
+        POST + b"Content-Length: 100\r\n\r\nonly this",
+        POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        POST + b'Content-Length: 24\r\n\r\n{"text": "the dog runs"}',
+    ],
+    ids=lambda sent: sent.removeprefix(POST)[:40],
+)
+def test_connections_that_end_too_early_or_speak_no_http_do_no_harm(server: Server, sent: bytes) -> None:
+    for _ in range(3):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+            try:
+                connection.sendall(sent)
+            except (BrokenPipeError, ConnectionResetError):
+                continue
+    assert server.translate(text="") == [{"text": ""}]
+    assert server.request("GET", "/health")[0] == 200
+
+
+# Its end ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_when_all_that_was_asked_is_answered(number: int, code: int, tiny_checkpoint: Path) -> None:
+    server = Server(tiny_checkpoint, "--max-len-b", 60)
+    with ThreadPoolExecutor(1) as client:
+        lines = ["the dog runs on the street"] * 150
+        answer = client.submit(server.translate, text=lines)
+        deadline = time.monotonic() + PATIENCE
+        while not server.metric("queued_lines"):
+            assert time.monotonic() < deadline
+        found, message = server.end(number)
+        assert len(answer.result(timeout=PATIENCE)) == len(lines)
+    assert (found, message) == (code, f"nmt-generate: {'terminated' if code == 143 else 'interrupted'}\n")
+
+
+# Options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("serve", "address"),
+    [
+        ("8080", ("127.0.0.1", 8080)),
+        (":8080", ("127.0.0.1", 8080)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+        ("[::1]:0", ("::1", 0)),
+        ("localhost:9", ("localhost", 9)),
+    ],
+)
+def test_an_address_is_a_port_or_a_host_and_a_port(serve: str, address: tuple[str, int]) -> None:
+    assert ServeConfig(serve=serve).address == address
+
+
+def test_addresses_and_options_that_make_no_sense_are_refused(run_here: Run, tiny_checkpoint: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        cases: list[tuple[str, list[object]]] = [
+            ("--serve nowhere: HOST:PORT or PORT is expected", ["--serve", "nowhere"]),
+            ("--serve 70000: there is no port 70000", ["--serve", "70000"]),
+            ("--serve a..b:80: encoding with 'idna' codec failed", ["--serve", "a..b:80"]),
+            ("Address already in use", ["--serve", taken.getsockname()[1]]),
+            ("--input has no effect with --serve", ["--serve", 0, "--input", "x"]),
+            ("--nbest has no effect with --serve: each request", ["--serve", 0, "--nbest", 2]),
+            ("--prefix has no effect with --serve", ["--serve", 0, "--prefix", "x"]),
+            ("and no DATASET: x", ["x", "--serve", 0]),
+            ("--max-requests 9 must be less than --max-connections 9", ["--max-requests", 9, "--max-connections", 9]),
+            ("--max-body has no effect without --serve", ["--max-body", 7]),
+            ("the model has 2 decoder layers", ["--serve", 0, "--alignment-layer", 9]),
+        ]
+        for words, arguments in cases:
+            done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, *arguments)
+            (line,) = done.stderr.decode().splitlines()
+            assert (done.returncode, done.stdout, words in line) == (2, b"", True), line
+
+
+@pytest.mark.parametrize("package", ["uvicorn", "starlette"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    package: str, run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith((f"{package}.", "nmtkit.serving.server"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, "--serve", 0)
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith(f"nmt-generate: --serve: {package}")
+    assert line.endswith(" is not installed: pip install starlette uvicorn")

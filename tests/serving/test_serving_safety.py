@@ -1,0 +1,386 @@
+"""The HTTP service against web pages that try to reach it, and against slow clients."""
+
+import asyncio
+import http.client
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from commands import Run
+from patience import PATIENCE
+from running_server import Server
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+import uvicorn
+from asgi_client import send_request
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.serving import connections
+from nmtkit.serving import server as server_module
+from nmtkit.serving.app import Service
+from nmtkit.serving.batching import DynamicBatcher
+from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.connections import Connection, Connections
+from nmtkit.serving.metrics import Metrics
+from nmtkit.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def server(tiny_checkpoint: Path) -> Iterator[Server]:
+    running = Server(tiny_checkpoint)
+    yield running
+    running.end()
+
+
+def answer_to(server: Server, path: str, host: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+    method, body = ("POST", '{"text": "a cat"}') if path == "/translate" else ("GET", None)
+    connection.request(method, path, body, {"Host": host, "Content-Type": "application/json"})
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response.status, json.loads(content) if response.status == 421 else None
+
+
+@pytest.mark.parametrize("path", ["/", "/translate", "/health", "/metrics", "/nowhere"])
+def test_a_page_whose_name_was_made_to_point_here_is_refused(server: Server, path: str) -> None:
+    status, values = answer_to(server, path, "pages.example:80")
+    assert status == 421
+    assert values == {"error": "this is not pages.example:80: only localhost and IP addresses are accepted as Host"}
+    assert answer_to(server, path, "[fe80::1%pages.example]:80")[0] == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "a.localhost.", "127.0.0.1:9", "[::1]", "10.1.2.3:80"])
+def test_names_that_nobody_can_point_elsewhere_are_answered(server: Server, host: str) -> None:
+    assert answer_to(server, "/translate", host) == (200, None)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1.pages.example", "localhost.pages.example", "pages.example:1:2", "[::1].x", "notlocalhost"],
+)
+def test_names_that_look_like_this_machine_are_refused(server: Server, host: str) -> None:
+    assert answer_to(server, "/translate", host)[0] == 421
+
+
+@pytest.mark.parametrize(
+    ("serve", "is_loopback", "status"), [("Workstation:80", True, 200), ("0.0.0.0:80", False, 200), ("80", True, 421)]
+)
+def test_loopback_answers_to_the_name_that_was_given_and_other_addresses_to_all_names(
+    tokenizer: Tokenizer, serve: str, is_loopback: bool, status: int
+) -> None:
+    metrics, config = Metrics(), ServeConfig(serve=serve)
+    batcher = DynamicBatcher(lambda lines, search, advance: [], 1, metrics)
+    app = Service(batcher, SearchConfig(), tokenizer, ("en", "de"), config, metrics).app(is_loopback)
+    headers = [(b"host", b"workstation:80")]
+    answer = asyncio.run(send_request(app, [], method="GET", path="/health", headers=headers))
+    batcher.close()
+    assert answer.status == status
+
+
+def test_clients_whose_body_does_not_arrive_do_not_keep_others_out(server: Server) -> None:
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    with ExitStack() as stack:
+        for _ in range(200):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE))
+            connection.sendall(head)
+        assert server.metric("open_requests") == 0
+        assert server.translate(text="") == [{"text": ""}]
+
+
+def test_a_port_that_cannot_be_is_named(run_here: Run, tiny_checkpoint: Path) -> None:
+    done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, "--serve", "99999")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"nmt-generate: --serve 99999: there is no port 99999, the highest is 65535\n"
+
+
+# Slow clients ----------------------------------------------------------------------------------------------------
+
+WHOLE = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+HEAD_ONLY = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n"
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def say_ok(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def read_and_say_ok(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await say_ok(scope, receive, send)
+
+
+@asynccontextmanager
+async def running(app: Any, most: int = 100) -> AsyncIterator[Callable[[], Awaitable[Streams]]]:
+    """A function that connects to a server with this application, whose connections are bounded as the service's."""
+    metrics = Metrics()
+    server = uvicorn.Server(server_module.settings(app, Connections(most, metrics)))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        address = listener.getsockname()
+        writers: list[asyncio.StreamWriter] = []
+
+        async def connect() -> Streams:
+            reader, writer = await asyncio.open_connection(*address)
+            writers.append(writer)
+            return reader, writer
+
+        yield connect
+        for writer in writers:
+            writer.transport.abort()
+        server.should_exit = True
+        await asyncio.wait_for(serving, PATIENCE)
+    assert "nmtkit_open_connections 0\n" in metrics.text()
+
+
+async def answer_of(reader: asyncio.StreamReader) -> bytes:
+    return await asyncio.wait_for(reader.readuntil(b"ok"), PATIENCE)
+
+
+async def rest_of(reader: asyncio.StreamReader) -> bytes:
+    """What the server sends before it closes the connection."""
+    try:
+        return await asyncio.wait_for(reader.read(), PATIENCE)
+    except ConnectionResetError:  # the server did not read what came last
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("whole", "begun"),
+    [
+        pytest.param([], b"", id="nothing"),
+        pytest.param([], b"GET /hea", id="first request"),
+        pytest.param([WHOLE], b"GET /hea", id="second request"),
+        pytest.param([WHOLE, WHOLE], b"GET /health HTTP/1.1\r\nHost:", id="third request"),
+        pytest.param([HEAD_ONLY], b"x", id="body that is not read"),
+    ],
+)
+def test_a_connection_without_a_whole_request_is_closed(
+    whole: list[bytes], begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.3)
+
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        while begun and not writer.is_closing():
+            writer.write(b"a")
+            await asyncio.sleep(0.02)
+
+    async def run() -> bytes:
+        async with running(say_ok) as connect:
+            reader, writer = await connect()
+            for request in whole:
+                writer.write(request)
+                assert b"200 OK" in await answer_of(reader)
+            writer.write(begun)
+            slow = asyncio.create_task(drip(writer))
+            try:
+                return await rest_of(reader)
+            finally:
+                slow.cancel()
+
+    assert asyncio.run(run()) == b""
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_a_request_that_is_being_answered_is_not_closed(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.1)
+
+    async def answer_slowly(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.3)
+        await read_and_say_ok(scope, receive, send)
+
+    async def run() -> list[bytes]:
+        async with running(answer_slowly) as connect:
+            reader, writer = await connect()
+            writer.write(WHOLE * requests)  # pipelined
+            return [await answer_of(reader) for _ in range(requests)]
+
+    assert all(b"200 OK" in answer for answer in asyncio.run(run()))
+
+
+def answering(body: bytes, ended: asyncio.Event) -> Any:
+    """An application that answers with a body, and then notices when the connection is closed."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        ended.set()
+
+    return app
+
+
+def test_a_connection_whose_client_does_not_read_its_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_READ", 0.1)
+    monkeypatch.setattr(connections, "SLOWEST_READER", 1 << 30)
+
+    async def run() -> bool:
+        ended = asyncio.Event()
+        async with running(answering(bytes(50 << 20), ended)) as connect:
+            _, writer = await connect()
+            writer.write(WHOLE)
+            return await asyncio.wait_for(ended.wait(), PATIENCE)
+
+    assert asyncio.run(run())
+
+
+def test_a_connection_with_many_requests_and_no_reading_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer is small and complete: only the next request finds that the client has read none."""
+    monkeypatch.setattr(connections, "SECONDS_TO_READ", 0.1)
+    monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.1)
+    monkeypatch.setattr(connections, "SLOWEST_READER", 1 << 30)
+
+    async def say_much(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(60_000)})
+
+    async def send_until_closed(writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(WHOLE)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+
+    async def run() -> None:
+        async with running(say_much) as connect:
+            reader, writer = await connect()
+            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(WHOLE * 1000)
+            with pytest.raises(ConnectionError):
+                await asyncio.wait_for(send_until_closed(writer), PATIENCE)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_reads_its_answer_steadily_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.1)
+    monkeypatch.setattr(connections, "SECONDS_TO_READ", 0.1)
+    size = 20 << 20  # takes at most 20 s at the lowest speed
+    monkeypatch.setattr(connections, "SLOWEST_READER", 1 << 20)
+
+    async def run() -> int:
+        async def say_much(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
+            await send({"type": "http.response.body", "body": bytes(size)})
+
+        async with running(say_much) as connect:
+            reader, writer = await connect()
+            writer.write(WHOLE)
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(0.5)  # longer than either deadline without its extension
+            return len(await rest_of(reader))
+
+    assert asyncio.run(run()) >= size
+
+
+@pytest.mark.parametrize(("is_answered", "closed"), [(False, False), (True, True)])
+def test_a_client_that_reads_again_has_time_until_it_has_to_ask(
+    is_answered: bool, closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.01)
+    monkeypatch.setattr(connections, "SECONDS_TO_READ", 0.01)
+    transport = Mock(get_write_buffer_size=lambda: 0)
+
+    async def run() -> None:
+        connection = Connection(Connections(1, Metrics()), asyncio.Protocol())
+        connection.connection_made(transport)
+        connection.begin_request()
+        connection.pause_writing()
+        if is_answered:
+            connection.wait_for_request()
+        connection.resume_writing()
+        await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    assert transport.abort.called == closed
+
+
+def test_the_parser_gets_little_at_a_time_so_that_others_have_a_turn_between() -> None:
+    sent, pieces = bytes(range(256)) * 1024, []
+
+    class Recorder(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            pieces.append(data)
+
+    async def run() -> None:
+        limits = Connections(1, Metrics())
+        server = await asyncio.get_running_loop().create_server(lambda: Connection(limits, Recorder()), "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(sent)
+            writer.write_eof()
+            await rest_of(reader)
+            writer.close()
+
+    asyncio.run(run())
+    assert b"".join(pieces) == sent
+    assert max(map(len, pieces)) <= connections.READ_BYTES
+
+
+def test_too_many_connections_close_those_that_have_been_idle_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SECONDS_TO_ASK", 2 * PATIENCE)
+
+    async def run() -> list[bytes]:
+        async with running(read_and_say_ok, most=4) as connect:
+            used, idle, other = [await connect() for _ in range(3)]
+            used[1].write(WHOLE)  # is idle again after that, for the shortest time
+            assert b"200 OK" in await answer_of(used[0])
+            begun = await connect()
+            begun[1].write(HEAD_ONLY)
+            answers = []
+            for closed in (idle, other):
+                reader, writer = await connect()
+                assert await rest_of(closed[0]) == b""
+                writer.write(WHOLE)
+                answers.append(await answer_of(reader))
+            return answers
+
+    assert all(b"200 OK" in answer for answer in asyncio.run(run()))
+
+
+def test_a_connection_whose_request_has_arrived_is_not_closed_for_another() -> None:
+    async def run() -> tuple[bytes, bytes]:
+        arrived, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def answer_later(scope: Any, receive: Any, send: Any) -> None:
+            await receive()
+            arrived.set()
+            await may_answer.wait()
+            await say_ok(scope, receive, send)
+
+        async with running(answer_later, most=1) as connect:
+            reader, writer = await connect()
+            writer.write(WHOLE)
+            await asyncio.wait_for(arrived.wait(), PATIENCE)
+            refused, _ = await connect()
+            nothing = await rest_of(refused)
+            may_answer.set()
+            return nothing, await answer_of(reader)
+
+    nothing, answer = asyncio.run(run())
+    assert nothing == b""
+    assert b"200 OK" in answer
+
+
+def test_malformed_http_while_a_request_is_answered_is_no_error_of_the_service(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> bytes:
+        async with running(say_ok) as connect:
+            reader, writer = await connect()
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+            return await rest_of(reader)
+
+    assert b"400 Bad Request" in asyncio.run(run())
+    assert "Exception in ASGI application\n" not in caplog.messages

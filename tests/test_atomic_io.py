@@ -1,0 +1,590 @@
+"""A folder that appears whole or not at all."""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtkit.atomic_io import check_writable, clear_files, link_file, resumable_file, staged_file, staged_folder
+from nmtkit.errors import RunError, UserError
+
+
+def always(folder: Path) -> bool:
+    return True
+
+
+def never(folder: Path) -> bool:
+    return False
+
+
+def is_own(name: str) -> bool:
+    return name in ("file", "half", "first", "second")
+
+
+def test_the_folder_appears_only_at_the_end(tmp_path: Path) -> None:
+    with staged_folder(tmp_path / "new" / "result", is_own, never) as staging:
+        (staging / "file").write_text("done")
+        assert not (tmp_path / "new" / "result").exists()
+    assert (tmp_path / "new" / "result" / "file").read_text() == "done"
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["result"]
+
+
+@pytest.mark.parametrize("error", [UserError("bad"), KeyboardInterrupt(), MemoryError()])
+def test_an_error_leaves_what_was_there(tmp_path: Path, error: BaseException) -> None:
+    (tmp_path / "result").mkdir()
+    (tmp_path / "result" / "file").write_text("old")
+    with pytest.raises(type(error)), staged_folder(tmp_path / "result", is_own, always) as staging:  # noqa: PT012
+        (staging / "file").write_text("half")
+        raise error
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
+    assert (tmp_path / "result" / "file").read_text() == "old"
+
+
+def test_a_failing_write_names_the_destination(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RunError, match=r"cannot write .*result: No space left on device"),
+        staged_folder(tmp_path / "result", is_own, never),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_finished_result_is_replaced_whole(tmp_path: Path) -> None:
+    for content in ("first", "second"):
+        with staged_folder(tmp_path / "result", is_own, always) as staging:
+            (staging / content).touch()
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
+    assert [path.name for path in (tmp_path / "result").iterdir()] == ["second"]
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "result").mkdir()
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
+        (staging / "file").touch()
+    assert (tmp_path / "result" / "file").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
+    if kind == "folder":
+        (tmp_path / "result").mkdir()
+    (tmp_path / "result" / "thesis" if kind == "folder" else tmp_path / "result").write_text("years of work")
+    before = sorted(tmp_path.rglob("*"))
+    with (
+        pytest.raises(UserError, match="exists and is something else"),
+        staged_folder(tmp_path / "result", is_own, never),
+    ):
+        pass
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    (tmp_path / ".result.partial").mkdir()
+    (tmp_path / ".result.partial" / "half").touch()
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
+        assert list(staging.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
+
+
+def test_a_process_killed_while_replacing_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".result.replaced").mkdir()
+    (tmp_path / ".result.replaced" / "file").write_text("old")
+    with pytest.raises(UserError), staged_folder(tmp_path / "result", is_own, always):
+        raise UserError("the next run fails")
+    assert (tmp_path / "result" / "file").read_text() == "old"
+
+
+def test_a_process_killed_after_replacing_does_not_stand_in_the_next_ones_way(tmp_path: Path) -> None:
+    for folder in (".result.replaced", "result"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text(folder)
+    with staged_folder(tmp_path / "result", is_own, always) as staging:
+        (staging / "file").write_text("new")
+    assert (tmp_path / "result" / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]
+
+
+def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
+        (staging / "file").touch()
+        with pytest.raises(UserError, match="another process"), staged_folder(tmp_path / "result", is_own, never):
+            pass
+    assert (tmp_path / "result" / "file").exists()
+
+
+def test_the_root_is_no_destination() -> None:
+    with pytest.raises(UserError, match=r"^/ is the root"), staged_folder(Path("/"), is_own, always):
+        pass
+
+
+def test_a_destination_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot write"), staged_folder(tmp_path / "file" / "result", is_own, never):
+        pass
+
+
+# A file that an error leaves beside its name
+
+
+def test_a_file_appears_at_the_end_and_what_an_error_leaves_is_gone_on_with(tmp_path: Path) -> None:
+    for number, resume in enumerate([False, True, True], 1):
+        with pytest.raises(KeyboardInterrupt), resumable_file(tmp_path / "out", resume) as file:  # noqa: PT012
+            assert file.read() == b"line\n" * (number - 1)
+            file.write(b"line\n")
+            raise KeyboardInterrupt
+        assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
+    with resumable_file(tmp_path / "out", True) as file:
+        assert file.read() == b"line\n" * 3
+    assert (tmp_path / "out").read_bytes() == b"line\n" * 3
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_is_begun_anew_unless_it_is_resumed_and_left_only_if_it_holds_something(tmp_path: Path) -> None:
+    (tmp_path / "out.partial").write_text("old")
+    with pytest.raises(UserError), resumable_file(tmp_path / "out", False) as file:  # noqa: PT012
+        assert file.read() == b""
+        raise UserError("before anything is written")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_do_not_write_the_same_file(tmp_path: Path) -> None:
+    with resumable_file(tmp_path / "out", False) as file:
+        file.write(b"first")
+        with pytest.raises(UserError, match="another process"), resumable_file(tmp_path / "out", False):
+            pass
+    assert (tmp_path / "out").read_bytes() == b"first"
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="pipes have no names here")
+def test_a_pipe_without_a_name_is_written_directly() -> None:
+    """As /dev/stdout is one, and what a shell puts in the place of >(…)."""
+    reader, writer = os.pipe()
+    pipe = Path(f"/dev/fd/{writer}")
+    check_writable(pipe)
+    with resumable_file(pipe, False) as file:
+        file.write(b"one ")
+    with staged_file(pipe) as file:
+        file.write(b"two")
+    os.close(writer)
+    with os.fdopen(reader, "rb") as read:
+        assert read.read() == b"one two"
+
+
+def test_links_that_lead_in_a_circle_are_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    check_writable(tmp_path / "loop", [tmp_path / "loop" / "source"])
+    with staged_file(tmp_path / "loop") as file:
+        file.write(b"a file now")
+    assert (tmp_path / "loop").read_bytes() == b"a file now"
+
+
+# Other users of the same folder: files planted at names that nmtkit will use
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """A folder with files of the names that nmtkit writes, which no attack may change."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "file").write_text("years of work")
+    return folder
+
+
+def plant(kind: str, path: Path, elsewhere: Path) -> None:
+    if kind == "link to folder":
+        path.symlink_to(elsewhere)
+    elif kind == "link to file":
+        path.symlink_to(elsewhere / "file")
+    elif kind == "dangling link":
+        path.symlink_to(elsewhere / "planted")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "hard link":
+        os.link(elsewhere / "file", path)
+    elif kind == "file":
+        path.write_text("mine")
+    elif kind == "folder":
+        path.mkdir()
+        (path / "file").write_text("mine")
+
+
+def contents(folder: Path) -> list[tuple[str, int, str]]:
+    """What stands in a folder: names, kinds, and the contents of files and links."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        mode = path.lstat().st_mode
+        text = str(path.readlink()) if stat.S_ISLNK(mode) else path.read_text() if stat.S_ISREG(mode) else ""
+        found.append((str(path.relative_to(folder)), stat.S_IFMT(mode), text))
+    return found
+
+
+LINKS = ("link to folder", "link to file", "dangling link", "pipe")
+
+
+@pytest.mark.parametrize("name", [".result.partial", ".result.replaced"])
+@pytest.mark.parametrize("kind", [*LINKS, "hard link", "file"])
+def test_no_folder_is_staged_where_something_else_has_its_name(
+    name: str, kind: str, tmp_path: Path, elsewhere: Path
+) -> None:
+    plant(kind, tmp_path / name, elsewhere)
+    before = contents(tmp_path)
+    with (
+        pytest.raises(UserError, match=rf"{name} is in the way \(it is not a folder\): remove it, or choose another"),
+        staged_folder(tmp_path / "result", is_own, always),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", [".result.partial", ".result.replaced"])
+@pytest.mark.parametrize("kind", ["link to file", "pipe", "folder", "foreign name"])
+def test_no_folder_is_cleared_that_holds_something_else(name: str, kind: str, tmp_path: Path, elsewhere: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "half").write_text("left")
+    if kind == "foreign name":
+        (tmp_path / name / "thesis").write_text("years of work")
+    else:
+        plant(kind, tmp_path / name / "file", elsewhere)
+    before = contents(tmp_path)
+    with (
+        pytest.raises(UserError, match=rf"{name} is in the way \(it holds (file|thesis), which nmtkit does not write"),
+        staged_folder(tmp_path / "result", is_own, always),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+@pytest.fixture
+def another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on files belong to somebody else than the user who runs nmtkit."""
+    monkeypatch.setattr("nmtkit.atomic_io._user", lambda folder: os.geteuid() + 1)
+
+
+@pytest.mark.parametrize("name", [".result.partial", ".result.replaced"])
+@pytest.mark.usefixtures("another_user")
+def test_no_folder_of_another_user_is_cleared(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "file").write_text("theirs")
+    with (
+        pytest.raises(UserError, match=r"is in the way \(it belongs to another user\)"),
+        staged_folder(tmp_path / "result", is_own, always),
+    ):
+        pass
+    assert (tmp_path / name / "file").read_text() == "theirs"
+
+
+def test_the_owner_of_what_is_left_is_compared_with_the_owner_of_what_is_made(tmp_path: Path) -> None:
+    (tmp_path / ".result.partial").mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder to another user")
+    os.chown(tmp_path / ".result.partial", 12345, -1)
+    with pytest.raises(UserError, match="another user"), staged_folder(tmp_path / "result", is_own, always):
+        pass
+    os.chown(tmp_path / ".result.partial", tmp_path.stat().st_uid, -1)
+    with staged_folder(tmp_path / "result", is_own, always) as staging:
+        (staging / "file").touch()
+
+
+def test_a_staged_folder_is_private_until_it_is_finished(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        (tmp_path / ".result.partial").mkdir(mode=0o700)  # as a killed process leaves it
+        with staged_folder(tmp_path / "result", is_own, never) as staging:
+            assert stat.S_IMODE(staging.stat().st_mode) == 0o700
+            (staging / "file").touch()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "result").stat().st_mode) == 0o775
+
+
+def test_an_error_clears_the_folder_that_was_staged_and_not_the_one_that_took_its_name(
+    tmp_path: Path, elsewhere: Path
+) -> None:
+    with pytest.raises(UserError, match="bad"), staged_folder(tmp_path / "result", is_own, never) as staging:  # noqa: PT012
+        (staging / "half").touch()
+        staging.rename(tmp_path / "taken")
+        staging.symlink_to(elsewhere)
+        raise UserError("bad")
+    assert list((tmp_path / "taken").iterdir()) == []
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def staged_name(name: str) -> str:
+    return f".{name}.{os.getpid()}.partial"
+
+
+def write_staged(folder: Path) -> None:
+    with staged_file(folder / "out") as file:
+        file.write(b"new")
+
+
+def write_resumable(folder: Path) -> None:
+    with resumable_file(folder / "out", False) as file:
+        file.write(b"new")
+
+
+def write_link(folder: Path) -> None:
+    (folder / "source").write_bytes(b"new")
+    link_file(folder / "source", folder / "out")
+
+
+WRITERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "staged_file": (write_staged, staged_name("out")),
+    "check_writable": (lambda folder: check_writable(folder / "out"), staged_name("out")),
+    "resumable_file": (write_resumable, "out.partial"),
+    "link_file": (write_link, staged_name("out")),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("kind", [*LINKS, "folder"])
+def test_no_file_is_written_through_what_stands_at_its_name(
+    writer: str, kind: str, tmp_path: Path, elsewhere: Path
+) -> None:
+    write, name = WRITERS[writer]
+    plant(kind, tmp_path / name, elsewhere)
+    before = contents(elsewhere)
+    with pytest.raises(UserError, match=rf"{name} is in the way \(it is not a file\): remove it, or choose another"):
+        write(tmp_path)
+    assert contents(elsewhere) == before
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.usefixtures("another_user")
+def test_no_file_of_another_user_is_overwritten(writer: str, tmp_path: Path) -> None:
+    write, name = WRITERS[writer]
+    (tmp_path / name).write_text("theirs")
+    with pytest.raises(UserError, match=r"is in the way \(it belongs to another user\)"):
+        write(tmp_path)
+    assert (tmp_path / name).read_text() == "theirs"
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_with_a_second_name_is_not_gone_on_with(resume: bool, tmp_path: Path, elsewhere: Path) -> None:
+    plant("hard link", tmp_path / "out.partial", elsewhere)
+    with pytest.raises(UserError, match="it has another name as well"), resumable_file(tmp_path / "out", resume):
+        pass
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("kind", ["file", "hard link"])
+@pytest.mark.parametrize("writer", ["staged_file", "link_file", "check_writable"])
+def test_the_file_of_a_dead_process_with_the_same_id_is_replaced(
+    writer: str, kind: str, tmp_path: Path, elsewhere: Path
+) -> None:
+    write, name = WRITERS[writer]
+    plant(kind, tmp_path / name, elsewhere)
+    write(tmp_path)
+    assert not (tmp_path / name).exists()
+    assert not (tmp_path / "out").exists() or (tmp_path / "out").read_text() == "new"
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def test_a_second_name_is_the_same_file_and_a_copy_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_links(*arguments: Any, **more: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    (tmp_path / "out").write_text("old")
+    for _ in range(2):  # the second time, both are names of one file already
+        write_link(tmp_path)
+        assert (tmp_path / "out").samefile(tmp_path / "source")
+    monkeypatch.setattr("nmtkit.atomic_io.os.link", no_links)
+    write_link(tmp_path)
+    assert not (tmp_path / "out").samefile(tmp_path / "source")
+    assert (tmp_path / "out").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+def test_clearing_removes_what_killed_processes_left_of_these_files_and_nothing_else(
+    tmp_path: Path, elsewhere: Path
+) -> None:
+    for name in (".file.17.partial", ".file.99999.partial"):
+        (tmp_path / name).write_text("half")
+    others = (".other.17.partial", ".file.x.partial", ".file.partial", "file.17.partial", ".file.17.partial.bak")
+    for name in others:
+        (tmp_path / name).write_text("half")
+    planted = [f".file.{number}.partial" for number in range(len(LINKS))]
+    for name, kind in zip(planted, LINKS, strict=True):
+        plant(kind, tmp_path / name, elsewhere)
+    clear_files(tmp_path, is_own)
+    assert {path.name for path in tmp_path.iterdir()} == {*others, *planted, "elsewhere"}
+    assert contents(elsewhere) == [("file", stat.S_IFREG, "years of work")]
+
+
+@pytest.mark.usefixtures("another_user")
+def test_clearing_leaves_the_files_of_another_user(tmp_path: Path) -> None:
+    (tmp_path / ".file.17.partial").write_text("theirs")
+    clear_files(tmp_path, is_own)
+    assert (tmp_path / ".file.17.partial").read_text() == "theirs"
+
+
+# Others at the same moment: between a check and the use of what was checked
+
+
+@pytest.mark.parametrize("kind", ["link to folder", "pipe"])
+def test_a_folder_that_is_swapped_before_it_is_opened_is_not_followed(
+    kind: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = tmp_path / ".result.partial"
+    staging.mkdir()
+
+    def swap(folder: Path) -> int:
+        staging.rename(tmp_path / "moved")
+        plant(kind, staging, elsewhere)
+        return os.geteuid()
+
+    monkeypatch.setattr("nmtkit.atomic_io._user", swap)
+    with pytest.raises(UserError, match="cannot write"), staged_folder(tmp_path / "result", is_own, always):
+        pass
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def test_a_folder_that_is_swapped_before_it_is_locked_is_not_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = tmp_path / ".result.partial"
+    staging.mkdir()
+    flock = fcntl.flock
+
+    def swap(handle: int, how: int) -> None:
+        staging.rename(tmp_path / "moved")
+        plant("folder", staging, tmp_path)
+        flock(handle, how)
+
+    monkeypatch.setattr("nmtkit.atomic_io.fcntl.flock", swap)
+    with pytest.raises(UserError, match="another process"), staged_folder(tmp_path / "result", is_own, always):
+        pass
+    assert (staging / "file").read_text() == "mine"
+
+
+def test_what_is_planted_in_a_folder_before_it_is_private_is_not_written_through(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fchmod = os.fchmod
+
+    def planted(handle: int, mode: int) -> None:
+        plant("link to file", tmp_path / ".result.partial" / "file", elsewhere)
+        fchmod(handle, mode)
+
+    monkeypatch.setattr("nmtkit.atomic_io.os.fchmod", planted)
+    with pytest.raises(UserError, match="it holds file"), staged_folder(tmp_path / "result", is_own, always):
+        pass
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def test_a_file_that_is_swapped_before_it_is_opened_is_not_followed(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = tmp_path / "out.partial"
+    partial.write_text("left")
+
+    def swap(folder: Path) -> int:
+        partial.unlink()
+        plant("link to file", partial, elsewhere)
+        return os.geteuid()
+
+    monkeypatch.setattr("nmtkit.atomic_io._user", swap)
+    with pytest.raises(UserError, match="cannot write"), resumable_file(tmp_path / "out", False):
+        pass
+    assert (elsewhere / "file").read_text() == "years of work"
+
+
+def test_a_result_that_is_finished_while_its_file_is_opened_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = tmp_path / "out.partial"
+    partial.write_text("whole")
+    flock = fcntl.flock
+
+    def finish(handle: int, how: int) -> None:
+        partial.rename(tmp_path / "out")
+        flock(handle, how)
+
+    monkeypatch.setattr("nmtkit.atomic_io.fcntl.flock", finish)
+    with pytest.raises(UserError, match="another process"), resumable_file(tmp_path / "out", False):
+        pass
+    assert (tmp_path / "out").read_text() == "whole"
+
+
+@pytest.mark.parametrize("kind", ["link to file", "dangling link", "hard link"])
+def test_what_is_planted_just_before_a_file_is_made_is_not_written_through(
+    kind: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planted(path: Path) -> None:
+        plant(kind, path, elsewhere)
+
+    before = contents(elsewhere)
+    monkeypatch.setattr("nmtkit.atomic_io._remove_file", planted)
+    with pytest.raises(UserError, match=r"cannot write .*: File exists"):
+        write_staged(tmp_path)
+    assert contents(elsewhere) == before
+
+
+def test_a_result_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is synced, then the folder that names it, and both before the rename, which is synced last."""
+    synced: list[tuple[int, bool]] = []
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append((os.fstat(handle).st_ino, (tmp_path / "result").exists()))
+        fsync(handle)
+
+    monkeypatch.setattr("nmtkit.atomic_io.os.fsync", noted)
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
+        (staging / "file").touch()
+    folder, parent = (tmp_path / "result").stat().st_ino, tmp_path.stat().st_ino
+    assert synced == [((tmp_path / "result" / "file").stat().st_ino, False), (folder, False), (parent, True)]
+    (tmp_path / "result" / "file").unlink()
+    (tmp_path / "result").rmdir()
+    for write in (staged_file(tmp_path / "result"), resumable_file(tmp_path / "result", False)):
+        synced.clear()
+        with write as file:
+            file.write(b"content")
+        assert synced == [((tmp_path / "result").stat().st_ino, False), (parent, True)]
+        (tmp_path / "result").unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+@pytest.mark.parametrize("full", [False, True])
+def test_no_folder_of_another_user_is_replaced(full: bool, tmp_path: Path) -> None:
+    (tmp_path / "result").mkdir()
+    if full:
+        (tmp_path / "result" / "file").write_text("theirs")
+    os.chown(tmp_path / "result", 12345, -1)
+    before = contents(tmp_path)
+    with (
+        pytest.raises(UserError, match=r"result cannot be replaced \(it belongs to another user\)"),
+        staged_folder(tmp_path / "result", is_own, always),
+    ):
+        pass
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+@pytest.mark.parametrize(
+    ("mode", "link_owner", "is_refused"), [(0o1777, 12345, True), (0o1777, 0, False), (0o1755, 12345, False)]
+)
+def test_another_users_link_in_a_shared_folder_is_not_followed(
+    mode: int, link_owner: int, is_refused: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis").write_text("precious")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(mode)
+    (shared / "result").symlink_to("../thesis")
+    os.chown(shared / "result", link_owner, -1, follow_symlinks=False)
+    if is_refused:
+        with pytest.raises(UserError, match="result is a symlink of another user"), staged_file(shared / "result"):
+            pass
+    else:
+        with staged_file(shared / "result") as file:
+            file.write(b"new")
+    assert (tmp_path / "thesis").read_text() == ("precious" if is_refused else "new")

@@ -1,0 +1,62 @@
+"""What makes training smaller or faster changes no result: activation checkpointing, torch.compile."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from commands import Train
+from training_runs import DROPOUT, assert_same_end, tensors
+
+from nmtkit.data.batch import Batch
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.training.capacity import _peak_memory
+from nmtkit.training.loss import batch_loss
+
+
+def test_checkpointed_activations_give_the_same_weights_bit_for_bit(train: Train, tmp_path: Path) -> None:
+    train(tmp_path / "kept", "--max-updates", 4, *DROPOUT)
+    train(tmp_path / "computed", "--max-updates", 4, *DROPOUT, "--activation-checkpointing")
+    assert_same_end(tmp_path / "kept", tmp_path / "computed")
+
+
+def test_checkpointed_activations_take_less_memory() -> None:
+    config = ModelConfig(encoder_layers=4, decoder_layers=4, d_model=16, d_ff=64, heads=2)
+    model = Transformer(config, 20, 20)
+    rows = torch.full((20, 20), 5)
+
+    def work() -> None:
+        loss, _ = batch_loss(model, Batch.unpadded(rows, rows, rows), smoothing=0.1)
+        torch.autograd.backward(loss)
+
+    kept = _peak_memory(torch.device("cpu"), work)
+    model.activation_checkpointing = True
+    assert _peak_memory(torch.device("cpu"), work) < 0.5 * kept
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler's own
+def test_compiled_layers_train_alike_and_their_checkpoints_are_those_of_any_run(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # seconds, not minutes
+    plain = ("--dropout", 0, "--adam-eps", 1e-6)
+    train(tmp_path / "eager", "--max-updates", 4, *plain)
+    train(tmp_path / "compiled", "--max-updates", 2, *plain, "--compile", "--ema", 0.5)
+    train(tmp_path / "compiled", "--max-updates", 4, *plain, "--compile", "--activation-checkpointing")
+    ours, theirs = tensors(tmp_path / "eager"), tensors(tmp_path / "compiled")
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+def test_where_nothing_can_be_compiled_the_run_says_so(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("\nno compiler found\nmore of it")
+
+    monkeypatch.setattr(torch, "compile", fail)
+    message = train(tmp_path, "--max-updates", 1, "--compile", code=2).stderr.decode()
+    assert message.count("\n") == 1
+    assert "--compile: torch cannot compile on this machine (no compiler found): leave it out" in message

@@ -1,0 +1,167 @@
+"""The moving average of the weights: its recurrence, and that it takes the model's place and leaves it untouched."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Train
+from torch import Tensor
+
+from nmtkit.checkpoint import Checkpoint, collect_weights, load_checkpoint
+from nmtkit.data.corpus import Dataset
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.training.config import TrainingOptions
+from nmtkit.training.ema import MovingAverage
+from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.validation import Validator
+
+
+@pytest.fixture
+def model() -> Transformer:
+    torch.manual_seed(1)
+    return Transformer(ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 12, 12)
+
+
+@torch.no_grad()
+def train(model: Transformer) -> None:
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter))
+
+
+def copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def test_the_average_follows_its_recurrence_with_an_early_decay_that_grows(model: Transformer) -> None:
+    average = MovingAverage(model, decay=0.5)
+    expected = {name: weight.double() for name, weight in collect_weights(model).items()}
+    for update in range(1, 21):
+        train(model)
+        average.step(update)
+        decay = min(0.5, (1 + update) / (10 + update))
+        for name, weight in collect_weights(model).items():
+            expected[name] = decay * expected[name] + (1 - decay) * weight.double()
+    for name, tensor in expected.items():
+        assert average.averages[name].dtype == torch.float32
+        torch.testing.assert_close(average.averages[name].double(), tensor, rtol=1e-5, atol=1e-5)
+
+
+def test_the_model_has_the_averages_only_for_a_while(model: Transformer) -> None:
+    average = MovingAverage(model, decay=0.9)
+    train(model)
+    average.step(1)
+    weights, averages = copy(collect_weights(model)), copy(average.averages)
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    with average.in_model():
+        for name, weight in collect_weights(model).items():
+            assert torch.equal(weight, averages[name])
+            assert not torch.equal(weight, weights[name])
+    for name, weight in collect_weights(model).items():
+        assert torch.equal(weight, weights[name])
+        assert torch.equal(average.averages[name], averages[name])
+    assert places == [parameter.data_ptr() for parameter in model.parameters()]  # tied and compiled models rely on it
+
+
+def test_it_goes_on_from_saved_averages_as_if_never_stopped(model: Transformer) -> None:
+    straight = MovingAverage(model, decay=0.9)
+    for update in (1, 2):
+        train(model)
+        straight.step(update)
+    resumed = MovingAverage(model, decay=0.9)
+    resumed.load(copy(straight.averages).items())
+    train(model)
+    for each in (straight, resumed):
+        each.step(3)
+    assert all(torch.equal(resumed.averages[name], tensor) for name, tensor in straight.averages.items())
+
+
+# In a run
+
+
+def load(folder: Path, name: str = "checkpoint_last.pt") -> Checkpoint:
+    checkpoint = load_checkpoint(folder / name)
+    assert checkpoint.ema is not None
+    return checkpoint
+
+
+def test_a_run_keeps_the_average_of_its_weights_and_leaves_the_training_as_it_is(train: Train, tmp_path: Path) -> None:
+    each = ("--max-updates", 6, "--save-every", 1, "--validate-every", 2)
+    train(tmp_path / "ema", *each, "--ema", 0.3)
+    train(tmp_path / "plain", *each)
+    first = load(tmp_path / "ema", "checkpoint_1.pt")
+    assert first.ema is not None
+    expected = {name: tensor.double() for name, tensor in first.ema.items()}
+    for update in range(1, 7):
+        checkpoint = load(tmp_path / "ema", f"checkpoint_{update}.pt")
+        assert checkpoint.ema is not None
+        decay = min(0.3, (1 + update) / (10 + update))
+        for name, weight in checkpoint.weights.items():
+            assert torch.equal(weight, load_checkpoint(tmp_path / "plain" / f"checkpoint_{update}.pt").weights[name])
+            if update > 1:
+                expected[name] = decay * expected[name] + (1 - decay) * weight.double()
+            torch.testing.assert_close(checkpoint.ema[name].double(), expected[name], rtol=1e-5, atol=1e-6)
+    assert load_checkpoint(tmp_path / "plain" / "checkpoint_last.pt").ema is None
+
+
+def test_validation_measures_the_averaged_weights(train: Train, tmp_path: Path, datasets: dict[str, Path]) -> None:
+    train(tmp_path, "--max-updates", 8, "--validate-every", 8, "--ema", 0.9, "--lr-scale", 5)
+    checkpoint = load(tmp_path)
+    validator = Validator(Dataset.open(datasets["joined"]), TrainingOptions())
+    losses = {}
+    for which in ("ema", "trained"):
+        results = validator.run(checkpoint.build_model(which), Ranks(torch.device("cpu")))
+        assert results is not None
+        losses[which] = results.values["valid_loss"]
+    assert checkpoint.progress["valid_loss"] == pytest.approx(losses["ema"], rel=1e-6)
+    assert losses["ema"] != pytest.approx(losses["trained"], rel=1e-3)
+
+
+def test_a_resumed_run_goes_on_with_its_averages_bit_for_bit(train: Train, tmp_path: Path) -> None:
+    for folder, ends in (("straight", (9,)), ("stopped", (4, 9))):
+        for end in ends:
+            train(tmp_path / folder, "--max-updates", end, "--ema", 0.9)
+    ours, theirs = load(tmp_path / "stopped"), load(tmp_path / "straight")
+    assert ours.ema is not None
+    assert theirs.ema is not None
+    assert ours.ema.keys() == ours.weights.keys()
+    for name, tensor in ours.ema.items():
+        assert torch.equal(tensor, theirs.ema[name])
+        assert torch.equal(ours.weights[name], theirs.weights[name])
+
+
+def test_a_run_may_begin_and_end_keeping_averages_where_it_goes_on(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 3)
+    before = load_checkpoint(tmp_path / "checkpoint_3.pt").weights
+    train(tmp_path, "--max-updates", 4, "--ema", 0.9)
+    checkpoint = load(tmp_path)
+    assert checkpoint.ema is not None
+    decay = 5 / 14
+    for name, average in checkpoint.ema.items():
+        expected = decay * before[name] + (1 - decay) * checkpoint.weights[name]
+        torch.testing.assert_close(average, expected, rtol=1e-5, atol=1e-6)
+    train(tmp_path, "--max-updates", 5)
+    assert load_checkpoint(tmp_path / "checkpoint_last.pt").ema is None
+
+
+def test_a_skipped_update_leaves_the_average_as_it_is(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = UpdateGradient.compute
+
+    def compute(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
+        totals = original(self, update, *arguments)
+        if update == 2:
+            gradient = next(self.loss.parameters()).grad
+            assert gradient is not None
+            gradient.fill_(torch.inf)
+        return totals
+
+    monkeypatch.setattr(UpdateGradient, "compute", compute)
+    train(tmp_path, "--max-updates", 2, "--save-every", 1, "--ema", 0.9)
+    first, second = load(tmp_path, "checkpoint_1.pt"), load(tmp_path, "checkpoint_2.pt")
+    assert first.ema is not None
+    assert second.ema is not None
+    assert all(torch.equal(tensor, second.ema[name]) for name, tensor in first.ema.items())

@@ -1,0 +1,357 @@
+"""What a run survives: kills at any moment, signals, a disk that is full. It is started again by the same command."""
+
+import errno
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import TINY, Run
+from patience import PATIENCE
+from repository import BIN
+from training_runs import DROPOUT, Result, assert_same_end, assert_same_rows, environment, metrics, updates, wait_for
+
+from nmtkit.checkpoint import load_checkpoint, save_checkpoint
+from nmtkit.errors import RunError
+from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.validation import Validator
+
+Command = Callable[..., list[str]]
+
+END = 360  # updates of the run that the faults below disturb
+VALIDATE, LOG = 20, 4  # every so many updates; before each validation there is a log line
+OFTEN = (
+    *(*DROPOUT, "--validate-every", VALIDATE, "--valid-bleu", "--save-every", 7, "--log-every", LOG),
+    *("--max-updates", END),
+)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(datasets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that the disturbed ones must end as."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    subprocess.run(command(datasets, folder), check=True, capture_output=True, env=environment())
+    return folder
+
+
+def command(datasets: dict[str, Path], save_dir: Path, *more: object) -> list[str]:
+    words = (sys.executable, BIN / "nmt-train", datasets["joined"], "--save-dir", save_dir, *TINY, *OFTEN, *more)
+    return [str(word) for word in words]
+
+
+@contextmanager
+def running(words: list[str]) -> Iterator["subprocess.Popen[bytes]"]:
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, env=environment())
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def reached(folder: Path, update: int) -> bool:
+    """Whether the log of a run has come to an update; a line may be half-written."""
+    path = folder / "metrics.jsonl"
+    return path.exists() and f'"train", "update": {update // LOG * LOG},' in path.read_text(errors="replace")
+
+
+def validating(folder: Path) -> int:
+    """The update whose validation has begun, as its log line tells, and not come to its results; 0 if there is none."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    last = re.match(r'{"event": "train", "update": (\d+),', lines[-1] if lines else "")
+    return int(last[1]) if last and int(last[1]) % VALIDATE == 0 else 0
+
+
+def is_saving(folder: Path) -> bool:
+    return any(folder.glob(".checkpoint_*.partial"))
+
+
+@pytest.mark.slow
+def test_a_run_killed_25_times_ends_as_the_undisturbed_one(
+    undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    times_saving = times_validating = 0
+    for life in range(25):
+        newest = updates(tmp_path)[-1] if tmp_path.exists() and updates(tmp_path) else 0
+        earlier = validating(tmp_path)  # of the life before, if it was killed there
+        with running(command(datasets, tmp_path)) as process:
+            aim = newest + chance.randint(4, 14)
+            if life % 6 == 1:
+                wait_for(lambda earlier=earlier: validating(tmp_path) > earlier, process)  # type: ignore[misc]
+            else:
+                wait_for(lambda aim=aim: reached(tmp_path, aim), process)  # type: ignore[misc]
+            if life % 3 == 0:
+                wait_for(lambda: is_saving(tmp_path), process)
+            elif life % 6 != 1:
+                time.sleep(chance.random() / 20)
+            times_saving += is_saving(tmp_path)
+            process.kill()
+            assert process.wait() == -signal.SIGKILL, "the run came to its end too early"
+            times_validating += validating(tmp_path) > earlier
+        for update in updates(tmp_path):
+            assert load_checkpoint(tmp_path / f"checkpoint_{update}.pt").progress["update"] == update
+    assert times_saving >= 3
+    assert times_validating >= 3
+    subprocess.run(command(datasets, tmp_path), check=True, capture_output=True, env=environment())
+    assert_same_end(tmp_path, undisturbed)
+    assert_same_rows(tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_stops_the_run_after_its_update_with_a_checkpoint(
+    number: signal.Signals, code: int, undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    with running(command(datasets, tmp_path)) as process:
+        wait_for(lambda: reached(tmp_path, 30), process)
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    *_, line = stderr.decode().splitlines()
+    assert (
+        line == f"nmt-train: {number.name}: update {updates(tmp_path)[-1]} is done and saved; the same command goes on"
+    )
+    subprocess.run(command(datasets, tmp_path), check=True, capture_output=True, env=environment())
+    assert_same_end(tmp_path, undisturbed)
+    assert_same_rows(tmp_path, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_validation_that_a_signal_has_cut_short_is_made_up_for(
+    undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    interrupted = """if True:
+        import os, signal
+        from nmtkit.training.validation import Validator
+        translations = Validator._translations
+        def interrupted(self, *arguments):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return translations(self, *arguments)
+        Validator._translations = interrupted
+        from nmtkit.cli.train import main
+        main()
+    """
+    words = command(datasets, tmp_path)
+    stopped = subprocess.run(
+        [words[0], "-c", interrupted, *words[2:]], capture_output=True, env=environment(), check=False
+    )
+    assert stopped.returncode == 143, stopped.stderr.decode()
+    assert updates(tmp_path)[-1] == 20
+    assert metrics(tmp_path, "valid") == []
+    subprocess.run(words, check=True, capture_output=True, env=environment())
+    assert_same_end(tmp_path, undisturbed)
+    assert_same_rows(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("computed", [6, 7])
+def test_a_signal_around_the_last_update_costs_neither_its_validation_nor_its_log_line(
+    computed: int, train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--max-updates", 7, "--validate-every", 100, "--log-every", 5)
+    compute = UpdateGradient.compute
+
+    def signalled(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
+        if update == computed:  # too late for the ranks to agree on it in this update
+            os.kill(os.getpid(), signal.SIGTERM)
+        return compute(self, update, *arguments)
+
+    monkeypatch.setattr(UpdateGradient, "compute", signalled)
+    stopped = train(*options)
+    assert stopped.returncode == 143
+    assert b"nmt-train: SIGTERM: update 7 is done and saved" in stopped.stderr
+    assert train(*options).returncode == 0
+    assert [row["update"] for row in metrics(tmp_path, "train")] == [5, 7]
+    assert [row["update"] for row in metrics(tmp_path, "valid")] == [7]
+    assert (tmp_path / "checkpoint_best.pt").samefile(tmp_path / "checkpoint_7.pt")
+
+
+def test_a_signal_in_a_validation_that_is_made_up_for_adds_no_log_line(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--max-updates", 7, "--validate-every", 3, "--log-every", 2, "--max-tokens", 100)
+    losses = Validator._losses
+
+    def signalled(self: Validator, *arguments: Any) -> list[float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return losses(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Validator, "_losses", signalled)
+        for _ in range(2):
+            assert train(*options).returncode == 143
+            assert updates(tmp_path) == [3]
+            assert [row["update"] for row in metrics(tmp_path, "train")] == [2]
+    assert train(*options).returncode == 0
+    assert [row["update"] for row in metrics(tmp_path, "train")] == [2, 4, 6, 7]
+    assert [row["update"] for row in metrics(tmp_path, "valid")] == [3, 6, 7]
+
+
+def test_a_folder_that_takes_no_more_files_is_a_failed_save(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Path.open
+
+    def open_or_fail(self: Path, *arguments: Any, **more: Any) -> Any:
+        if self.name.startswith(".checkpoint_4.pt"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(self, *arguments, **more)
+
+    monkeypatch.setattr(Path, "open", open_or_fail)
+    result = train("--max-updates", 6, "--save-every", 2)
+    assert result.returncode == 0
+    assert b"checkpoint_4.pt: No space left on device; earlier checkpoints are as they were" in result.stderr
+    assert updates(tmp_path) == [2, 6]
+
+
+@pytest.mark.slow
+def test_sigusr1_saves_at_once_and_the_run_goes_on(datasets: dict[str, Path], tmp_path: Path) -> None:
+    with running(command(datasets, tmp_path, "--save-every", 100_000, "--validate-every", 100_000)) as process:
+        wait_for(lambda: reached(tmp_path, 9), process)
+        process.send_signal(signal.SIGUSR1)
+        wait_for(lambda: updates(tmp_path) != [], process)
+        first = updates(tmp_path)[0]
+        assert process.wait(timeout=PATIENCE) == 0
+    assert 9 <= first < END
+    assert updates(tmp_path)[-1] == END
+
+
+def test_sigusr1_saves_once(train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = UpdateGradient.compute
+
+    def signalled(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
+        if update == 3:  # too late for the ranks to agree on it in this update
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return compute(self, update, *arguments)
+
+    monkeypatch.setattr(UpdateGradient, "compute", signalled)
+    assert train("--max-updates", 9).returncode == 0
+    assert updates(tmp_path) == [4, 9]
+
+
+@pytest.fixture
+def train(run_here: Run, datasets: dict[str, Path], tmp_path: Path) -> Callable[..., Result]:
+    def run(*arguments: object) -> Result:
+        return run_here("nmt-train", datasets["joined"], "--save-dir", tmp_path, *TINY, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Numbers of updates at which the disk has no room for a checkpoint."""
+    numbers: set[int] = set()
+
+    def save_or_fail(path: Path, checkpoint: Any) -> None:
+        if checkpoint.progress["update"] in numbers:
+            raise RunError(f"cannot write {path}: No space left on device")
+        save_checkpoint(path, checkpoint)
+
+    monkeypatch.setattr("nmtkit.training.save_dir.save_checkpoint", save_or_fail)
+    return numbers
+
+
+def test_a_run_clears_what_a_killed_one_was_writing_and_not_what_others_write(
+    train: Callable[..., Result], tmp_path: Path
+) -> None:
+    left = (".checkpoint_3.pt.17.partial", ".checkpoint_last.pt.17.partial", ".options.json.17.partial")
+    others = (".averaged.pt.18.partial", ".checkpoint_x.pt.18.partial")  # as of an nmt-average at work
+    for name in (*left, *others):
+        (tmp_path / name).write_bytes(b"half")
+    (tmp_path / ".checkpoint_4.pt.19.partial").mkdir()
+    assert train("--max-updates", 1).returncode == 0
+    assert {path.name for path in tmp_path.glob(".*.partial")} == {*others, ".checkpoint_4.pt.19.partial"}
+
+
+def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_save(
+    full: set[int], train: Callable[..., Result], tmp_path: Path
+) -> None:
+    full |= {4, 6, 10}
+    result = train("--max-updates", 12, "--save-every", 2)
+    assert result.returncode == 0
+    warnings = [line for line in result.stderr.decode().splitlines() if "next save tries again" in line]
+    assert len(warnings) == 3
+    assert all("warning: " in line and "No space left" in line for line in warnings)
+    assert updates(tmp_path) == [2, 8, 12]
+
+
+def test_a_checkpoint_that_is_due_for_two_reasons_fails_once(
+    full: set[int], train: Callable[..., Result], tmp_path: Path
+) -> None:
+    full |= {2, 4}
+    options = ("--save-every", 2, "--validate-every", 2, "--max-save-failures", 3)
+    result = train("--max-updates", 6, *options)
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stderr.count(b"next save tries again") == 2
+    assert updates(tmp_path) == [6]
+
+
+def test_too_many_failed_saves_in_a_row_end_the_run(
+    full: set[int], train: Callable[..., Result], tmp_path: Path
+) -> None:
+    full |= set(range(3, 100))
+    result = train("--max-updates", 50, "--save-every", 1, "--max-save-failures", 4)
+    assert result.returncode == 1
+    *_, line = result.stderr.decode().splitlines()
+    assert line.startswith("nmt-train: cannot write")
+    assert "No space left" in line
+    assert updates(tmp_path) == [1, 2]
+    assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 7))
+
+
+def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
+    full: set[int], train: Callable[..., Result], tmp_path: Path
+) -> None:
+    full.add(6)
+    assert train("--max-updates", 6, "--save-every", 3).returncode == 1
+    assert updates(tmp_path) == [3]
+
+
+def test_files_may_not_grow_and_the_old_checkpoints_stay(datasets: dict[str, Path], tmp_path: Path) -> None:
+    """A disk that is really full, for files of more than 30 kB: the tiny model's checkpoint is larger."""
+    words = command(datasets, tmp_path, "--max-updates", 7)
+    subprocess.run(words, check=True, capture_output=True, env=environment())
+    assert (tmp_path / "checkpoint_7.pt").stat().st_size > 30_000
+    before = (tmp_path / "checkpoint_7.pt").read_bytes()
+    limited = subprocess.run(
+        command(datasets, tmp_path, "--max-save-failures", 2),
+        capture_output=True,
+        env=environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)),
+        check=False,
+    )
+    assert limited.returncode == 1, limited.stderr.decode()
+    assert b"Traceback" not in limited.stderr
+    assert (tmp_path / "checkpoint_7.pt").read_bytes() == before
+    assert updates(tmp_path) == [7]
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
+
+
+def test_metrics_have_no_gap_when_the_disk_was_full_for_a_while(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_or_fail(path: Path, mode: str, **settings: Any) -> Any:
+        if mode == "r+b" and 3 <= len(path.read_bytes().splitlines()) < 5:
+            with path.open("ab") as file:
+                file.write(b'{"event": "tra')  # as much as there was room for
+            calls.append(mode)
+            if len(calls) < 4:
+                raise OSError(28, os.strerror(28))
+        return open(path, mode, **settings)  # noqa: PTH123 (it takes an opener)
+
+    calls: list[str] = []
+    monkeypatch.setattr("nmtkit.training.metrics.open", open_or_fail, raising=False)
+    result = train("--max-updates", 12)
+    assert result.returncode == 0
+    assert result.stderr.decode().count("kept for the next time") == 3
+    assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 13))

@@ -1,0 +1,277 @@
+"""Runs that begin with given weights, leave some as they are, or go on and forget a part of what they were."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Run, Train
+from training_runs import metrics, refused, tensors
+
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nmtkit.errors import UserError
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.training.fine_tuning import freeze
+
+SMALL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2)
+
+
+@pytest.fixture
+def parent(train: Train, tmp_path: Path) -> Path:
+    """The last checkpoint of a run of six updates."""
+    train(tmp_path / "parent", "--max-updates", 6)
+    return tmp_path / "parent" / "checkpoint_last.pt"
+
+
+def last(folder: Path) -> Checkpoint:
+    return load_checkpoint(folder / "checkpoint_last.pt")
+
+
+# --init-from
+
+
+def test_a_run_begins_with_given_weights_and_nothing_else_of_theirs(train: Train, parent: Path, tmp_path: Path) -> None:
+    tiny_steps = ("--lr-scale", 1e-9, "--dropout", 0.4)
+    result = train(tmp_path / "run", "--max-updates", 1, "--init-from", parent, *tiny_steps)
+    assert f"beginning with the weights of {parent}" in result.stderr.decode()
+    given, checkpoint = load_checkpoint(parent), last(tmp_path / "run")
+    for name, weight in checkpoint.weights.items():
+        torch.testing.assert_close(weight, given.weights[name], rtol=0, atol=1e-7)
+    assert (checkpoint.progress["update"], checkpoint.progress["epoch"]) == (1, 1)
+    assert checkpoint.optimizer is not None
+    assert {float(t) for name, t in checkpoint.optimizer.items() if name.startswith("step.")} == {1.0}
+    assert checkpoint.model_config.dropout == 0.4
+
+
+def test_weights_that_are_not_finite_begin_no_run(train: Train, parent: Path, tmp_path: Path) -> None:
+    checkpoint = load_checkpoint(parent)
+    checkpoint.weights["encoder.0.feed_forward.inner.bias"][3] = math.nan
+    save_checkpoint(tmp_path / "bad.pt", checkpoint)
+    result = train(tmp_path / "run", "--max-updates", 1, "--init-from", tmp_path / "bad.pt", code=2)
+    refused(result, f"{tmp_path / 'bad.pt'}: encoder.0.feed_forward.inner.bias holds NaN or infinity")
+
+
+def test_a_run_resumes_from_the_newest_checkpoint_whose_weights_are_finite(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 4, "--save-every", 2)
+    checkpoint = load_checkpoint(tmp_path / "checkpoint_4.pt")
+    checkpoint.weights["encoder.0.feed_forward.inner.bias"][3] = math.nan
+    save_checkpoint(tmp_path / "checkpoint_4.pt", checkpoint)
+    said = train(tmp_path, "--max-updates", 4).stderr.decode()
+    assert "checkpoint_4.pt: encoder.0.feed_forward.inner.bias holds NaN or infinity" in said
+    assert "going on after update 2" in said
+
+
+def test_what_a_run_began_with_is_the_average_where_there_is_one(train: Train, tmp_path: Path) -> None:
+    train(tmp_path / "parent", "--max-updates", 5, "--ema", 0.9, "--lr-scale", 5)
+    given = last(tmp_path / "parent")
+    arguments = ("--max-updates", 1, "--lr-scale", 1e-9, "--ema", 0.9)
+    train(tmp_path / "run", "--init-from", tmp_path / "parent" / "checkpoint_last.pt", *arguments)
+    checkpoint = last(tmp_path / "run")
+    assert given.ema is not None
+    assert checkpoint.ema is not None
+    for name, average in given.ema.items():
+        for ours in (checkpoint.weights[name], checkpoint.ema[name]):
+            torch.testing.assert_close(ours, average, rtol=0, atol=1e-7)
+
+
+def test_a_stopped_run_goes_on_from_its_own_checkpoints_and_says_so(train: Train, parent: Path, tmp_path: Path) -> None:
+    for folder, ends in (("straight", (6,)), ("stopped", (3, 6))):
+        for end in ends:
+            result = train(tmp_path / folder, "--max-updates", end, "--init-from", parent)
+    ours, theirs = tensors(tmp_path / "stopped"), tensors(tmp_path / "straight")
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    assert f"--init-from {parent} is not read" in result.stderr.decode()
+    parent.unlink()  # nor is it needed
+    train(tmp_path / "stopped", "--max-updates", 7, "--init-from", parent)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--d-ff", 32), ["its d_ff is 24, not 32"]),
+        (("--heads", 4), ["its heads is 2, not 4"]),
+        (("--norm", "pre"), ["its norm is post, not pre"]),
+        (("--share-embeddings", "none"), ["its share_embeddings is all, not none"]),
+    ],
+)
+def test_weights_of_another_model_are_refused_with_both_values(
+    options: tuple[object, ...], words: list[str], train: Train, parent: Path, tmp_path: Path
+) -> None:
+    result = train(tmp_path / "run", "--max-updates", 1, "--init-from", parent, *options, code=2)
+    refused(result, f"--init-from {parent}: ", *words)
+
+
+def test_the_width_of_heads_may_be_given_or_follow_from_their_number(
+    train: Train, parent: Path, tmp_path: Path
+) -> None:
+    train(tmp_path / "run", "--max-updates", 1, "--init-from", parent, "--d-k", 8, "--d-v", 8)
+
+
+def test_weights_for_another_vocabulary_are_refused(
+    train: Train, datasets: dict[str, Path], parent: Path, tmp_path: Path, run_here: Run
+) -> None:
+    separate = datasets["separate"]
+    result = train(
+        tmp_path / "a", "--max-updates", 1, "--init-from", parent, "--share-embeddings", "decoder", dataset=separate,
+        code=2,
+    )  # fmt: skip
+    refused(result, "share_embeddings is all, not decoder")
+    text = datasets["joined"].parent
+    made = run_here(
+        *("nmt-preprocess", "-s", "en", "-t", "de", "--trainpref", text / "train", "--validpref", text / "valid"),
+        *("--destdir", tmp_path / "other", "--vocab-size", 64),
+    )
+    assert made.returncode == 0, made.stderr.decode()
+    result = train(tmp_path / "b", "--max-updates", 1, "--init-from", parent, dataset=tmp_path / "other", code=2)
+    refused(result, f"--init-from {parent}: its source vocabulary has 70 pieces, not 64", "--vocab-from")
+
+
+def test_a_missing_or_damaged_checkpoint_is_named(train: Train, parent: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes(parent.read_bytes()[:-100])
+    for path in (cut, tmp_path / "none.pt", tmp_path):
+        refused(train(tmp_path / "run", "--max-updates", 1, "--init-from", path, code=2), str(path))
+
+
+# --freeze
+
+
+def test_frozen_parameters_stay_as_they_are_and_have_no_optimizer(train: Train, parent: Path, tmp_path: Path) -> None:
+    patterns = ("--freeze", "encoder.*", "--freeze", "*.norm.bias")
+    train(tmp_path / "run", "--max-updates", 3, "--init-from", parent, *patterns)
+    given, checkpoint = load_checkpoint(parent), last(tmp_path / "run")
+    frozen = {name for name in given.weights if name.startswith("encoder.") or name.endswith(".norm.bias")}
+    assert 0 < len(frozen) < len(given.weights)
+    for name, weight in checkpoint.weights.items():
+        assert torch.equal(weight, given.weights[name]) == (name in frozen), name
+    assert checkpoint.optimizer is not None
+    assert {name.partition(".")[2] for name in checkpoint.optimizer} == given.weights.keys() - frozen
+
+
+def test_a_run_may_freeze_and_thaw_where_it_goes_on(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2)
+    train(tmp_path, "--max-updates", 4, "--freeze", "decoder.*")
+    second, fourth = (load_checkpoint(tmp_path / f"checkpoint_{update}.pt").weights for update in (2, 4))
+    for name, weight in second.items():
+        assert torch.equal(weight, fourth[name]) == name.startswith("decoder."), name
+    train(tmp_path, "--max-updates", 6)
+    optimizer = last(tmp_path).optimizer
+    assert optimizer is not None
+    steps = {name.startswith("step.decoder."): float(t) for name, t in optimizer.items() if name.startswith("step.")}
+    assert steps == {True: 2.0, False: 6.0}
+
+
+def test_a_shared_matrix_answers_to_each_of_its_names() -> None:
+    for share, frozen in (("all", "target_embedding.weight"), ("decoder", "source_embedding.weight")):
+        model = Transformer(replace(SMALL, share_embeddings=share), 12, 12)
+        freeze(model, ["source_embedding.*"])
+        assert [name for name, parameter in model.named_parameters() if not parameter.requires_grad] == [frozen]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (
+            "encode.*",
+            r"--freeze encode\.\*: no parameter is called so; some are .*encoder\.0.*source_embedding",
+        ),
+        ("*", r"nothing is left to train"),
+    ],
+)
+def test_patterns_that_match_nothing_or_everything_are_refused(pattern: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        freeze(Transformer(SMALL, 12, 12), ["decoder.*", pattern])
+
+
+# --reset-…
+
+
+def steps_taken(folder: Path) -> float:
+    optimizer = last(folder).optimizer
+    assert optimizer is not None
+    (steps,) = {float(tensor) for name, tensor in optimizer.items() if name.startswith("step.")}
+    return steps
+
+
+def rates(folder: Path) -> list[float]:
+    return [row["lr"] for row in metrics(folder, "train")]
+
+
+def test_the_optimizer_is_reset_once_however_often_the_command_is_repeated(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 4)
+    for end, steps in ((6, 2), (6, 2), (9, 5)):
+        train(tmp_path, "--max-updates", end, "--reset-optimizer")
+        assert (last(tmp_path).progress["update"], steps_taken(tmp_path)) == (end, steps)
+
+
+def test_the_schedule_of_the_learning_rate_counts_from_where_it_is_reset(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 4)
+    for end in (6, 9):
+        train(tmp_path, "--max-updates", end, "--reset-lr-schedule")
+    expected = rates(tmp_path)[:4]
+    assert rates(tmp_path) == [*expected, *expected, pytest.approx(5 * expected[0])]
+    assert steps_taken(tmp_path) == 9
+
+
+def test_a_falling_schedule_ends_one_update_after_the_run_after_a_reset(train: Train, tmp_path: Path) -> None:
+    falling = ("--lr-schedule", "linear", "--warmup-updates", 2)
+    train(tmp_path, "--max-updates", 4, *falling)
+    train(tmp_path, "--max-updates", 10, *falling, "--reset-lr-schedule")
+    highest, left = 5e-4, [1 / 2, 5 / 5, 4 / 5, 3 / 5, 2 / 5, 1 / 5]
+    assert rates(tmp_path)[4:] == pytest.approx([highest * part for part in left])
+
+
+def test_progress_is_reset_to_the_first_epoch_with_no_best_value(train: Train, tmp_path: Path) -> None:
+    each = ("--validate-every", 3, "--keep-best", 2)
+    train(tmp_path, "--max-updates", 12, *each)
+    before = last(tmp_path).progress
+    assert before["epoch"] > 1
+    train(tmp_path, "--max-updates", 15, *each, "--reset-progress", "--reset-optimizer", "--lr-scale", 1e-9)
+    after = last(tmp_path).progress
+    assert (after["update"], after["epoch"], after["updates_in_epoch"]) == (15, 1, 3)
+    assert {update for update, _ in after["checkpoint_validations"]} == {15}
+    assert [row["update"] for row in metrics(tmp_path, "valid")] == [3, 6, 9, 12, 15]
+    train(tmp_path, "--max-updates", 16, *each, "--reset-progress", "--reset-optimizer")
+    assert last(tmp_path).progress["updates_in_epoch"] == 4
+
+
+def test_a_run_goes_on_with_other_data_only_where_progress_is_reset(
+    train: Train, datasets: dict[str, Path], tmp_path: Path, run_here: Run
+) -> None:
+    text, words = datasets["joined"].parent, (datasets["joined"].parent / "train.en").read_text().splitlines()
+    for language in ("en", "de"):
+        lines = (text / f"train.{language}").read_text().splitlines()
+        (tmp_path / f"train.{language}").write_text("\n".join(lines[: len(words) // 2]) + "\n")
+    made = run_here(
+        *("nmt-preprocess", "-s", "en", "-t", "de", "--trainpref", tmp_path / "train", "--validpref", text / "valid"),
+        *("--destdir", tmp_path / "half", "--vocab-from", datasets["joined"]),
+    )
+    assert made.returncode == 0, made.stderr.decode()
+    run = tmp_path / "run"
+    train(run, "--max-updates", 8)
+    refused(train(run, "--max-updates", 9, dataset=tmp_path / "half", code=2), "other data", "--reset-progress")
+    for end in (9, 10):
+        train(run, "--max-updates", end, "--reset-progress", dataset=tmp_path / "half")
+    assert (last(run).progress["epoch"], last(run).progress["updates_in_epoch"]) == (1, 2)
+    refused(train(run, "--max-updates", 11, "--reset-progress", code=2), "other data")
+
+
+def test_a_checkpoint_from_before_the_first_step_of_the_optimizer_can_be_gone_on_from(
+    train: Train, tmp_path: Path
+) -> None:
+    train(tmp_path, "--max-updates", 3)
+    checkpoint = last(tmp_path)
+    save_checkpoint(tmp_path / "checkpoint_3.pt", Checkpoint(**{**vars(checkpoint), "optimizer": {}}))
+    train(tmp_path, "--max-updates", 4)
+    assert steps_taken(tmp_path) == 1
+
+
+def test_options_given_several_times_come_back_from_json_as_they_were(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 1, "--freeze", "encoder.*", "--freeze", "decoder.*")
+    options: dict[str, Any] = json.loads((tmp_path / "options.json").read_text())
+    assert options == last(tmp_path).progress["options"]
+    assert options["fine_tuning"]["freeze"] == ["encoder.*", "decoder.*"]

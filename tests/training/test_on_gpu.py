@@ -1,0 +1,128 @@
+"""What GPUs go through, on one that is pretended: its tensors never meet the CPU's, and results are the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import TINY, Run
+from pretended_gpu import CPU, GPU, pretended_gpu
+from torch import Tensor
+from torch.testing import assert_close
+from training_runs import assert_near, metrics
+
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.data.batch import pad
+from nmtkit.decoding.alignment import all_heads, with_attention
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.decoding.forced import score
+from nmtkit.decoding.rules import Constraints
+from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.vocab import EOS
+
+MakeCheckpoint = Callable[..., Checkpoint]
+
+ROWS = [[5, 9, 7, 30, EOS], [12, EOS], [40, 8, 8, 21, 17, 6, EOS]]
+WAYS = {
+    "beam": {"beam": 4, "nbest": 3, "min_len": 2, "no_repeat_ngram": 2},
+    "greedy": {"beam": 1},
+    "diverse": {"beam": 4, "diverse_groups": 2, "diversity": 0.5},
+    "top-k": {"sampling": True, "beam": 1, "nbest": 2, "top_k": 5},
+    "top-p": {"sampling": True, "beam": 1, "top_p": 0.7},
+}
+
+
+def close(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) -> bool:
+    """Whether the outputs are the same, and their scores but for rounding."""
+    ids = [[[hypothesis.ids for hypothesis in nbest] for nbest in found] for found in (some, others)]
+    scores = [[hypothesis.score for nbest in found for hypothesis in nbest] for found in (some, others)]
+    return ids[0] == ids[1] and scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+def on(device: torch.device) -> tuple[Tensor, Tensor]:
+    """The sentences, and their lengths."""
+    src, lengths = pad(ROWS)
+    return src.to(device), lengths.to(device)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_search_gives_what_it_gives_on_a_cpu(
+    way: str, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, banned = SearchConfig(max_len_a=1, max_len_b=6, **WAYS[way]), ((11, 12), (13,))  # type: ignore[arg-type]
+    checkpoint = make_checkpoint(norm="pre")
+    expected = search(checkpoint.build_model(), *on(CPU), config, banned=banned)
+    with pretended_gpu(monkeypatch):
+        model = checkpoint.build_model().to(GPU)
+        assert {parameter.device for parameter in model.parameters()} == {GPU}
+        assert close(search(model, *on(GPU), config, banned=banned), expected)
+
+
+def test_demands_ensembles_scores_and_attention_are_those_of_a_cpu(
+    make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SearchConfig(beam=3, max_len_a=1, max_len_b=6)
+    constraints = [Constraints(prefix=(20, 21)), Constraints(terms=((7, 8), (9,))), Constraints()]
+    checkpoints = [make_checkpoint(seed) for seed in (1, 2)]
+
+    def everything(device: torch.device) -> tuple[Any, ...]:
+        models = [checkpoint.build_model().to(device) for checkpoint in checkpoints]
+        found = search(Ensemble(models), *on(device), config, constraints=constraints)
+        outputs = [nbest[0].ids for nbest in found]
+        scored = [[hypothesis] for hypothesis in score(models[0], ROWS, outputs, config, device)]
+        attended = with_attention(models, ROWS, found, None)
+        return found, scored, [nbest[0].attention for nbest in attended], all_heads(models[0], ROWS[0], outputs[0])
+
+    found, scored, attention, heads = everything(CPU)
+    with pretended_gpu(monkeypatch):
+        on_gpu = everything(GPU)
+    assert close(on_gpu[0], found)
+    assert close(on_gpu[1], scored)
+    assert_close(on_gpu[2:], (attention, heads), atol=1e-5, rtol=0)
+
+
+def test_a_run_learns_what_it_learns_on_a_cpu_and_goes_on_from_its_checkpoint(
+    run_here: Run, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = *TINY, "--dropout", 0, "--adam-eps", 1e-6, "--ema", 0.9, "--clip-norm", 1
+    validation = "--validate-every", 4, "--valid-bleu"
+
+    def train(folder: str, updates: int, *device: object) -> Path:
+        run = (
+            "nmt-train",
+            datasets["joined"],
+            "--save-dir",
+            tmp_path / folder,
+            *options,
+            *validation,
+            "--max-updates",
+            updates,
+        )
+        done = run_here(*run, *device)
+        assert done.returncode == 0, done.stderr
+        return tmp_path / folder
+
+    straight = train("cpu", 8)
+    with pretended_gpu(monkeypatch):
+        train("gpu", 4, "--device", "cuda")
+        resumed = train("gpu", 8, "--device", "cuda")
+    assert_near(resumed, straight)
+    bleu = [[row["valid_bleu"] for row in metrics(run, "valid")] for run in (straight, resumed)]
+    assert bleu[0] == bleu[1]
+
+
+@pytest.mark.parametrize("options", [("--norm", "pre", "--positions", "learned"), ("--attention-window", 2)])
+def test_what_only_training_does_never_mixes_devices(
+    options: tuple[object, ...],
+    run_here: Run,
+    datasets: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = "nmt-train", datasets["separate"], "--save-dir", tmp_path, *TINY, "--max-updates", 2, "--device", "cuda"
+    more = "--attention-dropout", 0.1, "--max-tokens", "auto"
+    with pretended_gpu(monkeypatch):
+        done = run_here(*run, *more, *options)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,255 @@
+"""What a run says before it begins, the time that it foresees, and the dry run, which leaves nothing behind."""
+
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from commands import Train
+from torch import Tensor
+from training_runs import metrics, refused
+
+from nmtkit.data.batch import Batch
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.transformer import Transformer
+from nmtkit.training import summary
+from nmtkit.training.config import CheckpointConfig, StopConfig, TrainingOptions
+from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.state import RunState
+from nmtkit.training.summary import (
+    Pace,
+    count_parameters,
+    describe_checkpoints,
+    describe_model,
+    duration,
+    idle_devices,
+    long_update,
+)
+
+D, F, W = 8, 12, 20
+SMALL = {"encoder_layers": 1, "decoder_layers": 2, "d_model": D, "d_ff": F, "heads": 2}
+ATTENTION, FEED_FORWARD, NORM = 4 * D * D + 4 * D, 2 * D * F + F + D, 2 * D
+
+
+def model(**options: object) -> Transformer:
+    return Transformer(ModelConfig.from_dict({**SMALL, **options}), W, W)
+
+
+@pytest.mark.parametrize(
+    ("options", "embeddings", "output"),
+    [
+        ({"share_embeddings": "all"}, W * D, 0),
+        ({"share_embeddings": "decoder"}, 2 * W * D, 0),
+        ({"share_embeddings": "none"}, 2 * W * D, W * D),
+        ({"share_embeddings": "all", "positions": "learned", "max_positions": 50}, W * D + 2 * 50 * D, 0),
+    ],
+)
+def test_parameters_are_counted_by_part(options: dict[str, object], embeddings: int, output: int) -> None:
+    encoder, decoder = ATTENTION + FEED_FORWARD + 2 * NORM, 2 * (2 * ATTENTION + FEED_FORWARD + 3 * NORM)
+    expected = {"embeddings": embeddings, "encoder": encoder, "decoder": decoder, "output": output}
+    assert count_parameters(model(**options)) == expected
+    assert ("output shared" in describe_model(model(**options))) == (output == 0)
+
+
+def test_trained_parameters_are_counted_where_some_are_frozen() -> None:
+    small = model()
+    assert "trained" not in describe_model(small)
+    small.encoder.requires_grad_(False)
+    trained = sum(count_parameters(small).values()) - count_parameters(small)["encoder"]
+    assert f"{trained} of them are trained" in describe_model(small)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "words"),
+    [(0, "0 s"), (0.75, "45 s"), (12.51, "12 min 31 s"), (200, "3 h 20 min"), (60, "1 h 0 min"), (3120, "2 d 4 h")],
+)
+def test_durations_have_two_units(minutes: float, words: str) -> None:
+    assert duration(minutes) == words
+
+
+def test_the_time_left_is_that_of_the_nearest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = Pace(RunState(update=50))
+    now += 10 * 30  # ten updates of half a minute
+    state = RunState(update=60, epoch=2, updates_in_epoch=4, minutes=7.0)
+    for stop, expected in (
+        (StopConfig(max_updates=100), 20),
+        (StopConfig(max_updates=100, max_epochs=3), (2 * 10 - 4) / 2),
+        (StopConfig(max_updates=100, max_minutes=9.0), 2),
+        (StopConfig(max_updates=55), 0),
+    ):
+        assert pace.minutes_left(state, stop, updates_an_epoch=10) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_the_size_of_a_checkpoint_is_foreseen(ema: float, train: Train, tmp_path: Path) -> None:
+    sizes = ("--d-model", 128, "--d-ff", 512)
+    lines = train(tmp_path, "--max-updates", 1, "--ema", ema, "--freeze", "encoder.*", *sizes).stderr.decode()
+    foreseen = re.search(r"checkpoints: about ([\d.]+) MB each", lines)
+    assert foreseen
+    assert float(foreseen[1]) * 1e6 == pytest.approx((tmp_path / "checkpoint_1.pt").stat().st_size, rel=0.1)
+
+
+def test_checkpoints_that_are_there_need_no_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = model()
+    size = 12 * sum(parameter.numel() for parameter in small.parameters())
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2.5 * size))
+    options = TrainingOptions(checkpoints=CheckpointConfig(save_dir=tmp_path, keep_last=2, keep_best=1))
+    assert "too little" in describe_checkpoints(small, options)
+    for update in (10, 20):
+        (tmp_path / f"checkpoint_{update}.pt").touch()
+    assert "too little" not in describe_checkpoints(small, options)
+
+
+def test_a_run_begins_with_a_summary_and_foresees_its_end(train: Train, tmp_path: Path) -> None:
+    lines = train(tmp_path, "--max-updates", 12, "--freeze", "encoder.*").stderr.decode()
+    for words in (
+        r"model: \d+ parameters \(embeddings \d+, encoder \d+, decoder \d+, output shared\), 1-1 layers, d_model 16, "
+        r"d_ff 24, 2 heads; \d+ of them are trained",
+        r"data: .*joined, en-de, 240 pairs, \d+ source and \d+ target tokens, vocabulary 70",
+        r"device: cpu, float32; updates: 0 done, 12 to go, of about 400 target tokens",
+        r"checkpoints: about .* each, up to 11 of them in .* \(.* free\)",
+        r"plan: \d+ updates an epoch; the next has \d+ target tokens in \d+ micro-batches",
+        r"time left: \d+ s",
+    ):
+        assert re.search(words, lines), words
+    assert lines.index("plan: ") < lines.index("update 1 ") < lines.index("time left: ")
+    left = [row["minutes_left"] for row in metrics(tmp_path, "train")]
+    assert left[0] > 0
+    assert left[-1] == 0
+    assert "checkpoints: about" in train(tmp_path, "--max-updates", 13).stderr.decode()
+
+
+def test_a_long_update_is_told_of_once_before_it_is_done(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "an update takes" not in train(tmp_path / "short", "--max-updates", 1).stderr.decode()
+    monkeypatch.setattr(summary, "LONG_UPDATE", 0.0)
+    said = train(tmp_path / "long", "--max-updates", 2).stderr.decode()
+    assert said.count("an update takes about ") == 1
+    assert said.index("plan: ") < said.index("an update takes about ") < said.index("update 1 |")
+
+
+def test_an_update_of_one_part_is_not_told_of_by_the_next_that_has_two() -> None:
+    cpu, told = torch.device("cpu"), list[int]()
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    gradient = UpdateGradient(model(), Ranks(cpu), torch.float32, scaler, 0.1, seed=1, max_tokens=100)
+    gradient.after_first_part = told.append
+    batch = Batch.unpadded(*[torch.full((2, 3), 5)] * 3)
+    for update, share in enumerate(([(0, batch)], [(0, batch), (1, batch)]), 1):
+        gradient.compute(update, share, tokens=6 * len(share), votes=())
+    assert told == []
+
+
+def test_a_long_update_is_told_with_the_remedy() -> None:
+    assert long_update(25000, 13, seconds=840) == (
+        "an update takes about 14 min 0 s: 25000 target tokens in 13 micro-batches; "
+        "--batch-tokens makes updates smaller"
+    )
+    assert long_update(25000, 13, seconds=59) is None
+
+
+# --dry-run
+
+
+def everything_below(folder: Path) -> dict[Path, tuple[float, int]]:
+    return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in [folder, *folder.rglob("*")]}
+
+
+def test_a_dry_run_times_an_update_and_leaves_nothing(train: Train, tmp_path: Path) -> None:
+    before = everything_below(tmp_path)
+    board = tmp_path / "board"
+    result = train(tmp_path / "runs" / "run", "--dry-run", "--tensorboard", board, "--max-updates", 1000)
+    message = result.stderr.decode()
+    assert re.search(r"dry run: an update of \d+ target tokens takes [\d.]+ s \(.* the run about \d+ (s|min)", message)
+    assert message.count("plan: ") == 1
+    assert "update 1 |" not in message
+    assert everything_below(tmp_path) == before
+
+
+def test_a_dry_run_of_a_run_to_go_on_leaves_it_as_it_is(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2)
+    before = everything_below(tmp_path)
+    result = train(tmp_path, "--max-updates", 4, "--dry-run")
+    assert "going on after update 2" in result.stderr.decode()
+    assert everything_below(tmp_path) == before
+
+
+def test_a_dry_run_times_an_update_that_is_not_skipped(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backward = UpdateGradient._backward
+
+    def overflowing(self: UpdateGradient, update: int, *arguments: Any) -> Tensor:
+        sums = backward(self, update, *arguments)
+        gradient = next(self.loss.parameters()).grad
+        if update <= until and gradient is not None:
+            gradient.fill_(float("inf"))
+        return sums
+
+    monkeypatch.setattr(UpdateGradient, "_backward", overflowing)
+    until = 4
+    message = train(tmp_path / "run", "--dry-run", "--precision", "fp16").stderr.decode()
+    assert "update 4 skipped: its gradient is not finite" in message
+    assert re.search(r"dry run: an update of [1-9]\d+ target tokens takes [\d.]+ s \([1-9]", message)
+    until = 5
+    message = train(tmp_path / "run", "--dry-run", "--max-skips", 5, code=1).stderr.decode()
+    assert "5 updates in a row had no finite gradient" in message.splitlines()[-1]
+    assert "dry run" not in message
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--max-tokens", "auto")])
+def test_a_model_too_large_for_the_memory_is_told_with_its_size(
+    options: tuple[object, ...], train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=128, d_ff=1024, heads=2)
+    numbers = sum(parameter.numel() for parameter in Transformer(config, 70, 70).parameters())
+    monkeypatch.setattr(Transformer, "initialize", lambda self: torch.empty(1 << 60, dtype=torch.uint8))
+    result = train(tmp_path / "run", "--d-model", 128, "--d-ff", 1024, *options, code=1)
+    (line,) = result.stderr.decode().splitlines()
+    assert line.startswith(f"nmt-train: out of memory: the model's {numbers / 1e6:.3g} M parameters, ")
+    assert f" take about {16 * numbers / 1e6:.3g} MB: lower --d-model, --d-ff or the number of layers" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_memory_that_the_optimizer_lacks_is_told_alike(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory (a test's)")
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    result = train(tmp_path / "run", code=1)
+    assert "nmt-train: out of memory: the model's " in result.stderr.decode().splitlines()[-1]
+
+
+def test_a_dry_run_finds_what_would_be_refused(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused(train(tmp_path / "file" / "run", "--dry-run", code=2), "--save-dir", "nothing can be written")
+    refused(train(tmp_path / "run", "--dry-run", "--freeze", "nothing", code=2), "--freeze nothing")
+    refused(train(tmp_path / "run", "--dry-run", "--max-tokens", 5, code=2), "--max-tokens 5")
+    train(tmp_path / "run", "--max-updates", 1)
+    refused(train(tmp_path / "run", "--dry-run", "--d-ff", 32, code=2), "d_ff is 24, not 32")
+    if os.geteuid():  # root may write anywhere
+        (tmp_path / "closed").mkdir(mode=0o500)
+        refused(train(tmp_path / "closed" / "run", "--dry-run", code=2), "nothing can be written")
+
+
+@pytest.mark.parametrize(("micro_batches", "devices"), [(1, 1), (16, 8), (4, 2)])
+def test_updates_with_work_for_all_devices_are_no_reason_to_complain(micro_batches: int, devices: int) -> None:
+    assert idle_devices(micro_batches, devices) is None
+
+
+def test_updates_of_too_few_micro_batches_are_told_of_with_the_remedy() -> None:
+    said = idle_devices(7, 8)
+    assert said is not None
+    assert said.startswith("an update has 7 micro-batches for 8 devices")
+    assert "--max-tokens" in said
+    assert "--batch-tokens" in said

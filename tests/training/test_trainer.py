@@ -1,0 +1,324 @@
+"""The update: what it divides by, how it is cut, and that nothing but its number decides about it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from nmtkit.checkpoint import checkpoint_path, load_checkpoint
+from nmtkit.data.batch import Batch, collate
+from nmtkit.data.batching import Update
+from nmtkit.data.corpus import Dataset
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.search import search
+from nmtkit.model.config import DeviceConfig, ModelConfig
+from nmtkit.training.config import (
+    BatchConfig,
+    CheckpointConfig,
+    LoadingConfig,
+    OptimizerConfig,
+    StopConfig,
+    TrainingOptions,
+    ValidationConfig,
+)
+from nmtkit.training.gradient import MemoryLimits, MicroBatchLoss, UpdateGradient
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.trainer import Trainer
+from nmtkit.vocab import PAD
+
+MODEL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2, dropout=0.0)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> TrainingOptions:
+    return TrainingOptions(
+        model=MODEL,
+        batches=BatchConfig(batch_tokens=10_000, max_tokens=10_000),
+        loading=LoadingConfig(num_workers=0),
+        optimizer=OptimizerConfig(warmup_updates=10),
+        stop=StopConfig(max_updates=3),
+        checkpoints=CheckpointConfig(save_dir=tmp_path / "run"),
+        device=DeviceConfig(device="cpu", precision="fp32"),
+    )
+
+
+def make(dataset: Path, options: TrainingOptions, **batches: Any) -> Trainer:
+    options = replace(options, batches=replace(options.batches, **batches))
+    return Trainer(Dataset.open(dataset), options, Ranks(torch.device("cpu")))
+
+
+def gradients(trainer: Trainer, update: Update, number: int = 1) -> dict[str, Tensor]:
+    """The gradients of an update, and its loss as `trainer.loss`."""
+    share = [(i, collate(trainer.split, indices)) for i, indices in enumerate(update.micro_batches)]
+    tokens = sum(batch.target_tokens for _, batch in share)
+    gradient = trainer._gradient()
+    loss, _ = gradient.compute(number, share, tokens, votes=())
+    trainer.window.loss, trainer.window.target_tokens = loss, tokens
+    seen = {name: p.grad for name, p in trainer.learner.model.named_parameters() if p.grad is not None}
+    assert len(seen) == len(list(trainer.learner.model.parameters()))
+    return seen
+
+
+def halves(update: Update) -> Update:
+    """The same sentences in micro-batches of a few sentences."""
+    indices = np.concatenate(update.micro_batches)
+    return replace(update, micro_batches=np.array_split(indices, 7))
+
+
+def test_an_update_cut_into_more_micro_batches_has_the_same_gradient(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
+    (update,) = trainer.sampler.epoch(1)
+    whole, parts = gradients(trainer, update), gradients(other, halves(update))
+    for name, gradient in whole.items():
+        assert_close(parts[name], gradient, rtol=1e-3, atol=1e-6)
+    assert other.window.loss == pytest.approx(trainer.window.loss, rel=1e-5)
+
+
+def test_the_loss_is_divided_by_the_real_target_tokens_of_the_update(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
+    (update,) = trainer.sampler.epoch(1)
+    batch = collate(trainer.split, np.concatenate(update.micro_batches))  # sentences of 3 tokens beside some of 30
+    assert batch.padded_tokens > 1.3 * (batch.source_tokens + batch.target_tokens)
+    logits = other.learner.model(batch.src, batch.source_lengths, batch.tgt_in)
+    loss = F.cross_entropy(logits.flatten(0, 1), batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=0.1)
+    torch.autograd.backward(loss)
+    actual = gradients(trainer, halves(update))
+    for name, parameter in other.learner.model.named_parameters():
+        assert parameter.grad is not None
+        assert_close(actual[name], parameter.grad, rtol=1e-3, atol=1e-6)
+    assert trainer.window.loss / trainer.window.target_tokens == pytest.approx(loss.item(), rel=1e-5)
+    assert trainer.window.target_tokens == batch.target_tokens
+
+
+@pytest.mark.parametrize("sizes", [(10_000, 10_000), (300, 200)])
+def test_the_masks_of_dropout_follow_from_seed_update_and_micro_batch(
+    sizes: tuple[int, int], datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    options = replace(options, model=replace(MODEL, dropout=0.3, attention_dropout=0.2, activation_dropout=0.1))
+    batches = {"batch_tokens": sizes[0], "max_tokens": sizes[1]}
+
+    def run(seed: int, number: int, spoil: bool) -> dict[str, Tensor]:
+        trainer = make(datasets["joined"], options, seed=1, **batches)
+        trainer.options = replace(trainer.options, batches=replace(trainer.options.batches, seed=seed))
+        if spoil:
+            torch.rand(number)  # whatever has been drawn before
+        return gradients(trainer, next(trainer.sampler.epoch(1)), number)
+
+    first = run(1, 5, spoil=False)
+    assert all(torch.equal(gradient, first[name]) for name, gradient in run(1, 5, spoil=True).items())
+    for seed, number in ((2, 5), (1, 6)):
+        assert any(not torch.equal(gradient, first[name]) for name, gradient in run(seed, number, spoil=False).items())
+
+
+def test_each_micro_batch_and_each_part_of_one_has_dropout_masks_of_its_own(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    options = replace(options, model=replace(MODEL, dropout=0.3))
+    trainer = make(datasets["joined"], options, max_tokens=200)
+    pairs = np.arange(3)
+    once, twice = (collate(trainer.split, indices) for indices in (pairs, np.concatenate((pairs, pairs))))
+    tokens = max(once.src.size(1), once.tgt_out.size(1)) * len(pairs)
+
+    def embedding_gradient(share: list[tuple[int, Batch]], max_tokens: int = 200) -> Tensor:
+        gradient = trainer._gradient()
+        gradient.limits.max_tokens = max_tokens
+        gradient.compute(1, share, 1, votes=())
+        found = trainer.learner.model.target_embedding.weight.grad
+        assert found is not None
+        return found.clone()
+
+    first, second = embedding_gradient([(0, once)]), embedding_gradient([(1, once)])
+    assert not torch.allclose(first, second, rtol=0.1)
+    assert_close(embedding_gradient([(0, once), (1, once)]), first + second)
+    in_two_parts = embedding_gradient([(0, twice)], tokens)
+    assert not torch.allclose(in_two_parts, 2 * first, rtol=0.1)
+    assert not torch.allclose(in_two_parts, first + second, rtol=0.1)
+
+
+@pytest.mark.parametrize("valid_bleu", [False, True])
+def test_an_equal_validation_is_no_new_best(
+    valid_bleu: bool, datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    trainer = make(datasets["joined"], replace(options, validation=ValidationConfig(valid_bleu=valid_bleu)))
+    better = trainer.validator.better
+    assert [better(value, 2.0) for value in (1.0, 2.0, 3.0)] == [not valid_bleu, False, valid_bleu]
+
+
+def test_a_micro_batch_over_the_limit_is_cut_into_as_few_parts_as_hold_it(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    batch = collate(make(datasets["joined"], options).split, np.arange(5))
+    longest = max(batch.src.size(1), batch.tgt_out.size(1))
+    for rows, sizes in ((5, [5]), (4, [3, 2]), (3, [3, 2]), (2, [2, 2, 1]), (1, [1] * 5)):
+        assert [len(part.src) for part in MemoryLimits(rows * longest).cut(batch)] == sizes
+
+
+def test_a_limit_is_for_sentences_up_to_a_power_of_two_and_the_least_of_all_ranks() -> None:
+    def pairs(length: int) -> Batch:
+        return Batch.unpadded(*(torch.full((4, length), 5) for _ in range(3)))
+
+    limits = MemoryLimits(10_000)
+    assert limits.lower(pairs(8)) is None
+    assert str(limits) == "32 tokens for sentences of up to 8"
+    for length, parts in ((4, 1), (5, 2), (8, 2), (9, 1)):
+        assert len(list(limits.cut(pairs(length)))) == parts
+    for learned in ({"8": 40, "16": 50}, {"8": 20, "16": 60}):
+        limits.merge(learned)
+    assert limits.by_length == {"8": 20, "16": 50}
+
+
+def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], options: TrainingOptions) -> None:
+    trainer = make(datasets["joined"], options)
+    clipped = make(datasets["joined"], replace(options, optimizer=replace(options.optimizer, clip_norm=0.01)))
+    norms = []
+    for each in (trainer, clipped):
+        kept = gradients(each, next(each.sampler.epoch(1)))
+        each.state.update = 1
+        assert each._step()
+        norms.append(torch.cat([gradient.flatten() for gradient in kept.values()]).norm().item())
+    assert norms[0] == pytest.approx(trainer.window.gradient_norm, rel=1e-4)
+    assert norms[1] == pytest.approx(0.01, rel=1e-3)
+    assert clipped.window.gradient_norm == pytest.approx(trainer.window.gradient_norm, rel=1e-4)
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_and_counted(
+    datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = UpdateGradient._backward
+
+    def backward(self: UpdateGradient, update: int, *arguments: Any) -> Tensor:
+        sums = original(self, update, *arguments)
+        if update in (2, 4):
+            gradient = next(self.loss.parameters()).grad
+            assert gradient is not None
+            gradient.fill_(float("inf"))
+        return sums
+
+    monkeypatch.setattr(UpdateGradient, "_backward", backward)
+    checkpoints = replace(options.checkpoints, save_every=1)
+    trainer = make(datasets["joined"], replace(options, checkpoints=checkpoints, stop=StopConfig(max_updates=4)))
+    trainer.fit()
+    weights = [load_checkpoint(checkpoint_path(checkpoints.save_dir, number)).weights for number in range(1, 5)]
+    same = [all(torch.equal(tensor, now[name]) for name, tensor in last.items()) for last, now in pairwise(weights)]
+    assert same == [True, False, True]
+    assert (trainer.state.update, trainer.state.skipped, trainer.state.skipped_in_a_row) == (4, 2, 1)
+
+
+def test_loss_scaling_puts_the_blame_on_no_sentence_that_is_finite_in_its_update(
+    datasets: dict[str, Path], options: TrainingOptions
+) -> None:
+    trainer = make(datasets["joined"], replace(options, device=DeviceConfig(device="cpu", precision="fp16")))
+    (update,) = trainer.sampler.epoch(1)
+    (indices,) = update.micro_batches
+    batch = collate(trainer.split, indices)
+    assert trainer.learner.scaler.get_scale() == 65536
+    assert trainer._gradient().not_finite(1, 0, batch, tokens=batch.target_tokens) == []
+
+
+def test_the_blame_is_found_within_what_memory_has_room_for(
+    datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make(datasets["joined"], options)
+    (update,) = trainer.sampler.epoch(1)
+    batch = collate(trainer.split, np.concatenate(update.micro_batches))
+    forward, guilty = MicroBatchLoss.forward, [3, 150, 151]
+
+    def limited(self: MicroBatchLoss, part: Batch) -> tuple[Tensor, Tensor]:
+        if len(part.src) > 100:
+            raise MemoryError
+        loss, nll = forward(self, part)
+        same = [(part.src == batch.src[row]).all(1).any() for row in guilty]
+        return loss * (torch.nan if any(same) else 1), nll
+
+    monkeypatch.setattr(MicroBatchLoss, "forward", limited)
+    gradient = trainer._gradient()
+    gradient.compute(1, [(0, batch)], batch.target_tokens, votes=())
+    assert gradient.not_finite(1, 0, batch, batch.target_tokens) == guilty
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda: torch.empty(1 << 60, dtype=torch.uint8),  # what a CPU says of it
+        lambda: exec(
+            'raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")'
+        ),
+        lambda: exec("raise MemoryError"),
+    ],
+)
+def test_memory_may_run_out_in_several_ways(
+    fail: Callable[[], object], datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
+    (update,) = trainer.sampler.epoch(1)
+    whole = gradients(trainer, update)
+    forward = MicroBatchLoss.forward
+
+    def limited(self: MicroBatchLoss, batch: Batch) -> tuple[Tensor, Tensor]:
+        if len(batch.src) > 100:
+            fail()
+        return forward(self, batch)
+
+    monkeypatch.setattr(MicroBatchLoss, "forward", limited)
+    parts = gradients(other, update)
+    for name, gradient in whole.items():
+        assert_close(parts[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory(
+    datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make(datasets["joined"], options)
+    monkeypatch.setattr(UpdateGradient, "_backward", lambda *_: torch.zeros(2) @ torch.zeros(3))
+    with pytest.raises(RuntimeError, match="size"):
+        gradients(trainer, next(trainer.sampler.epoch(1)))
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_validation_translates_no_more_rows_at_once_than_fit_into_a_micro_batch(
+    beam: int, datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def measured(model: Any, src: Tensor, lengths: Tensor, config: SearchConfig, *arguments: Any) -> Any:
+        sizes.append(src.numel() * config.beam)
+        return search(model, src, lengths, config, *arguments)
+
+    monkeypatch.setattr("nmtkit.decoding.engine.search", measured)
+    options = replace(options, validation=ValidationConfig(valid_bleu=True, valid_beam=beam))
+    trainer = make(datasets["joined"], options, max_tokens=600)
+    results = trainer.validator.run(trainer.learner.model, trainer.ranks)
+    assert results is not None
+    assert len(results.samples) == 5
+    assert 200 < max(sizes) <= 600
+
+
+def test_validation_gives_the_loss_of_all_its_tokens(datasets: dict[str, Path], options: TrainingOptions) -> None:
+    trainer = make(datasets["joined"], options)
+    split = trainer.dataset.split("valid")
+    batch = collate(split, np.arange(len(split)))
+    with torch.no_grad():
+        logits = trainer.learner.model.eval()(batch.src, batch.source_lengths, batch.tgt_in).flatten(0, 1)
+    results = trainer.validator.run(trainer.learner.model, trainer.ranks)
+    assert results is not None
+    for name, smoothing in (("valid_loss", 0.1), ("valid_nll", 0.0)):
+        expected = F.cross_entropy(logits, batch.tgt_out.flatten(), ignore_index=PAD, label_smoothing=smoothing)
+        assert results.values[name] == pytest.approx(expected.item(), rel=1e-5)
+    assert results.values["valid_ppl"] == pytest.approx(np.exp(results.values["valid_nll"]))
+    small = make(datasets["joined"], options, max_tokens=100)  # less than the longest sentence
+    assert len(small.validator.batches) > 1
+    in_parts = small.validator.run(trainer.learner.model, trainer.ranks)
+    assert in_parts is not None
+    assert in_parts.values["valid_loss"] == pytest.approx(results.values["valid_loss"])
