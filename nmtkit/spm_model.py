@@ -36,7 +36,14 @@ class Piece(NamedTuple):
 
 
 def read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
-    """The type of a model, and its pieces in the order of their ids."""
+    """The type of a model, and its pieces in the order of their ids. ValueError for what is not such a model."""
+    try:
+        return _read_model(model)
+    except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        raise ValueError(f"not a SentencePiece model ({error})") from error
+
+
+def _read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
     pieces, model_type = [], ModelType.UNIGRAM
     for number, value in _fields(model):
         if number == 1:

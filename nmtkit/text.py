@@ -10,16 +10,74 @@ import lzma
 import stat
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from nmtkit.errors import UserError
 from nmtkit.wording import counted
 
-_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+    Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor
+
+
+class _Decompressed(io.RawIOBase):
+    """The content of a file of .bz2 or .xz streams. Raises EOFError, OSError or lzma.LZMAError where one is damaged.
+
+    Python's own readers take a damaged stream after a complete one for the end of the file, and refuse the padding that
+    .xz allows there.
+    """
+
+    def __init__(self, path: Path, new_stream: "Callable[[], Decompressor]") -> None:
+        self._file = path.open("rb")
+        self._new_stream, self._stream, self._input = new_stream, new_stream(), b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Fill `buffer`; returns the number of bytes, 0 at the end of the file."""
+        room = memoryview(buffer).cast("B")
+        while True:
+            if self._stream.eof and not self._start_next():
+                return 0
+            if self._stream.needs_input and not self._input:
+                self._input = self._file.read(_BLOCK_BYTES)
+                if not self._input:
+                    raise EOFError("its last stream is incomplete")
+            data, self._input = self._stream.decompress(self._input, len(room)), b""
+            if data:
+                room[: len(data)] = data
+                return len(data)
+
+    def _start_next(self) -> bool:
+        """Start the next stream, past any padding; False where the file ends."""
+        found = self._stream.unused_data.lstrip(b"\0")
+        while not found:
+            block = self._file.read(_BLOCK_BYTES)
+            if not block:
+                return False
+            found = block.lstrip(b"\0")
+        self._stream, self._input = self._new_stream(), found
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+_OPENERS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open,
+    ".xz": partial(_Decompressed, new_stream=partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)),
+    ".bz2": partial(_Decompressed, new_stream=bz2.BZ2Decompressor),
+}
 _BEGINNINGS = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
+_BLOCK_BYTES = 1 << 16  # of a compressed file, read at once
+_LONGEST_LINE = 1 << 26  # bytes
 BLOCK_BYTES = 1 << 18  # a worker's portion: small beside its memory, large beside the cost of passing it on
 
 
@@ -35,6 +93,9 @@ def find_side(prefix: str, language: str) -> Path:
     for path in candidates:
         if path.is_file():
             return path
+    for path in candidates:
+        if path.exists():
+            raise UserError(f"{path}: not a regular file: a corpus is read more than once, so give a file")
     hint = f"; give the prefix without .{language}" if prefix.endswith(f".{language}") else ""
     raise UserError(f"no file {plain} (nor {', '.join(path.name for path in candidates[1:])}){hint}")
 
@@ -52,7 +113,8 @@ def open_binary(path: Path) -> BinaryIO:
     try:
         if path.suffix in _OPENERS and is_ordinary(path):
             _check_beginning(path)
-        file = _OPENERS.get(path.suffix, open)(path, "rb")
+        opener = _OPENERS.get(path.suffix)
+        file = path.open("rb", buffering=0) if opener is None else opener(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     return cast(BinaryIO, io.BufferedReader(file, 1 << 16))
@@ -118,8 +180,14 @@ def check_readable(path: Path) -> None:
 def read_raw_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file as bytes, without their line feeds; the last one counts also without one."""
     with open_binary(path) as file, _naming(path):
-        for line in file:
-            yield line[:-1] if line.endswith(b"\n") else line
+        yield from _lines(file)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    for line in iter(partial(file.readline, _LONGEST_LINE + 1), b""):
+        if len(line) > _LONGEST_LINE:  # /dev/zero would fill the memory
+            raise OSError(f"a line of more than {_LONGEST_LINE >> 20} MiB: not a text")
+        yield line[:-1] if line.endswith(b"\n") else line
 
 
 def read_raw_stdin() -> Iterator[bytes]:
@@ -128,8 +196,7 @@ def read_raw_stdin() -> Iterator[bytes]:
     Through a file object of its own: a thread that waits for a line must not hold what Python closes when it ends.
     """
     with _naming("stdin"), open(sys.stdin.fileno(), "rb", 1 << 16, closefd=False) as file:
-        for line in file:
-            yield line[:-1] if line.endswith(b"\n") else line
+        yield from _lines(file)
 
 
 def decode_line(line: bytes, path: Path, number: int) -> str:

@@ -130,3 +130,33 @@ def test_a_compressed_text_that_was_cut_is_called_so(tmp_path: Path, suffix: str
     path.write_bytes(COMPRESS[suffix](b"a line\n" * 100)[:left])
     with pytest.raises(UserError, match=rf"a\{suffix}: .*cut short"):
         list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
+@pytest.mark.parametrize("behind", ["damaged stream", "junk"])
+def test_what_is_no_stream_behind_a_complete_one_is_called_damaged(tmp_path: Path, suffix: str, behind: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    second = COMPRESS[suffix](b"lost\n") if behind == "damaged stream" else b"junk"
+    path.write_bytes(COMPRESS[suffix](b"kept\n") + bytes([second[0] ^ 1]) + second[1:])
+    with pytest.raises(UserError, match=rf"a\{suffix}: damaged or cut short"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
+def test_several_streams_and_the_padding_behind_them_are_one_text(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    lines = [f"line {number}" for number in range(50_000)]
+    halves = ["".join(f"{line}\n" for line in half).encode() for half in (lines[:20_000], lines[20_000:])]
+    path.write_bytes(b"".join(COMPRESS[suffix](half) + bytes(512) for half in halves))
+    assert list(read_lines(path)) == lines
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
+    with pytest.raises(UserError, match=r"/dev/zero: .*a line of more than 64 MiB"):
+        next(read_lines(Path("/dev/zero")))
+
+
+def test_a_folder_with_the_name_of_a_side_is_not_called_absent(tmp_path: Path) -> None:
+    (tmp_path / "a.de").mkdir()
+    with pytest.raises(UserError, match=r"a\.de: not a regular file"):
+        find_side(str(tmp_path / "a"), "de")

@@ -22,6 +22,16 @@ else:
 _IN_USE = "nmtkit.cli.config_file"  # where click's context keeps the path of the file
 _NOT_IN_A_FILE = ("config", "version")
 _LARGEST = 1 << 24  # bytes of a config file
+_MOST_DOTS = 1000  # in a line of TOML
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text. ValueError for keys of so many parts that tomllib's quadratic memory would matter."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _MOST_DOTS:
+            raise ValueError(f"line {number}: {line.count('.')} dots, but options have no keys of several parts")
+    values: dict[str, Any] = tomllib.loads(text)
+    return values
 
 
 def read_config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -31,7 +41,7 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     try:
         text = read_whole(path, _LARGEST).decode("utf-8-sig")  # some editors begin a file with a byte order mark
         is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # as no TOML does
-        values = parse_json(text) if is_json else tomllib.loads(text)
+        values = parse_json(text) if is_json else _parse_toml(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
     except (ValueError, UserError, RecursionError) as error:

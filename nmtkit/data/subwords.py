@@ -88,7 +88,10 @@ class Resegmenter:
                 "--subword-sampling: the dataset is of segmented text, which has no model to draw other pieces from: "
                 "leave the option out, or preprocess raw text without --tokenizer space"
             )
-        model_type, pieces = read_model(tokenizer.model)
+        try:
+            model_type, pieces = read_model(tokenizer.model)
+        except ValueError as error:
+            raise UserError(f"--subword-sampling: {error}") from error
         if model_type not in (ModelType.BPE, ModelType.UNIGRAM):
             raise UserError(
                 f"--subword-sampling: the dataset's SentencePiece model is of type {model_type.name.lower()}, which "

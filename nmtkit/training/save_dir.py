@@ -75,6 +75,9 @@ class SaveDir:
         """Note the options of the run, and put right what a killed one left half-done."""
         for name in (OPTIONS, METRICS):
             check_regular(self.folder / name)
+        for name in (LAST, BEST):  # which the first save would find
+            if (self.folder / name).is_dir():
+                raise UserError(f"{self.folder / name} is a folder: remove it, or choose another --save-dir")
         clear_files(self.folder, lambda name: _OWN_FILE.fullmatch(name) is not None)  # not what others write here
         if self.newest is not None:
             self._name(checkpoint_path(self.folder, self.newest))

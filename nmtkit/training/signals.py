@@ -24,7 +24,8 @@ class Signals:
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():  # only there may handlers be set
             for number in (*_STOPPING, signal.SIGUSR1):
-                self._before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell leaves SIGINT to a background job
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -41,5 +42,5 @@ class Signals:
                 os.write(2, f"{signal.Signals(number).name}: the update is finished and saved first{hint}\n".encode())
         self.stop = number
         if self.insistent:
-            for each in _STOPPING:
+            for each in self._before.keys() & set(_STOPPING):
                 signal.signal(each, self._before[each])

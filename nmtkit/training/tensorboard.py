@@ -1,6 +1,7 @@
 """What TensorBoard shows of a run: its numbers as curves, and some validation sentences as text."""
 
 import contextlib
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,11 @@ class Board:
         from torch.utils.tensorboard.writer import SummaryWriter  # slow to import, seldom asked for
 
         self._folder, self._failed = folder, False
+        # torch opens the file by a name made of the time and the process: whoever else may write to the folder must not
+        # be able to guess it, and to put a symlink there.
+        suffix = f".{secrets.token_hex(16)}"
         try:
-            self._writer: Any = SummaryWriter(str(folder), purge_step=update + 1)
+            self._writer: Any = SummaryWriter(str(folder), purge_step=update + 1, filename_suffix=suffix)
         except OSError as error:
             raise UserError(f"--tensorboard {folder}: cannot be written ({error.strerror})") from error
 

@@ -258,6 +258,7 @@ def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
         ("a.json", "[1]", "a table of options is expected"),
         pytest.param("a.json", "[" * 100_000, "nested too deeply", id="deep"),
         pytest.param("a.toml", "#" * (1 << 24) + "\n", "more than 16777216 bytes", id="large"),
+        pytest.param("a.toml", "a." * 20_000 + "b = 1", "20000 dots", id="dots"),
         ("a.json", '{"spoons": 3, "salt": 0.1, "spoons": 4}', "'spoons' is given twice"),
         ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a text, not "1979-05-27"'),
         ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons stands there twice"),

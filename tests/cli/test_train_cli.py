@@ -754,3 +754,12 @@ def test_a_pipe_at_the_name_of_a_checkpoint_counts_as_a_save_that_failed(train: 
     done = train(tmp_path, "--max-updates", 3, "--save-every", 1, "--quiet")
     assert "checkpoint_2.pt is in the way (it is not a file)" in done.stderr.decode()
     assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress["update"] == 3
+
+
+@pytest.mark.parametrize("name", ["checkpoint_last.pt", "checkpoint_best.pt"])
+def test_a_folder_at_the_name_of_a_link_is_refused_before_the_first_update(
+    name: str, train: Train, tmp_path: Path
+) -> None:
+    (tmp_path / name).mkdir()
+    refused(train(tmp_path, "--max-updates", 1, "--quiet", code=2), f"{name} is a folder")
+    assert not (tmp_path / "metrics.jsonl").exists()

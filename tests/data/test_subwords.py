@@ -1,5 +1,6 @@
 """Subword sampling: drawn as the papers say, the same text, the same draw wherever and whenever it is made."""
 
+import contextlib
 import itertools
 import math
 import random
@@ -343,3 +344,13 @@ def test_the_command_refuses_segmented_text(train: Train, datasets: dict[str, Pa
     assert done.stderr.decode().startswith("nmt-train: --subword-sampling: the dataset is of segmented text")
     assert done.stderr.count(b"\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_damaged_model_is_refused_or_read(tokenizer: SentencePieceTokenizer, seed: int) -> None:
+    generator = random.Random(seed)
+    model = bytearray(tokenizer.model[: generator.randrange(1, len(tokenizer.model))])
+    for _ in range(3):
+        model[generator.randrange(len(model))] = generator.randrange(256)
+    with contextlib.suppress(ValueError):  # and nothing else
+        assert read_model(bytes(model))[0] in ModelType

@@ -15,6 +15,7 @@ from training_runs import metrics
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.training.metrics import MetricsWriter
+from nmtkit.training.tensorboard import Board
 from nmtkit.training.validation import SAMPLES
 
 
@@ -142,3 +143,11 @@ def test_a_line_that_is_none_of_ours_is_dropped_when_a_run_resumes(junk: bytes, 
     with MetricsWriter(tmp_path, 1, None):
         pass
     assert (tmp_path / "metrics.jsonl").read_text() == '{"event": "train", "update": 1}\n'
+
+
+def test_nobody_can_guess_the_name_of_an_event_file(tmp_path: Path) -> None:
+    """In a folder of several users, whoever could would put a symlink there."""
+    for name in "ab":
+        Board(tmp_path / name, 0).close()
+    secrets = {re.fullmatch(r".*tfevents.*\.([0-9a-f]{32})", file.name) for file in tmp_path.glob("*/*")}
+    assert len({secret[1] for secret in secrets if secret}) == 2
