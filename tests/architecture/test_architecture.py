@@ -17,6 +17,7 @@ import pytest
 from patience import PATIENCE
 from repository import ROOT
 
+TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}
 COMMANDS = ("preprocess", "train", "average", "export", "generate", "score")
 
 # From the ground up. A module imports what stands on lower levels, and what stands in its own entry of its own level;
@@ -253,7 +254,7 @@ def headings(document: Path) -> set[str]:
 def test_the_table_of_faults_names_tests_that_exist() -> None:
     ours = {
         name
-        for path in (ROOT / "tests").glob("test_*.py")
+        for path in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
     }
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/training.md").read_text()))
@@ -307,3 +308,14 @@ def test_the_tree_names_no_path_of_one_machine() -> None:
         if machine.search(path.read_text(encoding="utf-8", errors="ignore"))
     }
     assert named == set()
+
+
+def test_no_test_imports_from_another() -> None:
+    """What several tests need lies in tests/helpers."""
+    imported = {
+        f"{path.name}: {node.module}"
+        for path in (ROOT / "tests").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in TESTS
+    }
+    assert imported == set()
