@@ -13,14 +13,14 @@ from collections.abc import Callable
 
 import click
 import torch
+from nmtkit.model.native import NativeLinear
+from nmtkit.model.packing import Int8Linear, TransposedLinear
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.model import native
 from nmtkit.model.attention import attend
 from nmtkit.model.dropout import dropout
-from nmtkit.model.native import NativeLinear
-from nmtkit.model.packing import Int8Linear, TransposedLinear
 from nmtkit.training.loss import projected_cross_entropy
 
 

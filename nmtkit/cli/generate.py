@@ -120,7 +120,6 @@ def main(
 
     from nmtkit.checkpoint import load_checkpoint
     from nmtkit.decoding.attention_page import at_most_a_page, attention_page
-    from nmtkit.decoding.engine import precision_in_use
     from nmtkit.decoding.translator import Translator
 
     loaded = [load_checkpoint(path) for path in checkpoint]
@@ -156,7 +155,7 @@ def main(
             best = _write(translations, file, layout, search.nbest, stats, share.start, keep=references is not None)
         stats.check()
     read = split.name if split is not None else str(source.input or "stdin")
-    stats.report(time.monotonic() - start, read, loaded[0].source_language, precision_in_use(engine, translator.model))
+    stats.report(time.monotonic() - start, read, loaded[0].source_language, translator.model)
     if result.attention_html is not None:
         attentions = map(translator.attention_of, (own for own in shown if own.candidates[0].tokens))
         languages = (loaded[0].source_language, loaded[0].target_language)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from nmtkit.decoding.rules import Constraints
-from nmtkit.decoding.strategies import Frontier, Selection, best_of_rows
+from nmtkit.decoding.strategies import Frontier, Selection
+from nmtkit.inference.top_k import top_k
 from nmtkit.vocab import EOS, PAD
 
 State = tuple[frozenset[tuple[int, ...]], tuple[int, ...]]  # terms that are missing, and how much of one is at the end
@@ -73,7 +74,7 @@ class GridBeamSearch:
         unfinished = otherwise < self.ends[frontier.owners]
         log_probs[:, EOS].masked_fill_(unfinished, -torch.inf)
         steps = log_probs.gather(1, leading)
-        others, other_tokens = best_of_rows(log_probs.scatter(1, leading, -torch.inf), self.width)
+        others, other_tokens = top_k(log_probs.scatter(1, leading, -torch.inf), self.width)
         steps, tokens = torch.cat([steps, others], dim=1), torch.cat([leading, other_tokens], dim=1)
         after = torch.cat([after, otherwise.unsqueeze(1).expand_as(other_tokens)], dim=1)
         return Selection(

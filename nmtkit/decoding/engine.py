@@ -1,4 +1,4 @@
-"""What runs the search: this process, or worker processes that have a model each."""
+"""Runs the search in this process or in workers, each with its own copy of the model."""
 
 import math
 import multiprocessing
@@ -12,28 +12,23 @@ from typing import Protocol
 
 import torch
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint, memory_for_weights
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.batch import pad
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig
-from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.footprint import missing_memory, search_bytes
-from nmtkit.decoding.forced import score, score_by_steps
+from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
-from nmtkit.decoding.search import Hypothesis, SearchModel, TextOf, search
+from nmtkit.decoding.search import Hypothesis, TextOf, search
 from nmtkit.errors import RunError, UserError
+from nmtkit.inference.loading import load_models
+from nmtkit.inference.protocol import InferenceModel
 from nmtkit.log import logger
-from nmtkit.model import native
 from nmtkit.model.memory import is_out_of_memory
-from nmtkit.model.packing import call_directly, inference_precision, pack
-from nmtkit.model.precision import resolve_device, resolve_precision
-from nmtkit.model.transformer import Transformer
-from nmtkit.tokenizer import tokenizer_differences
+from nmtkit.model.precision import resolve_device
 from nmtkit.vocab import EOS
 from nmtkit.wording import counted, in_bytes
 from nmtkit.workers import WorkerPool
-
-Model = Transformer | Ensemble
 
 
 @dataclass(frozen=True)
@@ -73,70 +68,16 @@ class Engine(Protocol):
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]: ...
 
 
-def load_model(checkpoint: Checkpoint, engine: EngineConfig, weights: str = "auto") -> Transformer:
-    """The model of a checkpoint, on the device and in the number format that `engine` names, ready for inference.
-
-    Sets the number of this process's threads. Raises UserError where the device or the format cannot be used, RunError
-    where the model does not fit into memory.
-    """
+def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
+    """What `load_models` loads, with the options of `engine`; sets the number of this process's threads."""
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
-    device = resolve_device(engine.device)
-    precision = inference_precision(engine.precision, device)
-    if precision == "int8" and device.type != "cpu":
-        raise UserError(f"--precision int8 is made for CPUs, not for {device}: take bf16 or fp16")
-    model = checkpoint.build_model(weights)
-    size = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
-    with memory_for_weights(f"the model on {device}", size):
-        if device.type == "cpu":
-            return call_directly(pack(model, precision))
-        return call_directly(model.to(device, resolve_precision(precision, device)))
+    return load_models(checkpoints, engine.device, engine.precision, weights)
 
 
-def precision_in_use(engine: EngineConfig, model: Model) -> str:
-    """The number format of a model that `load_model` has loaded, `auto` having been decided, and the instructions that
-    its search is compiled to, or that it is not, where it would be if nmtkit had met a compiler when it was installed.
-    """
-    device = resolve_device(engine.device)
-    precision = inference_precision(engine.precision, device)
-    first = members(model)[0]
-    if first.native is not None:
-        return f"{precision}, {native.isa()}"
-    compilable = device.type == "cpu" and precision in ("fp32", "int8") and native.supports(first.config)
-    return f"{precision}, not compiled" if compilable and native.compiler_was_missing() else precision
-
-
-def load_models(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> Model:
-    """The model of one checkpoint, or the ensemble of several, as `load_model` loads each.
-
-    Raises UserError where they do not have the same languages and vocabularies.
-    """
-    first, *others = checkpoints
-    for number, other in enumerate(others, 2):
-        ours, theirs = (f"{one.source_language}-{one.target_language}" for one in (first, other))
-        if ours != theirs:
-            raise UserError(
-                f"no ensemble can be made of these checkpoints: number {number} translates {theirs}, not {ours}"
-            )
-        for side in ("source", "target"):
-            for difference in tokenizer_differences(side, getattr(first, side), getattr(other, side)):
-                raise UserError(f"no ensemble can be made of these checkpoints: number {number} differs, {difference}")
-    models = [load_model(checkpoint, engine, weights) for checkpoint in checkpoints]
-    return Ensemble(models) if others else models[0]
-
-
-def members(model: Model) -> Sequence[Transformer]:
-    """The models of an ensemble, or the one there is."""
-    return model.models if isinstance(model, Ensemble) else [model]
-
-
-def longest_sequence(model: Model) -> int | None:
-    """The most tokens beside EOS or BOS that a source or an output can have, None for any number."""
-    configs = [member.config for member in members(model)]
-    return min((config.max_positions - 1 for config in configs if config.positions == "learned"), default=None)
-
-
-def search_batch(model: Model, batch: SearchBatch, text_of: TextOf, processes: int = 1) -> list[list[Hypothesis]]:
+def search_batch(
+    model: InferenceModel, batch: SearchBatch, text_of: TextOf, processes: int = 1
+) -> list[list[Hypothesis]]:
     """The n best of each sentence, of different texts as `text_of` spells ids, or its target, scored.
 
     What is too large for the memory, which so many `processes` share, is searched in halves. Raises UserError where a
@@ -156,18 +97,18 @@ def search_batch(model: Model, batch: SearchBatch, text_of: TextOf, processes: i
     return [found for part in halves for found in search_batch(model, part, text_of, processes)]
 
 
-def check_memory(model: Model, config: SearchConfig, source_tokens: int = 1) -> None:
+def check_memory(model: InferenceModel, config: SearchConfig, source_tokens: int = 1) -> None:
     """Raise UserError where there is not the memory to search for one sentence of so many tokens."""
     _has_memory(model, SearchBatch([Task([EOS] * source_tokens)], config))
 
 
-def _has_memory(model: Model, batch: SearchBatch, processes: int = 1) -> bool:
+def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -> bool:
     """Whether there is the memory to search for a batch. Raises UserError where one sentence alone needs more."""
     if any(task.target is not None for task in batch.tasks):  # not searched, but scored
         return True
     tokens, constraints = max(map(len, batch.rows)), [task.constraints for task in batch.tasks]
-    size = len(batch.tasks) * search_bytes(members(model), batch.config, tokens, constraints)
-    free = missing_memory(size, _device(model), processes)
+    size = len(batch.tasks) * search_bytes(model, batch.config, tokens, constraints)
+    free = missing_memory(size, model.device, processes)
     if free is not None and len(batch.tasks) == 1:
         sampling, nbest, beam = batch.config.sampling, batch.config.nbest, batch.config.beam
         option = f"--sampling --nbest {nbest}" if sampling else f"--beam {beam}"
@@ -196,15 +137,12 @@ def _tell_of_halves() -> None:
     )
 
 
-def _search_at_once(model: Model, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
-    device = _device(model)
+def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     targets = [task.target for task in batch.tasks if task.target is not None]
-    if targets and all(member.native for member in members(model)):
-        found = [[one] for one in score_by_steps(_searched(model), batch.rows, targets, batch.config, device)]
-    elif targets:
-        found = [[one] for one in score(model, batch.rows, targets, batch.config, device)]
+    if targets:
+        found = [[one] for one in score(model, batch.rows, targets, batch.config)]
     else:
-        found = _found(model, batch, device, text_of)
+        found = _found(model, batch, text_of)
     for task, nbest in zip(batch.tasks, found, strict=True):
         if not nbest and batch.rules:
             raise UserError(
@@ -217,33 +155,24 @@ def _search_at_once(model: Model, batch: SearchBatch, text_of: TextOf) -> list[l
                 "for them (try fp32)"
             )
     if batch.config.attends:
-        return with_attention(members(model), batch.rows, found, batch.config.alignment_layer)
+        return with_attention(model, batch.rows, found, batch.config.alignment_layer)
     return found
 
 
-def _device(model: Model) -> torch.device:
-    return members(model)[0].target_embedding.weight.device
-
-
-def _searched(model: Model) -> SearchModel:
-    return model if isinstance(model, Ensemble) else model.for_search
-
-
-def _found(model: Model, batch: SearchBatch, device: torch.device, text_of: TextOf) -> list[list[Hypothesis]]:
-    """What the search finds; without its terms where a sentence cannot have them, for a rule or for its length."""
+def _found(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
+    """The n best of each sentence. Where its terms are impossible, by a rule or its length, it is searched without."""
     constraints = [task.constraints for task in batch.tasks]
-    src, lengths = (tensor.to(device) for tensor in pad(batch.rows))
-    longest = longest_sequence(model)
-    found = search(_searched(model), src, lengths, batch.config, longest, constraints, batch.banned, text_of)
+    src, lengths = (tensor.to(model.device) for tensor in pad(batch.rows))
+    found = search(model, src, lengths, batch.config, constraints, batch.banned, text_of)
     lost = [number for number, nbest in enumerate(found) if not nbest and constraints[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], constraints=replace(constraints[number], terms=())) for number in lost]
-        for number, nbest in zip(lost, _found(model, replace(batch, tasks=tasks), device, text_of), strict=True):
+        for number, nbest in zip(lost, _found(model, replace(batch, tasks=tasks), text_of), strict=True):
             found[number] = nbest
     return found
 
 
-def here(model: Model, text_of: TextOf) -> Engine:
+def here(model: InferenceModel, text_of: TextOf) -> Engine:
     """Search in this process, one batch at a time, whichever threads ask for them. N-best lists hold different texts,
     `text_of` the ids of each hypothesis."""
     turn = Lock()
@@ -310,10 +239,10 @@ class _WorkerSearch:
 
 
 @cache
-def _worker_model(search: _WorkerSearch) -> tuple[Model, TextOf]:
+def _worker_model(search: _WorkerSearch) -> tuple[InferenceModel, TextOf]:
     engine, device = search.engine, resolve_device(search.engine.device)
     if device.type == "cuda" and device.index is None:  # the workers share all GPUs out among them
         number = int(multiprocessing.current_process().name.rpartition(" ")[2])
         engine = replace(engine, device=f"cuda:{number % torch.cuda.device_count()}")
     checkpoints = [load_checkpoint(path) for path in search.paths]
-    return load_models(checkpoints, engine, search.weights), checkpoints[0].target.decode
+    return load(checkpoints, engine, search.weights), checkpoints[0].target.decode

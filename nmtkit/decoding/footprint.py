@@ -1,5 +1,5 @@
-"""The memory that a search takes, estimated before it begins. Linux grants memory that it does not have and kills the
-process that uses it, so that an error of the allocator comes too late.
+"""The memory of a search, estimated before it begins. Linux overcommits memory and kills the process that uses it, so
+an error of the allocator would come too late.
 
 Letters: P places of a sentence, W vocabulary, c candidates of a hypothesis, T tokens of an output.
 """
@@ -10,14 +10,13 @@ import torch
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.rules import Constraints
+from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.memory import free_memory
-from nmtkit.model.transformer import Transformer
 
-_EXPECTED = 50  # tokens that outputs may have beyond their source, whatever --max-len-b: few come near a higher limit
+_EXPECTED = 50  # tokens that outputs may have beyond their source: few reach a higher --max-len-b
 # Bytes, from the tensors that are alive together:
 _LOG_PROBS = 20  # for each of P·W: log-probabilities, and copies where a token is forced
 _DRAWS = 48  # for each of P·W: shares in fp32, sorted, and their sums in fp64
-_MEMBER = 8  # for each of P·W and each further model of an ensemble
 _CANDIDATE = 28  # for each of P·c: log-probability, token, total, and a copy
 _HISTORY = 136  # for each of P·T: tokens and log-probabilities as tensors, two copies, and as lists
 
@@ -25,46 +24,39 @@ _admitted: dict[torch.device, int] = {}  # bytes of the largest search so far; a
 
 
 def places_of(config: SearchConfig, constraints: Sequence[Constraints] = ()) -> int:
-    """Hypotheses that a sentence may have at a time: with terms, a beam for each number of their tokens."""
+    """Most hypotheses of a sentence at a time: with terms, a beam for each number of their tokens."""
     banks = 1 + max((sum(map(len, constraint.terms)) for constraint in constraints), default=0)
     return config.nbest if config.sampling else config.beam * banks
 
 
 def search_bytes(
-    models: Sequence[Transformer], config: SearchConfig, source_tokens: int, constraints: Sequence[Constraints] = ()
+    model: InferenceModel, config: SearchConfig, source_tokens: int, constraints: Sequence[Constraints] = ()
 ) -> int:
-    """Bytes that the search takes for one sentence of so many tokens, the end counted, with an output of usual length.
+    """Bytes that the search takes for one sentence of `source_tokens`, EOS counted, with an output of usual length.
 
-    It is an upper bound where no output has more than 50 tokens more than its source.
+    It is an upper bound as long as no output exceeds its source by more than 50 tokens.
     """
-    places, vocabulary = places_of(config, constraints), models[0].output_matrix.size(0)
+    places, vocabulary = places_of(config, constraints), model.vocabulary_size
     demanded = max((len(constraint.prefix) + sum(map(len, constraint.terms)) for constraint in constraints), default=0)
     limit = max(int(config.max_len_a * source_tokens + config.max_len_b), demanded)
     tokens = min(limit, max(source_tokens + _EXPECTED, config.min_len, demanded)) + 1
-    each_log_prob = (_DRAWS if config.sampling else _LOG_PROBS) + _MEMBER * (len(models) - 1)
+    each_log_prob = (_DRAWS if config.sampling else _LOG_PROBS) + model.step_bytes
     candidates = 1 if config.sampling else min(places + 1, vocabulary)
     compared = places * candidates * (places // config.diverse_groups) if config.diverse_groups > 1 else 0
     drawn = 16 * (limit + 1) * places if config.sampling else 0  # random numbers, and a copy
     return (
         places * vocabulary * each_log_prob
         + places * candidates * _CANDIDATE
-        + places * tokens * (_HISTORY + 2 * sum(map(_cached_bytes, models)))  # a cache, and what it is reordered into
+        + places * (tokens * _HISTORY + 2 * model.state_bytes(tokens))  # a state, and what it is reordered into
         + compared
         + drawn
     )
 
 
-def _cached_bytes(model: Transformer) -> int:
-    """Bytes of the keys and values that the decoder keeps for a token of a hypothesis."""
-    config = model.config
-    widths = config.heads * (config.key_size + config.value_size)
-    return config.decoder_layers * widths * model.target_embedding.weight.element_size()
-
-
 def missing_memory(size: int, device: torch.device, processes: int = 1) -> int | None:
-    """The bytes that are free, where they are fewer than `size`; None where a search of that size can begin.
+    """The free bytes if they are fewer than `size`, or None if a search of that size can begin.
 
-    Main memory is shared by so many `processes`. A search no larger than an earlier one may always begin.
+    Main memory is shared by `processes`. A search no larger than an earlier one may always begin.
     """
     if size <= _admitted.get(device, 0):
         return None

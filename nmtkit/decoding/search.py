@@ -23,7 +23,7 @@ import time
 from bisect import insort
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,35 +36,11 @@ from nmtkit.decoding.constraints import GridBeamSearch
 from nmtkit.decoding.rules import Constraints, rules_of
 from nmtkit.decoding.strategies import BeamSearch, DiverseBeamSearch, Frontier, Sampling, Selection, Strategy
 from nmtkit.errors import UserError
+from nmtkit.inference.protocol import InferenceModel, InferenceState
 from nmtkit.log import SECONDS_BETWEEN_LINES, report
 from nmtkit.vocab import BOS, EOS, PAD
 
 TextOf = Callable[[Sequence[int]], Hashable]  # what the ids of a hypothesis spell
-
-
-class SearchModel(Protocol):
-    """What the search needs of a model: `Transformer` has it. A row is a hypothesis that goes on."""
-
-    def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """The encoder's output for src (B, S) with lengths (B,): row b holds lengths[b] tokens, then padding."""
-
-    def start(self, memory: Any) -> Any:
-        """The state of B rows, one a sentence, before their first token.
-
-        It offers `reorder(origins)`: row i goes on from row origins[i], with more rows or fewer than before.
-        """
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """Feed tokens (R,) and get log-probabilities (R, W) of the next ones, in fp32, which may be written over."""
-
-
-@runtime_checkable
-class ShortlistingModel(SearchModel, Protocol):
-    """One that finds the best next tokens of each row faster than the log-probabilities of all: `NativeTransformer`."""
-
-    def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """As `step`, but the `count` highest log-probabilities of each row (R, count) and their tokens, highest first,
-        without the tokens that are `excluded`."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +58,10 @@ class Hypothesis:
 
 @torch.inference_mode()
 def search(
-    model: SearchModel,
+    model: InferenceModel,
     src: Tensor,
     lengths: Tensor,
     config: SearchConfig,
-    longest: int | None = None,
     constraints: Sequence[Constraints] = (),
     banned: Sequence[tuple[int, ...]] = (),
     text_of: TextOf = tuple,
@@ -95,15 +70,14 @@ def search(
 
     Sentences have `lengths` (B,), EOS included; the padding after them is ignored. An output has at most
     max_len_a · S + max_len_b tokens before EOS, S counting the source without its EOS, or as many as are demanded, and
-    never more than `longest`. PAD and BOS are never produced; UNK may be. There are fewer than `nbest` outputs only
-    where the limit or the rules leave no room for as many, or the model gives no finite probability. Log-probabilities
-    are computed in fp32 whatever the model computes in. `constraints` are those of each sentence, or none at all.
-    `banned` sequences of ids never come. `text_of` is called with each finished output that may repeat the text of
-    another.
+    never more than `model.longest_sequence`. PAD and BOS are never produced; UNK may be. There are fewer than `nbest`
+    outputs only where the limit or the rules allow no more, or the model gives no finite probability. `constraints`
+    has one entry for each sentence, or none at all. `banned` sequences of ids never come. `text_of` is called with
+    each finished output that may repeat the text of another.
     """
     different_texts = config.nbest > 1 and not config.sampling
     finished = _Finished(src.size(0), config.nbest, text_of if different_texts else None)
-    beam = _Beam(src, lengths, config, longest, constraints, banned, finished)
+    beam = _Beam(src, lengths, config, model.longest_sequence, constraints, banned, finished)
     state = model.start(model.encode(src, lengths))
     told = time.monotonic()
     while True:
@@ -211,7 +185,7 @@ class _Beam:
             return torch.full_like(self.rows, BOS)
         return self.tokens[:, :, -1].flatten()[self.rows]
 
-    def advance(self, model: SearchModel, state: Any) -> None:
+    def advance(self, model: InferenceModel, state: InferenceState) -> None:
         """Take the chosen candidates of the next token."""
         frontier = Frontier(self.log_probs, self.vacant, self.rows, self.sentences, self.tokens)
         choose = self._feed(model, state, frontier)
@@ -226,10 +200,12 @@ class _Beam:
                 repeating = self._finish(extension, seen)
         self._take(extension)
 
-    def _feed(self, model: SearchModel, state: Any, frontier: Frontier) -> Callable[[Tensor | None], Selection]:
+    def _feed(
+        self, model: InferenceModel, state: InferenceState, frontier: Frontier
+    ) -> Callable[[Tensor | None], Selection]:
         """Feed the last tokens to the decoder; returns what chooses the next, but EOS for rows that are closed (R,)."""
         strategy, choice_is_free = self.strategy, not self.rules and self._free()
-        if choice_is_free and isinstance(strategy, BeamSearch) and isinstance(model, ShortlistingModel):
+        if choice_is_free and isinstance(strategy, BeamSearch):
             excluded = self.token_mask.after(self.tokens.size(2))
             # where an EOS is closed, its text has a place already: the others of the row are enough
             steps, tokens = model.best_step(self.last_tokens(), state, strategy.places, excluded)

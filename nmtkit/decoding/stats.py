@@ -12,6 +12,7 @@ from nmtkit.wording import counted
 
 if TYPE_CHECKING:
     from nmtkit.decoding.translation import Translation
+    from nmtkit.inference.protocol import InferenceModel
 
 T = TypeVar("T")
 
@@ -60,8 +61,8 @@ class StreamStats:
                 f"{self.lines_in} lines were read, but {self.done + self.lines_out} translated: this is a bug of nmtkit"
             )
 
-    def report(self, seconds: float, source: str, language: str, precision: str) -> None:
-        """Say on stderr what was done with a source of such a name, in that language, and in which number format."""
+    def report(self, seconds: float, source: str, language: str, model: "InferenceModel") -> None:
+        """Log a summary: of the source with that name, in that language, and of the model's number format."""
         if self.not_utf8:
             lines = counted(self.not_utf8, "line")
             logger.warning("%s had bytes that are not UTF-8, in whose place stands U+FFFD now", lines)
@@ -70,4 +71,6 @@ class StreamStats:
             logger.warning("%s", doubt)
         values = {"sentences": self.lines_out, "tokens": self.tokens, "seconds": round(seconds, 2)}
         rates = {"sentences/s": self.lines_out / seconds, "tokens/s": self.tokens / seconds}
-        report("translated", values | rates | {f"{language} unknown %": percent, "precision": precision})
+        report("translated", values | rates | {f"{language} unknown %": percent, "precision": model.precision})
+        if model.faster_precision is not None:
+            logger.info("--precision %s is faster on this CPU, at a small loss of precision", model.faster_precision)

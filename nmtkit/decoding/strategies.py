@@ -14,10 +14,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.model import native
-
-_GROUP = 16  # columns that share a peak in `best_of_rows`
-_SMALL = 1 << 15  # scores that `topk` is the fastest for; it may put equal ones in another order
+from nmtkit.inference.top_k import top_k
 
 
 @dataclass(frozen=True)
@@ -92,11 +89,11 @@ class BeamSearch:
         self.starts: Sequence[int] = (0,)
 
     def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
-        return self.choose_among(*best_of_rows(log_probs, self.places), frontier)
+        return self.choose_among(*top_k(log_probs, self.places), frontier)
 
     def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Selection:
         """The same, given the K best tokens of each hypothesis and their log-probabilities (R, K), which are enough."""
-        return Selection(steps, tokens, *best_of_rows(frontier.totals(steps).flatten(1), self.places))
+        return Selection(steps, tokens, *top_k(frontier.totals(steps).flatten(1), self.places))
 
 
 class DiverseBeamSearch(BeamSearch):
@@ -166,25 +163,3 @@ def _numbers(seed: int, sentence: "np.ndarray[tuple[int], np.dtype[np.int64]]") 
     """The random numbers of a sentence, whatever its padding and the batch around it."""
     key = hashlib.blake2b(sentence.astype("<i8").tobytes(), digest_size=16, key=seed.to_bytes(16, "little")).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-
-
-def best_of_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` highest of each row of scores (R, W), and their columns: (R, count), highest first.
-
-    What `topk` gives, found in two steps, several times as fast on a CPU: the highest are among the columns of the
-    groups with the highest peaks.
-    """
-    if native.takes(scores):
-        return native.best_of_rows(scores, count)
-    width = scores.size(1)
-    groups = width // _GROUP
-    if groups < 4 * count or scores.numel() <= _SMALL or scores.is_cuda:
-        highest, columns = scores.topk(min(count, width))
-        return highest, columns
-    peaks = torch.unflatten(scores[:, : groups * _GROUP], 1, (_GROUP, groups)).amax(1)  # group c % groups has column c
-    members = torch.arange(_GROUP, device=scores.device) * groups
-    columns = (peaks.topk(count).indices.unsqueeze(2) + members).flatten(1)
-    rest = torch.arange(groups * _GROUP, width, device=scores.device).expand(scores.size(0), -1)
-    columns = torch.cat([columns, rest], dim=1)
-    highest, index = scores.gather(1, columns).topk(count)
-    return highest, columns.gather(1, index)

@@ -10,21 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
-from nmtkit.decoding.alignment import all_heads, chosen_layer
+from nmtkit.decoding.alignment import all_heads
 from nmtkit.decoding.attention_page import Attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import (
-    Engine,
-    Model,
-    SearchBatch,
-    Task,
-    Workers,
-    check_memory,
-    here,
-    load_models,
-    longest_sequence,
-    members,
-)
+from nmtkit.decoding.engine import Engine, SearchBatch, Task, Workers, check_memory, here, load
 from nmtkit.decoding.input_stream import chunks
 from nmtkit.decoding.overlong import parts as parts_of
 from nmtkit.decoding.requests import Request
@@ -32,6 +21,7 @@ from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translation import Candidate, SourcePieces, Translation, compose, different_texts, word_numbers
 from nmtkit.errors import UserError
+from nmtkit.inference.protocol import InferenceModel
 from nmtkit.log import logger
 from nmtkit.model.config import WeightsConfig
 from nmtkit.tokenizer import SPACE, Tokenizer
@@ -76,18 +66,15 @@ class Translator:
 
     def __init__(
         self,
-        model: Model,
+        model: InferenceModel,
         source: Tokenizer,
         target: Tokenizer,
         engine: Engine | None = None,
     ) -> None:
-        """`model` in evaluation mode, on the device and in the number format that it is to run in.
-
-        `engine` searches in another place than this process.
-        """
+        """`engine` searches elsewhere than in this process, with the same model."""
         self.model, self.source, self.target = model, source, target
         self._engine = engine or here(model, target.decode)
-        self._longest = longest_sequence(model)
+        self._longest = model.longest_sequence
         self._unspellable: set[str] = set()  # terms that were told of
 
     @classmethod
@@ -116,7 +103,7 @@ class Translator:
     ) -> "Translator":
         """A translator for checkpoints that are in memory already. Their `paths` are where workers find them."""
         weights = (choice or WeightsConfig()).weights
-        model = load_models(checkpoints, engine, weights)
+        model = load(checkpoints, engine, weights)
         workers = Workers(paths, engine, weights) if paths and engine.workers > 1 else None
         return cls(model, checkpoints[0].source, checkpoints[0].target, workers)
 
@@ -181,14 +168,11 @@ class Translator:
 
         Raises UserError where several models or several parts of the line have a share in it.
         """
-        model, *others = members(self.model)
         best = translation.candidates[0]
-        if others:
-            raise UserError("attention is that of one model, and no ensemble has it: give one checkpoint")
         if best.tokens.count(SPECIALS[EOS]) > 1:
             raise UserError("attention is that of a whole line, and this one was split: raise --max-source-tokens")
         target = self.target.vocab.ids(best.tokens[:-1])
-        encoder, decoder, cross = all_heads(model, [*translation.source_ids, EOS], target)
+        encoder, decoder, cross = all_heads(self.model, [*translation.source_ids, EOS], target)
         source = (*self.source.vocab.text(translation.source_ids), SPECIALS[EOS])
         return Attention(translation.source, best.text, source, best.tokens, encoder, decoder, cross)
 
@@ -319,8 +303,8 @@ class Translator:
 
     def _check(self, config: SearchConfig) -> None:
         """Raise UserError where this model, its tokenizer or the memory cannot give what is asked for."""
-        for model in members(self.model):
-            chosen_layer(model, config.alignment_layer)
+        if config.attends or config.alignment_layer is not None:
+            self.model.alignment_layer(config.alignment_layer)
         check_memory(self.model, config)
         if config.copy_unknown and self.target.kind != SPACE:
             raise UserError(

@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import dropout
 
-_FEW = 448  # multiplications a product of matrices must be worth before BLAS pays in `attend_once`
-
 
 def attend(
     q: Tensor,
@@ -47,37 +45,6 @@ def _fused_pays(q: Tensor, k: Tensor) -> bool:
     if q.is_cuda:
         return True
     return q.size(2) >= 8 and (q.dtype == torch.float32 or k.size(2) >= 256)
-
-
-def attend_once(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """Attention with one query a row, as in a decoding step: q (R, H·K), k (T, R, H·K), v (T, R, H·V): (R, H·V).
-
-    For one query a product of matrices is hardly more than a sum, and on CPUs many small ones take longer than to
-    multiply and to add up, until the rows are long (benchmarks/README.md, Generation).
-    """
-    T, R = k.shape[:2]
-    if q.is_cuda:
-        q, k, v = q.view(R, heads, 1, -1), k.view(T, R, heads, -1), v.view(T, R, heads, -1)
-        return F.scaled_dot_product_attention(q, k.permute(1, 2, 0, 3), v.permute(1, 2, 0, 3)).flatten(1)
-    q = q * (q.size(1) // heads) ** -0.5
-    if T * k.size(2) <= _FEW * heads:
-        scores = (k.view(T, R, heads, -1) * q.view(R, heads, -1)).sum(-1, keepdim=True)  # (T, R, H, 1)
-        return (torch.softmax(scores, 0) * v.view(T, R, heads, -1)).sum(0).view(R, -1)
-    scores = torch.bmm(q.view(R * heads, 1, -1), k.view(T, R * heads, -1).permute(1, 2, 0))  # (R·H, 1, T)
-    return torch.bmm(torch.softmax(scores, -1), v.view(T, R * heads, -1).transpose(0, 1)).view(R, -1)
-
-
-def attend_together(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Attention of a few queries a sentence to its source, as in a decoding step: q (B, n, H·K), k (B, H, S, K),
-    v (B, H, S, V), bias (B, H, 1, S) added to the scores, which is -inf where nothing stands: (B, n, H·V)."""
-    B, H, S, K = k.shape
-    q = split_heads(q, H)
-    if q.is_cuda:
-        return join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=bias))
-    keys = k.view(B * H, S, K).transpose(1, 2)
-    scores = torch.baddbmm(bias.view(B * H, 1, S), q.reshape(B * H, -1, K), keys, alpha=K**-0.5)  # (B·H, n, S)
-    heads = torch.bmm(torch.softmax(scores, -1), v.view(B * H, S, -1))
-    return join_heads(heads.view(B, H, -1, v.size(3)))
 
 
 def causal_mask(length: int, device: torch.device, window: int | None = None) -> Tensor:

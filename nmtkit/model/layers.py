@@ -5,10 +5,9 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.model.attention import CrossAttention, SelfAttention, attend_once, attend_together
+from nmtkit.model.attention import CrossAttention, SelfAttention
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import Dropout, dropout
-from nmtkit.model.state import DecoderState
 
 
 class FeedForward(nn.Module):
@@ -92,29 +91,3 @@ class DecoderLayer(nn.Module):
         x = self.around_cross_attention(x, lambda y: self.cross_attention(y, k, v, memory_mask, record_cross))
         x = self.around_feed_forward(x, self.feed_forward)
         return x
-
-    def step(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
-        """One position of every row: x (R, D) to (R, D)."""
-        x = self.around_self_attention(x, lambda y: self._step_self_attention(y, state, layer))
-        x = self.around_cross_attention(x, lambda y: self._step_cross_attention(y, state, layer))
-        x = self.around_feed_forward(x, self.feed_forward)
-        return x
-
-    def _step_self_attention(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
-        """x (R, D): each row attends to its own positions so far."""
-        attention = self.self_attention
-        q, k, v = attention.qkv(x).split(attention.widths, dim=-1)
-        k, v = state.append(layer, k, v)
-        if attention.window is not None:
-            k, v = k[-attention.window - 1 :], v[-attention.window - 1 :]
-        attended: Tensor = attention.out(attend_once(q, k, v, attention.heads))
-        return attended
-
-    def _step_cross_attention(self, x: Tensor, state: DecoderState, layer: int) -> Tensor:
-        """x (R, D): the rows of a sentence query its source together, as if they were a sequence, so that the source's
-        keys and values are never repeated."""
-        attention, cache = self.cross_attention, state.layers[layer]
-        q = state.by_sentence(attention.q(x))
-        heads = attend_together(q, cache.memory_keys, cache.memory_values, state.memory_bias)
-        attended: Tensor = attention.out(state.by_row(heads))
-        return attended

@@ -4,7 +4,7 @@ import torch
 
 from nmtkit.errors import UserError
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.float32}
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _NATIVE_BF16_ON_CPU = ("avx512_bf16", "amx_bf16", "sve_bf16")  # x86-64, x86-64, ARM
 
 

@@ -5,8 +5,7 @@ padding; the lengths of the sentences say where it begins, and its ids have no e
 `encode`, `decode` and `step` are the three ways through the model; `forward` joins the first two for training.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -14,13 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nmtkit.model import native
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
-from nmtkit.model.native import NativeTransformer
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
-from nmtkit.model.state import DecoderState, LayerState
 
 
 @dataclass
@@ -29,32 +25,6 @@ class Memory:
 
     values: Tensor
     mask: Tensor
-
-
-@dataclass
-class AttentionWeights:
-    """The attention weights of one pass, a tensor for each layer: what each position attends to, summing to 1."""
-
-    encoder: list[Tensor] = field(default_factory=list)  # (B, H, S, S)
-    decoder: list[Tensor] = field(default_factory=list)  # (B, H, T, T)
-    cross: list[Tensor] = field(default_factory=list)  # (B, H, T, S)
-
-
-_PART = 512  # tokens that a CPU encodes at once in inference
-
-
-def _parts(mask: Tensor) -> Iterator[tuple[slice, int]]:
-    """Successive sentences of a batch with mask (B, S), some `_PART` tokens at a time, and the longest one's length: a
-    CPU gains nothing from more at once, and where sentences stand by length hardly any padding is left."""
-    lengths = mask.sum(1).tolist()
-    start = 0
-    while start < len(lengths):
-        end, longest = start, 0
-        while end < len(lengths) and (end == start or max(longest, lengths[end]) * (end + 1 - start) <= _PART):
-            longest = max(longest, lengths[end])
-            end += 1
-        yield slice(start, end), longest
-        start = end
 
 
 class Transformer(nn.Module):
@@ -72,8 +42,6 @@ class Transformer(nn.Module):
         self.projection = None
         if config.share_embeddings == "none":
             self.projection = nn.Embedding(target_size, config.d_model)
-        self.packed_output: nn.Module | None = None  # what `packing.pack` puts in the place of the output matrix
-        self.native: NativeTransformer | None = None  # what searches in the place of this model, once it is packed
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
         self.dropout = Dropout(config.dropout)
@@ -115,18 +83,10 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
         """src (B, S) with lengths (B,), at least 1: row b holds lengths[b] tokens, then padding."""
         mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
-        if torch.is_inference_mode_enabled() and src.device.type == "cpu" and record is None:
-            values = torch.zeros(*src.shape, self.config.d_model, dtype=self.target_embedding.weight.dtype)
-            for rows, longest in _parts(mask):
-                values[rows, :longest] = self._encode(src[rows, :longest], mask[rows, :longest], record)
-            return Memory(values, mask)
-        return Memory(self._encode(src, mask, record), mask)
-
-    def _encode(self, src: Tensor, mask: Tensor, record: list[Tensor] | None) -> Tensor:
-        x = self._embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
+        x = self.embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
         for layer in self.encoder:
             x = self._through(layer, x, mask[:, None, None, :], record)
-        return cast(Tensor, self.encoder_norm(x))
+        return Memory(cast(Tensor, self.encoder_norm(x)), mask)
 
     def decode(
         self,
@@ -136,15 +96,13 @@ class Transformer(nn.Module):
         record_cross: list[Tensor] | None = None,
     ) -> Tensor:
         """tgt_in (B, T), the target shifted right by one; returns the decoder's output (B, T, D)."""
-        x = self._embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
+        x = self.embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
         for layer in self.decoder:
             x = self._through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
         return cast(Tensor, self.decoder_norm(x))
 
     def project(self, hidden: Tensor) -> Tensor:
         """Decoder output (…, D) to logits (…, W), the pre-softmax projection of §3.4."""
-        if self.packed_output is not None:
-            return cast(Tensor, self.packed_output(hidden))
         return F.linear(hidden, self.output_matrix)
 
     @property
@@ -156,55 +114,16 @@ class Transformer(nn.Module):
         """Logits (B, T, W) for src (B, S) of these lengths (B,) and tgt_in (B, T)."""
         return self.project(self.decode(tgt_in, self.encode(src, lengths)))
 
-    @property
-    def for_search(self) -> "Transformer | NativeTransformer":
-        """What has `encode`, `start` and `step` at their fastest."""
-        return self.native or self
-
-    def start(self, memory: Memory) -> DecoderState:
-        """The state before the first step: the source's keys and values, a row for each sentence, no positions yet."""
-        layers = []
-        for layer in cast(list[DecoderLayer], self.decoder):
-            k, v = layer.cross_attention.keys_and_values(memory.values)
-            own = (k.new_empty(0, memory.values.size(0), width) for width in layer.self_attention.widths[1:])
-            layers.append(LayerState(k.contiguous(), v.contiguous(), *own))
-        bias = memory.values.new_zeros(memory.mask.shape).masked_fill_(~memory.mask, -torch.inf)
-        return DecoderState(layers, bias[:, None, None, :].repeat(1, self.config.heads, 1, 1))
-
-    def step(self, tokens: Tensor, state: DecoderState) -> Tensor:
-        """Feed one token to each row: tokens (R,) to log-probabilities (R, W) of the next; advances `state`."""
-        x = self._embed(tokens, self.target_embedding, self.target_positions(state.length, 1))
-        for number, layer in enumerate(cast(list[DecoderLayer], self.decoder)):
-            x = layer.step(x, state, number)
-        state.advance()
-        return log_probs_of(self.project(self.decoder_norm(x)))
-
-    def attention_weights(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
-        """The weights of every layer and head for src (B, S) of these lengths (B,) and tgt_in (B, T)."""
-        weights = AttentionWeights()
-        self.decode(tgt_in, self.encode(src, lengths, weights.encoder), weights.decoder, weights.cross)
-        return weights
-
     def _through(self, layer: nn.Module, *inputs: Any) -> Tensor:
         """What a layer makes of its inputs."""
         if self.activation_checkpointing and torch.is_grad_enabled():
             return cast(Tensor, checkpoint(layer, *inputs, use_reentrant=False))
         return cast(Tensor, layer(*inputs))
 
-    def _embed(self, ids: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
         """ids (…) to √D · embedding + position, dropped out (§3.4, §3.5, §5.4): (…, D)."""
         scaled = embedding(ids) * self.config.d_model**0.5
         return cast(Tensor, self.dropout(scaled + positions))
-
-
-def log_probs_of(logits: Tensor) -> Tensor:
-    """log softmax of logits (R, W) in fp32, in their own memory if they are: fresh memory for a large vocabulary takes
-    longer than the softmax."""
-    if logits.dtype != torch.float32 or logits.requires_grad:
-        return logits.log_softmax(-1, torch.float32)
-    if native.takes(logits):
-        return native.log_softmax_(logits)
-    return torch.log_softmax(logits, -1, out=logits)
 
 
 def _positions(config: ModelConfig) -> nn.Module:

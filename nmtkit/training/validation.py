@@ -14,6 +14,7 @@ from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.scoring import bleu, tokenized_bleu
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import RunError, UserError
+from nmtkit.inference.torch_model import TorchModel
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SPACE
@@ -118,7 +119,7 @@ class Validator:
 
     def _translations(self, model: Transformer, mine: range, give_up: Callable[[], bool]) -> dict[int, str]:
         """The translation of each sentence in the batches that are `mine`, by its number."""
-        translator = Translator(model, self.dataset.source, self.dataset.target)
+        translator = Translator(TorchModel(model), self.dataset.source, self.dataset.target)
         search = SearchConfig(beam=self.config.valid_beam)
         tokens = max(1, self.max_tokens // search.beam)  # of sources, each of which has as many rows as the beam
         found: dict[int, str] = {}

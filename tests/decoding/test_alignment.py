@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from commands import Run
+from nmtkit.decoding.ensemble import Ensemble
 from prefix_models import with_lengths
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.decoding.translation import SourcePieces, align_words, compose, word_numbers
 from nmtkit.errors import UserError

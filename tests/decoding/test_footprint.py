@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from commands import Run, Train
+from nmtkit.decoding.ensemble import Ensemble
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding import footprint, search
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.translator import Translator

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Run
+from nmtkit.decoding.ensemble import Ensemble
 from prefix_models import with_lengths
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.engine import longest_sequence
-from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
 from nmtkit.tokenizer import SpaceTokenizer

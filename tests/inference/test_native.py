@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 import torch
+from nmtkit.decoding.ensemble import Ensemble
+from nmtkit.model.native import BUILDS, NativeLinear, best_of_rows, log_softmax_
+from nmtkit.model.packing import call_directly, pack
 from prefix_models import with_lengths
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.forced import score_by_steps
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.model import native
 from nmtkit.model.config import ModelConfig
-from nmtkit.model.native import BUILDS, NativeLinear, best_of_rows, log_softmax_
-from nmtkit.model.packing import call_directly, pack
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS, PAD
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from nmtkit.model.packing import Fp16Linear, Int8Linear, OneDnnLinear, call_directly, pack
 from prefix_models import with_lengths
 from small_transformers import W, make, sentences
 from torch.nn import functional as F
@@ -10,7 +11,6 @@ from torch.testing import assert_close
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.model import packing
-from nmtkit.model.packing import Fp16Linear, Int8Linear, OneDnnLinear, call_directly, pack
 
 needs_fbgemm = pytest.mark.skipif(not packing._has_fbgemm(), reason="this torch has no FBGEMM")
 

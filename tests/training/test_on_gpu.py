@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from commands import TINY, Run
+from nmtkit.decoding.ensemble import Ensemble
 from pretended_gpu import CPU, GPU, pretended_gpu
 from torch import Tensor
 from torch.testing import assert_close
@@ -16,7 +17,6 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.batch import pad
 from nmtkit.decoding.alignment import all_heads, with_attention
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.ensemble import Ensemble
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import Hypothesis, search

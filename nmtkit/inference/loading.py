@@ -1,0 +1,81 @@
+"""From checkpoints to inference models: the backend, the device and the number format."""
+
+from collections.abc import Sequence
+
+import torch
+
+from nmtkit.checkpoint import Checkpoint, memory_for_weights
+from nmtkit.errors import UserError
+from nmtkit.inference import native, native_build
+from nmtkit.inference.ensemble import Ensemble
+from nmtkit.inference.native import NativeModel
+from nmtkit.inference.protocol import InferenceModel
+from nmtkit.inference.torch_model import TorchModel
+from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.model.transformer import Transformer
+from nmtkit.tokenizer import tokenizer_differences
+
+
+def load_models(
+    checkpoints: Sequence[Checkpoint], device: str = "auto", precision: str = "auto", weights: str = "auto"
+) -> InferenceModel:
+    """The model of one checkpoint, or the ensemble of several, as `load_model` loads each.
+
+    Raises UserError where they do not have the same languages and vocabularies.
+    """
+    first, *others = checkpoints
+    for number, other in enumerate(others, 2):
+        ours, theirs = (f"{one.source_language}-{one.target_language}" for one in (first, other))
+        if ours != theirs:
+            raise UserError(
+                f"no ensemble can be made of these checkpoints: number {number} translates {theirs}, not {ours}"
+            )
+        for side in ("source", "target"):
+            for difference in tokenizer_differences(side, getattr(first, side), getattr(other, side)):
+                raise UserError(f"no ensemble can be made of these checkpoints: number {number} differs, {difference}")
+    models = [load_model(checkpoint, device, precision, weights) for checkpoint in checkpoints]
+    return Ensemble(models) if others else models[0]
+
+
+def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str = "auto") -> InferenceModel:
+    """The model of a checkpoint, for the values of `--device`, `--precision` and `--weights`.
+
+    Raises UserError where the device or the number format cannot be used, RunError where the model does not fit into
+    memory.
+    """
+    on = resolve_device(device)
+    precision = inference_precision(precision, on)
+    model = checkpoint.build_model(weights)
+    size = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
+    with memory_for_weights(f"the model on {on}", size):
+        if on.type == "cpu" and native.supports(model, precision):
+            kept = checkpoint.without_training(weights)
+            return NativeModel(model, precision, lambda: TorchModel(kept.build_model()))
+        if precision == "int8":
+            raise UserError(_no_int8(model))
+        plain = TorchModel(model.to(on, resolve_precision(precision, on)))
+        if on.type == "cpu" and precision == "fp32" and native_build.compiler_was_missing():
+            plain.precision = "fp32, not compiled"
+        return plain
+
+
+def inference_precision(name: str, device: torch.device) -> str:
+    """The number format that `--precision` means on a device: `auto` is fp32 on a CPU, and on a GPU bf16 if it
+    multiplies that natively. UserError for formats that the device does not have."""
+    if name == "auto":
+        fast_bf16 = device.type != "cpu" and resolve_precision(name, device) == torch.bfloat16
+        return "bf16" if fast_bf16 else "fp32"
+    if name == "fp16" and device.type == "cpu":
+        raise UserError("--precision fp16 is for GPUs: on a CPU use fp32, or int8, which is faster")
+    if name == "int8" and device.type != "cpu":
+        raise UserError(f"--precision int8 is for CPUs, not for {device}: use bf16 or fp16")
+    return name
+
+
+def _no_int8(model: Transformer) -> str:
+    """Why the compiled search, which alone computes in int8, cannot take a model, and what to do."""
+    if not native_build.available("int8"):
+        return "--precision int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler"
+    if model.config.attention_window is not None:
+        return "--precision int8: not available for a model with --attention-window: use fp32 or bf16"
+    return f"--precision int8: not available for {type(model).__name__} models: use fp32 or bf16"

@@ -1,0 +1,54 @@
+"""Selects the build of nmtkit/native that fits this CPU."""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import torch
+
+from nmtkit.log import logger
+
+BUILDS = {"_native_avx512": "AVX-512", "_native_avx2": "AVX2"}  # faster than torch, the fastest first
+PORTABLE = {"_native_scalar": "portable"}  # slower than torch, but with int8, which torch does not have
+
+
+def _load() -> ModuleType | None:
+    """The first build that is compiled and that this CPU can run."""
+    for name in BUILDS | PORTABLE:
+        try:
+            return import_module(f"nmtkit.{name}")
+        except ModuleNotFoundError:
+            continue
+        except ImportError as error:
+            if "this CPU has no" not in str(error):  # the module's own message
+                logger.warning("nmtkit.%s cannot be loaded, install nmtkit again: %s", name, error)
+    return None
+
+
+if TYPE_CHECKING:
+    import nmtkit._native as _native
+
+    native = _native
+else:
+    native = _load()
+
+
+def available(precision: str) -> bool:
+    """Whether the compiled search is the way to compute in fp32 or int8 on this CPU."""
+    return native is not None and (precision == "int8" or _name() in BUILDS)
+
+
+def isa() -> str:
+    """The instruction set that the loaded build is compiled for. There must be one."""
+    return (BUILDS | PORTABLE)[_name()]
+
+
+def compiler_was_missing() -> bool:
+    """Whether a fast build would run here if nmtkit had been installed with a compiler."""
+    capable = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return not available("fp32") and capable and sys.platform != "win32"
+
+
+def _name() -> str:
+    return native.__name__.rpartition(".")[2]

@@ -1,0 +1,111 @@
+"""The protocol between the search and a model: everything that `decoding` knows of one.
+
+A backend subclasses `InferenceModel`. It must give `encode`, `start`, `step` and `state_bytes`; the other methods have
+defaults in terms of these, which a backend replaces where it has a faster way.
+
+Letters: B sentences, S source length, T target length, R rows (open hypotheses, in decoder order), W vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from nmtkit.errors import UserError
+from nmtkit.inference.top_k import top_k
+from nmtkit.vocab import BOS
+
+
+class InferenceState(Protocol):
+    """What a decoder remembers between two steps. Each row belongs to a sentence; a sentence's rows are adjacent."""
+
+    def reorder(self, origins: Tensor) -> None:
+        """Row i continues row `origins[i]`, for origins (R',): rows may be repeated, dropped, and moved within a
+        sentence. Sentences without a row leave the batch."""
+
+
+@dataclass
+class AttentionWeights:
+    """The attention weights of one pass, a tensor for each layer; the weights of a query sum to 1."""
+
+    encoder: list[Tensor] = field(default_factory=list)  # (B, H, S, S)
+    decoder: list[Tensor] = field(default_factory=list)  # (B, H, T, T)
+    cross: list[Tensor] = field(default_factory=list)  # (B, H, T, S)
+
+
+class InferenceModel(ABC):
+    """A model that can be searched. All methods run under `torch.inference_mode`."""
+
+    device: torch.device  # of tokens and log-probabilities
+    vocabulary_size: int  # W, of the target
+    precision: str  # number format, for people: "fp32, AVX2"
+    faster_precision: str | None = None  # a `--precision` that is faster on this device, if one is known
+    longest_sequence: int | None = None  # most tokens of a source or an output, beside EOS or BOS; None: any number
+    attention_layers: int = 0  # decoder layers whose attention to the source can be shown
+    step_bytes: int = 0  # that `step` takes for each log-probability beyond its result
+
+    @abstractmethod
+    def encode(self, src: Tensor, lengths: Tensor) -> Any:
+        """The encoder's output for src (B, S): row b holds lengths[b] tokens, at least 1, then padding."""
+
+    @abstractmethod
+    def start(self, memory: Any) -> Any:
+        """The `InferenceState` of B rows, one a sentence, before their first token."""
+
+    @abstractmethod
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """Feed tokens (R,) and return log-probabilities (R, W) of the next ones in fp32, which the caller may modify.
+        They are valid until the next step of the same state."""
+
+    @abstractmethod
+    def state_bytes(self, tokens: int) -> int:
+        """Bytes that a state keeps for a hypothesis of that many tokens."""
+
+    def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """As `step`, but only the `count` highest log-probabilities of each row and their tokens, both (R, count),
+        highest first, without the tokens in `excluded`."""
+        log_probs = self.step(tokens, state)
+        return top_k(log_probs.index_fill_(1, torch.tensor(excluded, device=log_probs.device), -torch.inf), count)
+
+    def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
+        """Log-probability (B, T) of each token of tgt (B, T), whose rows hold tgt_lengths[b] tokens, EOS the last.
+        Values beyond the end of a row have no meaning."""
+        log_probs = torch.zeros(tgt.shape, dtype=torch.float32, device=tgt.device)
+        tgt_in, state = shift_right(tgt), self.start(self.encode(src, lengths))
+        rows = torch.arange(tgt.size(0), device=tgt.device)  # those that have not ended
+        for t in range(tgt.size(1)):
+            kept = (tgt_lengths[rows] > t).nonzero().squeeze(1)
+            rows = rows[kept]
+            state.reorder(kept)
+            step = self.step(tgt_in[rows, t], state)
+            log_probs[rows, t] = step.gather(1, tgt[rows, t].unsqueeze(1)).squeeze(1)
+        return log_probs
+
+    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
+        """The weights of every layer and head for src (B, S) of these lengths (B,) and tgt_in (B, T). UserError where
+        there are none to show."""
+        raise UserError(_NO_ATTENTION)
+
+    def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
+        """The attention (B, T, S) of decoder layer `alignment_layer(layer)` to the source, the mean over its heads.
+        UserError where there is none to show."""
+        raise UserError(_NO_ATTENTION)
+
+    def alignment_layer(self, layer: int | None) -> int:
+        """Index, from 0, of the decoder layer with that number, counted from 1. Without a number it is the last but
+        one, which aligns better than the last (Garg et al. 2019). UserError where there is no such layer."""
+        if not self.attention_layers:
+            raise UserError(_NO_ATTENTION)
+        if layer is not None and layer > self.attention_layers:
+            raise UserError(f"--alignment-layer {layer}: the model has {self.attention_layers} decoder layers")
+        return max(0, self.attention_layers - 2) if layer is None else layer - 1
+
+
+_NO_ATTENTION = "this kind of model has no attention to show: omit --alignment and --attention-html"
+
+
+def shift_right(tgt: Tensor) -> Tensor:
+    """The decoder's input (B, T) for outputs (B, T): BOS first, without the last token."""
+    return torch.cat([torch.full_like(tgt[:, :1], BOS), tgt[:, :-1]], dim=1)
