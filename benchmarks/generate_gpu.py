@@ -3,7 +3,7 @@
     python benchmarks/generate_gpu.py --arch transformer_base --batch 2048
     python benchmarks/generate_gpu.py --checkpoint averaged.pt --text test.en --batch 1024
 
-* plain: `Transformer.step`, as nmt-generate takes it; the cache grows by a position a step, rows come and go.
+* plain: `TorchModel.step`, as in nmt-generate; the cache grows by a position a step, rows come and go.
 * static: all rows that a batch can have in memory of fixed places, whole blocks of positions at a time; what is not
   there is masked. More is computed, and every step has the same operators on the same memory.
 * graph: the static step recorded as a CUDA graph, which the host starts by one call (on a GPU only).
@@ -30,12 +30,15 @@ from torch.nn import functional as F
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.batch import pad
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.search import SearchModel, search
-from nmtkit.model.attention import attend_together
+from nmtkit.decoding.search import search
+from nmtkit.inference.decoder_step import attend_together
+from nmtkit.inference.protocol import InferenceModel
+from nmtkit.inference.torch_model import TorchModel, log_softmax
+from nmtkit.inference.transformer import TransformerInference
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.presets import PRESETS
-from nmtkit.model.transformer import Memory, Transformer, log_probs_of
+from nmtkit.model.transformer import Memory, Transformer
 from nmtkit.text import read_lines
 from nmtkit.vocab import EOS, PAD, SPECIALS
 
@@ -52,7 +55,7 @@ class StaticState:
 
     def __init__(self, decoder: "StaticDecoder", memory: Memory) -> None:
         B, device = memory.values.size(0), memory.values.device
-        self.decoder, self.source = decoder, decoder.model.start(memory)
+        self.decoder, self.source = decoder, decoder.plain.start(memory)
         self.tokens = torch.zeros(B * decoder.beam, dtype=torch.long, device=device)  # (N,), as are
         self.origins = torch.zeros_like(self.tokens)  # the places that each goes on from
         self.position = torch.zeros(1, dtype=torch.long, device=device)
@@ -63,7 +66,7 @@ class StaticState:
     def begin(self, memory: Memory | None = None) -> "StaticState":
         """Take up other sentences of the same shape, with one row each."""
         if memory is not None:
-            fresh = self.decoder.model.start(memory)
+            fresh = self.decoder.plain.start(memory)
             self.source.memory_bias.copy_(fresh.memory_bias)
             for mine, other in zip(self.source.layers, fresh.layers, strict=True):
                 mine.memory_keys.copy_(other.memory_keys)
@@ -88,7 +91,7 @@ class StaticState:
         self.recorded.clear()
 
     def reorder(self, origins: Tensor) -> None:
-        """As `DecoderState.reorder`."""
+        """As `InferenceState.reorder`."""
         came_from = self.places[origins]
         self.sentences = self.sentences[origins]
         _, counts = torch.unique_consecutive(self.sentences, return_counts=True)
@@ -125,20 +128,22 @@ class StaticState:
         return log_probs
 
 
-class StaticDecoder:
-    """A search model whose steps are all alike."""
+class StaticDecoder(TransformerInference):
+    """An inference model whose steps are all alike."""
 
     def __init__(self, model: Transformer, beam: int, graphs: bool) -> None:
-        self.model, self.beam, self.graphs = model, beam, graphs
+        self.model, self.plain, self.beam, self.graphs = model, TorchModel(model), beam, graphs
+        super().__init__(model.config, self.plain.vocabulary_size, model.output_matrix.element_size())
+        self.device, self.precision = self.plain.device, self.plain.precision
         self.pool = torch.cuda.graph_pool_handle() if graphs else None  # all graphs share it: one runs at a time
         self._states: dict[torch.Size, StaticState] = {}  # by the shape of the source
 
     def encode(self, src: Tensor, lengths: Tensor) -> Memory:
-        """As `Transformer.encode`; widths are whole blocks, so that shapes come again."""
+        """As `InferenceModel.encode`; widths are whole blocks, so that shapes come again."""
         return self.model.encode(F.pad(src, (0, -src.size(1) % BLOCK), value=PAD), lengths)
 
     def start(self, memory: Memory) -> StaticState:
-        """As `Transformer.start`."""
+        """As `InferenceModel.start`."""
         shape = memory.mask.shape
         if shape in self._states:
             return self._states[shape].begin(memory)
@@ -146,7 +151,7 @@ class StaticDecoder:
         return self._states[shape]
 
     def step(self, tokens: Tensor, state: StaticState) -> Tensor:
-        """As `Transformer.step`."""
+        """As `InferenceModel.step`."""
         return state.step(tokens)
 
     def compute(self, state: StaticState, room: int, odd: int) -> Tensor:
@@ -164,7 +169,7 @@ class StaticDecoder:
             x = layer.around_self_attention(x, attend_to_target)
             x = layer.around_cross_attention(x, partial(self._attend_to_source, layer, state, number))
             x = layer.around_feed_forward(x, layer.feed_forward)
-        return log_probs_of(model.project(model.decoder_norm(x)))
+        return log_softmax(model.project(model.decoder_norm(x)))
 
     def _attend_to_target(
         self,
@@ -247,7 +252,7 @@ def main(
     model = model.to(on, resolve_precision(precision, on)).eval()
     padded = [pad(rows) for rows in batches]
     sources = [(src.to(on), lengths.to(on)) for src, lengths in padded]
-    ways: dict[str, SearchModel] = {"plain": model, "static": StaticDecoder(model, beam, graphs=False)}
+    ways: dict[str, InferenceModel] = {"plain": TorchModel(model), "static": StaticDecoder(model, beam, graphs=False)}
     if on.type == "cuda":
         ways["graph"] = StaticDecoder(model, beam, graphs=True)
     outputs: dict[str, list[list[int]]] = {}

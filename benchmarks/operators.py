@@ -13,12 +13,11 @@ from collections.abc import Callable
 
 import click
 import torch
-from nmtkit.model.native import NativeLinear
-from nmtkit.model.packing import Int8Linear, TransposedLinear
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.model import native
+from nmtkit.inference import native_build
+from nmtkit.inference.native import NativeLinear
 from nmtkit.model.attention import attend
 from nmtkit.model.dropout import dropout
 from nmtkit.training.loss import projected_cross_entropy
@@ -42,8 +41,8 @@ def compare(name: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor],
     click.echo(f"{name:44s} {mine:9.2f} {other:9.2f} {other / mine:8.2f}x")
 
 
-def gflops(linear: nn.Module, columns: int, outputs: int, rows: int, runs: int = 15) -> float:
-    """What the median of some products of so many rows reaches."""
+def gflops(linear: Callable[[Tensor], Tensor], columns: int, outputs: int, rows: int, runs: int = 15) -> float:
+    """The rate of the median product of that many rows."""
     x, times = torch.randn(rows, columns), []
     repeats = max(1, 500 // rows)
     for _ in range(runs):
@@ -56,13 +55,11 @@ def gflops(linear: nn.Module, columns: int, outputs: int, rows: int, runs: int =
 
 @torch.inference_mode()
 def products(columns: int, outputs: int) -> None:
-    """Print what products of few rows and of many reach, by torch and compiled."""
+    """Print the rates of products of few rows and of many, by torch and compiled."""
     weight, bias = torch.randn(outputs, columns), torch.randn(outputs)
-    torch.backends.quantized.engine = "fbgemm"
-    ways: dict[str, nn.Module] = {
-        "torch, fp32": TransposedLinear(weight, bias),
+    ways: dict[str, Callable[[Tensor], Tensor]] = {
+        "torch, fp32": lambda x: F.linear(x, weight, bias),
         "compiled, fp32": NativeLinear(weight, bias, eight_bits=False),
-        "torch, int8 with its scales": Int8Linear(weight, bias),
         "compiled, int8 with its scales": NativeLinear(weight, bias, eight_bits=True),
     }
     counts = (1, 4, 60, 480)
@@ -100,7 +97,7 @@ def main(threads: int) -> None:
         lambda: F.cross_entropy(F.linear(hidden, matrix), target, label_smoothing=0.1, reduction="sum"),
         [hidden, matrix],
     )
-    if native.available():
+    if native_build.available("fp32"):
         products(512, 2048)
 
 

@@ -40,14 +40,14 @@ class NativeLinear:
     A matrix of more than 2^16 columns stays in fp32.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, int8: bool) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, eight_bits: bool) -> None:
         """Weight (N, K) and bias (N,) are copied."""
         self.rows, self.columns = weight.shape
-        int8 = int8 and self.columns <= _INT8_COLUMNS
+        eight_bits = eight_bits and self.columns <= _INT8_COLUMNS
         weight = _floats(weight)
         bias = None if bias is None else _floats(bias)
         address = 0 if bias is None else bias.data_ptr()
-        self.matrix = native_build.native.matrix(weight.data_ptr(), address, self.rows, self.columns, int8)
+        self.matrix = native_build.native.matrix(weight.data_ptr(), address, self.rows, self.columns, eight_bits)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(…, K) to (…, N). TypeError for other columns or formats, since C++ gets only an address."""

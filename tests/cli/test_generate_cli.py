@@ -89,7 +89,7 @@ def test_each_line_has_its_line_whatever_it_holds(generate_apart: Run) -> None:
     assert "2 lines cut to the first 60 tokens" in messages
     assert "2 lines had bytes that are not UTF-8" in messages
     assert "translated | sentences 14 | tokens " in messages
-    assert re.search(r" \| precision (int8|bf16|fp32)(, (not compiled|AVX2|AVX-512))?\n", messages)
+    assert re.search(r" \| precision (bf16|fp32)(, (not compiled|AVX2|AVX-512))?\n", messages)
 
 
 def test_unknown_tokens_of_the_source_are_told_and_many_are_doubted(

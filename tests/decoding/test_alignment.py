@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from commands import Run
-from nmtkit.decoding.ensemble import Ensemble
 from prefix_models import with_lengths
 
 from nmtkit import Translator
@@ -19,6 +18,8 @@ from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.decoding.translation import SourcePieces, align_words, compose, word_numbers
 from nmtkit.errors import UserError
+from nmtkit.inference.ensemble import Ensemble
+from nmtkit.inference.torch_model import TorchModel
 from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -32,16 +33,15 @@ LINES = ["the dog runs on the street", "", "a cat", "die katze läuft"]
 def test_attention_is_the_mean_over_the_heads_of_a_layer(
     layer: int | None, number: int, make_checkpoint: MakeCheckpoint
 ) -> None:
-    models = [make_checkpoint(seed, decoder_layers=3).build_model() for seed in (1, 2)]
+    models = [TorchModel(make_checkpoint(seed, decoder_layers=3).build_model()) for seed in (1, 2)]
     rows = [[7, 8, 9, EOS], [5, EOS]]
     src = torch.tensor([row + [PAD] * (4 - len(row)) for row in rows])
     found = search(Ensemble(models), *with_lengths(src), SearchConfig(beam=2, nbest=2, max_len_b=3))
-    for row, nbest in zip(rows, with_attention(models, rows, found, layer), strict=True):
+    for row, nbest in zip(rows, with_attention(Ensemble(models), rows, found, layer), strict=True):
         for hypothesis in nbest:
             tgt_in = torch.tensor([[BOS, *hypothesis.ids]])
             own = [
-                model.attention_weights(*with_lengths(torch.tensor([row])), tgt_in).cross[number][0].mean(0)
-                for model in models
+                model.attention(*with_lengths(torch.tensor([row])), tgt_in).cross[number][0].mean(0) for model in models
             ]
             assert hypothesis.attention is not None
             assert hypothesis.attention.shape == (len(hypothesis.ids) + 1, len(row))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from commands import Run, Train
-from nmtkit.decoding.ensemble import Ensemble
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding import footprint, search
@@ -17,6 +16,8 @@ from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
+from nmtkit.inference.ensemble import Ensemble
+from nmtkit.inference.torch_model import TorchModel
 from nmtkit.model import memory
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
@@ -54,7 +55,7 @@ CASES: dict[str, tuple[SearchConfig, list[Constraints]]] = {
 def test_the_estimate_is_above_what_torch_allocates_and_not_far(name: str, members: int) -> None:
     config, constraints = CASES[name]
     size = ModelConfig(encoder_layers=1, decoder_layers=2, d_model=32, d_ff=32, heads=2)
-    models = [Transformer(size, 600, 600).eval() for _ in range(members)]
+    models = [TorchModel(Transformer(size, 600, 600).eval()) for _ in range(members)]
     model = Ensemble(models) if members > 1 else models[0]
     src = torch.tensor([[7] * 9 + [EOS]])
     gc.collect()
@@ -63,15 +64,15 @@ def test_the_estimate_is_above_what_torch_allocates_and_not_far(name: str, membe
         search.search(model, src, torch.tensor([10]), config, constraints=constraints)
 
     peak = _peak_memory(CPU, work)
-    assert peak < search_bytes(models, config, 10, constraints) < 6 * peak
+    assert peak < search_bytes(model, config, 10, constraints) < 6 * peak
 
 
 def test_a_higher_limit_of_the_length_is_not_expected_to_be_used() -> None:
     """A limit that no output reaches, as `--max-len-b 1000000`, refuses nothing."""
-    models = [Transformer(ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 50, 50)]
-    usual, highest = (search_bytes(models, SearchConfig(max_len_b=limit), 10) for limit in (50, 10**6))
+    model = TorchModel(Transformer(ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 50, 50))
+    usual, highest = (search_bytes(model, SearchConfig(max_len_b=limit), 10) for limit in (50, 10**6))
     assert usual == highest
-    assert search_bytes(models, SearchConfig(max_len_b=10**6, min_len=10**5), 10) > 1000 * usual
+    assert search_bytes(model, SearchConfig(max_len_b=10**6, min_len=10**5), 10) > 1000 * usual
 
 
 def test_a_search_that_is_not_larger_than_one_before_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +118,7 @@ def test_a_line_that_is_too_long_for_the_memory_is_refused(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longest = len(translator.source.encode(["dog " * 300])[0]) + 1
-    size = search_bytes([translator.model], SearchConfig(beam=100), longest)  # type: ignore[list-item]
+    size = search_bytes(translator.model, SearchConfig(beam=100), longest)
     with_free(monkeypatch, size - 1)
     with pytest.raises(UserError, match=f"for one sentence of {longest} tokens, .* --max-source-tokens"):
         translator.translate(["dog " * 300], beam=100)
@@ -137,7 +138,7 @@ def test_a_batch_that_is_too_large_is_searched_in_halves(
 
     footprint._admitted.clear()
     tokens = len(translator.source.encode(lines[:1])[0]) + 1
-    with_free(monkeypatch, 2.5 * search_bytes([translator.model], config, tokens))  # type: ignore[list-item]
+    with_free(monkeypatch, 2.5 * search_bytes(translator.model, config, tokens))
     monkeypatch.setattr("nmtkit.decoding.engine.search", counted)
     assert list(translator.stream(lines, config, StreamConfig(buffer=8))) == expected
     assert rows == [2] * 4

@@ -19,6 +19,7 @@ from nmtkit.decoding.forced import score
 from nmtkit.decoding.requests import Companions, Glossary
 from nmtkit.decoding.search import search
 from nmtkit.errors import RunError, UserError
+from nmtkit.inference.torch_model import TorchModel
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import EOS, SPECIALS, Vocabulary
 
@@ -38,12 +39,15 @@ def translator(tiny_checkpoint: Path) -> Translator:
 def test_given_outputs_have_the_scores_that_the_search_gave_them(
     form: str, make_checkpoint: Callable[..., Checkpoint]
 ) -> None:
-    model, config = make_checkpoint(3).build_model(), SearchConfig(nbest=4, length_penalty_form=form, max_len_b=5)
+    model, config = (
+        TorchModel(make_checkpoint(3).build_model()),
+        SearchConfig(nbest=4, length_penalty_form=form, max_len_b=5),
+    )
     rows = [[7, 8, 9, 10, EOS], [5, EOS], [20, 21, EOS]]
     src = torch.tensor([row + [0] * (5 - len(row)) for row in rows])
     found = search(model, *with_lengths(src), config)
     pairs = [(row, hypothesis) for row, nbest in zip(rows, found, strict=True) for hypothesis in nbest]
-    scored = score(model, [row for row, _ in pairs], [own.ids for _, own in pairs], config, torch.device("cpu"))
+    scored = score(model, [row for row, _ in pairs], [own.ids for _, own in pairs], config)
     for (_, own), given in zip(pairs, scored, strict=True):
         assert given.ids == own.ids
         assert given.token_log_probs == pytest.approx(own.token_log_probs, abs=1e-5)
@@ -51,13 +55,12 @@ def test_given_outputs_have_the_scores_that_the_search_gave_them(
 
 
 def test_scores_do_not_depend_on_what_stands_beside(make_checkpoint: Callable[..., Checkpoint]) -> None:
-    model = make_checkpoint(3).build_model()
+    model = TorchModel(make_checkpoint(3).build_model())
     rows = [[7 + n, 8, *range(9, 9 + n % 7), EOS] for n in range(60)]
     targets = [[*range(10, 10 + (3 * n) % 50)] for n in range(60)]
-    cpu = torch.device("cpu")
-    together = score(model, rows, targets, SEARCH, cpu)
+    together = score(model, rows, targets, SEARCH)
     for row, target, given in zip(rows, targets, together, strict=True):
-        (alone,) = score(model, [row], [target], SEARCH, cpu)
+        (alone,) = score(model, [row], [target], SEARCH)
         assert alone.token_log_probs == pytest.approx(given.token_log_probs, abs=1e-5)
 
 

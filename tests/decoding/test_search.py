@@ -23,9 +23,10 @@ from torch import Tensor
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
-from nmtkit.decoding.strategies import best_of_rows
 from nmtkit.errors import UserError
-from nmtkit.model import native
+from nmtkit.inference import native_build
+from nmtkit.inference.top_k import top_k
+from nmtkit.inference.torch_model import TorchModel
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS, PAD
@@ -119,7 +120,9 @@ def test_output_never_exceeds_the_limit_and_has_no_pad_or_bos() -> None:
 
 
 def test_longest_bounds_every_sentence() -> None:
-    found = search(RandomModel(seed=4, eos=-50.0), *source(2, 9), SearchConfig(beam=2, max_len_b=3), longest=6)
+    model = RandomModel(seed=4, eos=-50.0)
+    model.longest_sequence = 6
+    found = search(model, *source(2, 9), SearchConfig(beam=2, max_len_b=3))
     assert [len(hypotheses[0].ids) for hypotheses in found] == [5, 6]
 
 
@@ -140,11 +143,11 @@ def test_more_outputs_than_beam_are_refused() -> None:
 def test_the_best_of_each_row_are_those_of_topk_where_nothing_is_compiled(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "_native", None)
+    monkeypatch.setattr(native_build, "native", None)
     scores = torch.randn(40, width, generator=torch.Generator().manual_seed(1))
     scores[0, -2:] = 9.0  # in what is left beside the groups
     scores[1, 1:] = -math.inf
-    highest, columns = best_of_rows(scores, 4)
+    highest, columns = top_k(scores, 4)
     assert torch.equal(highest, scores.topk(min(4, width)).values)
     assert torch.equal(highest, scores.gather(1, columns))
     assert all(len(set(row)) == len(row) for row in columns.tolist())
@@ -182,7 +185,7 @@ CONFIG = SearchConfig(beam=4, nbest=3, max_len_b=5)
 def test_scores_are_the_models_own_log_probabilities(model: Transformer) -> None:
     """Also: the cached step gives what decoding the whole prefix at once gives."""
     rows = sentences(12)
-    for row, hypotheses in zip(rows, search(model, *with_lengths(padded(rows)), CONFIG), strict=True):
+    for row, hypotheses in zip(rows, search(TorchModel(model), *with_lengths(padded(rows)), CONFIG), strict=True):
         for hypothesis in hypotheses:
             output = [*hypothesis.ids, EOS]
             memory = model.encode(*with_lengths(torch.tensor([row])))
@@ -195,8 +198,8 @@ def test_scores_are_the_models_own_log_probabilities(model: Transformer) -> None
 
 def test_a_batch_gives_what_each_sentence_gives_alone(model: Transformer) -> None:
     rows = sentences(12)
-    together = search(model, *with_lengths(padded(rows)), CONFIG)
-    alone = [search(model, *with_lengths(torch.tensor([row])), CONFIG)[0] for row in rows]
+    together = search(TorchModel(model), *with_lengths(padded(rows)), CONFIG)
+    alone = [search(TorchModel(model), *with_lengths(torch.tensor([row])), CONFIG)[0] for row in rows]
     for batched, single in zip(together, alone, strict=True):
         assert ids_of(batched) == ids_of(single)
         assert [h.score for h in batched] == pytest.approx([h.score for h in single], abs=1e-4)
@@ -205,7 +208,7 @@ def test_a_batch_gives_what_each_sentence_gives_alone(model: Transformer) -> Non
 @torch.inference_mode()
 def test_a_beam_of_one_is_the_greedy_argmax(model: Transformer) -> None:
     rows = sentences(8)
-    found = search(model, *with_lengths(padded(rows)), SearchConfig(beam=1, max_len_b=5))
+    found = search(TorchModel(model), *with_lengths(padded(rows)), SearchConfig(beam=1, max_len_b=5))
     for row, (hypothesis,) in zip(rows, found, strict=True):
         memory, ids = model.encode(*with_lengths(torch.tensor([row]))), [BOS]
         while ids[-1] != EOS:
@@ -219,7 +222,7 @@ def test_half_precision_models_give_full_precision_log_probabilities(model: Tran
     rows = padded(sentences(3))
     half = Transformer(model.config, 23, 23).eval()
     half.load_state_dict(model.state_dict())
-    found = search(half.to(torch.bfloat16), *with_lengths(rows), SearchConfig(max_len_b=5))
+    found = search(TorchModel(half.to(torch.bfloat16)), *with_lengths(rows), SearchConfig(max_len_b=5))
     log_probs = [value for hypotheses in found for value in hypotheses[0].token_log_probs]
     assert any(torch.tensor(value).bfloat16().item() != value for value in log_probs)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.decoding.search import Hypothesis
+from nmtkit.inference.protocol import InferenceModel
 from nmtkit.vocab import BOS, EOS, PAD, UNK
 
 A, B, C = 4, 5, 6  # three words after the special tokens
@@ -27,10 +28,11 @@ class PrefixState:
         assert len(runs) == len(set(runs)), "rows of one sentence stand together"
 
 
-class PrefixModel:
+class PrefixModel(InferenceModel):
     """Gives each prefix the log-probabilities that `log_probs(sentence, prefix)` says."""
 
-    size = 7
+    size = vocabulary_size = 7
+    device, precision = torch.device("cpu"), "fp32"
     steps = 0
 
     def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
@@ -49,6 +51,9 @@ class PrefixModel:
         ]
         assert all(prefix[0] == BOS for _, prefix in state.rows)
         return torch.tensor([self.log_probs(sentence, prefix[1:]) for sentence, prefix in state.rows])
+
+    def state_bytes(self, tokens: int) -> int:
+        return 8 * tokens
 
 
 class ScriptedModel(PrefixModel):

@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Run
-from nmtkit.decoding.ensemble import Ensemble
 from prefix_models import with_lengths
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.decoding.config import EngineConfig, SearchConfig
-from nmtkit.decoding.engine import longest_sequence
+from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
+from nmtkit.inference.ensemble import Ensemble
+from nmtkit.inference.torch_model import TorchModel
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import BOS, EOS, SPECIALS, Vocabulary
 
@@ -27,10 +28,11 @@ LINES = ["the dog runs", "", "a cat", "die katze läuft"]
 @torch.inference_mode()
 def test_probabilities_are_averaged(make_checkpoint: MakeCheckpoint) -> None:
     models = [make_checkpoint(seed).build_model() for seed in (1, 2, 3)]
-    ensemble = Ensemble(models)
+    ensemble = Ensemble([TorchModel(model) for model in models])
     src, tgt_in = torch.tensor([[7, 8, 9, EOS]]), torch.tensor([[BOS, 11, 12]])
     expected = torch.stack([model(*with_lengths(src), tgt_in).softmax(-1) for model in models]).mean(0)
-    assert torch.allclose(ensemble(*with_lengths(src), tgt_in).exp(), expected, atol=1e-6)
+    scores = ensemble.score(*with_lengths(src), torch.tensor([[11, 12, EOS]]), torch.tensor([3]))
+    assert torch.allclose(scores[0].exp(), expected[0, range(3), [11, 12, EOS]], atol=1e-6)
     state = ensemble.start(ensemble.encode(*with_lengths(src)))
     for position, token in enumerate(tgt_in[0]):
         step = ensemble.step(token.unsqueeze(0), state)
@@ -38,16 +40,14 @@ def test_probabilities_are_averaged(make_checkpoint: MakeCheckpoint) -> None:
 
 
 def test_scores_of_an_ensembles_search_are_its_own(make_checkpoint: MakeCheckpoint) -> None:
-    ensemble = Ensemble([make_checkpoint(seed).build_model() for seed in (1, 2)])
+    ensemble = Ensemble([TorchModel(make_checkpoint(seed).build_model()) for seed in (1, 2)])
     src = torch.tensor([[7, 8, 9, EOS], [5, EOS, 0, 0]])
     config = SearchConfig(beam=3, nbest=3, max_len_b=3)
     for row, found in zip(src, search(ensemble, *with_lengths(src), config), strict=True):
         for hypothesis in found:
-            with torch.inference_mode():
-                log_probs = ensemble(*with_lengths(row[row != 0].unsqueeze(0)), torch.tensor([[BOS, *hypothesis.ids]]))
-            output = [*hypothesis.ids, EOS]
-            own = log_probs[0, range(len(output)), output]
-            assert hypothesis.token_log_probs == pytest.approx(own.tolist(), abs=1e-5)
+            (scored,) = score(ensemble, [row[row != 0].tolist()], [hypothesis.ids], config)
+            assert hypothesis.token_log_probs == pytest.approx(scored.token_log_probs, abs=1e-5)
+            assert hypothesis.score == pytest.approx(scored.score, abs=1e-5)
 
 
 def test_a_model_twice_is_as_good_as_once(make_checkpoint: MakeCheckpoint) -> None:
@@ -59,10 +59,10 @@ def test_a_model_twice_is_as_good_as_once(make_checkpoint: MakeCheckpoint) -> No
 
 def test_models_of_an_ensemble_may_differ_in_size(make_checkpoint: MakeCheckpoint) -> None:
     models = [
-        make_checkpoint(1, d_model=8).build_model(),
-        make_checkpoint(2, positions="learned", max_positions=9).build_model(),
+        TorchModel(make_checkpoint(1, d_model=8).build_model()),
+        TorchModel(make_checkpoint(2, positions="learned", max_positions=9).build_model()),
     ]
-    assert longest_sequence(Ensemble(models)) == 8
+    assert Ensemble(models).longest_sequence == 8
     (found,) = search(Ensemble(models), *with_lengths(torch.tensor([[7, 8, EOS]])), SearchConfig(max_len_b=3))
     assert found
 

@@ -14,7 +14,8 @@ from torch.testing import assert_close
 from torch_copies import copy_decoder_layer, copy_encoder_layer, torch_layer
 
 from nmtkit.errors import UserError
-from nmtkit.model import attention, transformer
+from nmtkit.inference.torch_model import TorchModel
+from nmtkit.model import attention
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.model.transformer import Transformer
@@ -105,7 +106,7 @@ def test_the_explicit_path_equals_the_fast_paths(changes: dict[str, Any], monkey
     monkeypatch.setattr(attention, "_fused_pays", lambda q, k: True)
     real = tgt_in != PAD
     assert_close(model(*with_lengths(src), tgt_in)[real], logits[real])
-    weights = model.attention_weights(*with_lengths(src), tgt_in)
+    weights = TorchModel(model).attention(*with_lengths(src), tgt_in)
     assert [len(part) for part in (weights.encoder, weights.decoder, weights.cross)] == [2, 2, 2]
     assert weights.cross[0].shape == (2, H, 8, 9)
     for part in (*weights.encoder, *weights.decoder, *weights.cross):
@@ -232,16 +233,6 @@ def test_bfloat16_is_close_to_single_precision() -> None:
     expected = model(*with_lengths(src), tgt_in).log_softmax(-1)
     with torch.autocast("cpu", torch.bfloat16):
         assert_close(model(*with_lengths(src), tgt_in).float().log_softmax(-1), expected, atol=0.15, rtol=0)
-
-
-@torch.inference_mode()
-def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, src = make().eval(), sentences(7, 7, 5, 1, 3)
-    together = model.encode(*with_lengths(src))
-    monkeypatch.setattr(transformer, "_PART", 12)
-    parts = model.encode(*with_lengths(src))
-    assert [longest for _, longest in transformer._parts(parts.mask)] == [7, 7, 5, 3]
-    assert_close(parts.values[parts.mask], together.values[together.mask])
 
 
 @torch.inference_mode()

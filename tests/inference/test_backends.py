@@ -1,0 +1,175 @@
+"""The backends against the plain torch model, and the defaults of the protocol against what replaces them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from prefix_models import ScriptedModel, source, with_lengths
+from small_transformers import make, sentences, variants
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from nmtkit.decoding.alignment import with_attention
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.forced import score
+from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.errors import UserError
+from nmtkit.inference import native, native_build, torch_model
+from nmtkit.inference.ensemble import Ensemble
+from nmtkit.inference.native import NativeModel
+from nmtkit.inference.protocol import InferenceModel
+from nmtkit.inference.torch_model import TorchModel
+from nmtkit.model.transformer import Transformer
+from nmtkit.vocab import EOS, PAD
+
+compiled = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
+CONFIG = SearchConfig(beam=3, nbest=3, max_len_b=6)
+BACKENDS = [pytest.param("native", marks=compiled), "defaults", "ensemble of one"]
+
+
+class Defaults(InferenceModel):
+    """A model that adds nothing to what the protocol demands."""
+
+    def __init__(self, model: InferenceModel) -> None:
+        self.model, self.device = model, model.device
+
+    def encode(self, src: Tensor, lengths: Tensor) -> Any:
+        return self.model.encode(src, lengths)
+
+    def start(self, memory: Any) -> Any:
+        return self.model.start(memory)
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        return self.model.step(tokens, state)
+
+    def state_bytes(self, tokens: int) -> int:
+        return self.model.state_bytes(tokens)
+
+
+def transformer(**changes: Any) -> Transformer:
+    """A model in fp32 whose hypotheses differ clearly."""
+    model = make(**changes).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    return model
+
+
+def backend(name: str, model: Transformer) -> InferenceModel:
+    plain = TorchModel(model)
+    if name == "native":
+        return NativeModel(model, "fp32", lambda: plain)
+    return Defaults(plain) if name == "defaults" else Ensemble([plain])
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    return with_lengths(sentences(7, 1, 12, 3, 5).clamp_min(EOS + 1) * (sentences(7, 1, 12, 3, 5) != PAD))
+
+
+def numbers(found: list[list[Hypothesis]]) -> list[float]:
+    return [number for nbest in found for one in nbest for number in (one.score, *one.token_log_probs)]
+
+
+def ids(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
+    return [[one.ids for one in nbest] for nbest in found]
+
+
+@variants
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_search_finds_the_same_with_every_backend(name: str, changes: dict[str, Any]) -> None:
+    model = transformer(**changes)
+    if name == "native" and not native.supports(model, "fp32"):
+        pytest.skip("the compiled search has no attention windows")
+    expected = search(TorchModel(model), *batch(), CONFIG)
+    found = search(backend(name, model), *batch(), CONFIG)
+    assert ids(found) == ids(expected)
+    assert numbers(found) == pytest.approx(numbers(expected), rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", [*BACKENDS, "torch"])
+def test_a_score_is_that_of_the_search(name: str) -> None:
+    model = transformer()
+    scoring = TorchModel(model) if name == "torch" else backend(name, model)
+    found = search(scoring, *batch(), CONFIG)
+    pairs = [(row[:length].tolist(), one) for row, length, nbest in zip(*batch(), found, strict=True) for one in nbest]
+    scored = score(scoring, [row for row, _ in pairs], [one.ids for _, one in pairs], CONFIG)
+    expected = numbers([[one for _, one in pairs]])
+    if name == "native":  # whose rows do not depend on the rows beside them
+        assert numbers([scored]) == expected
+    assert numbers([scored]) == pytest.approx(expected, rel=1e-5, abs=1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("parts", [torch_model._SCORED, 10])
+def test_one_pass_over_all_positions_scores_what_steps_do(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_model, "_SCORED", parts)
+    plain, tgt = TorchModel(transformer()), sentences(4, 6, 1, 3, 5, seed=2)
+    lengths = with_lengths(tgt)[1]
+    real = tgt != PAD
+    by_steps = Defaults(plain).score(*batch(), tgt, lengths)
+    assert_close(plain.score(*batch(), tgt, lengths)[real], by_steps[real], rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (src, lengths) = transformer(), with_lengths(sentences(7, 7, 5, 1, 3))
+    together = model.encode(src, lengths)
+    monkeypatch.setattr(torch_model, "_ENCODED", 12)
+    parts = TorchModel(model).encode(src, lengths)
+    assert [longest for _, longest in torch_model._parts(lengths.tolist())] == [7, 7, 5, 3]
+    assert torch.equal(parts.mask, together.mask)
+    assert_close(parts.values[parts.mask], together.values[together.mask], rtol=1e-5, atol=1e-5)
+
+
+@compiled
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_making_a_compiled_model_leaves_the_transformer_as_it_is(precision: str) -> None:
+    model = transformer()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    attributes = set(vars(model))
+    search(NativeModel(model, precision, lambda: TorchModel(model)), *batch(), CONFIG)
+    assert set(vars(model)) == attributes
+    assert before.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@compiled
+@torch.inference_mode()
+def test_a_compiled_model_shows_the_attention_of_a_plain_one_made_when_it_is_first_asked_for() -> None:
+    model, made = transformer(), list[InferenceModel]()
+
+    def reference() -> InferenceModel:
+        made.append(TorchModel(model))
+        return made[-1]
+
+    fast, plain = NativeModel(model, "fp32", reference), TorchModel(model)
+    rows = [row[:length].tolist() for row, length in zip(*batch(), strict=True)]
+    found = search(fast, *batch(), CONFIG)
+    assert made == []
+    expected = with_attention(plain, rows, found, None)
+    for _ in range(2):
+        for nbest, others in zip(with_attention(fast, rows, found, None), expected, strict=True):
+            for one, other in zip(nbest, others, strict=True):
+                assert np.array_equal(one.attention, other.attention)  # type: ignore[arg-type]
+    tgt_in = sentences(4, 4, 4, 4, 4)
+    assert_close(fast.attention(*batch(), tgt_in).encoder, plain.attention(*batch(), tgt_in).encoder)
+    assert len(made) == 1
+
+
+def test_attention_is_refused_where_a_model_has_none_to_show() -> None:
+    model = ScriptedModel({})
+    (src, lengths), tgt_in = source(2), torch.ones(1, 1, dtype=torch.long)
+    for ask in (
+        lambda: model.attention(src, lengths, tgt_in),
+        lambda: model.alignment(src, lengths, tgt_in, None),
+        lambda: model.alignment_layer(None),
+    ):
+        with pytest.raises(UserError, match="no attention to show: omit --alignment"):
+            ask()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
+def test_other_architectures_and_windows_do_not_reach_the_compiled_search(precision: str) -> None:
+    assert not native.supports(nn.Linear(2, 2), precision)
+    assert not native.supports(transformer(attention_window=2), precision)

@@ -1,0 +1,101 @@
+"""The backend and the number format that a checkpoint is loaded with."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from pretended_gpu import pretended_gpu
+
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.errors import UserError
+from nmtkit.inference import native_build
+from nmtkit.inference.loading import inference_precision, load_model, load_models
+from nmtkit.inference.native import NativeModel
+from nmtkit.inference.torch_model import TorchModel
+
+MakeCheckpoint = Callable[..., Checkpoint]
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+compiled = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_auto_is_fp32_on_a_cpu_and_bf16_on_a_gpu_that_has_it(bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: bf16)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": bf16}, raising=False)
+    assert inference_precision("auto", CPU) == "fp32"
+    assert inference_precision("auto", CUDA) == ("bf16" if bf16 else "fp32")
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_a_format_that_is_asked_for_is_taken(name: str) -> None:
+    assert inference_precision(name, CPU) == inference_precision(name, CUDA) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "message"),
+    [
+        ("fp16", CPU, "--precision fp16 is for GPUs: on a CPU use fp32, or int8"),
+        ("int8", CUDA, "--precision int8 is for CPUs, not for cuda: use bf16 or fp16"),
+    ],
+)
+def test_a_format_that_the_device_does_not_have_is_refused(name: str, device: torch.device, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        inference_precision(name, device)
+
+
+@compiled
+@pytest.mark.parametrize(("precision", "faster"), [("auto", "int8"), ("fp32", "int8"), ("int8", None)])
+def test_a_cpu_searches_compiled_and_int8_is_named_where_it_is_faster(
+    precision: str, faster: str | None, make_checkpoint: MakeCheckpoint
+) -> None:
+    model = load_model(make_checkpoint(), "cpu", precision)
+    assert isinstance(model, NativeModel)
+    assert model.precision == f"{precision.replace('auto', 'fp32')}, {native_build.isa()}"
+    assert model.faster_precision == faster
+    assert load_models([make_checkpoint(1), make_checkpoint(2)], "cpu", precision).faster_precision == faster
+
+
+@pytest.mark.parametrize(("precision", "window"), [("fp32", 2), ("bf16", None), ("bf16", 2)])
+def test_what_is_not_compiled_is_searched_by_torch(
+    precision: str, window: int | None, make_checkpoint: MakeCheckpoint
+) -> None:
+    model = load_model(make_checkpoint(attention_window=window), "cpu", precision)
+    assert isinstance(model, TorchModel)
+    assert model.precision == precision
+    assert model.faster_precision is None
+
+
+def test_without_the_compiled_search_fp32_is_torch_and_int8_is_refused(
+    make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_build, "native", None)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr("sys.platform", "linux")
+    model = load_model(make_checkpoint(), "cpu", "auto")
+    assert isinstance(model, TorchModel)
+    assert model.precision == "fp32, not compiled"
+    with pytest.raises(UserError, match="--precision int8 needs the compiled search: use fp32, or install nmtkit"):
+        load_model(make_checkpoint(), "cpu", "int8")
+
+
+def test_the_portable_build_is_taken_for_int8_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Portable:
+        __name__ = "nmtkit._native_scalar"
+
+    monkeypatch.setattr(native_build, "native", Portable())
+    assert [native_build.available(precision) for precision in ("fp32", "int8")] == [False, True]
+    assert native_build.isa() == "portable"
+
+
+@compiled
+def test_int8_with_an_attention_window_is_refused(make_checkpoint: MakeCheckpoint) -> None:
+    with pytest.raises(UserError, match="int8: not available for a model with --attention-window: use fp32 or bf16"):
+        load_model(make_checkpoint(attention_window=2), "cpu", "int8")
+
+
+def test_a_gpu_is_searched_by_torch(make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = make_checkpoint()
+    with pretended_gpu(monkeypatch):
+        model = load_model(checkpoint, "cuda", "auto")
+        assert isinstance(model, TorchModel)
+        assert (model.device.type, model.precision) == ("cuda", "fp32")
