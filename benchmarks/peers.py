@@ -73,7 +73,7 @@ def nmtkit(data: Path, folder: Path, beam: int, threads: int) -> list[Contestant
 
     return [
         Contestant(f"nmtkit {precision}", lambda *files, precision=precision: command(precision, *files), raw=True)
-        for precision in ("fp32", "auto")
+        for precision in ("fp32", "int8")
     ]
 
 

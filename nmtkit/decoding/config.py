@@ -179,9 +179,8 @@ class EngineConfig(DeviceConfig):
     precision: str = option(
         "auto",
         choices=("auto", "fp32", "bf16", "fp16", "int8"),
-        help="Number format; auto: int8 on x86-64 CPUs, else bf16 where the hardware multiplies it fast, else fp32. "
-        "int8 rounds what linear layers multiply: one line in nine (with AVX-512, in fourteen) comes out in other "
-        "words, on the whole no worse. fp16 on such CPUs rounds their weights only.",
+        help="Number format; auto: fp32 on a CPU, bf16 on a GPU that has it. int8, on a CPU, is faster and rewords one "
+        "line in nine (with AVX-512, in fourteen), on the whole no worse. fp16 is for GPUs.",
     )
     workers: int = option(
         1,

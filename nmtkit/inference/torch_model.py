@@ -58,13 +58,15 @@ class TorchModel(TransformerInference):
 
     def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
         """As `InferenceModel.score`, in one pass over all positions."""
-        log_probs = torch.empty(tgt.shape, dtype=torch.float32, device=tgt.device)
+        log_probs = torch.zeros(tgt.shape, dtype=torch.float32, device=tgt.device)
         tgt_in, size = shift_right(tgt), max(1, _SCORED // tgt.size(1))
         for start in range(0, len(tgt), size):
             rows = slice(start, start + size)
-            memory = self.encode(src[rows, : int(lengths[rows].max())], lengths[rows])
-            logits = self.model.project(self.model.decode(tgt_in[rows], memory))
-            log_probs[rows] = logits.log_softmax(-1, torch.float32).gather(2, tgt[rows].unsqueeze(2)).squeeze(2)
+            S, T = int(lengths[rows].max()), int(tgt_lengths[rows].max())
+            memory = self.encode(src[rows, :S], lengths[rows])
+            logits = self.model.project(self.model.decode(tgt_in[rows, :T], memory))
+            own = logits.log_softmax(-1, torch.float32).gather(2, tgt[rows, :T].unsqueeze(2))
+            log_probs[rows, :T] = own.squeeze(2)
         return log_probs
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:

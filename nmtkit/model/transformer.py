@@ -2,7 +2,8 @@
 
 Letters: B batch, S source length, T target length, D d_model, W vocabulary. Batch first. A source row ends with
 padding; the lengths of the sentences say where it begins, and its ids have no effect.
-`encode`, `decode` and `step` are the three ways through the model; `forward` joins the first two for training.
+`encode` and `decode` are the two halves of a pass; `forward` joins them for training. Decoding step by step is in
+`nmtkit.inference`.
 """
 
 from dataclasses import dataclass

@@ -28,6 +28,7 @@ LEVELS: list[list[str]] = [
     ["log", "tokenizer"],
     ["data", "model", "workers"],
     ["checkpoint"],
+    ["inference"],
     ["decoding"],
     ["averaging", "cli.other_toolkits", "conversion", "preprocessing", "serving", "training"],
     ["cli.config_file", "cli.options"],
