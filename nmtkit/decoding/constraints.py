@@ -1,8 +1,8 @@
-"""Terms that must come in an output: a beam for each number of their tokens that are there (Hokamp & Liu 2017).
+"""Required terms: a beam for each number of their tokens that the output has so far (Hokamp & Liu 2017).
 
-Progress is the number of tokens of the terms that stand in the output, and of the one that its end begins. A hypothesis
-with a given progress competes only with those that have the same, so that the terms come where they cost least; the
-best candidates are joined by all that take a term further, and an output may end when it has them all.
+Progress counts the tokens of the terms in the output, and of a term begun at its end. A hypothesis competes only with
+those of the same progress, so terms appear where they cost least. All tokens that continue a term are candidates beside
+the best ones, and an output may end when it has all terms.
 
 Letters as in `strategies`; L progress that is still to be made from 0, A tokens that lead further.
 """

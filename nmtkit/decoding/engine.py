@@ -33,8 +33,8 @@ from nmtkit.workers import WorkerPool
 
 @dataclass(frozen=True)
 class Task:
-    """A sentence as ids of the source vocabulary, with its EOS; what its output must have; or the output itself,
-    without EOS, which is to be scored."""
+    """A sentence as ids of the source vocabulary, with EOS, and the constraints on its output; or, with `target`, the
+    output to score, without EOS."""
 
     row: list[int]
     constraints: Constraints = NO_CONSTRAINTS
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True)
 class SearchBatch:
-    """Sentences to search together, or to score; and what must not come."""
+    """Sentences to search or to score together, and the banned sequences of ids."""
 
     tasks: list[Task]
     config: SearchConfig
@@ -51,12 +51,12 @@ class SearchBatch:
 
     @property
     def rows(self) -> list[list[int]]:
-        """The source of each."""
+        """The source of each task."""
         return [task.row for task in self.tasks]
 
     @property
     def rules(self) -> list[str]:
-        """The options that forbid tokens."""
+        """The options that forbid tokens, by name."""
         search = self.config
         values = {"--min-len": search.min_len, "--no-repeat-ngram": search.no_repeat_ngram, "--ban": self.banned}
         return [option for option, value in values.items() if value]
@@ -78,10 +78,10 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
 def search_batch(
     model: InferenceModel, batch: SearchBatch, text_of: TextOf, processes: int = 1
 ) -> list[list[Hypothesis]]:
-    """The n best of each sentence, of different texts as `text_of` spells ids, or its target, scored.
+    """The n best of each sentence, with different texts as `text_of` spells ids, or its target, scored.
 
-    What is too large for the memory, which so many `processes` share, is searched in halves. Raises UserError where a
-    sentence alone would be, RunError where it turned out to be, or where the model gives no finite probabilities.
+    A batch too large for the memory, which `processes` share, is searched in halves. Raises UserError if the memory is
+    too small for one sentence, RunError if it ran out for one, or if the model gives no finite probabilities.
     """
     if _has_memory(model, batch, processes):
         try:
@@ -91,20 +91,20 @@ def search_batch(
                 raise
             if len(batch.tasks) == 1:
                 raise RunError(_out_of_memory(batch.tasks[0])) from error
-    _tell_of_halves()  # here, where what the failed search held has been freed
+    _tell_of_halves()  # here the memory of the failed search has been freed
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
     return [found for part in halves for found in search_batch(model, part, text_of, processes)]
 
 
 def check_memory(model: InferenceModel, config: SearchConfig, source_tokens: int = 1) -> None:
-    """Raise UserError where there is not the memory to search for one sentence of so many tokens."""
+    """Raise UserError if the memory is too small to search for one sentence of that many tokens."""
     _has_memory(model, SearchBatch([Task([EOS] * source_tokens)], config))
 
 
 def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -> bool:
-    """Whether there is the memory to search for a batch. Raises UserError where one sentence alone needs more."""
-    if any(task.target is not None for task in batch.tasks):  # not searched, but scored
+    """Whether the memory is enough to search for a batch. Raises UserError if it is too small for one sentence."""
+    if any(task.target is not None for task in batch.tasks):  # scoring does not search
         return True
     tokens, constraints = max(map(len, batch.rows)), [task.constraints for task in batch.tasks]
     size = len(batch.tasks) * search_bytes(model, batch.config, tokens, constraints)
@@ -173,8 +173,8 @@ def _found(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[l
 
 
 def here(model: InferenceModel, text_of: TextOf) -> Engine:
-    """Search in this process, one batch at a time, whichever threads ask for them. N-best lists hold different texts,
-    `text_of` the ids of each hypothesis."""
+    """Search in this process, one batch at a time, for any number of threads. N-best lists hold different texts, as
+    `text_of` spells the ids of a hypothesis."""
     turn = Lock()
 
     def search_in_turn(batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
@@ -187,10 +187,10 @@ def here(model: InferenceModel, text_of: TextOf) -> Engine:
 
 
 class Workers:
-    """Search in `engine.workers` processes that load the checkpoints each.
+    """Search in `engine.workers` processes, each of which loads the checkpoints.
 
-    They start with the first batch and stay for the next ones, until an error, or until nobody holds this object.
-    They have one reader at a time: another thread waits until the batches of a call have all been given back.
+    They start with the first batch and stay until an error, or until this object is released. They serve one reader at
+    a time: another thread waits until all batches of a call have been returned.
     """
 
     def __init__(self, paths: Sequence[Path], engine: EngineConfig, weights: str) -> None:
@@ -203,7 +203,7 @@ class Workers:
         self._reader: int | None = None
 
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
-        """As an `Engine`. RunError where a worker dies, or where a thread would wait for itself."""
+        """As an `Engine`. RunError if a worker dies, or if a thread would wait for itself."""
         if self._reader == get_ident():
             raise RunError("the workers are busy with a stream that is not read to its end: read it, or close() it")
         with self._turn:
@@ -211,7 +211,7 @@ class Workers:
             try:
                 self._pool = self._pool or WorkerPool(self._search.engine.workers)
                 yield from self._pool.map(self._search, batches)
-            except BaseException:  # also where the results are not read to the end, and so wait in the pipes
+            except BaseException:  # also if the results are not read to the end and so stay in the pipes
                 if self._pool is not None:
                     self._pool.__exit__()
                 self._pool = None
@@ -221,13 +221,13 @@ class Workers:
 
 
 def _cores() -> int:
-    """How many this process may use: fewer than the machine has, in a job of a cluster."""
+    """CPU cores that this process may use, which a cluster may limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class _WorkerSearch:
-    """What a worker does with a batch. The model is loaded with the first one, and kept."""
+    """A worker's search. It loads the model with the first batch and keeps it."""
 
     paths: tuple[Path, ...]
     engine: EngineConfig
@@ -241,7 +241,7 @@ class _WorkerSearch:
 @cache
 def _worker_model(search: _WorkerSearch) -> tuple[InferenceModel, TextOf]:
     engine, device = search.engine, resolve_device(search.engine.device)
-    if device.type == "cuda" and device.index is None:  # the workers share all GPUs out among them
+    if device.type == "cuda" and device.index is None:  # the workers share all GPUs
         number = int(multiprocessing.current_process().name.rpartition(" ")[2])
         engine = replace(engine, device=f"cuda:{number % torch.cuda.device_count()}")
     checkpoints = [load_checkpoint(path) for path in search.paths]

@@ -12,11 +12,11 @@ other pieces, the better score stays, and the next best candidate takes its plac
 A sentence is done when no place is open, or when no open hypothesis can reach the n best any more: log P only falls,
 so log P / lp(longest output allowed) is the best it can come to. Stopping there never changes the result.
 
-Other ways to choose, with places in several banks, are the strategies' (`strategies`); what must not come is the
-rules' (`rules`). What must come, a prefix and the end at the limit, stands above them.
+Other ways to choose, with places in several banks, are in `strategies`; forbidden tokens are in `rules`. Required
+tokens, a prefix and the end at the limit, take precedence over both.
 
-Letters: b sentences still in the batch, P places (K unless a strategy has others), N n-best, R open hypotheses in all
-(a row of the decoder each), W vocabulary, t tokens so far.
+Letters: b sentences still in the batch, P places (K unless a strategy has others), N n-best, R open hypotheses, each a
+row of the decoder, W vocabulary, t tokens so far.
 """
 
 import time
@@ -118,13 +118,13 @@ class _Finished:
         return known is None
 
     def score_to_beat(self, sentence: int) -> float:
-        """What a hypothesis must have more than to come among the n best."""
+        """The score that a hypothesis must exceed to enter the n best."""
         best = self.best[sentence]
         return best[-1].score if len(best) == self._nbest else -torch.inf
 
 
 class _Extension(NamedTuple):
-    """The chosen candidates of a step, each tensor (b, P); those of places that nothing takes have no meaning."""
+    """The chosen candidates of a step, each tensor (b, P); entries of unused places have no meaning."""
 
     origin: Tensor  # place of the prefix
     row: Tensor  # decoder's row of the prefix
@@ -164,7 +164,7 @@ class _Beam:
         self.vacant = torch.ones(B, P, dtype=torch.bool, device=device)  # the places that may still be taken
         self.ranks = torch.arange(self.strategy.width, device=device)
         numbers: dict[str, Any] = {"device": device, "dtype": torch.float32}
-        self.log_probs = torch.full((B, P), -torch.inf, **numbers)  # of open hypotheses; -inf: no one here
+        self.log_probs = torch.full((B, P), -torch.inf, **numbers)  # of open hypotheses, -inf for free places
         self.log_probs[:, list(self.strategy.starts)] = 0.0  # the same empty hypothesis counts once in a bank
         self.came_from = self.sentences.unsqueeze(1).expand(-1, P)  # decoder's row of each one's prefix
         self.tokens = torch.empty(B, P, 0, dtype=torch.long, device=device)
@@ -194,7 +194,7 @@ class _Beam:
         repeating = self._finish(extension, seen)
         if repeating:
             closed = torch.zeros_like(self.rows, dtype=torch.bool)
-            while repeating:  # a row ends once, so this does
+            while repeating:  # a row ends only once, so this terminates
                 closed[repeating] = True
                 extension = self._extension(choose(closed))
                 repeating = self._finish(extension, seen)
@@ -203,7 +203,7 @@ class _Beam:
     def _feed(
         self, model: InferenceModel, state: InferenceState, frontier: Frontier
     ) -> Callable[[Tensor | None], Selection]:
-        """Feed the last tokens to the decoder; returns what chooses the next, but EOS for rows that are closed (R,)."""
+        """Feed the last tokens to the decoder; returns a function that chooses the next, without EOS for closed rows."""
         strategy, choice_is_free = self.strategy, not self.rules and self._free()
         if choice_is_free and isinstance(strategy, BeamSearch):
             excluded = self.token_mask.after(self.tokens.size(2))
@@ -220,7 +220,7 @@ class _Beam:
         return choose
 
     def _extension(self, choice: Selection) -> _Extension:
-        """What a choice says of each place."""
+        """The chosen candidate of each place."""
         b, P = self.log_probs.shape
         c = choice.tokens.size(1)
         origin = choice.index.div(c, rounding_mode="floor")  # (b, P), as are all that follow
@@ -232,7 +232,7 @@ class _Beam:
         return _Extension(origin, row, token, log_prob, choice.totals, chosen, chosen & (token == EOS))
 
     def _finish(self, extension: _Extension, seen: set[int]) -> list[int]:
-        """Add the hypotheses that end to the finished ones, but for rows `seen` at this step; returns the rows whose
+        """Add the hypotheses that end to the finished ones, except rows `seen` at this step; returns the rows whose
         texts had finished before."""
         places = extension.ended.flatten().nonzero().squeeze(1)  # (e,)
         if not len(places):
@@ -257,7 +257,7 @@ class _Beam:
         return repeating
 
     def _take(self, extension: _Extension) -> None:
-        """Go on with the hypotheses of an extension that are open."""
+        """Continue with the open hypotheses of an extension."""
         origin, self.came_from, token, log_prob, total, chosen, ended = extension
         self.tokens = _append(self.tokens, origin, token)
         self.token_log_probs = _append(self.token_log_probs, origin, log_prob)
@@ -267,7 +267,7 @@ class _Beam:
             self.vacant = (self.ranks < self.left.unsqueeze(2)).flatten(1)
 
     def _allowed(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
-        """log_probs (R, W) with -inf for what must not come next; may be written in place."""
+        """log_probs (R, W) with -inf for forbidden tokens; may be modified in place."""
         if self._free():
             return self._permitted(log_probs, frontier)
         must = self._forced()
@@ -276,7 +276,7 @@ class _Beam:
         return torch.where(token == PAD, self._permitted(log_probs, frontier), only)
 
     def _free(self) -> bool:
-        """Whether no sentence must go on with a certain token."""
+        """Whether no sentence has a required next token."""
         return self.tokens.size(2) in self.free_lengths
 
     def _permitted(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
@@ -287,22 +287,22 @@ class _Beam:
         return log_probs
 
     def _forced(self) -> Tensor:
-        """(b,) the token that must come next, PAD where it is free."""
+        """(b,) the required next token, PAD where there is none."""
         length = self.tokens.size(2)
         end = (self.limit == length) * EOS
         return end if length >= self.prefix.size(1) else torch.where(end > 0, end, self.prefix[:, length])
 
     def done(self) -> Tensor:
-        """(b,) True where no open hypothesis can still come among the n best."""
+        """(b,) True where no open hypothesis can enter the n best any more."""
         return self.log_probs.amax(1) / self.longest_penalty <= self.score_to_beat
 
     def report(self) -> None:
-        """Log how far a long search has come."""
+        """Log the progress of a long search."""
         steps = int(self.limit.max()) + 1
         report("searching", {"sentences": len(self.sentences), "step": self.tokens.size(2), "of at most": steps})
 
     def leave(self, done: Tensor) -> None:
-        """Let the sentences that are done (b,) go."""
+        """Drop the sentences that are done (b,)."""
         staying = (~done).nonzero().squeeze(1)
         self.limit, self.longest_penalty = _rows(staying, self.limit, self.longest_penalty)
         self.sentences, self.left, self.vacant = _rows(staying, self.sentences, self.left, self.vacant)
@@ -312,17 +312,17 @@ class _Beam:
         self._note_free_lengths()
 
     def _note_free_lengths(self) -> None:
-        """Note after how many tokens no sentence must go on with a certain one."""
+        """Set the lengths after which no sentence has a required next token."""
         self.free_lengths = range(int((self.prefix != PAD).sum(1).max()), int(self.limit.min()))
 
 
 def _rows(numbers: Tensor, *columns: Tensor) -> list[Tensor]:
-    """Rows of each of these; not by column[numbers]: it wakes torch's threads, which then spin beside the next step."""
+    """Rows of each column. Indexing as column[numbers] would wake torch's threads, which spin during the next step."""
     return [column.index_select(0, numbers) for column in columns]
 
 
 def length_penalties(config: SearchConfig, most: int) -> Tensor:
-    """lp by |Y| from 0 to `most` tokens, EOS counted, in the form that the options name. It never falls."""
+    """lp by |Y| from 0 to `most` tokens, EOS counted, in the form of the options. It never decreases."""
     counts = torch.arange(most + 1, dtype=torch.float64)
     if config.length_penalty_form == "none":
         return torch.ones_like(counts).float()
@@ -333,7 +333,7 @@ def length_penalties(config: SearchConfig, most: int) -> Tensor:
 def _strategy(
     config: SearchConfig, src: Tensor, lengths: Tensor, longest: int, constraints: Sequence[Constraints]
 ) -> Strategy:
-    """How to choose; an output has `longest` tokens at most, EOS counted."""
+    """The strategy of the options; an output has at most `longest` tokens, EOS counted."""
     if any(constraint.terms for constraint in constraints):
         if config.sampling or config.diverse_groups > 1:
             raise UserError("terms that must come are looked for without --sampling and --diverse-groups")
@@ -346,13 +346,13 @@ def _strategy(
 
 
 def _required_lengths(constraints: Sequence[Constraints], sentences: int) -> Tensor:
-    """(B,) the tokens for which an output must have room."""
+    """(B,) the least number of tokens that an output must be allowed."""
     lengths = [len(constraint.prefix) + sum(map(len, constraint.terms)) for constraint in constraints]
     return torch.tensor(lengths) if constraints else torch.zeros(sentences, dtype=torch.long)
 
 
 def _prefixes(constraints: Sequence[Constraints], sentences: int) -> Tensor:
-    """(B, p) the prefixes that are demanded, PAD behind them."""
+    """(B, p) the required prefixes, padded with PAD."""
     if not any(constraint.prefix for constraint in constraints):
         return torch.empty(sentences, 0, dtype=torch.long)
     prefixes = [torch.tensor(constraint.prefix, dtype=torch.long) for constraint in constraints]

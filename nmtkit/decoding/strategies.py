@@ -1,6 +1,6 @@
-"""How a step of the search chooses among the tokens that may come next: the best, or drawn ones.
+"""How a step of the search chooses the next tokens: the best, or samples.
 
-The P places of a sentence are cut into banks of `width` places each, and choices are made bank by bank.
+The P places of a sentence are divided into banks of `width` places, and choices are made bank by bank.
 Letters: b sentences, P places, R open hypotheses, W vocabulary, c candidates a hypothesis, t tokens so far.
 """
 
@@ -19,7 +19,7 @@ from nmtkit.inference.top_k import top_k
 
 @dataclass(frozen=True)
 class Frontier:
-    """The hypotheses that go on, before a step."""
+    """The open hypotheses before a step."""
 
     log_probs: Tensor  # (b, P) of each place's hypothesis, -inf where there is none
     vacant: Tensor  # (b, P) True for the places that the next hypotheses may take
@@ -34,7 +34,7 @@ class Frontier:
 
     @property
     def numbers(self) -> Tensor:
-        """(R,) number of each hypothesis's sentence among the b."""
+        """(R,) index of each hypothesis's sentence among the b."""
         return self.rows.div(self.log_probs.size(1), rounding_mode="floor")
 
     @property
@@ -62,7 +62,7 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Selection:
-    """The candidates of a step and those that were chosen. A place that nothing can take has the total -inf."""
+    """The candidates of a step and the chosen ones. A place without a candidate has the total -inf."""
 
     steps: Tensor  # (R, c) log-probability of each candidate
     tokens: Tensor  # (R, c)
@@ -71,14 +71,14 @@ class Selection:
 
 
 class Strategy(Protocol):
-    """How to go on. `starts` are the places in which the empty hypothesis stands at the beginning."""
+    """How to choose. `starts` are the places of the empty hypothesis at the beginning."""
 
     places: int
     width: int
     starts: Sequence[int]
 
     def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
-        """Choose for each vacant place, given the log-probabilities (R, W), which may be written over."""
+        """Choose for each vacant place, given the log-probabilities (R, W), which may be modified."""
 
 
 class BeamSearch:
@@ -92,13 +92,13 @@ class BeamSearch:
         return self.choose_among(*top_k(log_probs, self.places), frontier)
 
     def choose_among(self, steps: Tensor, tokens: Tensor, frontier: Frontier) -> Selection:
-        """The same, given the K best tokens of each hypothesis and their log-probabilities (R, K), which are enough."""
+        """As `choose`, given the K best tokens of each hypothesis and their log-probabilities (R, K); K suffice."""
         return Selection(steps, tokens, *top_k(frontier.totals(steps).flatten(1), self.places))
 
 
 class DiverseBeamSearch(BeamSearch):
     """The K / G best in each of G groups; a candidate loses `strength` for each earlier group's hypothesis that takes
-    its token at this step (Vijayakumar et al. 2018, with Hamming diversity). Totals do not carry what is lost."""
+    its token at this step (Vijayakumar et al. 2018, with Hamming diversity). Totals do not include the loss."""
 
     def __init__(self, beam: int, groups: int, strength: float) -> None:
         super().__init__(beam)
@@ -124,10 +124,10 @@ class DiverseBeamSearch(BeamSearch):
 
 
 class Sampling:
-    """N outputs, each drawn for itself. The numbers behind the draws follow from the seed and the sentence."""
+    """N independent samples. Their random numbers depend on the seed and the sentence only."""
 
     def __init__(self, config: SearchConfig, src: Tensor, lengths: Tensor, longest: int) -> None:
-        """`longest` is the most tokens that an output has, its end counted, for src (B, S) of these lengths (B,)."""
+        """`longest` is the most tokens of an output, EOS counted, for src (B, S) of these lengths (B,)."""
         self.config, self.places, self.width = config, config.nbest, 1
         self.starts: Sequence[int] = range(config.nbest)
         shape = (longest, self.places)
@@ -145,7 +145,7 @@ class Sampling:
         return Selection(steps, tokens, totals, torch.arange(self.places, device=totals.device).expand_as(totals))
 
     def _shares(self, log_probs: Tensor) -> Tensor:
-        """What each token may be drawn with, up to a factor: (R, W)."""
+        """The probability of each token to be drawn, up to a factor: (R, W)."""
         scaled = log_probs / self.config.temperature
         if self.config.top_k is not None:
             least = scaled.topk(min(self.config.top_k, scaled.size(1))).values[:, -1:]
@@ -153,13 +153,13 @@ class Sampling:
         shares = scaled.softmax(1)
         if self.config.top_p is not None:
             ordered = shares.sort(1, descending=True).values
-            before = ordered.cumsum(1) - ordered  # what likelier tokens have together
+            before = ordered.cumsum(1) - ordered  # the sum of all likelier tokens
             least = ordered.masked_fill(before >= self.config.top_p, torch.inf).amin(1, keepdim=True)
             shares = shares.masked_fill(shares < least, 0.0)
         return shares
 
 
 def _numbers(seed: int, sentence: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> np.random.Generator:
-    """The random numbers of a sentence, whatever its padding and the batch around it."""
+    """The random numbers of a sentence, independent of its padding and of its batch."""
     key = hashlib.blake2b(sentence.astype("<i8").tobytes(), digest_size=16, key=seed.to_bytes(16, "little")).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))

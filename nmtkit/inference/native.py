@@ -20,7 +20,10 @@ from nmtkit.model.transformer import Transformer
 if TYPE_CHECKING:
     from nmtkit._native import Model, Search
 
-_NUMBERS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # what C++ writes, whatever torch's defaults are
+_NUMBERS: dict[str, Any] = {
+    "dtype": torch.float32,
+    "device": "cpu",
+}  # written by C++, so independent of torch's defaults
 _INT8_COLUMNS = 1 << 16  # of a matrix in int8 at most: its sums of products have 32 bits
 
 
