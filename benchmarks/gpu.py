@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from nmtkit.data.batch import Batch, make_batch
 from nmtkit.data.batching import BatchSampler
 from nmtkit.model import attention
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.flops import peak_flops, training_flops
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.presets import PRESETS
@@ -53,7 +53,7 @@ class Update(NamedTuple):
 
 
 def make_updates(
-    model: ModelConfig, vocabulary: int, lengths: str, batch_tokens: int, max_tokens: int, most: int
+    model: TransformerConfig, vocabulary: int, lengths: str, batch_tokens: int, max_tokens: int, most: int
 ) -> list[Update]:
     """Updates of random sentences, in pinned memory where there is a GPU: `most` of them, or as pairs suffice for."""
     random = np.random.default_rng(SEED)
@@ -92,7 +92,7 @@ class Training:
     """A model with what trains it."""
 
     def __init__(
-        self, config: ModelConfig, vocabulary: int, ranks: Ranks, precision: torch.dtype, means: set[str]
+        self, config: TransformerConfig, vocabulary: int, ranks: Ranks, precision: torch.dtype, means: set[str]
     ) -> None:
         torch.manual_seed(SEED)
         self.model = Transformer(config, vocabulary, vocabulary).to(ranks.device)
@@ -131,9 +131,11 @@ def idle_share(run: Callable[[], float]) -> float | None:
     return max(0.0, 1 - busy / seconds)
 
 
-def architecture(name: str) -> ModelConfig:
+def architecture(name: str) -> TransformerConfig:
     """The model of a preset, which also names options of training."""
-    return ModelConfig(**{key: value for key, value in PRESETS[name].items() if key in ModelConfig().to_dict()})
+    return TransformerConfig(
+        **{key: value for key, value in PRESETS[name].items() if key in TransformerConfig().to_dict()}
+    )
 
 
 @click.command()

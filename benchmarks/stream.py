@@ -37,14 +37,14 @@ def portions(lines: int) -> list[range]:
 def make_checkpoint(path: Path) -> None:
     """An untrained model, with a tokenizer that knows the lines."""
     from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
-    from nmtkit.model.config import ModelConfig
+    from nmtkit.model.config import TransformerConfig
     from nmtkit.model.transformer import Transformer
     from nmtkit.tokenizer import SentencePieceTokenizer, train_sentencepiece
 
     text = map(line, range(0, 9_999_999, 9998))
     settings = {"model_type": "bpe", "character_coverage": 1.0, "byte_fallback": False, "threads": 1}
     tokenizer = SentencePieceTokenizer(train_sentencepiece(text, vocab_size=200, **settings))  # type: ignore[arg-type]
-    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=16, heads=2)
+    config = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=16, heads=2)
     weights = collect_weights(Transformer(config, len(tokenizer.vocab), len(tokenizer.vocab)))
     save_checkpoint(path, Checkpoint(config, weights, "en", "en", tokenizer, tokenizer, {}))
 

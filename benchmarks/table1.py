@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from nmtkit.model.attention import SelfAttention, attend, attend_blockwise
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 
 HEAD = 64  # width of a head, as in the paper: a wider layer has more heads
 KERNEL = 3  # positions that a convolution sees
@@ -61,7 +61,7 @@ def restricted(length: int, width: int, window: int) -> tuple[Work, list[Tensor]
 
 def whole(window: bool) -> Callable[[int, int, int], tuple[Work, list[Tensor]]]:
     def make(length: int, width: int, r: int) -> tuple[Work, list[Tensor]]:
-        config = ModelConfig(d_model=width, heads=width // HEAD, attention_window=r if window else None)
+        config = TransformerConfig(d_model=width, heads=width // HEAD, attention_window=r if window else None)
         layer = SelfAttention(config, causal=False)
         x = torch.randn(1, length, width, requires_grad=True)
         return lambda: layer(x, None), [x, *layer.parameters()]

@@ -30,7 +30,7 @@ from nmtkit.archive import (
 )
 from nmtkit.atomic_io import link_file, staged_file
 from nmtkit.errors import RunError, UserError
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import Tokenizer, make_tokenizer
@@ -53,7 +53,7 @@ class Checkpoint:
     validation results, the options of the run. `optimizer` is None in a checkpoint that is not meant to be trained on.
     """
 
-    model_config: ModelConfig
+    model_config: TransformerConfig
     weights: dict[str, Tensor]
     source_language: str
     target_language: str
@@ -243,7 +243,7 @@ def from_header(
         raise ValueError("not the name of a language")
     source = tokenizer("source")
     target = source if header["joined_vocabulary"] else tokenizer("target")
-    config = ModelConfig.from_dict(header["model"])
+    config = TransformerConfig.from_dict(header["model"])
     checkpoint = Checkpoint(config, weights, *languages, source, target, _progress(header), optimizer, ema)
     shapes = checkpoint.parameter_shapes()
     for given in (weights, ema):
@@ -290,7 +290,7 @@ def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _parameter_shapes(config: ModelConfig, source_size: int, target_size: int) -> dict[str, torch.Size]:
+def _parameter_shapes(config: TransformerConfig, source_size: int, target_size: int) -> dict[str, torch.Size]:
     """The parameters of a model by name, in its order, without making it: a model of one layer a side tells them."""
     one_layer = replace(config, encoder_layers=1, decoder_layers=1)
     with torch.device("meta"), _Undrawn():

@@ -19,7 +19,7 @@ from repository import BIN
 
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
 from nmtkit.log import logger
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
 
@@ -99,11 +99,11 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def make_checkpoint(tokenizer: Tokenizer) -> Callable[..., Checkpoint]:
-    """A checkpoint of a tiny model with weights drawn from `seed`; keywords change its ModelConfig."""
+    """A checkpoint of a tiny model with weights drawn from `seed`; keywords change its TransformerConfig."""
 
     def make(seed: int = 1, **model_options: Any) -> Checkpoint:
         sizes = {"encoder_layers": 1, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "heads": 2}
-        config = ModelConfig(**(sizes | model_options))
+        config = TransformerConfig(**(sizes | model_options))
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             model = Transformer(config, len(tokenizer.vocab), len(tokenizer.vocab))

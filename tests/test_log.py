@@ -22,7 +22,7 @@ from patience import PATIENCE
 from nmtkit import log
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
 from nmtkit.log import LogConfig, Progress, configure, logger, report
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
@@ -241,7 +241,7 @@ def test_a_hostile_piece_reaches_a_terminal_escaped(tmp_path: Path) -> None:
     vocabulary = Vocabulary([*SPECIALS, HOSTILE.replace("\n", ""), *"abc"])
     for name, pieces in (("one", vocabulary), ("other", Vocabulary([*SPECIALS, *"abcd"]))):
         tokenizer = SpaceTokenizer(pieces)
-        config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, heads=2)
+        config = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=32, heads=2)
         weights = collect_weights(Transformer(config, len(pieces), len(pieces)))
         save_checkpoint(tmp_path / f"{name}.pt", Checkpoint(config, weights, "en", "de", tokenizer, tokenizer))
     arguments = [str(tmp_path / "one.pt"), str(tmp_path / "other.pt"), "--output", str(tmp_path / "out.pt"), "--quiet"]

@@ -13,7 +13,7 @@ from variations import ROWS, Row
 from nmtkit.checkpoint import LAST, load_checkpoint
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 
 COLUMNS = [
     *("row", "change", "here: N, d_model, d_ff, h, d_k, d_v", "updates", "minutes"),
@@ -24,7 +24,7 @@ COLUMNS = [
 class Result(NamedTuple):
     """What a row has come to."""
 
-    model: ModelConfig
+    model: TransformerConfig
     updates: int
     minutes: float
     flops: float
@@ -46,7 +46,7 @@ def result(folder: Path) -> Result | None:
     return Result(trained.model_config, *training, progress["valid_ppl"], float(bleu[1]), parameters)
 
 
-def sizes(model: ModelConfig) -> str:
+def sizes(model: TransformerConfig) -> str:
     numbers = (model.encoder_layers, model.d_model, model.d_ff, model.heads, model.key_size, model.value_size)
     return ", ".join(map(str, numbers))
 

@@ -10,7 +10,7 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 
 
@@ -60,7 +60,7 @@ def options(row: str, width: int, depth: int) -> list[str]:
     Raises UserError where a division leaves a rest.
     """
     preset = PRESETS[arch(row)]
-    full = ModelConfig(**{one.name: preset[one.name] for one in fields(ModelConfig) if one.name in preset})
+    full = TransformerConfig(**{one.name: preset[one.name] for one in fields(TransformerConfig) if one.name in preset})
     sizes = {
         "encoder-layers": (full.encoder_layers, depth),
         "decoder-layers": (full.decoder_layers, depth),

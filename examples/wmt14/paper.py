@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.flops import rates_of, table2_flops, training_flops
 from nmtkit.model.presets import PRESETS
 
@@ -37,13 +37,13 @@ TRAININGS = {
 }
 
 
-def model_config(arch: str) -> ModelConfig:
+def model_config(arch: str) -> TransformerConfig:
     """The model of a preset of nmt-train."""
-    names = {field.name for field in fields(ModelConfig)}
-    return ModelConfig(**{name: value for name, value in PRESETS[arch].items() if name in names})
+    names = {field.name for field in fields(TransformerConfig)}
+    return TransformerConfig(**{name: value for name, value in PRESETS[arch].items() if name in names})
 
 
-def counted_flops(model: ModelConfig, vocabulary: int, updates: int, batch_tokens: int) -> float:
+def counted_flops(model: TransformerConfig, vocabulary: int, updates: int, batch_tokens: int) -> float:
     """What the formulas of the model need, for updates of so many tokens of each side."""
     lengths = np.full(1000, _SENTENCE)
     a_token = training_flops(model, vocabulary, lengths, lengths) / int(lengths.sum())

@@ -18,7 +18,7 @@ import torch
 from nmtkit.cli.train import apply_preset
 from nmtkit.cli.train import main as nmt_train
 from nmtkit.data.batch import Batch
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.gradient import autocast
@@ -55,15 +55,15 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def training_options(flags: list[str]) -> tuple[ModelConfig, dict[str, Any]]:
+def training_options(flags: list[str]) -> tuple[TransformerConfig, dict[str, Any]]:
     """The model, and all options by name, that nmt-train makes of its command line."""
     with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
         apply_preset(context.params)
-        names = (field.name for field in fields(ModelConfig))
-        return ModelConfig(**{name: context.params[name] for name in names}), context.params
+        names = (field.name for field in fields(TransformerConfig))
+        return TransformerConfig(**{name: context.params[name] for name in names}), context.params
 
 
-def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.device) -> Trial:
+def trial(config: TransformerConfig, vocabulary: int, tokens: int, device: torch.device) -> Trial:
     """Forward and backward passes over a micro-batch, again and again for a moment."""
     tokens = tokens if device.type == "cuda" else min(tokens, TRIAL_TOKENS_ON_CPU)
     rows = torch.full((max(1, tokens // LENGTH), LENGTH), EOS)

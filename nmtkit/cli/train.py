@@ -10,7 +10,7 @@ import click
 from nmtkit.cli.command import command
 from nmtkit.cli.options import Choice, ConfigOption, PathName, given, in_file, options, refuse_idle
 from nmtkit.log import LogConfig, configure, logger
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 from nmtkit.training.config import CheckpointConfig, TrainingOptions
 
@@ -39,7 +39,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 @click.option(
     "--arch",
     cls=ConfigOption,
-    heading=ModelConfig.heading,
+    heading=TransformerConfig.heading,
     type=Choice(list(PRESETS)),
     default="transformer_base",
     show_default=True,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.folder import export_folder
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions, sinusoids
 from nmtkit.model.transformer import Transformer
@@ -54,7 +54,7 @@ def to_ctranslate2(
         spec.save(str(staging))
 
 
-def _check_known_to_ctranslate2(config: ModelConfig) -> None:
+def _check_known_to_ctranslate2(config: TransformerConfig) -> None:
     if config.attention_window is not None:
         raise UserError("CTranslate2 has no attention restricted to a window: the model cannot be exported")
     if not config.key_size == config.value_size == config.d_model / config.heads:

@@ -1,13 +1,13 @@
 """What the backends derive from a Transformer's options."""
 
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 
 
 class TransformerInference(InferenceModel):
     """An inference model of a Transformer, without the computation."""
 
-    def __init__(self, config: ModelConfig, vocabulary_size: int, item_bytes: int) -> None:
+    def __init__(self, config: TransformerConfig, vocabulary_size: int, item_bytes: int) -> None:
         """`item_bytes` is the size of a number in the key-value cache."""
         self.config, self.vocabulary_size = config, vocabulary_size
         self.longest_sequence = config.max_positions - 1 if config.positions == "learned" else None

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import dropout
 
 
@@ -61,7 +61,7 @@ def window_mask(length: int, device: torch.device, window: int) -> Tensor:
 class SelfAttention(nn.Module):
     """Multi-head attention of a sequence to itself. The rows of `qkv` are all heads' W_Q, then W_K, then W_V."""
 
-    def __init__(self, config: ModelConfig, causal: bool) -> None:
+    def __init__(self, config: TransformerConfig, causal: bool) -> None:
         super().__init__()
         self.heads, self.causal, self.window = config.heads, causal, config.attention_window
         self.dropout_rate = config.attention_dropout
@@ -103,7 +103,7 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Multi-head attention of the decoder to the encoder's output. The rows of `kv` are W_K, then W_V."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.heads, self.dropout_rate = config.heads, config.attention_dropout
         key_width, value_width = config.heads * config.key_size, config.heads * config.value_size

@@ -11,7 +11,7 @@ DROPOUTS = frozenset({"dropout", "attention_dropout", "activation_dropout"})  # 
 
 
 @dataclass(frozen=True)
-class ModelConfig(Config):
+class TransformerConfig(Config):
     """The sizes and choices of a Transformer; the defaults are the paper's base model (Table 3)."""
 
     heading: ClassVar[str] = "Model (each number overrides the one of --arch)"
@@ -59,7 +59,7 @@ class ModelConfig(Config):
                 "change one of them, or give --d-k and --d-v"
             )
 
-    def for_vocabularies(self, joined: bool) -> "ModelConfig":
+    def for_vocabularies(self, joined: bool) -> "TransformerConfig":
         """The same with `share_embeddings` decided, for a dataset whose vocabularies are joined or not.
 
         UserError where one matrix is asked for and the sides have a vocabulary each.
@@ -82,7 +82,7 @@ class ModelConfig(Config):
         return self.d_v or self.d_model // self.heads
 
 
-def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] = ()) -> Iterator[str]:
+def model_differences(a: TransformerConfig, b: TransformerConfig, but_for: Collection[str] = ()) -> Iterator[str]:
     """What b has otherwise than a, in words, `but_for` some options; nothing where they are the same model.
 
     A width of heads may be given or follow from their number: what counts is what it is.

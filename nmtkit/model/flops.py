@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 
 
 def forward_flops(
-    config: ModelConfig, target_size: int, source: NDArray[np.integer], target: NDArray[np.integer]
+    config: TransformerConfig, target_size: int, source: NDArray[np.integer], target: NDArray[np.integer]
 ) -> int:
     """Floating-point operations of a forward pass over sentence pairs of these lengths in tokens, ends counted.
 
@@ -39,7 +39,7 @@ def forward_flops(
 
 
 def training_flops(
-    config: ModelConfig, target_size: int, source: NDArray[np.integer], target: NDArray[np.integer]
+    config: TransformerConfig, target_size: int, source: NDArray[np.integer], target: NDArray[np.integer]
 ) -> int:
     """The same with the backward pass, where each product has two more: one for the gradient of each factor."""
     return 3 * forward_flops(config, target_size, source, target)

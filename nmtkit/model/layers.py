@@ -6,14 +6,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.model.attention import CrossAttention, SelfAttention
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
 
 
 class FeedForward(nn.Module):
     """max(0, x·W1 + b1)·W2 + b2, at each position alike (§3.3)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
@@ -29,7 +29,7 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """LayerNorm(x + Dropout(Sublayer(x))) as in the paper, or x + Dropout(Sublayer(LayerNorm(x))) with pre-norm."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.d_model)
         self.dropout = Dropout(config.dropout)
@@ -48,7 +48,7 @@ class Residual(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config, causal=False)
         self.feed_forward = FeedForward(config)
@@ -65,7 +65,7 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Masked self-attention, attention to the encoder's output, then feed-forward."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.self_attention = SelfAttention(config, causal=True)
         self.cross_attention = CrossAttention(config)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
@@ -31,7 +31,7 @@ class Memory:
 class Transformer(nn.Module):
     """The paper's model for given vocabulary sizes. With all embeddings shared, both sizes must be the same."""
 
-    def __init__(self, config: ModelConfig, source_size: int, target_size: int) -> None:
+    def __init__(self, config: TransformerConfig, source_size: int, target_size: int) -> None:
         super().__init__()
         config = config.for_vocabularies(joined=source_size == target_size)
         self.config = config
@@ -127,7 +127,7 @@ class Transformer(nn.Module):
         return cast(Tensor, self.dropout(scaled + positions))
 
 
-def _positions(config: ModelConfig) -> nn.Module:
+def _positions(config: TransformerConfig) -> nn.Module:
     if config.positions == "learned":
         return LearnedPositions(config.max_positions, config.d_model)
     return SinusoidalPositions(config.d_model)

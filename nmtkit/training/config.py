@@ -6,7 +6,7 @@ from typing import Any, ClassVar, get_type_hints
 
 from nmtkit.config import Config, flag, option
 from nmtkit.data.config import DatasetConfig
-from nmtkit.model.config import DeviceConfig, ModelConfig
+from nmtkit.model.config import DeviceConfig, TransformerConfig
 
 AUTO = 0  # --max-tokens, before it has been found
 _OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
@@ -161,7 +161,7 @@ class TrainingOptions:
     """All options of a training run."""
 
     reading: DatasetConfig = field(default_factory=DatasetConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: TransformerConfig = field(default_factory=TransformerConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
     loading: LoadingConfig = field(default_factory=LoadingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

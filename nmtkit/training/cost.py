@@ -8,7 +8,7 @@ import torch
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import Update
 from nmtkit.data.corpus import Split
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
 from nmtkit.training.ranks import Ranks
 
@@ -17,7 +17,7 @@ class Cost:
     """Counts the model's own operations of a run, and sets them against what its devices could do."""
 
     def __init__(
-        self, config: ModelConfig, target_size: int, split: Split, ranks: Ranks, precision: torch.dtype
+        self, config: TransformerConfig, target_size: int, split: Split, ranks: Ranks, precision: torch.dtype
     ) -> None:
         self.config, self.target_size, self.split, self.ranks = config, target_size, split, ranks
         self.device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type

@@ -10,14 +10,14 @@ from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint, check_finite, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
-from nmtkit.model.config import DROPOUTS, ModelConfig, model_differences
+from nmtkit.model.config import DROPOUTS, TransformerConfig, model_differences
 from nmtkit.tokenizer import tokenizer_differences
 
 # What may change between two trainings of the same weights: no parameter's shape or meaning depends on it.
 FREE_OPTIONS = DROPOUTS | {"attention_window"}
 
 
-def given_weights(path: Path, config: ModelConfig, dataset: Dataset) -> dict[str, Tensor]:
+def given_weights(path: Path, config: TransformerConfig, dataset: Dataset) -> dict[str, Tensor]:
     """The weights in a checkpoint with which a new run on `dataset` can begin: its moving average if it has one.
 
     Raises UserError, naming the first difference, where they were trained for another model or other vocabularies, and

@@ -12,7 +12,7 @@ from nmtkit.data.batching import ORDER_VERSION, START, parts_of
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
-from nmtkit.model.config import ModelConfig, model_differences
+from nmtkit.model.config import TransformerConfig, model_differences
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.fine_tuning import FREE_OPTIONS, given_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
@@ -109,7 +109,7 @@ def new_resets(checkpoint: Checkpoint, options: TrainingOptions) -> set[str]:
 
 
 def check_fit(
-    checkpoint: Checkpoint, model_config: ModelConfig, dataset: Dataset, split: str, options: TrainingOptions
+    checkpoint: Checkpoint, model_config: TransformerConfig, dataset: Dataset, split: str, options: TrainingOptions
 ) -> None:
     """UserError where a checkpoint of the save folder belongs to a run with another model or other data."""
     folder = options.checkpoints.save_dir

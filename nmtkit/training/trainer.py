@@ -24,7 +24,7 @@ from nmtkit.data.batching import ORDER_VERSION, BatchSampler
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import NmtkitError, RunError, Stopped
 from nmtkit.log import Progress, finite, logger
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.capacity import with_max_tokens
 from nmtkit.training.config import TrainingOptions
@@ -417,7 +417,7 @@ class Trainer:
         return every is not None and self.state.update % every == 0
 
 
-def _check_positions(dataset: Dataset, config: ModelConfig) -> None:
+def _check_positions(dataset: Dataset, config: TransformerConfig) -> None:
     """UserError where a sentence to train or to validate on is longer than learned positions reach."""
     if config.positions != "learned":
         return

@@ -23,7 +23,7 @@ from nmtkit.data.batching import START, BatchSampler, Place
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.spm_model import Kind, ModelType, read_model
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, train_sentencepiece
 from nmtkit.training.cost import Cost
@@ -308,7 +308,7 @@ def test_tokens_are_counted_as_drawn(dataset: Dataset) -> None:
 def test_operations_are_counted_as_drawn(dataset: Dataset) -> None:
     split = dataset.split("train")
     sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
-    cost = Cost(ModelConfig(), len(dataset.target.vocab), split, Ranks(torch.device("cpu")), torch.float32)
+    cost = Cost(TransformerConfig(), len(dataset.target.vocab), split, Ranks(torch.device("cpu")), torch.float32)
 
     def work_and_share(drawn: SubwordSampling | None) -> tuple[Work, list[tuple[int, Batch]]]:
         work = next(Loader(split, sampler, 0, 1, 0, drawn).updates(START))

@@ -27,7 +27,7 @@ from nmtkit.errors import UserError
 from nmtkit.inference import native_build
 from nmtkit.inference.top_k import top_k
 from nmtkit.inference.torch_model import TorchModel
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS, PAD
 
@@ -160,7 +160,7 @@ def test_the_best_of_each_row_are_those_of_topk_where_nothing_is_compiled(
 def model(request: pytest.FixtureRequest) -> Transformer:
     torch.manual_seed(5)
     changes: dict[str, Any] = {"attention_window": 2} if request.param == "window" else {"norm": request.param}
-    config = ModelConfig(encoder_layers=2, decoder_layers=2, d_model=16, d_ff=32, heads=2, **changes)
+    config = TransformerConfig(encoder_layers=2, decoder_layers=2, d_model=16, d_ff=32, heads=2, **changes)
     transformer = Transformer(config, 23, 23).eval()
     with torch.no_grad():
         for parameter in transformer.parameters():

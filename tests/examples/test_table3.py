@@ -20,7 +20,7 @@ from repository import ROOT
 from nmtkit.cli.train import apply_preset
 from nmtkit.cli.train import main as nmt_train
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 
 SIZES = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 8, "d_ff": 8, "key_size": 8, "value_size": 8}
@@ -33,8 +33,8 @@ def told(*flags: str) -> dict[str, Any]:
         return context.params
 
 
-def model_of(told: dict[str, Any]) -> ModelConfig:
-    return ModelConfig(**{field.name: told[field.name] for field in fields(ModelConfig)})
+def model_of(told: dict[str, Any]) -> TransformerConfig:
+    return TransformerConfig(**{field.name: told[field.name] for field in fields(TransformerConfig)})
 
 
 def test_the_rows_are_the_presets_of_table_3_with_base_and_big() -> None:
@@ -61,7 +61,7 @@ def test_a_scaled_row_keeps_the_papers_proportions(row: str) -> None:
     assert {name: getattr(small, name) * divisor for name, divisor in SIZES.items()} == {
         name: getattr(full, name) for name in SIZES
     }
-    others = {field.name for field in fields(ModelConfig)} - {*SIZES, "d_k", "d_v"}
+    others = {field.name for field in fields(TransformerConfig)} - {*SIZES, "d_k", "d_v"}
     assert {name: getattr(small, name) for name in others} == {name: getattr(full, name) for name in others}
 
 
@@ -102,7 +102,7 @@ def test_models_are_set_side_by_side_in_each_range_of_lengths(
 
 def test_the_sides_of_base_are_compared_where_the_paper_has_two() -> None:
     def reached(perplexity: float, updates: int = 1) -> table3.Result:
-        return table3.Result(ModelConfig(), updates, 1.0, 1.0, perplexity, 1.0, 1)
+        return table3.Result(TransformerConfig(), updates, 1.0, 1.0, perplexity, 1.0, 1)
 
     base = reached(10.0)
     results = {"base": base, "c_n2": reached(12.0), "c_n8": reached(11.0), "e_learned": reached(9.0)}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, PAD
 
@@ -17,7 +17,7 @@ def make(source_size: int = W, target_size: int = W, **changes: Any) -> Transfor
     """A small model in float64, without dropout unless it is asked for."""
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": D, "d_ff": FF, "heads": H, "dropout": 0.0}
     torch.manual_seed(1)
-    model = Transformer(ModelConfig(**(sizes | changes)), source_size, target_size).double()
+    model = Transformer(TransformerConfig(**(sizes | changes)), source_size, target_size).double()
     for name, parameter in model.named_parameters():
         if name.endswith(("bias", "norm.weight")):  # which initialization leaves at 0 and 1
             nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.3)

@@ -27,7 +27,7 @@ from nmtkit.inference.native_build import BUILDS
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.top_k import top_k
 from nmtkit.inference.torch_model import TorchModel
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS, PAD
 
@@ -242,7 +242,7 @@ def make(seed: int = 1, source_size: int = W, **changes: Any) -> Transformer:
     """A small model whose hypotheses differ clearly."""
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "heads": 2}
     torch.manual_seed(seed)
-    model = Transformer(ModelConfig(**(sizes | changes)), source_size, W).eval()
+    model = Transformer(TransformerConfig(**(sizes | changes)), source_size, W).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("bias", "norm.weight")):  # which initialization leaves at 0 and 1

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtkit.model import attention
 from nmtkit.model.attention import CrossAttention, SelfAttention, attend, causal_mask, window_mask
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 
 D, H = 12, 3
 SIZES: dict[str, Any] = {"d_model": D, "d_ff": 8, "heads": H, "dropout": 0.0}
@@ -65,7 +65,7 @@ def test_attend_is_the_papers_formula(path: str) -> None:
 
 
 def test_self_attention_equals_torch(path: str) -> None:
-    ours = randomized(SelfAttention(ModelConfig(**SIZES), causal=False))
+    ours = randomized(SelfAttention(TransformerConfig(**SIZES), causal=False))
     reference = torch_attention(None, ours.qkv, ours.out)
     x, mask = draw(2, 6, D), lengths_mask((6, 3), 6)
     expected, _ = reference(x, x, x, key_padding_mask=~mask[:, 0, 0], need_weights=False)
@@ -73,7 +73,7 @@ def test_self_attention_equals_torch(path: str) -> None:
 
 
 def test_causal_self_attention_equals_torch(path: str) -> None:
-    ours = randomized(SelfAttention(ModelConfig(**SIZES), causal=True))
+    ours = randomized(SelfAttention(TransformerConfig(**SIZES), causal=True))
     reference = torch_attention(None, ours.qkv, ours.out)
     x = draw(2, 6, D)
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
@@ -81,7 +81,7 @@ def test_causal_self_attention_equals_torch(path: str) -> None:
 
 
 def test_cross_attention_equals_torch_with_its_weights(path: str) -> None:
-    ours = randomized(CrossAttention(ModelConfig(**SIZES)))
+    ours = randomized(CrossAttention(TransformerConfig(**SIZES)))
     reference = torch_attention(ours.q, ours.kv, ours.out)
     x, memory, mask = draw(2, 4, D, seed=1), draw(2, 6, D, seed=2), lengths_mask((2, 6), 6)
     expected, weights = reference(
@@ -104,7 +104,7 @@ def test_recorded_weights_are_distributions_over_the_real_keys() -> None:
 
 
 def test_widths_of_keys_and_values_are_free(path: str) -> None:
-    config = ModelConfig(**SIZES, d_k=5, d_v=7)
+    config = TransformerConfig(**SIZES, d_k=5, d_v=7)
     ours = randomized(SelfAttention(config, causal=False))
     assert ours.qkv.weight.shape == (H * (5 + 5 + 7), D)
     assert ours.out.weight.shape == (D, H * 7)
@@ -131,7 +131,7 @@ def test_the_masks_of_a_window_by_their_definition() -> None:
 @pytest.mark.parametrize("window", [1, 2, 3, 5, 50])
 @pytest.mark.parametrize("length", [1, 2, 7, 11, 24])
 def test_blockwise_attention_equals_masked_full_attention(causal: bool, window: int, length: int) -> None:
-    ours = randomized(SelfAttention(ModelConfig(**SIZES, d_v=5, attention_window=window), causal))
+    ours = randomized(SelfAttention(TransformerConfig(**SIZES, d_v=5, attention_window=window), causal))
     x = draw(3, length, D).requires_grad_()
     # An encoder's padding is hidden; a decoder has its padding behind every real position, and no mask.
     mask = None if causal else lengths_mask((length, max(1, length // 2), 1), length)
@@ -164,7 +164,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @pytest.mark.parametrize("causal", [False, True])
 def test_blockwise_attention_never_compares_all_positions_with_all(causal: bool) -> None:
     length, window = 301, 4
-    ours = randomized(SelfAttention(ModelConfig(**SIZES, attention_window=window), causal))
+    ours = randomized(SelfAttention(TransformerConfig(**SIZES, attention_window=window), causal))
     mask = None if causal else lengths_mask((length, 200), length)
     with Shapes() as blockwise:
         torch.autograd.backward(ours(draw(2, length, D).requires_grad_(), mask).sum())
@@ -175,7 +175,7 @@ def test_blockwise_attention_never_compares_all_positions_with_all(causal: bool)
 
 
 def test_dropout_takes_attention_weights_only_while_training() -> None:
-    ours = SelfAttention(ModelConfig(**SIZES, attention_dropout=0.5), causal=False)
+    ours = SelfAttention(TransformerConfig(**SIZES, attention_dropout=0.5), causal=False)
     x = torch.randn(2, 6, D)
     torch.manual_seed(3)
     assert not torch.equal(ours(x, None), ours(x, None))

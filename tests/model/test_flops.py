@@ -8,7 +8,7 @@ import torch
 from prefix_models import with_lengths
 from torch.utils.flop_counter import FlopCounterMode
 
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.flops import forward_flops, peak_flops, rates_of, table2_flops, training_flops
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.loss import projected_cross_entropy
@@ -23,7 +23,7 @@ def lengths(*values: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
 
 @pytest.mark.parametrize("options", [{}, {"d_k": 5, "d_v": 2}, {"norm": "pre", "share_embeddings": "none"}])
 def test_forward_and_training_are_what_torch_counts(options: dict[str, Any]) -> None:
-    config = ModelConfig(**SIZES, **options)
+    config = TransformerConfig(**SIZES, **options)
     model = Transformer(config, W, W).train()
     pairs, S, T = 4, 7, 5  # so short that attention takes its explicit path, whose products torch counts
     src, tgt = torch.randint(4, W, (pairs, S)), torch.randint(4, W, (pairs, T))
@@ -39,7 +39,7 @@ def test_forward_and_training_are_what_torch_counts(options: dict[str, Any]) -> 
 
 
 def test_sentences_add_up_each_with_its_own_length() -> None:
-    config = ModelConfig(**SIZES)
+    config = TransformerConfig(**SIZES)
     together = forward_flops(config, W, lengths(3, 90), lengths(8, 70))
     assert together == forward_flops(config, W, lengths(3), lengths(8)) + forward_flops(
         config, W, lengths(90), lengths(70)
@@ -47,15 +47,15 @@ def test_sentences_add_up_each_with_its_own_length() -> None:
 
 
 def test_a_window_makes_the_cost_of_attention_linear() -> None:
-    config = ModelConfig(**SIZES, attention_window=4)
+    config = TransformerConfig(**SIZES, attention_window=4)
     short, longer, longest = (forward_flops(config, W, lengths(n), lengths(1)) for n in (100, 200, 300))
     assert longest - longer == longer - short
-    assert short < forward_flops(ModelConfig(**SIZES), W, lengths(100), lengths(1))
+    assert short < forward_flops(TransformerConfig(**SIZES), W, lengths(100), lengths(1))
 
 
 def test_the_base_model_costs_about_six_operations_a_parameter_and_token() -> None:
     """Of its 63 M parameters, each token passes those of its side and, on the target's, the projection."""
-    config = ModelConfig()
+    config = TransformerConfig()
     cost = training_flops(config, 37_000, lengths(*[25] * 1000), lengths(*[25] * 1000)) / 25_000
     assert cost == pytest.approx(6 * 63e6, rel=0.03)
 

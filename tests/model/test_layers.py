@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch_copies import copy_decoder_layer, copy_encoder_layer, torch_layer
 
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 
 REAL = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])  # (B, S)
@@ -22,7 +22,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 def make(kind: type[nn.Module], norm: str) -> Any:
     """A layer in float64 with every parameter drawn; LayerNorm's gains around 1."""
     torch.manual_seed(2)
-    layer = kind(ModelConfig(d_model=D, d_ff=FF, heads=H, dropout=0.0, norm=norm)).double()
+    layer = kind(TransformerConfig(d_model=D, d_ff=FF, heads=H, dropout=0.0, norm=norm)).double()
     for name, parameter in layer.named_parameters():
         nn.init.normal_(parameter, mean=1.0 if name.endswith("norm.weight") else 0.0, std=0.4)
     return layer
@@ -58,7 +58,7 @@ def test_a_decoder_layer_equals_torch(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_dropout_acts_on_the_sublayer_before_the_residual_sum(norm: str) -> None:
-    residual = Residual(ModelConfig(d_model=D, heads=H, dropout=0.5, norm=norm))
+    residual = Residual(TransformerConfig(d_model=D, heads=H, dropout=0.5, norm=norm))
     sums = []  # of x and the sub-layer's output, before a norm if one follows
     residual.norm.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
     x = torch.zeros(4, 100, D)
@@ -72,7 +72,7 @@ def test_dropout_acts_on_the_sublayer_before_the_residual_sum(norm: str) -> None
 
 
 def test_activation_dropout_acts_inside_the_feed_forward_network() -> None:
-    feed_forward = FeedForward(ModelConfig(d_model=D, d_ff=FF, heads=H, activation_dropout=0.5))
+    feed_forward = FeedForward(TransformerConfig(d_model=D, d_ff=FF, heads=H, activation_dropout=0.5))
     x = torch.randn(2, 3, D)
     torch.manual_seed(1)
     assert not torch.equal(feed_forward(x), feed_forward(x))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import OptimizerConfig, StopConfig
@@ -29,9 +29,9 @@ PAPER = {
 ROWS = ["transformer_base", "transformer_big", *(name for name in PRESETS if name.startswith("table3_"))]
 
 
-def model_config(preset: str) -> ModelConfig:
-    names = {field.name for field in dataclasses.fields(ModelConfig)}
-    return ModelConfig(**{name: value for name, value in PRESETS[preset].items() if name in names})
+def model_config(preset: str) -> TransformerConfig:
+    names = {field.name for field in dataclasses.fields(TransformerConfig)}
+    return TransformerConfig(**{name: value for name, value in PRESETS[preset].items() if name in names})
 
 
 @pytest.mark.parametrize("preset", ROWS)
@@ -50,7 +50,7 @@ def test_every_row_of_table_3_is_there() -> None:
 
 
 def test_the_defaults_are_the_papers_base() -> None:
-    config, optimizer = ModelConfig(), OptimizerConfig()
+    config, optimizer = TransformerConfig(), OptimizerConfig()
     assert (config.encoder_layers, config.decoder_layers, config.d_model, config.d_ff, config.heads) == (
         6,
         6,
@@ -93,6 +93,8 @@ def test_heads_of_row_a_keep_the_amount_of_computation() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_names_options_that_exist(preset: str) -> None:
     known = {
-        field.name for config in (ModelConfig, OptimizerConfig, StopConfig) for field in dataclasses.fields(config)
+        field.name
+        for config in (TransformerConfig, OptimizerConfig, StopConfig)
+        for field in dataclasses.fields(config)
     }
     assert set(PRESETS[preset]) <= known

@@ -16,7 +16,7 @@ from torch_copies import copy_decoder_layer, copy_encoder_layer, torch_layer
 from nmtkit.errors import UserError
 from nmtkit.inference.torch_model import TorchModel
 from nmtkit.model import attention
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, PAD
@@ -156,14 +156,16 @@ def test_sides_of_different_sizes_share_the_targets_matrices() -> None:
 
 
 def test_separate_vocabularies_never_share_even_where_they_are_of_one_size() -> None:
-    assert ModelConfig().for_vocabularies(joined=False).share_embeddings == "decoder"
+    assert TransformerConfig().for_vocabularies(joined=False).share_embeddings == "decoder"
     with pytest.raises(UserError, match="--share-embeddings all needs one vocabulary"):
-        ModelConfig(share_embeddings="all").for_vocabularies(joined=False)
+        TransformerConfig(share_embeddings="all").for_vocabularies(joined=False)
 
 
 def test_parameters_are_drawn_as_the_table_says() -> None:
     D, H = 128, 4
-    config = ModelConfig(d_model=D, d_ff=512, heads=H, d_v=16, encoder_layers=2, decoder_layers=2, positions="learned")
+    config = TransformerConfig(
+        d_model=D, d_ff=512, heads=H, d_v=16, encoder_layers=2, decoder_layers=2, positions="learned"
+    )
     torch.manual_seed(1)
     model = Transformer(config, 2000, 2000)
 

@@ -10,7 +10,7 @@ import torch
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.model import memory
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.training import capacity
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.learner import Learner
@@ -67,7 +67,7 @@ def test_trials_for_which_there_is_no_memory_leave_the_least_there_can_be(
 
 
 def test_the_model_that_is_tried_is_that_of_the_run(datasets: dict[str, Path]) -> None:
-    small = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
+    small = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
     dataset, options = Dataset.open(datasets["separate"]), TrainingOptions(model=small)
     ranks = Ranks(torch.device("cpu"))
     assert len(dataset.source.vocab) == len(dataset.target.vocab)  # and yet not the same

@@ -9,7 +9,7 @@ from commands import Train
 from training_runs import DROPOUT, assert_same_end, tensors
 
 from nmtkit.data.batch import Batch
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.capacity import _peak_memory
 from nmtkit.training.loss import batch_loss
@@ -22,7 +22,7 @@ def test_checkpointed_activations_give_the_same_weights_bit_for_bit(train: Train
 
 
 def test_checkpointed_activations_take_less_memory() -> None:
-    config = ModelConfig(encoder_layers=4, decoder_layers=4, d_model=16, d_ff=64, heads=2)
+    config = TransformerConfig(encoder_layers=4, decoder_layers=4, d_model=16, d_ff=64, heads=2)
     model = Transformer(config, 20, 20)
     rows = torch.full((20, 20), 5)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, collect_weights, load_checkpoint
 from nmtkit.data.corpus import Dataset
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.ema import MovingAverage
@@ -22,7 +22,7 @@ from nmtkit.training.validation import Validator
 @pytest.fixture
 def model() -> Transformer:
     torch.manual_seed(1)
-    return Transformer(ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 12, 12)
+    return Transformer(TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 12, 12)
 
 
 @torch.no_grad()

@@ -13,11 +13,11 @@ from training_runs import metrics, refused, tensors
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.fine_tuning import freeze
 
-SMALL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2)
+SMALL = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2)
 
 
 @pytest.fixture

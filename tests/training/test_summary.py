@@ -15,7 +15,7 @@ from torch import Tensor
 from training_runs import metrics, refused
 
 from nmtkit.data.batch import Batch
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import summary
 from nmtkit.training.config import CheckpointConfig, StopConfig, TrainingOptions
@@ -38,7 +38,7 @@ ATTENTION, FEED_FORWARD, NORM = 4 * D * D + 4 * D, 2 * D * F + F + D, 2 * D
 
 
 def model(**options: object) -> Transformer:
-    return Transformer(ModelConfig.from_dict({**SMALL, **options}), W, W)
+    return Transformer(TransformerConfig.from_dict({**SMALL, **options}), W, W)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_dry_run_times_an_update_that_is_not_skipped(
 def test_a_model_too_large_for_the_memory_is_told_with_its_size(
     options: tuple[object, ...], train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=128, d_ff=1024, heads=2)
+    config = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=128, d_ff=1024, heads=2)
     numbers = sum(parameter.numel() for parameter in Transformer(config, 70, 70).parameters())
     monkeypatch.setattr(Transformer, "initialize", lambda self: torch.empty(1 << 60, dtype=torch.uint8))
     result = train(tmp_path / "run", "--d-model", 128, "--d-ff", 1024, *options, code=1)

@@ -19,7 +19,7 @@ from nmtkit.data.batching import Update
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
-from nmtkit.model.config import DeviceConfig, ModelConfig
+from nmtkit.model.config import DeviceConfig, TransformerConfig
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
@@ -34,7 +34,7 @@ from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
 from nmtkit.vocab import PAD
 
-MODEL = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2, dropout=0.0)
+MODEL = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2, dropout=0.0)
 
 
 @pytest.fixture

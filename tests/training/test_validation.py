@@ -11,7 +11,7 @@ from torch import Tensor
 from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import NmtkitError, RunError
-from nmtkit.model.config import ModelConfig
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import validation
 from nmtkit.training.config import BatchConfig, TrainingOptions, ValidationConfig
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def small_model(dataset: Dataset) -> Transformer:
-    config = ModelConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
+    config = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
     return Transformer(config, len(dataset.source.vocab), len(dataset.target.vocab))
 
 
