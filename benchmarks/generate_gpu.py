@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import click
 import torch
-from gpu import architecture, idle_share
+from gpu import idle_share
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -35,6 +35,7 @@ from nmtkit.inference.decoder_step import attend_together
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.torch_model import TorchModel, log_softmax
 from nmtkit.inference.transformer import TransformerInference
+from nmtkit.model.architectures import make_model
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.presets import PRESETS
@@ -246,10 +247,10 @@ def main(
         model, batches, config = loaded.build_model(), read_batches(loaded, text, batch), SearchConfig(beam=beam)
     else:
         torch.manual_seed(1)
-        model = Transformer(architecture(arch), vocabulary, vocabulary)
+        model = make_model(PRESETS[arch].model_config(), vocabulary, vocabulary)
         batches = random_batches(batch, length, vocabulary, count=2)
         config = SearchConfig(beam=beam, max_len_a=0.0, max_len_b=length, min_len=length)
-    model = model.to(on, resolve_precision(precision, on)).eval()
+    model = cast(Transformer, model.to(on, resolve_precision(precision, on)).eval())
     padded = [pad(rows) for rows in batches]
     sources = [(src.to(on), lengths.to(on)) for src, lengths in padded]
     ways: dict[str, InferenceModel] = {"plain": TorchModel(model), "static": StaticDecoder(model, beam, graphs=False)}

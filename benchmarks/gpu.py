@@ -26,11 +26,11 @@ from torch.profiler import ProfilerActivity, profile
 from nmtkit.data.batch import Batch, make_batch
 from nmtkit.data.batching import BatchSampler
 from nmtkit.model import attention
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.architectures import make_model
+from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import peak_flops, training_flops
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.model.presets import PRESETS
-from nmtkit.model.transformer import Transformer
 from nmtkit.training import loss
 from nmtkit.training.compiling import compile_layers
 from nmtkit.training.config import OptimizerConfig
@@ -53,7 +53,7 @@ class Update(NamedTuple):
 
 
 def make_updates(
-    model: TransformerConfig, vocabulary: int, lengths: str, batch_tokens: int, max_tokens: int, most: int
+    model: ModelConfig, vocabulary: int, lengths: str, batch_tokens: int, max_tokens: int, most: int
 ) -> list[Update]:
     """Updates of random sentences, in pinned memory where there is a GPU: `most` of them, or as pairs suffice for."""
     random = np.random.default_rng(SEED)
@@ -92,10 +92,10 @@ class Training:
     """A model with what trains it."""
 
     def __init__(
-        self, config: TransformerConfig, vocabulary: int, ranks: Ranks, precision: torch.dtype, means: set[str]
+        self, config: ModelConfig, vocabulary: int, ranks: Ranks, precision: torch.dtype, means: set[str]
     ) -> None:
         torch.manual_seed(SEED)
-        self.model = Transformer(config, vocabulary, vocabulary).to(ranks.device)
+        self.model = make_model(config, vocabulary, vocabulary).to(ranks.device)
         if "compiled layers" in means:
             compile_layers(self.model, ranks.device)
         if "fused Adam" in means:
@@ -131,13 +131,6 @@ def idle_share(run: Callable[[], float]) -> float | None:
     return max(0.0, 1 - busy / seconds)
 
 
-def architecture(name: str) -> TransformerConfig:
-    """The model of a preset, which also names options of training."""
-    return TransformerConfig(
-        **{key: value for key, value in PRESETS[name].items() if key in TransformerConfig().to_dict()}
-    )
-
-
 @click.command()
 @click.option("--arch", type=click.Choice(list(PRESETS)), default="transformer_base", show_default=True)
 @click.option("--vocabulary", default=37_000, show_default=True)
@@ -160,7 +153,7 @@ def main(
     compiled: bool,
 ) -> None:
     """Print target tokens per second, utilization and idle share, with all means and without each."""
-    config = architecture(arch)
+    config = PRESETS[arch].model_config()
     ranks = Ranks(resolve_device(device))
     dtype = resolve_precision(precision, ranks.device)
     name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type

@@ -20,7 +20,7 @@ from nmtkit.checkpoint import (
 )
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
-from nmtkit.model.config import DROPOUTS, model_differences
+from nmtkit.model.config import model_differences
 from nmtkit.tokenizer import tokenizer_differences
 from nmtkit.wording import counted
 
@@ -157,7 +157,7 @@ def _refuse_twice(paths: Sequence[Path]) -> None:
 
 def _differences(a: Checkpoint, b: Checkpoint, which: str) -> Iterator[str]:
     """What keeps b from being averaged with a, in words: the options of the model first, then the data's."""
-    yield from model_differences(a.model_config, b.model_config, but_for=DROPOUTS)
+    yield from model_differences(a.model_config, b.model_config, but_for=a.model_config.dropout_options)
     if (a.source_language, a.target_language) != (b.source_language, b.target_language):
         yield (f"it translates {b.source_language}-{b.target_language}, not {a.source_language}-{a.target_language}")
     yield from tokenizer_differences("source", a.source, b.source)

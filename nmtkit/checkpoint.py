@@ -1,7 +1,7 @@
-"""The checkpoint file: everything that generation or a resumed training needs, safe to load, checksummed.
+"""The checkpoint file: all that inference or a resumed training needs, safe to load, with a checksum.
 
-`nmtkit.archive` reads and writes the file; the names and the meaning of its parts are here. docs/formats.md describes
-them.
+`nmtkit.archive` reads and writes the file; this module defines the names and the meaning of its parts, which
+docs/formats.md describes.
 """
 
 import contextlib
@@ -30,14 +30,15 @@ from nmtkit.archive import (
 )
 from nmtkit.atomic_io import link_file, staged_file
 from nmtkit.errors import RunError, UserError
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.architectures import config_from_dict, make_model
+from nmtkit.model.config import ModelConfig
 from nmtkit.model.memory import is_out_of_memory
-from nmtkit.model.transformer import Transformer
+from nmtkit.model.protocol import TranslationModel
 from nmtkit.tokenizer import Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
-SAFETENSORS_FILE = "model.safetensors"  # what nmt-export makes, which is no checkpoint
+SAFETENSORS_FILE = "model.safetensors"  # written by nmt-export, not a checkpoint
 
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
 _MAX_LANGUAGE = 255  # characters: languages are parts of file names
@@ -46,14 +47,14 @@ _NAME = re.compile(r"checkpoint_(0|[1-9][0-9]*)\.pt")
 
 @dataclass
 class Checkpoint:
-    """A model with its vocabularies and, while it is being trained, the state of its training.
+    """A model with its vocabularies and, during training, the state of the run.
 
-    `weights` are named as in the bare module, in float32 on the CPU; tied matrices stand once. `ema` are their moving
-    averages, by the same names, if the run kept any. `progress` holds plain JSON values: the update, the epoch,
-    validation results, the options of the run. `optimizer` is None in a checkpoint that is not meant to be trained on.
+    `weights` have the names of the bare module and are float32 on the CPU; a tied matrix appears once. `ema` are their
+    moving averages by the same names, if the run kept any. `progress` holds plain JSON values: the update, the epoch,
+    validation results, the options of the run. `optimizer` is None in a checkpoint for inference only.
     """
 
-    model_config: TransformerConfig
+    model_config: ModelConfig
     weights: dict[str, Tensor]
     source_language: str
     target_language: str
@@ -65,26 +66,26 @@ class Checkpoint:
 
     @property
     def joined(self) -> bool:
-        """Whether both sides have one vocabulary."""
+        """Whether source and target share one vocabulary."""
         return self.source is self.target
 
     def chosen(self, which: str = "auto") -> dict[str, Tensor]:
-        """The weights that `WeightsConfig` calls so; UserError where the averages are asked for and there are none."""
+        """The weights that an option of `WeightsConfig` selects; UserError for missing averages."""
         if which == "ema" and self.ema is None:
             raise UserError("--weights ema: the checkpoint has no moving average, it was trained without --ema")
         return self.weights if which == "trained" or self.ema is None else self.ema
 
     def without_training(self, which: str = "auto") -> "Checkpoint":
-        """The same with the `chosen` weights alone, and nothing that only a training needs."""
+        """The checkpoint with only the `chosen` weights, and without the state of training."""
         return replace(self, weights=self.chosen(which), optimizer=None, ema=None)
 
-    def build_model(self, which: str = "auto") -> Transformer:
+    def build_model(self, which: str = "auto") -> TranslationModel:
         """The model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
         weights = self.chosen(which)
-        check_weights(weights, self.parameter_shapes())  # before the model takes memory
+        check_weights(weights, self.parameter_shapes())  # before memory is allocated
         with memory_for_weights("the model", 4 * sum(map(Tensor.numel, weights.values()))):
-            with _Undrawn():
-                model = Transformer(self.model_config, len(self.source.vocab), len(self.target.vocab))
+            with _NoRandomInit():
+                model = make_model(self.model_config, len(self.source.vocab), len(self.target.vocab))
             load_weights(model, weights)
         return model.eval()
 
@@ -93,29 +94,29 @@ class Checkpoint:
         return _parameter_shapes(self.model_config, len(self.source.vocab), len(self.target.vocab))
 
 
-_DRAWING = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_)
+_RANDOM_INIT = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_)
 
 
-class _Undrawn(TorchFunctionMode):
-    """Within it no numbers are drawn, which takes longer than all else for weights that are written over then."""
+class _NoRandomInit(TorchFunctionMode):
+    """Skips random initialization, the slowest part of making a model whose weights are overwritten anyway."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if function in _DRAWING:
+        if function in _RANDOM_INIT:
             return args[0] if args else kwargs["tensor"]
         return function(*args, **kwargs)
 
 
-def collect_weights(model: Transformer) -> dict[str, Tensor]:
-    """The parameters by name; a shared matrix stands once."""
+def collect_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters by name; a shared matrix appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 @torch.no_grad()
-def load_weights(model: Transformer, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model; UserError where they do not fit, as `check_weights`."""
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model; UserError as of `check_weights`."""
     parameters = dict(model.named_parameters())
     check_weights(weights, {name: parameter.shape for name, parameter in parameters.items()})
     for name, parameter in parameters.items():
@@ -123,7 +124,7 @@ def load_weights(model: Transformer, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_weights(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
-    """Raise UserError unless `weights` are dense float32 tensors of these names and shapes; it names the first."""
+    """Raise UserError, naming the first mismatch, unless `weights` are dense float32 of these names and shapes."""
     for name in sorted(shapes.keys() ^ weights.keys()):
         raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
     for name, shape in shapes.items():
@@ -132,7 +133,7 @@ def check_weights(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size
 
 
 def check_finite(weights: Mapping[str, Tensor]) -> None:
-    """Raise UserError, with its name, for a parameter that holds NaN or infinity."""
+    """Raise UserError, naming it, for a parameter that holds NaN or infinity."""
     for name, weight in weights.items():
         if not all(math.isfinite(extreme) for extreme in torch.aminmax(weight)):
             raise UserError(f"{name} holds NaN or infinity: use another checkpoint")
@@ -140,7 +141,7 @@ def check_finite(weights: Mapping[str, Tensor]) -> None:
 
 @contextlib.contextmanager
 def memory_for_weights(purpose: str, size: int) -> Iterator[None]:
-    """Raise RunError where memory runs out within; it names what takes the memory, and how many bytes at least."""
+    """Raise RunError if memory runs out within: it names the `purpose` and the least `size` in bytes."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -150,7 +151,7 @@ def memory_for_weights(purpose: str, size: int) -> Iterator[None]:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint whole or not at all: beside its final name, synced, then renamed. RunError if it fails."""
+    """Write a checkpoint atomically: to a temporary file, fsync, rename. RunError on failure."""
     with staged_file(path) as file:
         write_archive(file, to_header(checkpoint), _to_tensors(checkpoint))
 
@@ -167,16 +168,16 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_progress(path: Path) -> dict[str, Any]:
-    """The `progress` of a checkpoint, without its tensors: quick however large the model is.
+    """The `progress` of a checkpoint without reading its tensors: fast for a model of any size.
 
-    UserError as of `load_checkpoint`, but for damage outside the header, which is not looked at.
+    UserError as of `load_checkpoint`, except for damage outside the header, which is not read.
     """
     with as_user_errors(path):
         return _progress(read_archive_header(path))
 
 
 def checkpoint_in(folder: Path) -> str:
-    """What a user can give who gave a folder where a checkpoint was expected, in words."""
+    """Advice for a user who gave a folder where a checkpoint was expected."""
     if (folder / SAFETENSORS_FILE).is_file():
         return f"nmt-export {folder} --to checkpoint makes a checkpoint of its safetensors"
     newest_first = (path for _, path in reversed(list_checkpoints(folder)))
@@ -191,13 +192,12 @@ def list_checkpoints(save_dir: Path) -> list[tuple[int, Path]]:
 
 
 def checkpoint_path(save_dir: Path, update: int) -> Path:
-    """Where the checkpoint after `update` updates stands."""
+    """The path of the checkpoint after `update` updates."""
     return save_dir / f"checkpoint_{update}.pt"
 
 
 def refuse_to_replace(path: Path) -> None:
-    """Raise UserError where a file has a name that a training gives its checkpoints, so that it may be one of them, or
-    is a pipe, in which no checkpoint can be written."""
+    """Raise UserError for an output path that is a pipe, or has the name of a training run's checkpoint."""
     if path.is_fifo():
         raise UserError(f"{path} is a pipe, and a checkpoint needs a file: choose another --output")
     real = Path(os.path.realpath(path))
@@ -209,12 +209,12 @@ def refuse_to_replace(path: Path) -> None:
 
 
 def link_checkpoint(path: Path, name: str) -> None:
-    """Give a checkpoint a second name in its folder (`checkpoint_last.pt`), replacing the old bearer in one step."""
+    """Link a checkpoint to a second name in its folder (`checkpoint_last.pt`), atomically replacing an older link."""
     link_file(path, path.with_name(name))
 
 
 def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Everything but the tensors and the tokenizers, as JSON values."""
+    """Everything except tensors and tokenizers, as JSON values."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -234,7 +234,7 @@ def from_header(
     optimizer: dict[str, Tensor] | None = None,
     ema: dict[str, Tensor] | None = None,
 ) -> Checkpoint:
-    """The checkpoint of a header, given its tensors, and the tokenizer of each side, "source" or "target".
+    """The checkpoint of a header with its tensors; `tokenizer` loads that of a side, "source" or "target".
 
     Raises UserError where weights or averages do not fit the model that the header describes.
     """
@@ -243,7 +243,7 @@ def from_header(
         raise ValueError("not the name of a language")
     source = tokenizer("source")
     target = source if header["joined_vocabulary"] else tokenizer("target")
-    config = TransformerConfig.from_dict(header["model"])
+    config = config_from_dict(header["model"])
     checkpoint = Checkpoint(config, weights, *languages, source, target, _progress(header), optimizer, ema)
     shapes = checkpoint.parameter_shapes()
     for given in (weights, ema):
@@ -290,24 +290,27 @@ def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _parameter_shapes(config: TransformerConfig, source_size: int, target_size: int) -> dict[str, torch.Size]:
-    """The parameters of a model by name, in its order, without making it: a model of one layer a side tells them."""
-    one_layer = replace(config, encoder_layers=1, decoder_layers=1)
-    with torch.device("meta"), _Undrawn():
-        model = Transformer(one_layer, source_size, target_size)
-    layers = {"encoder.0": config.encoder_layers, "decoder.0": config.decoder_layers}
+def _parameter_shapes(config: ModelConfig, source_size: int, target_size: int) -> dict[str, torch.Size]:
+    """The shapes of a model's parameters by name, in its order, without memory for their values.
+
+    Only one layer of each stack is built: a header can claim thousands.
+    """
+    lengths = {f"{stack}.0": getattr(config, option) for stack, option in config.stacks.items()}
+    one_layer = replace(config, **dict.fromkeys(config.stacks.values(), 1))
+    with torch.device("meta"), _NoRandomInit():
+        model = make_model(one_layer, source_size, target_size)
     shapes = {}
     for layer, group in groupby(model.named_parameters(), lambda item: ".".join(item[0].split(".")[:2])):
         parameters = list(group)
-        for number in range(layers.get(layer, 1)):
+        for number in range(lengths.get(layer, 1)):
             for name, parameter in parameters:
-                full = name.replace(".0.", f".{number}.", 1) if layer in layers else name
+                full = name.replace(".0.", f".{number}.", 1) if layer in lengths else name
                 shapes[full] = parameter.shape
     return shapes
 
 
 def _unlike(weight: Any, shape: torch.Size) -> str | None:
-    """What keeps a value from being the weights of a parameter, in words."""
+    """Why a value cannot be the weights of a parameter of this shape; None if it can."""
     if not isinstance(weight, Tensor):
         return "is not a tensor"
     if weight.dtype != torch.float32 or weight.layout != torch.strided or weight.is_meta:

@@ -29,7 +29,16 @@ def counted(count: int, noun: str, plural: str = "") -> str:
 def in_bytes(count: float) -> str:
     """A size in memory or on disk: 95 MB, 1.2 GB."""
     unit, name = (1e9, "GB") if count >= 1e9 else (1e6, "MB")
-    return f"{count / unit:,.3g} {name}" if count < 1000 * unit else f"{count / unit:,.0f} {name}"
+    return f"{_three_digits(count / unit)} {name}"
+
+
+def in_millions(count: int) -> str:
+    """A number of parameters: 9876, 62.9 M."""
+    return f"{_three_digits(count / 1e6)} M" if count >= 10_000 else str(count)
+
+
+def _three_digits(number: float) -> str:
+    return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from nmtkit import Translator, averaging
 from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints
 from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
+from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
@@ -172,6 +173,7 @@ def test_tied_weights_stay_tied(share: str, tmp_path: Path, make_checkpoint: Mak
         save_checkpoint(path, make_checkpoint(seed=seed, share_embeddings=share))
     save_checkpoint(tmp_path / "average.pt", average_checkpoints(paths))
     model = load_checkpoint(tmp_path / "average.pt").build_model()
+    assert isinstance(model, Transformer)
     assert (model.source_embedding.weight is model.target_embedding.weight) == (share == "all")
     assert len(list(model.parameters())) == len(load_checkpoint(paths[0]).weights)
     assert Translator.from_checkpoint(tmp_path / "average.pt").translate([""]) == [""]

@@ -30,6 +30,7 @@ from nmtkit.checkpoint import (
     save_checkpoint,
 )
 from nmtkit.errors import RunError, UserError
+from nmtkit.model.architectures import make_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
@@ -42,7 +43,7 @@ def full(make_checkpoint: MakeCheckpoint) -> Checkpoint:
     """A checkpoint as training writes it, with an optimizer and two vocabularies of their own."""
     source, target = (SpaceTokenizer(Vocabulary([*SPECIALS, *pieces])) for pieces in ("abc", "äöü日"))
     config = make_checkpoint().model_config
-    weights = collect_weights(Transformer(config, len(source.vocab), len(target.vocab)))
+    weights = collect_weights(make_model(config, len(source.vocab), len(target.vocab)))
     optimizer = {f"exp_avg.{name}": torch.randn_like(tensor) for name, tensor in weights.items()}
     optimizer |= {f"step.{name}": torch.tensor(7.0) for name in weights}
     progress = {"update": 12, "valid_loss": 1 / 3, "options": {"stop": {"max_minutes": None}}, "note": "größer"}
@@ -85,6 +86,7 @@ def test_the_model_that_is_built_is_the_one_that_was_saved(make_checkpoint: Make
     checkpoint = make_checkpoint()
     save_checkpoint(tmp_path / "a.pt", checkpoint)
     model = load_checkpoint(tmp_path / "a.pt").build_model()
+    assert isinstance(model, Transformer)
     assert not model.training
     assert {name for name, _ in model.named_parameters()} == set(checkpoint.weights)
     for name, parameter in model.named_parameters():

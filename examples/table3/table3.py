@@ -43,6 +43,7 @@ def result(folder: Path) -> Result | None:
     assert bleu, f"{scores} has no BLEU"
     progress, parameters = trained.progress, sum(weights.numel() for weights in trained.weights.values())
     training = (progress["update"], progress["minutes"], progress["flops"])
+    assert isinstance(trained.model_config, TransformerConfig)
     return Result(trained.model_config, *training, progress["valid_ppl"], float(bleu[1]), parameters)
 
 

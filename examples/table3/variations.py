@@ -3,7 +3,6 @@
 python variations.py ROW WIDTH DEPTH     the options of nmt-train: widths divided by WIDTH, layers by DEPTH
 """
 
-from dataclasses import fields
 from typing import NamedTuple
 
 import click
@@ -59,8 +58,8 @@ def options(row: str, width: int, depth: int) -> list[str]:
 
     Raises UserError where a division leaves a rest.
     """
-    preset = PRESETS[arch(row)]
-    full = TransformerConfig(**{one.name: preset[one.name] for one in fields(TransformerConfig) if one.name in preset})
+    full = PRESETS[arch(row)].model_config()
+    assert isinstance(full, TransformerConfig)
     sizes = {
         "encoder-layers": (full.encoder_layers, depth),
         "decoder-layers": (full.decoder_layers, depth),

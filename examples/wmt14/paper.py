@@ -1,12 +1,11 @@
 """The paper's two models: what their training took, and what they reached."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import rates_of, table2_flops, training_flops
-from nmtkit.model.presets import PRESETS
 
 GPUS, GPU = 8, "P100"
 VOCABULARY = {"en-de": 37_000, "en-fr": 32_000}
@@ -37,13 +36,7 @@ TRAININGS = {
 }
 
 
-def model_config(arch: str) -> TransformerConfig:
-    """The model of a preset of nmt-train."""
-    names = {field.name for field in fields(TransformerConfig)}
-    return TransformerConfig(**{name: value for name, value in PRESETS[arch].items() if name in names})
-
-
-def counted_flops(model: TransformerConfig, vocabulary: int, updates: int, batch_tokens: int) -> float:
+def counted_flops(model: ModelConfig, vocabulary: int, updates: int, batch_tokens: int) -> float:
     """What the formulas of the model need, for updates of so many tokens of each side."""
     lengths = np.full(1000, _SENTENCE)
     a_token = training_flops(model, vocabulary, lengths, lengths) / int(lengths.sum())

@@ -7,7 +7,6 @@ import argparse
 import os
 import shutil
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +14,14 @@ import archives
 import paper
 import torch
 
-from nmtkit.cli.train import apply_preset
+from nmtkit.cli.train import choose_model
 from nmtkit.cli.train import main as nmt_train
 from nmtkit.data.batch import Batch
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.architectures import make_model
+from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
-from nmtkit.model.transformer import Transformer
-from nmtkit.training.gradient import autocast
 from nmtkit.training.loss import batch_loss
+from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.save_dir import existing_part
 from nmtkit.training.summary import describe_model, duration, peak_memory
 from nmtkit.vocab import EOS
@@ -55,20 +54,19 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def training_options(flags: list[str]) -> tuple[TransformerConfig, dict[str, Any]]:
+def training_options(flags: list[str]) -> tuple[ModelConfig, dict[str, Any]]:
     """The model, and all options by name, that nmt-train makes of its command line."""
     with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
-        apply_preset(context.params)
-        names = (field.name for field in fields(TransformerConfig))
-        return TransformerConfig(**{name: context.params[name] for name in names}), context.params
+        choose_model(context.params)
+        return context.params["model"], context.params
 
 
-def trial(config: TransformerConfig, vocabulary: int, tokens: int, device: torch.device) -> Trial:
+def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.device) -> Trial:
     """Forward and backward passes over a micro-batch, again and again for a moment."""
     tokens = tokens if device.type == "cuda" else min(tokens, TRIAL_TOKENS_ON_CPU)
     rows = torch.full((max(1, tokens // LENGTH), LENGTH), EOS)
     batch = Batch.unpadded(rows, rows, rows).to(device)
-    model = Transformer(config, vocabulary, vocabulary).to(device)
+    model = make_model(config, vocabulary, vocabulary).to(device)
     passes = -1  # the first one is slower
     begun = time.monotonic()
     while passes < 1 or time.monotonic() - begun < TRIAL_SECONDS:

@@ -13,6 +13,7 @@ from nmtkit.checkpoint import LAST, read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.model.flops import rates_of, table2_flops
+from nmtkit.model.presets import PRESETS
 
 _ROW = "{:<60} {:>16} {:>10}"
 
@@ -22,7 +23,7 @@ def rows(progress: dict[str, float], pair: str, size: str, devices: int) -> list
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     hours, rates, published = progress["minutes"] / 60, rates_of(device), paper.TRAININGS[size]
     as_in_paper = f"{table2_flops(3600 * hours, devices, rates.single * 1e12):.2g}" if rates else "rate not known"
-    model = paper.model_config(published.arch)
+    model = PRESETS[published.arch].model_config()
     counted = paper.counted_flops(model, paper.VOCABULARY[pair], published.updates, paper.BATCH_TOKENS)
     here = f"here: {progress['update']} updates in {hours:.2g} h on {devices} × {device}"
     return [

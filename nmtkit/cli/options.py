@@ -74,11 +74,23 @@ def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -
             made = {name: _build(config, values) for name, config in groups.items()}
             return function(**made, **values)
 
-        for config in reversed(groups.values()):
-            for field in reversed(dataclasses.fields(config)):
+        return flags(*groups.values())(typing.cast(F, wrapper))
+
+    return decorate
+
+
+def flags(*configs: type[Config]) -> Callable[[F], F]:
+    """Give a command the flags of each config class; classes that share an option share its flag, the first's."""
+
+    def decorate(function: F) -> F:
+        fields: dict[str, tuple[dataclasses.Field[Any], type[Config]]] = {}
+        for config in configs:
+            for field in dataclasses.fields(config):
                 if "bounds" in field.metadata:
-                    _flag_for(field, config)(wrapper)
-        return typing.cast(F, wrapper)
+                    fields.setdefault(field.name, (field, config))
+        for field, config in reversed(fields.values()):
+            function = _flag_for(field, config)(function)
+        return function
 
     return decorate
 

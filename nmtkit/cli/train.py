@@ -1,35 +1,45 @@
 """nmt-train: dataset to checkpoints."""
 
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import Choice, ConfigOption, PathName, given, in_file, options, refuse_idle
+from nmtkit.cli.options import Choice, ConfigOption, PathName, flags, given, in_file, options, refuse_idle
 from nmtkit.log import LogConfig, configure, logger
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS
 from nmtkit.training.config import CheckpointConfig, TrainingOptions
 
+# The classes of the options of all architectures.
+MODEL_CONFIGS = tuple(dict.fromkeys(preset.config for preset in PRESETS.values()))
 
-def apply_preset(values: dict[str, Any]) -> None:
-    """Set what --arch says, where the user has not said otherwise."""
-    preset = PRESETS[values.pop("arch")]
-    values |= {name: value for name, value in preset.items() if not given(name)}
+
+def choose_model(values: dict[str, Any]) -> None:
+    """Replace the options of models by the `model` of --arch, and apply the preset to what the user has not given."""
+    arch = values.pop("arch")
+    preset = PRESETS[arch]
+    values |= {name: value for name, value in preset.options.items() if name in values and not given(name)}
+    names = {field.name for config in MODEL_CONFIGS for field in fields(config)}
+    of_models = {name: values.pop(name) for name in names}
+    own = {field.name for field in fields(preset.config)}
+    refuse_idle(of_models.keys() - own, f"with --arch {arch}")
+    model = preset.model_config(**{name: value for name, value in of_models.items() if given(name)})
+    for name, reason in model.ineffective().items():
+        refuse_idle([name], reason)
+    values["model"] = model
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """An option that nothing reads is a mistake that would cost a night."""
+    """Refuse options without effect: a mistake that would waste a long run."""
     schedule = values["lr_schedule"]
     if schedule == "paper":
-        refuse_idle(["lr"], "with --lr-schedule paper: take --lr-scale, or another schedule")
+        refuse_idle(["lr"], "with --lr-schedule paper: use --lr-scale, or another schedule")
     else:
-        refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: take --lr")
-    if values["positions"] != "learned":
-        refuse_idle(["max_positions"], "but with --positions learned")
+        refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: use --lr")
     if not values["valid_bleu"]:
         refuse_idle(["valid_beam"], "without --valid-bleu")
 
@@ -39,24 +49,20 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 @click.option(
     "--arch",
     cls=ConfigOption,
-    heading=TransformerConfig.heading,
+    heading=ModelConfig.heading,
     type=Choice(list(PRESETS)),
     default="transformer_base",
     show_default=True,
     metavar="NAME",
     help="Named settings: transformer_base, _big, _small, _tiny, or a row of the paper's Table 3 (table3_…).",
 )
-@options(
-    apply_preset,
-    refuse_idle_options,
-    **TrainingOptions.groups(),
-    log=LogConfig,
-)
+@flags(*MODEL_CONFIGS)
+@options(choose_model, refuse_idle_options, **TrainingOptions.groups(), log=LogConfig)
 def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
-    """Train a Transformer on DATASET, a folder made by nmt-preprocess.
+    """Train a model on DATASET, a folder made by nmt-preprocess.
 
-    Started again with the same --save-dir, a run goes on from its newest checkpoint and ends with the weights that it
-    would have had without the stop.
+    Training is resumable: run the same command again. It continues from the newest checkpoint in --save-dir and ends
+    with the weights of an uninterrupted run.
     """
     configure(log, is_main=os.environ.get("RANK", "0") == "0")
     groups["checkpoints"] = _without_board_of_another_run(groups["checkpoints"])
@@ -66,7 +72,7 @@ def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
 
 
 def _without_board_of_another_run(checkpoints: CheckpointConfig) -> CheckpointConfig:
-    """Options taken over from the run of another folder name that run's TensorBoard, which this one must not touch."""
+    """The options without a TensorBoard folder that comes from another run's options.json: it belongs to that run."""
     board, run = in_file("tensorboard"), in_file("save_dir")
     is_inherited = board is not None and run is not None and checkpoints.tensorboard == Path(board)
     if not is_inherited or checkpoints.save_dir.absolute() == Path(run).absolute():

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.folder import export_folder
 from nmtkit.errors import UserError
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions, sinusoids
 from nmtkit.model.transformer import Transformer
@@ -27,18 +27,16 @@ def to_ctranslate2(
     *,
     replace: bool = False,
 ) -> None:
-    """Write a checkpoint as a CTranslate2 model, which appears whole or not at all.
+    """Write a checkpoint as a CTranslate2 model with its tokenizers, atomically.
 
-    Its tokenizers stand beside it, for whoever cuts the text into pieces. `weights` are as in `WeightsConfig`;
-    `quantization` is one of `QUANTIZATIONS`, or None for float32. Raises UserError where the package is missing, the
-    folder is taken, or the model has a part that the engine does not know.
+    `weights` are as in `WeightsConfig`; `quantization` is one of `QUANTIZATIONS`, or None for float32. Raises UserError
+    if the package is missing, the folder exists, or CTranslate2 does not support the model.
     """
     try:
         from ctranslate2.specs import TransformerSpec
     except ImportError as error:
         raise UserError("this format needs the package ctranslate2: pip install ctranslate2") from error
-    config = checkpoint.model_config
-    _check_known_to_ctranslate2(config)
+    config = _supported(checkpoint.model_config)
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers), config.heads, pre_norm=config.norm == "pre"
     )
@@ -47,18 +45,24 @@ def to_ctranslate2(
     spec.config.add_source_eos = True
     spec.register_source_vocabulary(checkpoint.source.vocab.pieces)
     spec.register_target_vocabulary(checkpoint.target.vocab.pieces)
-    _fill_transformer(spec, checkpoint.build_model(weights))
+    _fill_transformer(spec, cast(Transformer, checkpoint.build_model(weights)))
     spec.validate()
     spec.optimize(quantization=quantization)
     with export_folder(folder, checkpoint, replace) as staging:
         spec.save(str(staging))
 
 
-def _check_known_to_ctranslate2(config: TransformerConfig) -> None:
+def _supported(config: ModelConfig) -> TransformerConfig:
+    """The options of a model that CTranslate2 has; UserError for any other."""
+    if not isinstance(config, TransformerConfig):
+        raise UserError(
+            f"the export to CTranslate2 supports Transformers, not the architecture {config.arch}: use --to safetensors"
+        )
     if config.attention_window is not None:
         raise UserError("CTranslate2 has no attention restricted to a window: the model cannot be exported")
     if not config.key_size == config.value_size == config.d_model / config.heads:
         raise UserError("CTranslate2 has heads of d_model / heads only: a model of other d_k or d_v cannot be exported")
+    return config
 
 
 def _fill_transformer(spec: Any, model: Transformer) -> None:

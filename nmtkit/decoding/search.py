@@ -203,7 +203,7 @@ class _Beam:
     def _feed(
         self, model: InferenceModel, state: InferenceState, frontier: Frontier
     ) -> Callable[[Tensor | None], Selection]:
-        """Feed the last tokens to the decoder; returns a function that chooses the next, without EOS for closed rows."""
+        """Feed the last tokens to the decoder; returns a function that chooses the next, but no EOS for closed rows."""
         strategy, choice_is_free = self.strategy, not self.rules and self._free()
         if choice_is_free and isinstance(strategy, BeamSearch):
             excluded = self.token_mask.after(self.tokens.size(2))

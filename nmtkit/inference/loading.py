@@ -11,8 +11,8 @@ from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native import NativeModel
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.transformer import as_transformer
 from nmtkit.model.precision import resolve_device, resolve_precision
-from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import tokenizer_differences
 
 
@@ -45,14 +45,14 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
     """
     on = resolve_device(device)
     precision = inference_precision(precision, on)
-    model = checkpoint.build_model(weights)
+    model = as_transformer(checkpoint.build_model(weights))
     size = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
     with memory_for_weights(f"the model on {on}", size):
         if on.type == "cpu" and native.supports(model, precision):
             kept = checkpoint.without_training(weights)
             return NativeModel(model, precision, lambda: TorchModel(kept.build_model()))
         if precision == "int8":
-            raise UserError(_no_int8(model))
+            raise UserError(_no_int8())
         plain = TorchModel(model.to(on, resolve_precision(precision, on)))
         if on.type == "cpu" and precision == "fp32" and native_build.compiler_was_missing():
             plain.precision = "fp32, not compiled"
@@ -72,10 +72,8 @@ def inference_precision(name: str, device: torch.device) -> str:
     return name
 
 
-def _no_int8(model: Transformer) -> str:
+def _no_int8() -> str:
     """Why the compiled search, which alone computes in int8, cannot take a model, and what to do."""
     if not native_build.available("int8"):
         return "--precision int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler"
-    if model.config.attention_window is not None:
-        return "--precision int8: not available for a model with --attention-window: use fp32 or bf16"
-    return f"--precision int8: not available for {type(model).__name__} models: use fp32 or bf16"
+    return "--precision int8: not available for a model with --attention-window: use fp32 or bf16"

@@ -1,20 +1,95 @@
-"""What defines a model. A checkpoint carries these options, so that generation needs no model flags."""
+"""Options that define a model. A checkpoint carries them, so that inference needs no model flags.
 
-from collections.abc import Collection, Iterator
+Letters: D d_model, F d_ff, S source tokens, T target tokens.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
+from nmtkit.wording import counted
 
-DROPOUTS = frozenset({"dropout", "attention_dropout", "activation_dropout"})  # of no effect but in training
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+M = TypeVar("M", bound="ModelConfig")
+
+
+class LengthLimit(NamedTuple):
+    """The longest sequence that a model takes, in tokens including BOS or EOS."""
+
+    tokens: int
+    flag: str  # the option that sets it
+    remedy: str  # an option without the limit, for error messages
+
+
+class ModelConfig(Config):
+    """Base of the options of every architecture. A subclass is a frozen dataclass with one field for each option.
+
+    Every architecture has an option `d_model`, the width of embeddings and layers. The class variables say what the
+    rest of nmtkit has to know of the options.
+    """
+
+    heading: ClassVar[str] = "Model (each number overrides the one of --arch)"
+    arch: ClassVar[str]  #: the architecture's name in checkpoints, also the preset of its defaults
+    dropout_options: ClassVar[frozenset[str]]  #: affect training only
+    free_options: ClassVar[frozenset[str]]  #: change no parameter's shape or meaning: may differ when fine-tuning
+    stacks: ClassVar[Mapping[str, str]] = {}  #: nn.ModuleLists of equal layers, each with the option of its length
+    d_model: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options and the architecture's name as plain values that JSON can hold."""
+        return {"arch": self.arch, **super().to_dict()}
+
+    @classmethod
+    def from_dict(cls: type[M], values: Mapping[str, Any]) -> M:
+        """The inverse of `to_dict`. A missing option takes its default; UserError for an unknown one."""
+        return super().from_dict({name: value for name, value in values.items() if name != "arch"})
+
+    def for_vocabularies(self: M, joined: bool) -> M:
+        """The options with every choice made that depends on whether source and target share one vocabulary.
+
+        UserError where an option does not fit the vocabularies.
+        """
+        return self
+
+    def summary(self) -> str:
+        """The main sizes, for one log line."""
+        return f"d_model {self.d_model}"
+
+    def effective(self) -> dict[str, Any]:
+        """`to_dict` with derived values in the place of None, so that equal models compare equal."""
+        return self.to_dict()
+
+    def ineffective(self) -> dict[str, str]:
+        """Options without effect beside the others, each with the reason."""
+        return {}
+
+    @property
+    def length_limit(self) -> LengthLimit | None:
+        """The longest source or target; None without a limit."""
+        return None
+
+    def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
+        """Floating-point operations of a forward pass over sentence pairs of these lengths in tokens, EOS included.
+
+        `target_size` is the target vocabulary's. Only matrix products count, a multiplication and an addition as two
+        operations.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Config):
-    """The sizes and choices of a Transformer; the defaults are the paper's base model (Table 3)."""
+class TransformerConfig(ModelConfig):
+    """The options of a Transformer; the defaults are the paper's base model (Table 3)."""
 
-    heading: ClassVar[str] = "Model (each number overrides the one of --arch)"
+    arch: ClassVar[str] = "transformer"
+    dropout_options: ClassVar[frozenset[str]] = frozenset({"dropout", "attention_dropout", "activation_dropout"})
+    free_options: ClassVar[frozenset[str]] = dropout_options | {"attention_window"}
+    stacks: ClassVar[Mapping[str, str]] = {"encoder": "encoder_layers", "decoder": "decoder_layers"}
 
     encoder_layers: int = option(6, min=1, max=10**4, help="Layers of the encoder, N in the paper.")
     decoder_layers: int = option(6, min=1, max=10**4, help="Layers of the decoder.")
@@ -60,16 +135,35 @@ class TransformerConfig(Config):
             )
 
     def for_vocabularies(self, joined: bool) -> "TransformerConfig":
-        """The same with `share_embeddings` decided, for a dataset whose vocabularies are joined or not.
-
-        UserError where one matrix is asked for and the sides have a vocabulary each.
-        """
+        """The options with `share_embeddings` decided; UserError for "all" with separate vocabularies."""
         if self.share_embeddings == "all" and not joined:
             raise UserError(
                 "--share-embeddings all needs one vocabulary, but the sides have one each: "
-                "preprocess with --joined-vocab, or take --share-embeddings decoder"
+                "preprocess with --joined-vocab, or use --share-embeddings decoder"
             )
         return replace(self, share_embeddings=self.share_embeddings or ("all" if joined else "decoder"))
+
+    def summary(self) -> str:
+        """As `ModelConfig.summary`."""
+        return (
+            f"{self.encoder_layers}-{self.decoder_layers} layers, d_model {self.d_model}, d_ff {self.d_ff}, "
+            f"{counted(self.heads, 'head')}"
+        )
+
+    def effective(self) -> dict[str, Any]:
+        """As `ModelConfig.effective`: the width of a head may be given or follow from their number."""
+        return {**self.to_dict(), "d_k": self.key_size, "d_v": self.value_size}
+
+    def ineffective(self) -> dict[str, str]:
+        """As `ModelConfig.ineffective`."""
+        return {} if self.positions == "learned" else {"max_positions": "but with --positions learned"}
+
+    @property
+    def length_limit(self) -> LengthLimit | None:
+        """As `ModelConfig.length_limit`: the reach of learned positions."""
+        if self.positions != "learned":
+            return None
+        return LengthLimit(self.max_positions, "--max-positions", "use --positions sinusoidal")
 
     @property
     def key_size(self) -> int:
@@ -81,13 +175,34 @@ class TransformerConfig(Config):
         """d_v, the width of one head's values."""
         return self.d_v or self.d_model // self.heads
 
+    def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
+        """As `ModelConfig.forward_flops`.
 
-def model_differences(a: TransformerConfig, b: TransformerConfig, but_for: Collection[str] = ()) -> Iterator[str]:
-    """What b has otherwise than a, in words, `but_for` some options; nothing where they are the same model.
+        Self-attention counts all pairs of positions, or those within --attention-window. The half that the causal mask
+        hides is counted, as is usual.
+        """
+        D, F = self.d_model, self.d_ff
+        keys, values = self.heads * self.key_size, self.heads * self.value_size
+        source, target = source.astype("int64"), target.astype("int64")
+        S, T = int(source.sum()), int(target.sum())
+        window = self.attention_window
+        source_reach = source if window is None else source.clip(max=2 * window + 1)
+        target_reach = target if window is None else target.clip(max=window + 1)
 
-    A width of heads may be given or follow from their number: what counts is what it is.
-    """
-    ours, theirs = ({**each.to_dict(), "d_k": each.key_size, "d_v": each.value_size} for each in (a, b))
+        projections = D * (2 * keys + values) + values * D  # W_Q, W_K, W_V and W_O, per token
+        encoder = S * (projections + 2 * D * F) + (keys + values) * int((source * source_reach).sum())
+        decoder = T * (projections + 2 * D * F) + (keys + values) * int((target * target_reach).sum())
+        decoder += T * (D * keys + values * D) + S * D * (keys + values)  # cross-attention
+        decoder += (keys + values) * int((source * target).sum())
+        return 2 * (self.encoder_layers * encoder + self.decoder_layers * decoder + T * D * target_size)
+
+
+def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] = ()) -> Iterator[str]:
+    """The differences of b from a, in words, except in the options `but_for`; nothing where they are equal."""
+    if a.arch != b.arch:
+        yield f"its architecture is {b.arch}, not {a.arch}"
+        return
+    ours, theirs = a.effective(), b.effective()
     for name, value in ours.items():
         if name not in but_for and theirs[name] != value:
             yield f"its {name} is {theirs[name]}, not {value}"
@@ -95,7 +210,7 @@ def model_differences(a: TransformerConfig, b: TransformerConfig, but_for: Colle
 
 @dataclass(frozen=True)
 class WeightsConfig(Config):
-    """Which of the weights in a checkpoint a command takes."""
+    """Which weights of a checkpoint a command uses."""
 
     heading: ClassVar[str] = "Model"
 
@@ -108,7 +223,7 @@ class WeightsConfig(Config):
 
 @dataclass(frozen=True)
 class DeviceConfig(Config):
-    """Where a command computes, and in which number format."""
+    """The device and the number format of a computation."""
 
     heading: ClassVar[str] = "Device"
 

@@ -1,12 +1,29 @@
-"""Named settings for `--arch`, as plain data: what each changes against the defaults, which are the paper's base.
+"""Presets for `--arch`, as plain data: the options that each sets, and the architecture that they belong to.
 
-A preset sets options of `nmt-train` by name; an option given by the user wins. `table3_…` are the rows of the
-paper's Table 3, named after the row's letter and its change.
+A preset sets options of nmt-train by name; an option given by the user wins. Defaults that a preset leaves alone are
+the paper's base model. `table3_…` are the rows of the paper's Table 3, named after the row's letter and its change.
 """
 
-from typing import Any
+from dataclasses import fields
+from typing import Any, NamedTuple
 
-PRESETS: dict[str, dict[str, Any]] = {
+from nmtkit.model.config import ModelConfig, TransformerConfig
+
+
+class Preset(NamedTuple):
+    """A value of `--arch`."""
+
+    config: type[ModelConfig]
+    options: dict[str, Any]  # of the model and of training
+
+    def model_config(self, **given: Any) -> ModelConfig:
+        """The model's options: those `given`, else those of the preset, else the defaults."""
+        names = {field.name for field in fields(self.config)}
+        return self.config(**{name: value for name, value in (self.options | given).items() if name in names})
+
+
+_TRANSFORMER: dict[str, dict[str, Any]] = {
+    "transformer": {},  # the name in checkpoints and options.json, where every option is given
     "transformer_base": {},
     "transformer_big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3, "max_updates": 300_000},
     "transformer_small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
@@ -30,3 +47,5 @@ PRESETS: dict[str, dict[str, Any]] = {
     "table3_d_smoothing2": {"label_smoothing": 0.2},
     "table3_e_learned": {"positions": "learned"},
 }
+
+PRESETS = {name: Preset(TransformerConfig, options) for name, options in _TRANSFORMER.items()}

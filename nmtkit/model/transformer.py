@@ -6,8 +6,9 @@ padding; the lengths of the sentences say where it begins, and its ids have no e
 `nmtkit.inference`.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
+from nmtkit.model.protocol import TranslationModel
 
 
 @dataclass
@@ -28,14 +30,21 @@ class Memory:
     mask: Tensor
 
 
-class Transformer(nn.Module):
+class Transformer(TranslationModel):
     """The paper's model for given vocabulary sizes. With all embeddings shared, both sizes must be the same."""
+
+    config: TransformerConfig
+    parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "embeddings": ("source_embedding", "target_embedding", "source_positions", "target_positions"),
+        "encoder": ("encoder", "encoder_norm"),
+        "decoder": ("decoder", "decoder_norm"),
+        "output": ("projection",),
+    }
 
     def __init__(self, config: TransformerConfig, source_size: int, target_size: int) -> None:
         super().__init__()
         config = config.for_vocabularies(joined=source_size == target_size)
         self.config = config
-        self.activation_checkpointing = False  # layers compute their inner values twice rather than keep them
         self.target_embedding = nn.Embedding(target_size, config.d_model)
         self.source_embedding = self.target_embedding
         if config.share_embeddings != "all":
@@ -110,6 +119,10 @@ class Transformer(nn.Module):
     def output_matrix(self) -> Tensor:
         """The pre-softmax projection (W, D): the target embedding itself, unless nothing is shared."""
         return (self.projection or self.target_embedding).weight
+
+    def layers(self) -> Iterable[nn.Module]:
+        """The layers of encoder and decoder."""
+        return (*self.encoder, *self.decoder)
 
     def forward(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> Tensor:
         """Logits (B, T, W) for src (B, S) of these lengths (B,) and tgt_in (B, T)."""

@@ -1,7 +1,7 @@
-"""--max-tokens auto: the largest micro-batch that a device has the memory for, found once, when a run begins.
+"""--max-tokens auto: the largest micro-batch that fits into a device's memory, determined when a run begins.
 
-What an update's micro-batches are decides about its masks of dropout. So the number goes into the checkpoints as if it
-had been given, and a run that is gone on with takes it from there, on whatever machine.
+The micro-batches of an update determine its dropout masks. So checkpoints record the number as if it had been given,
+and a resumed run uses that number on any machine.
 """
 
 import weakref
@@ -23,21 +23,21 @@ from nmtkit.log import logger
 from nmtkit.model.memory import free_memory, is_out_of_memory
 from nmtkit.model.precision import resolve_precision
 from nmtkit.training.config import AUTO, TrainingOptions
-from nmtkit.training.gradient import autocast
-from nmtkit.training.learner import build_model
+from nmtkit.training.construction import build_model
 from nmtkit.training.loss import batch_loss
+from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.ranks import Ranks
 from nmtkit.vocab import EOS
 
-_SHARE = 0.9  # of the free memory; the rest is for what comes and goes, and for the gaps between
+_SHARE = 0.9  # of the free memory; the rest is for temporary tensors and fragmentation
 _TRIAL_TOKENS = 1024  # of the smaller of two trials
 
 
 def with_max_tokens(dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
-    """The options with a number for --max-tokens auto: that of the run so far, or what fits on each of the ranks."""
+    """The options with --max-tokens auto replaced: by the number of the run so far, or by what fits on every rank."""
     if AUTO not in ranks.gather(options.batches.max_tokens):
         return options
-    found = ranks.run_on_main(lambda: _of_the_run_so_far(options.checkpoints.save_dir))
+    found = ranks.run_on_main(lambda: _recorded(options.checkpoints.save_dir))
     if found is None:
         found = min(ranks.gather(ranks.run_on_all(lambda: _Trial(dataset, options, ranks).largest())))
     logger.info("--max-tokens auto: %d", found)
@@ -45,7 +45,7 @@ def with_max_tokens(dataset: Dataset, options: TrainingOptions, ranks: Ranks) ->
     return replace(options, batches=replace(batches, max_tokens=batches.max_tokens or found))
 
 
-def _of_the_run_so_far(save_dir: Path) -> int | None:
+def _recorded(save_dir: Path) -> int | None:
     for _, path in reversed(list_checkpoints(save_dir)):
         try:
             return int(read_progress(path)["options"]["batches"]["max_tokens"])
@@ -55,7 +55,7 @@ def _of_the_run_so_far(save_dir: Path) -> int | None:
 
 
 class _Trial:
-    """A model of the run's sizes, on which micro-batches are tried."""
+    """A model of the run's sizes, to measure the memory of micro-batches."""
 
     def __init__(self, dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> None:
         self.longest = dataset.split("train").longest()
@@ -68,8 +68,10 @@ class _Trial:
         self.budget = _SHARE * free_memory(self.device) - self.kept
 
     def largest(self) -> int:
-        """Tokens of a side that fit into memory, at least one sentence. What two small trials need tells how much more
-        each token does; on a GPU, what follows from it is tried."""
+        """Tokens of a side that fit into memory, at least one sentence.
+
+        Extrapolates from two small trials; on a GPU the result is then tried itself.
+        """
         sizes = [self._tokens(size * _TRIAL_TOKENS) for size in (1, 2)]
         if sizes[0] == sizes[1]:
             sizes[1] = 2 * sizes[0]
@@ -78,8 +80,10 @@ class _Trial:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            return self.longest  # the least there can be
-        a_token = max(1.0, (two - one) / (sizes[1] - sizes[0]))  # a GPU deals out blocks: both may have needed as many
+            return self.longest  # the minimum
+        a_token = max(
+            1.0, (two - one) / (sizes[1] - sizes[0])
+        )  # a GPU allocates blocks: both trials may have used equally many
         tokens = self._tokens(sizes[0] + (self.budget - one) / a_token)
         while self.device.type == "cuda" and tokens > self.longest and not self._fits(tokens):
             tokens = self._tokens(tokens * 0.9)
@@ -97,7 +101,7 @@ class _Trial:
             return False
 
     def _peak(self, tokens: int) -> float:
-        """Bytes that the forward and backward passes need for sentences as long as the longest."""
+        """Bytes that forward and backward pass need for sentences of the greatest length."""
         rows = torch.full((max(1, tokens // self.longest), self.longest), EOS)
         batch = Batch.unpadded(rows, rows, rows).to(self.device)
         self.model.zero_grad(set_to_none=True)
@@ -110,7 +114,7 @@ class _Trial:
 
 
 def _peak_memory(device: torch.device, work: Callable[[], None]) -> float:
-    """Bytes of tensors that `work` makes and holds at once."""
+    """The peak of the bytes in tensors that `work` makes."""
     if device.type != "cuda":
         allocations = _Allocations()
         with allocations:
@@ -124,7 +128,7 @@ def _peak_memory(device: torch.device, work: Callable[[], None]) -> float:
 
 
 class _Allocations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the tensors that live, of those that operators have made."""
+    """Counts the bytes of live tensors that operators have made."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, get_type_hints
 
 from nmtkit.config import Config, flag, option
 from nmtkit.data.config import DatasetConfig
-from nmtkit.model.config import DeviceConfig, TransformerConfig
+from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 
 AUTO = 0  # --max-tokens, before it has been found
 _OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
@@ -161,7 +161,7 @@ class TrainingOptions:
     """All options of a training run."""
 
     reading: DatasetConfig = field(default_factory=DatasetConfig)
-    model: TransformerConfig = field(default_factory=TransformerConfig)
+    model: ModelConfig = field(default_factory=TransformerConfig)
     batches: BatchConfig = field(default_factory=BatchConfig)
     loading: LoadingConfig = field(default_factory=LoadingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -175,14 +175,14 @@ class TrainingOptions:
 
     @classmethod
     def groups(cls) -> dict[str, type[Config]]:
-        """The class of each group of options, by its name."""
-        return get_type_hints(cls)
+        """The class of each group of options by its name, except the model's, which depends on the architecture."""
+        return {name: kind for name, kind in get_type_hints(cls).items() if name != "model"}
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """All options as plain values, group by group."""
         return {part.name: getattr(self, part.name).to_dict() for part in fields(self)}
 
     def common(self) -> dict[str, Any]:
-        """The options, by flag, that all processes of a run must have been given alike."""
+        """The options, by flag, that all processes of a run must share."""
         groups = self.to_dict().values()
         return {flag(name): value for group in groups for name, value in group.items() if name not in _OF_A_MACHINE}

@@ -1,4 +1,4 @@
-"""What a run costs in floating-point operations, and how much of its devices' rated speed it makes use of."""
+"""The floating-point operations of a run, and its model FLOP utilization."""
 
 from collections.abc import Sequence
 
@@ -8,40 +8,40 @@ import torch
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import Update
 from nmtkit.data.corpus import Split
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
 from nmtkit.training.ranks import Ranks
 
 
 class Cost:
-    """Counts the model's own operations of a run, and sets them against what its devices could do."""
+    """Counts the model's own operations of a run, and compares them with the rated speed of its devices."""
 
     def __init__(
-        self, config: TransformerConfig, target_size: int, split: Split, ranks: Ranks, precision: torch.dtype
+        self, config: ModelConfig, target_size: int, split: Split, ranks: Ranks, precision: torch.dtype
     ) -> None:
         self.config, self.target_size, self.split, self.ranks = config, target_size, split, ranks
         self.device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type
         self.half = precision != torch.float32
 
     def flops(self, update: Update) -> int:
-        """Of an update's forward and backward passes, padding left out."""
+        """Operations of an update's forward and backward passes, without padding."""
         indices = np.concatenate(update.micro_batches)
         lengths = self.split.source.lengths[indices], self.split.target.lengths[indices]
         return training_flops(self.config, self.target_size, *lengths)
 
     def flops_as_drawn(self, share: Sequence[tuple[int, Batch]]) -> int:
-        """The same where subwords are drawn, and lengths known only from the micro-batches of each rank. Collective."""
+        """As `flops` with sampled subwords, whose lengths only the micro-batches of each rank tell. Collective."""
         lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
         (flops,) = self.ranks.sum([sum(training_flops(self.config, self.target_size, *sides) for sides in lengths)])
         return int(flops)
 
     def utilization(self, flops: int, seconds: float) -> float | None:
-        """The share of the devices' rated operations; None where the rate of such a device is not known."""
+        """The share of the devices' rated operations; None for a device of unknown rate."""
         peak = peak_flops(self.device, self.half)
         return None if peak is None else flops / (seconds * peak * self.ranks.size)
 
     def describe(self, flops: int, minutes: float) -> str:
-        """The whole run's cost, in one line; also as in Table 2 of the paper where that can be told."""
+        """The cost of the run in one line, also by the method of the paper's Table 2 for a device of known rate."""
         rates = rates_of(self.device)
         as_in_paper = ""
         if rates is not None:

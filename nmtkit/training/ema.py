@@ -4,39 +4,38 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmtkit.checkpoint import collect_weights
-from nmtkit.model.transformer import Transformer
 
 
 class MovingAverage:
     """`average ← d · average + (1 − d) · weights` after each step of the optimizer, in float32 and in place.
 
-    d is `decay`, and (1 + n) / (10 + n) in the n-th update while that is less, so that the weights drawn at the start
-    are soon forgotten (as Marian and TensorFlow do it).
+    In update n, d is the smaller of `decay` and (1 + n) / (10 + n), so that the initial weights soon lose their
+    influence (as in Marian and TensorFlow).
     """
 
-    def __init__(self, model: Transformer, decay: float) -> None:
-        """Begins with the weights that the model has now."""
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """Start from the model's current weights."""
         self.model, self.decay = model, decay
         self.averages = {name: weight.clone() for name, weight in collect_weights(model).items()}
 
     @torch.no_grad()
     def step(self, update: int) -> None:
-        """Take in the weights after an update, counted from 1. An update that is skipped is left out."""
+        """Include the weights after an update, counted from 1; not called for a skipped update."""
         decay = min(self.decay, (1 + update) / (10 + update))
         torch._foreach_lerp_(list(self.averages.values()), list(self.model.parameters()), 1 - decay)
 
     @torch.no_grad()
     def load(self, averages: Iterable[tuple[str, Tensor]]) -> None:
-        """Go on from averages, each with the name of its parameter."""
+        """Resume from averages by parameter name."""
         for name, average in averages:
             self.averages[name].copy_(average)
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Within it the model has the averages for weights; afterwards its own again, bit for bit."""
+        """Within it the averages are the model's weights; afterwards the weights are restored bit for bit."""
         self._exchange()
         try:
             yield
@@ -45,7 +44,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        """In place, one tensor after the other: neither addresses nor the memory needed change."""
+        """Swap in place, one tensor at a time: addresses stay, and little memory is needed."""
         for average, weight in zip(self.averages.values(), self.model.parameters(), strict=True):
             kept = weight.clone()
             weight.copy_(average)

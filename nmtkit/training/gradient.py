@@ -6,9 +6,9 @@ of dropout, is the same for any number of ranks. So runs on different numbers di
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from nmtkit.data.batch import Batch
 from nmtkit.errors import RunError
 from nmtkit.log import logger
 from nmtkit.model.memory import is_out_of_memory
-from nmtkit.model.transformer import Transformer
+from nmtkit.model.protocol import TranslationModel
 from nmtkit.training.loss import batch_loss
+from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.ranks import Ranks
 from nmtkit.vocab import BOS, EOS
 
@@ -28,7 +29,7 @@ from nmtkit.vocab import BOS, EOS
 class MicroBatchLoss(nn.Module):
     """Model and loss in one module: DistributedDataParallel begins at `forward`, and the loss projects by itself."""
 
-    def __init__(self, model: Transformer, smoothing: float) -> None:
+    def __init__(self, model: TranslationModel, smoothing: float) -> None:
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
@@ -96,7 +97,7 @@ class UpdateGradient:
 
     def __init__(
         self,
-        model: Transformer,
+        model: TranslationModel,
         ranks: Ranks,
         precision: torch.dtype,
         scaler: torch.amp.GradScaler,
@@ -248,11 +249,6 @@ class UpdateGradient:
             self.limits.merge(limits)
         self.times_out_of_memory += 1
         logger.warning("update %d: out of memory; trying again within %s", update, self.limits)
-
-
-def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[Any]:
-    """Compute in `precision` what torch holds to be safe in it; weights stay in fp32."""
-    return torch.autocast(device.type, precision, enabled=precision != torch.float32)
 
 
 # One empty sentence, for a rank without a micro-batch: it takes part in the sum and adds nothing.

@@ -1,4 +1,4 @@
-"""What learns: the model, and what goes along with its weights from step to step."""
+"""The part of a run that changes in a step: weights, optimizer state, loss scale and moving average."""
 
 import contextlib
 import math
@@ -10,53 +10,22 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, collect_weights
 from nmtkit.data.corpus import Dataset
-from nmtkit.errors import RunError
-from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.precision import resolve_precision
-from nmtkit.model.transformer import Transformer
 from nmtkit.training.compiling import compile_layers
 from nmtkit.training.config import TrainingOptions
+from nmtkit.training.construction import build_model
 from nmtkit.training.ema import MovingAverage
 from nmtkit.training.fine_tuning import freeze
-from nmtkit.training.gradient import autocast
+from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.optim import make_optimizer, optimizer_tensors, take_step
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.summary import describe_lack_of_memory
-
-
-def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> Transformer:
-    """A model with weights drawn by torch's generator.
-
-    Raises UserError where its options do not fit the vocabularies, RunError where it does not fit into memory.
-    """
-    with memory_for_model(dataset, options):
-        model = _make_model(dataset, options).to(device)
-    model.activation_checkpointing = options.compute.activation_checkpointing
-    return model
-
-
-@contextlib.contextmanager
-def memory_for_model(dataset: Dataset, options: TrainingOptions) -> Iterator[None]:
-    """RunError, with the size of the model, where memory runs out within, and smaller batches would not help."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        with torch.device("meta"):  # all sizes, and no memory
-            model = _make_model(dataset, options)
-        raise RunError(describe_lack_of_memory(model, options)) from error
-
-
-def _make_model(dataset: Dataset, options: TrainingOptions) -> Transformer:
-    config = options.model.for_vocabularies(dataset.joined)
-    return Transformer(config, len(dataset.source.vocab), len(dataset.target.vocab))
 
 
 class Learner:
-    """A model, its optimizer, the scale of its loss (with fp16), and the moving average of its weights (with --ema).
+    """A model, its optimizer, the loss scaler (fp16 only), and the moving average of the weights (--ema only).
 
-    The weights are drawn by the run's seed. Raises UserError for options that do not fit model, dataset or machine.
+    The run's seed determines the initial weights. Raises UserError for options that do not fit model, dataset or
+    machine.
     """
 
     def __init__(self, dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> None:
@@ -75,7 +44,7 @@ class Learner:
         self.average = MovingAverage(self.model, ema) if ema else None
 
     def step(self, update: int, learning_rate: float) -> float:
-        """Change the weights by their gradient, and return its norm. One that is not finite changes nothing."""
+        """Take one optimizer step and return the norm of the gradient. One that is not finite changes no weight."""
         norm = take_step(self.model, self.optimizer, self.scaler, learning_rate, self.clip_norm)
         if self.average is not None and math.isfinite(norm):
             self.average.step(update)
@@ -83,17 +52,17 @@ class Learner:
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
-        """Within it the model is as it is to be validated: in the run's precision, with averages if it has any."""
+        """Within it the model computes in the run's precision, with the averaged weights if there are any."""
         averaged = self.average.in_model() if self.average else contextlib.nullcontext()
         with autocast(self.device, self.precision), averaged:
             yield
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """For a checkpoint. Collective where the optimizer is sharded; then only the main process gets them."""
+        """The optimizer state for a checkpoint. Collective if the optimizer is sharded; then only rank 0 gets it."""
         return optimizer_tensors(self.optimizer, self.model)
 
     def checkpoint(self, progress: dict[str, Any], optimizer: dict[str, Tensor]) -> Checkpoint:
-        """What it has come to, with how far the run is."""
+        """A checkpoint of the current state; `progress` is the rest of the run's."""
         return Checkpoint(
             model_config=self.model.config,
             weights=collect_weights(self.model),

@@ -17,21 +17,21 @@ from nmtkit.training.ranks import Ranks
 
 @dataclass(frozen=True)
 class Work:
-    """An update, and this rank's share of it: micro-batches, each with its number in the update."""
+    """An update and this rank's share of it: micro-batches, each with its number in the update."""
 
     update: Update
-    target_tokens: int  # of the whole update, as are the next two
+    target_tokens: int  # of the whole update, like the next two
     tokens: int  # of both sides
     padded_tokens: int
     numbers: list[int]
     batches: Iterable[Batch]
 
     def share(self) -> list[tuple[int, Batch]]:
-        """Wait for the micro-batches."""
+        """This rank's micro-batches with their numbers; waits for the threads that prepare them."""
         return list(zip(self.numbers, self.batches, strict=True))
 
     def counted(self, share: list[tuple[int, Batch]], ranks: Ranks) -> "Work":
-        """The same with the tokens that there are, where these are not known before the micro-batches are made."""
+        """The same with exact token counts, which sampled subwords make known only now. Collective."""
         batches = [batch for _, batch in share]
         target, both, padded = ranks.sum(
             [
@@ -44,7 +44,7 @@ class Work:
 
 
 class Loader:
-    """Shares the micro-batches of each update out, and collates those of rank `rank` of `size` in threads."""
+    """Distributes the micro-batches of each update, and collates those of rank `rank` of `size` in threads."""
 
     def __init__(
         self,
@@ -56,22 +56,22 @@ class Loader:
         sampling: SubwordSampling | None = None,
         pinned: bool = False,
     ) -> None:
-        """Where batches are `pinned`, a GPU can fetch them while the host goes on."""
+        """`pinned` puts batches into page-locked memory, for asynchronous copies to a GPU."""
         self.split, self.sampler, self.sampling, self.pinned = split, sampler, sampling, pinned
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, place: Place) -> Iterator[Work]:
-        """The updates without end, going on from a place; where there are threads, they are one ahead."""
+        """Updates without end from a place on; threads prepare one update ahead."""
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in self.sampler.updates(place))
             return
         with ThreadPoolExecutor(self.num_workers) as pool:
             for now, following in pairwise(self._work(update, pool) for update in self._planned_ahead(place)):
-                del following  # it only had to be begun
+                del following  # its preparation has started
                 yield now
 
     def _planned_ahead(self, place: Place) -> Iterator[Update]:
-        """The updates from a place; while those of one part are done, a thread of its own plans the next part."""
+        """The updates from a place on; a thread plans the next part of the epoch meanwhile."""
         plans = self.sampler.plans(place)
         with ThreadPoolExecutor(1) as planner:
             following = planner.submit(next, plans)
@@ -101,16 +101,16 @@ class Loader:
 
 
 def subword_sampling(dataset: Dataset, split: Split, options: TrainingOptions) -> SubwordSampling | None:
-    """What --subword-sampling asks for. No sentence gets longer than a micro-batch or the model's positions allow."""
-    batches, model = options.batches, options.model
+    """The sampling of --subword-sampling. No sentence becomes longer than a micro-batch or the model allows."""
+    batches, limit = options.batches, options.model.length_limit
     if not batches.subword_sampling:
         return None
-    longest = min(batches.max_tokens, model.max_positions) if model.positions == "learned" else batches.max_tokens
+    longest = min(batches.max_tokens, limit.tokens) if limit else batches.max_tokens
     return SubwordSampling(dataset, split, batches.subword_sampling, longest, batches.seed)
 
 
 def share_out(costs: list[int], ranks: int) -> list[list[int]]:
-    """Micro-batch numbers for each rank, balanced by cost: the costliest first, each to the rank with least so far."""
+    """Micro-batch numbers for each rank: the most expensive first, each to the rank with the least cost so far."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for number in sorted(range(len(costs)), key=lambda number: -costs[number]):

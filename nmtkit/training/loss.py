@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.data.batch import Batch
-from nmtkit.model.transformer import Transformer
+from nmtkit.model.protocol import TranslationModel
 
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
 _ROWS_CPU, _ROWS_GPU = 1024, 8192
@@ -15,10 +15,10 @@ _LARGEST_FP16 = 2.0**15
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Projects, compares and derives a few rows at a time, so that the logits of a whole batch never exist at once.
+    """Computes logits, loss and gradient a few rows at a time, so that the logits of a batch never exist as a whole.
 
-    The gradients are computed with the loss, in place of the logits; backward only scales them. All parts go through
-    the same memory, since to be given fresh one costs as much as to compute what it holds.
+    Forward computes the gradients too, in the memory of the logits; backward only scales them. All parts reuse one
+    buffer: allocating memory would take as long as the computation in it.
     """
 
     @staticmethod
@@ -51,7 +51,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                     scale = _fp16_scale(gradient, x, weights) if dtype == torch.float16 else None
                     if scale is not None:
                         gradient *= scale
-                    low = logits.copy_(gradient)  # nothing to do where they are the same memory
+                    low = logits.copy_(gradient)  # no copy if they share memory
                     by_row, by_piece = low @ weights, low.t() @ x
                     if scale is not None:
                         by_row, by_piece = by_row.float() / scale, by_piece.float() / scale
@@ -64,20 +64,20 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Any) -> Any:
         grad_hidden, grad_matrix, loss = context.saved_tensors
-        scale = gradients[0] + 0.0 * loss  # no number where the loss is none: in fp16 the gradient can be finite then
+        scale = gradients[0] + 0.0 * loss  # NaN if the loss is NaN: in fp16 the gradient can be finite then
         return grad_hidden * scale, grad_matrix * scale, None, None
 
 
 def _dtype_of_products(x: Tensor) -> torch.dtype:
-    """What autocast would multiply x in."""
+    """The dtype in which autocast would multiply x."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
-    """What raises a gradient of logits, much of which is too small for fp16, as far as no sum of products overflows.
+    """The largest scale for a gradient of logits, mostly too small for fp16, without overflow in sums of products.
 
-    The trainer's loss scaling comes later. As a tensor, so that a GPU does not let the host wait.
+    The trainer's loss scaling comes later. A tensor, so that the host does not wait for a GPU.
     """
     norm = torch.linalg.vector_norm
     in_sums_over_rows = norm(gradient, 1, dim=0).max() * norm(x, torch.inf).float()
@@ -88,8 +88,8 @@ def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
 def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
     """Sums over all rows of the smoothed loss and of the plain negative log-likelihood, in nats.
 
-    hidden (N, D) is the decoder's output, matrix (W, D) the projection, target (N,) the right ids. The smoothed target
-    distribution is (1 − ε)·one-hot + ε/W (Szegedy et al., as §5.4 cites it). Only the first sum has a gradient.
+    hidden (N, D) is the decoder's output, matrix (W, D) the projection, target (N,) the reference ids. The smoothed
+    target distribution is (1 − ε)·one-hot + ε/W (Szegedy et al., as §5.4 cites it). Only the first sum has a gradient.
     """
     return cast(
         tuple[Tensor, Tensor],
@@ -97,7 +97,7 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
     )
 
 
-def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+def batch_loss(model: TranslationModel, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
     """The sums of smoothed loss and negative log-likelihood over the real target tokens of a batch."""
     hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths)).flatten(0, 1)  # (B·T, D)
     hidden, target = hidden.index_select(0, batch.real), batch.tgt_out.flatten().index_select(0, batch.real)

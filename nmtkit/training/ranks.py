@@ -71,6 +71,12 @@ class Ranks:
         result: T = outcome[0]
         return result
 
+    def keep_on_main(self, function: Callable[[], T]) -> T | None:
+        """As `run_on_main`, but the result stays in the main process; None on the other ranks."""
+        results: list[T] = []
+        self.run_on_main(lambda: results.append(function()))
+        return results[0] if results else None
+
     def run_on_all(self, function: Callable[[], T]) -> T:
         """Call a function on every rank. An error on any of them ends them all, and the main process reports it: as it
         is where all have met it, else with the rank that has."""

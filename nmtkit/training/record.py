@@ -1,16 +1,22 @@
-"""What a training run records in its checkpoints beside tensors, and the check before a run resumes from it."""
+"""The `progress` of a training checkpoint: made when a run saves, checked before it resumes."""
 
 import math
 import reprlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypedDict, get_args, get_origin, get_type_hints
 
+from nmtkit.data.batching import ORDER_VERSION
+from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
+from nmtkit.training.config import TrainingOptions
+from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.state import RunState, Window, restore
+from nmtkit.training.validation import VALIDATION
 
-_LARGEST = 2**100  # no count of a run comes near
+_LARGEST = 2**100  # above any count of a run
 
 
 class _Required(TypedDict):
@@ -23,7 +29,7 @@ class _Required(TypedDict):
 class Record(_Required, total=False):
     """The `progress` of a checkpoint, beside the fields of `RunState` and the results of a validation.
 
-    Checkpoints of older versions lack some of the fields that are not required.
+    Checkpoints of older versions can lack optional fields.
     """
 
     is_best: bool
@@ -31,6 +37,24 @@ class Record(_Required, total=False):
     validation_data: dict[str, str]
     data_order_version: int
     schedule_version: int
+
+
+def make_record(
+    state: RunState, window: Window, metric: str, dataset: Dataset, split: str, options: TrainingOptions
+) -> dict[str, Any]:
+    """The `progress` of a checkpoint, as plain JSON values, of a run that trains on a split of a dataset."""
+    return {
+        **asdict(state),
+        "window": asdict(window),
+        "best_metric": metric,
+        "is_best": state.is_best,
+        **state.validation,
+        "data": dataset.checksums(split),
+        "validation_data": dataset.checksums(VALIDATION),
+        "data_order_version": ORDER_VERSION,
+        "schedule_version": SCHEDULE_VERSION,
+        "options": options.to_dict(),
+    }
 
 
 def check_record(progress: Mapping[str, Any], path: Path) -> None:

@@ -1,9 +1,8 @@
-"""With what a run begins: a checkpoint of its own, if it is one of this run and as far as it is not to be forgotten;
-the weights that it was given; or those that it has drawn."""
+"""The beginning of a run: from a checkpoint of its own (resume), from given weights, or from random weights."""
 
-from functools import partial
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -12,9 +11,9 @@ from nmtkit.data.batching import ORDER_VERSION, START, parts_of
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
-from nmtkit.model.config import TransformerConfig, model_differences
+from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.training.config import TrainingOptions
-from nmtkit.training.fine_tuning import FREE_OPTIONS, given_weights, vocabulary_differences
+from nmtkit.training.fine_tuning import given_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
 from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optimizer
 from nmtkit.training.ranks import Ranks
@@ -26,68 +25,72 @@ from nmtkit.wording import counted
 _RESETS = ("reset_optimizer", "reset_lr_schedule", "reset_progress")
 
 
+class _Start(NamedTuple):
+    """The beginning of a run: initial `weights` and `averages` of them, None to keep the random ones; and the rest of a
+    checkpoint of the run itself, if it resumes from one."""
+
+    weights: Mapping[str, Tensor] | None = None
+    averages: Mapping[str, Tensor] | None = None
+    optimizer: Mapping[str, Tensor] | None = None
+    state: RunState | None = None
+
+
 def resume(
     learner: Learner, save_dir: SaveDir, split: str, metric: str, options: TrainingOptions, ranks: Ranks
 ) -> RunState | None:
-    """Take up what the newest good checkpoint in the save folder holds; returns where the run stood, None if anew.
+    """Load the newest valid checkpoint in the save folder; returns the state of the run, None for a new run.
 
-    Collective: the main process reads, and hands out all but the weights, which go to the others with the first
-    gradient. `split` is trained on, `metric` decides which validation is best. Raises UserError where the checkpoint
-    is not of this run.
+    Collective. The main process reads, and broadcasts everything but the weights, which the others receive before the
+    first gradient. `split` is the training split, `metric` decides which validation is best. Raises UserError for a
+    checkpoint of another run.
     """
-    optimizer: dict[str, Tensor] = {}
-    averages: dict[str, Tensor] = {}
-    state = ranks.run_on_main(partial(_read, learner, save_dir, split, metric, options, optimizer, averages))
+
+    def load() -> _Start:
+        start = _read(learner, save_dir, split, metric, options)
+        if start.weights is not None:
+            load_weights(learner.model, start.weights)
+        return start
+
+    start = ranks.keep_on_main(load) or _Start()
     if learner.average is not None:
-        learner.average.load(ranks.broadcast(averages))
+        learner.average.load(ranks.broadcast(start.averages or {}))
+    state = ranks.run_on_main(lambda: start.state)
     if state is not None:
-        load_optimizer(learner.optimizer, learner.model, ranks.broadcast(optimizer))
+        load_optimizer(learner.optimizer, learner.model, ranks.broadcast(start.optimizer or {}))
         if state.scaler:
             learner.scaler.load_state_dict(state.scaler)
-        logger.info("going on after update %d (epoch %d)", state.update, state.epoch)
+        logger.info("resuming after update %d (epoch %d)", state.update, state.epoch)
     return state
 
 
-def _read(
-    learner: Learner,
-    save_dir: SaveDir,
-    split: str,
-    metric: str,
-    options: TrainingOptions,
-    optimizer: dict[str, Tensor],
-    averages: dict[str, Tensor],
-) -> RunState | None:
-    """Load the main process's weights, and fill in the rest.
+def _read(learner: Learner, save_dir: SaveDir, split: str, metric: str, options: TrainingOptions) -> _Start:
+    """The start from a checkpoint of the run, else from --init-from, else from random weights.
 
-    Averages that the run has not kept so far begin with its weights.
+    A moving average that the run has not kept so far starts from the weights.
     """
-    model, dataset = learner.model, learner.dataset
+    config, dataset = learner.model.config, learner.dataset
     checkpoint = save_dir.load_newest()
     given = options.fine_tuning.init_from
     if checkpoint is None:
-        if given is not None:
-            averages.update(given_weights(given, model.config, dataset))
-            load_weights(model, averages)
-            logger.info("beginning with the weights of %s", given)
-        return None
-    check_fit(checkpoint, model.config, dataset, split, options)
+        if given is None:
+            return _Start()
+        weights = given_weights(given, config, dataset)
+        logger.info("initial weights: %s", given)
+        return _Start(weights, averages=weights)
+    check_fit(checkpoint, config, dataset, split, options)
     state = resumed_state(checkpoint, dataset.checksums(VALIDATION), metric, options)
     _check_state(state, learner, parts_of(len(dataset.split(split))), save_dir.folder)
     if state.best is None:
         save_dir.forget_validations()
-    if checkpoint.ema is not None:
-        load_weights(model, checkpoint.ema)  # only to check that they fit
-    load_weights(model, checkpoint.weights)
-    if "reset_optimizer" not in new_resets(checkpoint, options):
-        optimizer.update(checkpoint.optimizer or {})
-    averages.update(checkpoint.chosen())
     if given is not None:
         logger.info("--init-from %s is not read: %s holds checkpoints", given, save_dir.folder)
-    return state
+    resets = new_resets(checkpoint, options)
+    optimizer = None if "reset_optimizer" in resets else checkpoint.optimizer
+    return _Start(checkpoint.weights, checkpoint.chosen(), optimizer, state)
 
 
 def _check_state(state: RunState, learner: Learner, parts: int, folder: Path) -> None:
-    """UserError where a state belongs to an epoch of fewer or more `parts`, or where its loss scaling is no such."""
+    """UserError for a state that does not fit an epoch of so many `parts`, or has a damaged loss scaling."""
     if state.part >= parts:
         raise UserError(
             f"{folder}: the newest checkpoint is in part {state.part + 1} of an epoch of {counted(parts, 'part')}: "
@@ -100,44 +103,47 @@ def _check_state(state: RunState, learner: Learner, parts: int, folder: Path) ->
 
 
 def new_resets(checkpoint: Checkpoint, options: TrainingOptions) -> set[str]:
-    """The reset options that are given now and were not when the checkpoint was written.
+    """The reset options that are given now and were not given when the checkpoint was written.
 
-    One that was given then has been obeyed: a run that is stopped and started again by the same command goes on.
+    One that was given then has taken effect already: the same command resumes the run.
     """
     before = checkpoint.progress["options"].get("fine_tuning", {})
     return {name for name in _RESETS if getattr(options.fine_tuning, name) and not before.get(name)}
 
 
 def check_fit(
-    checkpoint: Checkpoint, model_config: TransformerConfig, dataset: Dataset, split: str, options: TrainingOptions
+    checkpoint: Checkpoint, config: ModelConfig, dataset: Dataset, split: str, options: TrainingOptions
 ) -> None:
-    """UserError where a checkpoint of the save folder belongs to a run with another model or other data."""
+    """UserError for a checkpoint of a run with another model or other data."""
     folder = options.checkpoints.save_dir
-    for difference in model_differences(model_config, checkpoint.model_config, but_for=FREE_OPTIONS):
+    for difference in model_differences(config, checkpoint.model_config, but_for=config.free_options):
         raise UserError(
-            f"{folder} holds checkpoints of another model ({difference}): take the options it was started with, "
+            f"{folder} holds checkpoints of another model ({difference}): use the options it was started with, "
             "or another --save-dir, with --init-from to begin with these weights"
         )
     for difference in vocabulary_differences(checkpoint, dataset):
         raise UserError(
             f"{folder} holds checkpoints of another vocabulary than {dataset.folder} ({difference}): "
-            "take the dataset it was started with, or another --save-dir"
+            "use the dataset it was started with, or another --save-dir"
         )
     data = dataset.checksums(split)
     before, now = ((one.source_language, one.target_language) for one in (checkpoint, dataset))
-    is_same = checkpoint.progress.get("data", data) == data and before == now  # files tell no direction
+    is_same = checkpoint.progress.get("data", data) == data and before == now  # checksums ignore direction
     if not is_same and "reset_progress" not in new_resets(checkpoint, options):
         raise UserError(
-            f"{folder} holds checkpoints of a run on other data than {dataset.folder}: take the dataset it was "
-            "started with, another --save-dir, or --reset-progress to go on with this one"
+            f"{folder} holds checkpoints of a run on other data than {dataset.folder}: use the dataset it was "
+            "started with, another --save-dir, or --reset-progress to continue with this one"
         )
 
 
 def resumed_state(
     checkpoint: Checkpoint, validation_data: dict[str, str], metric: str, options: TrainingOptions
 ) -> RunState:
-    """Where the run stood, without what it is told to forget. `metric` decides which validation is best, those on
-    other text than that of the checksums `validation_data` do not count. Warns of what makes it another run."""
+    """The state of the run, after the resets in the options. Warns of changes that alter its results.
+
+    `metric` decides which validation is best. Validations on a split with other checksums than `validation_data` do not
+    count.
+    """
     progress, resets = checkpoint.progress, new_resets(checkpoint, options)
     state = restore(RunState, progress)
     if "reset_progress" in resets:
@@ -145,27 +151,27 @@ def resumed_state(
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
     metric_before = progress["best_metric"]
     if validated_elsewhere and "reset_progress" not in resets:
-        logger.warning("going on with another validation split than before: what was best on that one is forgotten")
+        logger.warning("the validation split has changed: the best result on the previous one is forgotten")
     if metric_before != metric and "reset_progress" not in resets:
-        instead = f"{metric} instead of {metric_before}"
-        logger.warning("going on with %s to tell what is best: what was best by that is forgotten", instead)
+        logger.warning("%s decides now what is best, not %s: the best result is forgotten", metric, metric_before)
     if "reset_progress" in resets or validated_elsewhere or metric_before != metric:
         state.best, state.validations_since_best = None, 0
     if validated_elsewhere or metric not in state.validation:
-        state.validation = {}  # it is still to come
+        state.validation = {}  # not validated yet
     if "reset_lr_schedule" in resets:
         state.schedule_start = state.update
     _warn_of_other_versions(state, progress, resets, options.optimizer.lr_schedule)
-    before, now = _that_change_a_run(progress["options"]), _that_change_a_run(options.to_dict())
+    free_options = options.model.free_options
+    before, now = (_relevant_options(each, free_options) for each in (progress["options"], options.to_dict()))
     if differences := _differences(before, now):
-        logger.warning("going on with other options than before: %s", "; ".join(differences))
+        logger.warning("options have changed since the checkpoint: %s", "; ".join(differences))
     return state
 
 
 def _warn_of_other_versions(state: RunState, progress: dict[str, Any], resets: set[str], schedule: str) -> None:
-    """Warn where a run resumes with another data order, or another form of its falling `schedule`, than it began with.
+    """Warn of another version of the data order, or of a `schedule` that ends, than the run began with.
 
-    Checkpoints of version 1 do not name it.
+    Checkpoints without these versions have version 1.
     """
     used = progress.get("data_order_version", 1)
     if used != ORDER_VERSION and "reset_progress" not in resets:
@@ -182,14 +188,14 @@ def _warn_of_other_versions(state: RunState, progress: dict[str, Any], resets: s
         logger.warning(message, schedule, SCHEDULE_VERSION, used)
 
 
-def _that_change_a_run(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The options, group by group, that decide which weights a run ends with."""
+def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collection[str]) -> dict[str, Any]:
+    """The options that affect the final weights of a run. Of the model's, only `free_options` can change."""
     batches, optimizer = options.get("batches", {}), options.get("optimizer", {})
     named = {
-        "model": FREE_OPTIONS,
+        "model": free_options,
         "fine_tuning": {"freeze"},
         "stop": {"max_updates"} if optimizer.get("lr_schedule") in ENDING_SCHEDULES else set(),
-        "compute": {"compile"},  # draws other masks of dropout
+        "compute": {"compile"},  # changes dropout masks
         "device": {"precision"},
     }
     chosen = {**batches, **optimizer}
@@ -199,7 +205,7 @@ def _that_change_a_run(options: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What of both has changed; an option that one of them does not have yet has not."""
+    """The options of both with other values; an option that is missing from one of them counts as equal."""
     return [
         f"{name} was {before[name]}, is {now[name]}" for name in before if before[name] != now.get(name, before[name])
     ]

@@ -1,4 +1,4 @@
-"""The save folder of a run: numbered checkpoints, the names `last` and `best`, and which of them are kept."""
+"""The save folder of a run: numbered checkpoints, the links `last` and `best`, and pruning."""
 
 import contextlib
 import fcntl
@@ -47,18 +47,18 @@ class SaveDir:
         self._last_save = time.monotonic()
 
     def check(self) -> None:
-        """UserError where the folder could not be made or written to. Makes nothing."""
+        """UserError if the folder could not be created or written. Creates nothing."""
         existing = existing_part(self.folder)
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UserError(f"--save-dir {self.folder}: nothing can be written in {existing}")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and keep other runs from training in it."""
+        """Create the folder, and lock out other runs."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"--save-dir {self.folder}: cannot be made ({error.strerror})") from error
+            raise UserError(f"--save-dir {self.folder}: cannot be created ({error.strerror})") from error
         handle = os.open(self.folder, os.O_RDONLY)
         try:
             try:
@@ -66,26 +66,26 @@ class SaveDir:
             except BlockingIOError as error:
                 raise UserError(f"--save-dir {self.folder}: another process is training in it") from error
             except OSError as error:
-                logger.warning("--save-dir %s cannot be kept from other runs (%s)", self.folder, error.strerror)
+                logger.warning("--save-dir %s cannot be locked against other runs (%s)", self.folder, error.strerror)
             yield
         finally:
             os.close(handle)
 
     def prepare(self, options: dict[str, Any]) -> None:
-        """Note the options of the run, and put right what a killed one left half-done."""
+        """Write the options of the run, and clean up after a killed one."""
         for name in (OPTIONS, METRICS):
             check_regular(self.folder / name)
-        for name in (LAST, BEST):  # which the first save would find
+        for name in (LAST, BEST):  # else the first save would fail
             if (self.folder / name).is_dir():
                 raise UserError(f"{self.folder / name} is a folder: remove it, or choose another --save-dir")
-        clear_files(self.folder, lambda name: _OWN_FILE.fullmatch(name) is not None)  # not what others write here
+        clear_files(self.folder, lambda name: _OWN_FILE.fullmatch(name) is not None)  # no files of other programs
         if self.newest is not None:
             self._name(checkpoint_path(self.folder, self.newest))
         with staged_file(self.folder / OPTIONS) as file:
             file.write(json.dumps(options, indent=2).encode() + b"\n")
 
     def load_newest(self) -> Checkpoint | None:
-        """The newest checkpoint that can be trained on. A damaged one is named in a warning and passed over."""
+        """The newest checkpoint that a run can resume from, if any; a damaged one is skipped with a warning."""
         numbered = list_checkpoints(self.folder)
         for update, path in reversed(numbered):
             try:
@@ -94,7 +94,7 @@ class SaveDir:
                     check_finite(checkpoint.weights)
                     check_finite(checkpoint.ema or {})
                     check_optimizer(checkpoint.optimizer or {}, checkpoint.weights)
-                if "options" in checkpoint.progress:  # an averaged one has none
+                if "options" in checkpoint.progress:  # not in an averaged checkpoint
                     check_record(checkpoint.progress, path)
                     if checkpoint.progress["update"] != update:
                         raise UserError(f"{path}: it was saved after update {checkpoint.progress['update']}")
@@ -108,22 +108,22 @@ class SaveDir:
                 return checkpoint
         if numbered:
             raise UserError(
-                f"--save-dir {self.folder}: there is no going on from its {counted(len(numbered), 'checkpoint')}; "
-                f"move {'it' if len(numbered) == 1 else 'them'} away to start anew"
+                f"--save-dir {self.folder}: cannot resume from any of its {counted(len(numbered), 'checkpoint')}; "
+                f"move {'it' if len(numbered) == 1 else 'them'} away to start a new run"
             )
         return None
 
     def minutes_passed(self) -> bool:
-        """Whether --save-minutes have passed since the last checkpoint, or the last attempt at one."""
+        """Whether --save-minutes have passed since the last attempt to save."""
         minutes = self.config.save_minutes
         return minutes > 0 and time.monotonic() - self._last_save >= minutes * 60
 
     def forget_validations(self) -> None:
-        """Rank no checkpoint by its validation so far: what decides has become another metric."""
+        """Forget the ranking of the checkpoints so far: it is by another metric."""
         self._validations, self._is_best = {}, False
 
     def save(self, update: int, checkpoint: Checkpoint, better: Callable[[float, float], bool]) -> None:
-        """Write the checkpoint of an update, point `last` (and `best`) to it, and drop those no longer kept."""
+        """Write the checkpoint of an update, link `last` (and `best`) to it, and prune old ones."""
         progress = checkpoint.progress
         if progress.get(progress["best_metric"]) is not None:
             self._validations[update] = progress[progress["best_metric"]]
@@ -137,13 +137,13 @@ class SaveDir:
         self._prune(update, better)
 
     def _name(self, newest: Path) -> None:
-        """Point `last`, and `best` if that is what it is, to the newest checkpoint."""
+        """Link `last`, and `best` if it is the best, to the newest checkpoint."""
         link_checkpoint(newest, LAST)
         if self._is_best:
             link_checkpoint(newest, BEST)
 
     def _prune(self, newest: int, better: Callable[[float, float], bool]) -> None:
-        """Keep the newest N and the best N. One beyond the newest was passed over as damaged: it is no substitute."""
+        """Keep the newest N and the best N. Updates beyond `newest` were skipped as damaged and do not count."""
         numbered = {update: path for update, path in list_checkpoints(self.folder) if update <= newest}
         validated = [update for update in self._validations if update in numbered]
         ranked = sorted(validated, key=self._validations.__getitem__, reverse=better(1.0, 0.0))
@@ -155,5 +155,5 @@ class SaveDir:
 
 
 def existing_part(path: Path) -> Path:
-    """The folder itself, or the nearest above it that exists."""
+    """The path itself, or its nearest existing parent."""
     return next(part for part in (path, *path.absolute().parents) if part.exists())

@@ -1,11 +1,11 @@
-"""How far a run has come."""
+"""The progress of a run."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from nmtkit.data.batching import Place
+from nmtkit.data.batching import Place, Update
 from nmtkit.training.config import StopConfig
 from nmtkit.training.loss import perplexity
 
@@ -14,7 +14,7 @@ T = TypeVar("T", "Window", "RunState")
 
 @dataclass
 class Window:
-    """Sums over the updates since the last log line; learning rate and norm of the gradient are those of the last."""
+    """Sums over the updates since the last log line; learning rate and gradient norm are those of the last update."""
 
     loss: float = 0.0
     nll: float = 0.0
@@ -22,13 +22,13 @@ class Window:
     tokens: int = 0  #: of both sides
     padded_tokens: int = 0
     seconds: float = 0.0
-    waiting: float = 0.0  #: seconds, of those above, without a micro-batch to work on
-    flops: int = 0  #: the model's own, padding left out
+    waiting: float = 0.0  #: seconds, of those above, without a micro-batch ready
+    flops: int = 0  #: the model's own, without padding
     rate: float = 0.0
     gradient_norm: float | None = None  #: None where it was not finite
 
     def averages(self) -> dict[str, float]:
-        """The sums by token and by second, as a log line has them; no number where every update was skipped."""
+        """The means per token and per second for a log line; NaN where every update was skipped."""
         tokens = self.target_tokens or math.nan
         return {
             "loss": self.loss / tokens,
@@ -42,28 +42,53 @@ class Window:
 
 @dataclass
 class RunState:
-    """How far a run has come: what a checkpoint keeps beside weights and optimizer, as plain JSON values."""
+    """The progress of a run: what a checkpoint keeps beside weights and optimizer, as plain JSON values."""
 
     update: int = 0
     epoch: int = 1  #: of the next update
-    part: int = 0  #: of the epoch, as it is planned
+    part: int = 0  #: of the epoch, in which updates are planned
     updates_in_part: int = 0
     updates_in_epoch: int = 0
     schedule_start: int = 0  #: the update from which the learning rate's schedule counts
     minutes: float = 0.0
     flops: int = 0  #: the model's own, so far
-    skipped: int = 0  #: updates with a gradient that was not finite
+    skipped: int = 0  #: updates whose gradient was not finite
     skipped_in_a_row: int = 0
-    out_of_memory: int = 0  #: updates that were begun anew for it, and what was learned from that
+    out_of_memory: int = 0  #: updates repeated for lack of memory, with the limits learned
     memory_limits: dict[str, int] = field(default_factory=dict)
-    best: float | None = None  #: best validation so far, and how many there have been since
+    best: float | None = None  #: best validation so far, with the number since
     validations_since_best: int = 0
-    validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this very update
+    validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this update
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
     scaler: dict[str, float] = field(default_factory=dict)  #: loss scaling, with fp16 only
 
+    def begin_update(self, update: Update) -> None:
+        """Advance to an update, before its gradient is computed."""
+        self.update += 1
+        same_epoch = self.epoch == update.epoch  # larger updates than before may have ended the epoch
+        before = self.updates_in_epoch if same_epoch else 0
+        self.place = update.after
+        self.updates_in_epoch = before + 1 if self.epoch == update.epoch else 0
+        self.validation = {}
+
+    def record_validation(
+        self, results: dict[str, float | None], metric: str, better: Callable[[float, float], bool]
+    ) -> None:
+        """Keep the results of a validation at this update, and whether they are the `better` ones by `metric`."""
+        self.validation = results
+        value = results[metric]
+        if value is not None and (self.best is None or better(value, self.best)):
+            self.best, self.validations_since_best = value, 0
+        else:
+            self.validations_since_best += 1
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the validation at this update is the best so far."""
+        return bool(self.validation) and self.validations_since_best == 0
+
     def reason_to_stop(self, stop: StopConfig, metric: str) -> str | None:
-        """The option by which the run has come to its end, if it has; `metric` decides which validation is best."""
+        """The option that ends the run now, None to continue; `metric` decides which validation is best."""
         if self.update >= stop.max_updates:
             return f"--max-updates {stop.max_updates}"
         if stop.max_epochs is not None and self.epoch > stop.max_epochs:
@@ -81,7 +106,7 @@ class RunState:
 
     @property
     def place(self) -> Place:
-        """Where in the data the next update begins."""
+        """The position in the data where the next update begins."""
         return Place(self.epoch, self.part, self.updates_in_part)
 
     @place.setter
@@ -90,5 +115,5 @@ class RunState:
 
 
 def restore(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A `RunState` or `Window` from JSON values. Fields that an older version did not write take their defaults."""
+    """A `RunState` or `Window` from JSON values. Fields missing from older checkpoints take their defaults."""
     return kind(**{part.name: values[part.name] for part in fields(kind) if part.name in values})

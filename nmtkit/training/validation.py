@@ -16,6 +16,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import RunError, UserError
 from nmtkit.inference.torch_model import TorchModel
 from nmtkit.model.memory import is_out_of_memory
+from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SPACE
 from nmtkit.training.config import TrainingOptions
@@ -28,7 +29,7 @@ SAMPLES = 5
 
 @dataclass(frozen=True)
 class Sample:
-    """A validation sentence, to be looked at. `line` is its number, from 1, in the text that was preprocessed."""
+    """A validation sentence for display. `line` is its line number, from 1, in the preprocessed text."""
 
     line: int
     source: str
@@ -37,17 +38,17 @@ class Sample:
 
 
 class Results(NamedTuple):
-    """What a validation has found: the smoothed loss and the nll per target token, the perplexity, and BLEU if it was
-    asked for, by name; with BLEU also some of the translations."""
+    """The results of a validation by name: smoothed loss and nll per target token, perplexity, BLEU if requested; and
+    with BLEU some of the translations."""
 
     values: dict[str, float]
     samples: list[Sample]
 
 
 class Validator:
-    """Measures a model on the split `valid`. `metric` names the result that decides which checkpoint is best.
+    """Measures a model on the split `valid`. `metric` is the name of the result that decides which checkpoint is best.
 
-    Without such a split it is not `possible`; UserError where the options ask for what needs one.
+    Without such a split it is not `possible`; UserError for options that need one.
     """
 
     def __init__(self, dataset: Dataset, options: TrainingOptions) -> None:
@@ -68,16 +69,18 @@ class Validator:
         return value > than if self.config.valid_bleu else value < than
 
     @torch.inference_mode()
-    def run(self, model: Transformer, ranks: Ranks, give_up: Callable[[], bool] = lambda: False) -> Results | None:
-        """The results of the model as it is.
+    def run(
+        self, model: TranslationModel, ranks: Ranks, should_stop: Callable[[], bool] = lambda: False
+    ) -> Results | None:
+        """The results of the model with its current weights. Collective.
 
-        The ranks share the work, and all get the results, the same bits for any number of them. None where one of
-        them was told to `give_up`, which it asks between batches.
+        The ranks share the work and get the same results, bit for bit the same for any number of ranks. None where
+        `should_stop`, called between batches, was true on any of them.
         """
         model.eval()
         mine = range(ranks.rank, len(self.batches), ranks.size)
-        sums = ranks.run_on_all(lambda: self._sums(model, mine, ranks.device, give_up))
-        *sums, given_up = ranks.sum([*sums, give_up()])
+        sums = ranks.run_on_all(lambda: self._sums(model, mine, ranks.device, should_stop))
+        *sums, given_up = ranks.sum([*sums, should_stop()])
         if given_up:
             return None
         tokens = self.split.target.tokens
@@ -85,24 +88,27 @@ class Validator:
         values = {"valid_loss": loss_per_token, "valid_nll": nll_per_token, "valid_ppl": perplexity(nll_per_token)}
         if not self.config.valid_bleu:
             return Results(values, [])
-        translations = ranks.gather(ranks.run_on_all(lambda: self._translations(model, mine, give_up)))
+        searched = _searchable(model)
+        translations = ranks.gather(ranks.run_on_all(lambda: self._translations(searched, mine, should_stop)))
         hypotheses = {i: text for theirs in translations for i, text in theirs.items()}
         if len(hypotheses) < len(self.split):
             return None
         value, samples = self._score([hypotheses[i] for i in range(len(self.split))])
         return Results(values | {"valid_bleu": value}, samples)
 
-    def _sums(self, model: Transformer, mine: range, device: torch.device, give_up: Callable[[], bool]) -> list[float]:
-        """Loss and nll of each batch, 0 for those that are not `mine`: they are added up in the order of batches."""
+    def _sums(
+        self, model: TranslationModel, mine: range, device: torch.device, should_stop: Callable[[], bool]
+    ) -> list[float]:
+        """Loss and nll of each batch in order, 0 for those that are not `mine`, so that ranks sum in one order."""
         sums = [0.0] * (2 * len(self.batches))
         for number in mine:
-            if give_up():
+            if should_stop():
                 break
             sums[2 * number : 2 * number + 2] = self._losses(model, collate(self.split, self.batches[number]), device)
         return sums
 
-    def _losses(self, model: Transformer, batch: Batch, device: torch.device) -> list[float]:
-        """Loss and nll of a batch; in halves where the memory is not enough for it."""
+    def _losses(self, model: TranslationModel, batch: Batch, device: torch.device) -> list[float]:
+        """Loss and nll of a batch; computed in halves where memory does not suffice."""
         try:
             return [value.item() for value in batch_loss(model, batch.to(device), self.smoothing)]
         except (MemoryError, RuntimeError) as error:
@@ -111,20 +117,20 @@ class Validator:
             if len(batch.src) == 1:
                 lengths = f"{batch.src.size(1)} and {batch.tgt_out.size(1)} tokens"
                 raise RunError(
-                    f"out of memory for one pair of split '{VALIDATION}' of {lengths}: take text without such sentences"
+                    f"out of memory for one pair of split '{VALIDATION}' of {lengths}: use text without such sentences"
                 ) from error
-        half = len(batch.src) // 2  # tried here, where what the whole held has been freed
+        half = len(batch.src) // 2  # outside of the handler, where the memory of the failed attempt is free
         halves = (self._losses(model, batch.rows(rows), device) for rows in (slice(half), slice(half, None)))
         return [sum(values) for values in zip(*halves, strict=True)]
 
-    def _translations(self, model: Transformer, mine: range, give_up: Callable[[], bool]) -> dict[int, str]:
+    def _translations(self, model: Transformer, mine: range, should_stop: Callable[[], bool]) -> dict[int, str]:
         """The translation of each sentence in the batches that are `mine`, by its number."""
         translator = Translator(TorchModel(model), self.dataset.source, self.dataset.target)
         search = SearchConfig(beam=self.config.valid_beam)
-        tokens = max(1, self.max_tokens // search.beam)  # of sources, each of which has as many rows as the beam
+        tokens = max(1, self.max_tokens // search.beam)  # of sources, each with `beam` rows
         found: dict[int, str] = {}
         for number in mine:
-            if give_up():
+            if should_stop():
                 break
             indices = self.batches[number].tolist()
             sources = [self.split.source[i][:-1].tolist() for i in indices]
@@ -134,7 +140,7 @@ class Validator:
         return found
 
     def _score(self, hypotheses: list[str]) -> tuple[float, list[Sample]]:
-        """BLEU of the translations, against the targets of the split as the tokenizer gives them back."""
+        """BLEU of the translations against the detokenized targets of the split."""
         pairs, target = len(self.split), self.dataset.target
         references = [target.decode(self.split.target[i][:-1].tolist()) for i in range(pairs)]
         samples = [
@@ -144,3 +150,10 @@ class Validator:
         if target.kind == SPACE:
             return tokenized_bleu(hypotheses, references).value, samples
         return bleu(hypotheses, references, self.dataset.target_language).value, samples
+
+
+def _searchable(model: TranslationModel) -> Transformer:
+    """The model, if it can translate; UserError if not."""
+    if not isinstance(model, Transformer):
+        raise UserError(f"--valid-bleu supports Transformers, not the architecture {model.config.arch}: leave it out")
+    return model

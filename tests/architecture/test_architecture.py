@@ -115,6 +115,26 @@ def test_each_entry_of_the_floors_exists() -> None:
     assert entries == {place(module)[1] for module in imports() if module != "cli"}
 
 
+def reached(module: str) -> set[str]:
+    """The modules that a module imports, directly or through others."""
+    found, waiting = set[str](), [module]
+    while waiting:
+        new = imports()[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
+
+
+def test_the_learner_depends_on_nothing_that_writes_logs_or_files_of_a_run() -> None:
+    writers = {"log", *(f"training.{name}" for name in ("metrics", "run_log", "save_dir", "summary", "tensorboard"))}
+    assert reached("training.learner") & writers - reached("model.transformer") == set()
+
+
+def test_training_and_checkpoints_know_the_transformer_only_by_the_table_of_architectures() -> None:
+    trained = {module for module in imports() if module.split(".")[0] in ("training", "checkpoint", "averaging")}
+    assert {module for module in trained if "model.transformer" in imports()[module]} <= {"training.validation"}
+
+
 def test_only_commands_and_single_calls_defer_an_import_of_ours() -> None:
     """A command imports its engine inside its body, so that --help is quick; no other module hides an import."""
     hidden = {

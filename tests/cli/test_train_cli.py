@@ -91,7 +91,7 @@ def test_separate_vocabularies_share_the_targets_matrix_by_default(
 ) -> None:
     train(tmp_path, "--max-updates", 2, dataset=datasets["separate"])
     checkpoint = load_checkpoint(tmp_path / "checkpoint_last.pt")
-    assert checkpoint.model_config.share_embeddings == "decoder"
+    assert checkpoint.model_config.to_dict()["share_embeddings"] == "decoder"
     assert not checkpoint.joined
     assert checkpoint.source.vocab != checkpoint.target.vocab
     assert "source_embedding.weight" in checkpoint.weights
@@ -337,7 +337,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_passed_over(train: Train, stra
     damage(straight / "checkpoint_24.pt")
     result = train(straight, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
     assert re.search(r"warning: \S*checkpoint_24\.pt: damaged.*the one before", result.stderr.decode())
-    assert "going on after update 18" in result.stderr.decode()
+    assert "resuming after update 18" in result.stderr.decode()
     again = tensors(straight)
     assert all(torch.equal(tensor, again[name]) for name, tensor in expected.items())
 
@@ -360,7 +360,7 @@ def test_a_folder_of_nothing_but_damaged_checkpoints_is_refused(train: Train, tm
 def test_another_metric_starts_its_own_ranking(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 4, "--validate-every", 2)
     said = train(tmp_path, "--max-updates", 6, "--validate-every", 2, "--valid-bleu").stderr.decode()
-    assert said.count("going on with valid_bleu instead of valid_loss to tell what is best") == 1
+    assert said.count("valid_bleu decides now what is best, not valid_loss") == 1
     progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
     assert progress["best"] == progress["valid_bleu"]
     assert [update for update, _ in progress["checkpoint_validations"]] == [4, 6]
@@ -371,7 +371,7 @@ def test_another_metric_starts_its_own_ranking(train: Train, tmp_path: Path) -> 
 def test_changed_options_that_change_the_run_are_named(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2)
     result = train(tmp_path, "--max-updates", 3, "--batch-tokens", 500)
-    assert "warning: going on with other options than before: batch_tokens was 400, is 500" in result.stderr.decode()
+    assert "warning: options have changed since the checkpoint: batch_tokens was 400, is 500" in result.stderr.decode()
 
 
 def test_all_changes_that_change_the_run_are_named_at_once(train: Train, tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_another_validation_split_is_told_of_and_starts_its_own_ranking(
 ) -> None:
     train(tmp_path, "--max-updates", 2)
     result = train(tmp_path, "--max-updates", 4, "--lr-scale", 1e-9, dataset=other_validation)
-    assert "warning: going on with another validation split" in result.stderr.decode()
+    assert "warning: the validation split has changed" in result.stderr.decode()
     progress = load_checkpoint(tmp_path / "checkpoint_4.pt").progress
     assert progress["best"] == progress["valid_loss"]
     assert [update for update, _ in progress["checkpoint_validations"]] == [4]
@@ -529,7 +529,7 @@ def test_a_run_goes_on_with_other_dropout_or_window(
         train(tmp_path / folder, "--max-updates", 2)
     said = train(tmp_path / "changed", "--max-updates", 3, *changed).stderr.decode()
     train(tmp_path / "unchanged", "--max-updates", 3)
-    assert f"going on with other options than before: {told}\n" in said
+    assert f"options have changed since the checkpoint: {told}\n" in said
     model = load_checkpoint(tmp_path / "changed" / "checkpoint_3.pt").model_config.to_dict()
     assert model[str(changed[0])[2:].replace("-", "_")] == changed[1]
     ours, others = tensors(tmp_path / "changed"), tensors(tmp_path / "unchanged")
@@ -553,7 +553,7 @@ def test_checkpoints_of_another_vocabulary_are_refused(train: Train, datasets: d
 def test_averaged_checkpoints_are_not_trained_over(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 1)
     save_checkpoint(tmp_path / "checkpoint_1.pt", average_checkpoints([tmp_path / "checkpoint_1.pt"]))
-    refused(train(tmp_path, code=2), "there is no going on from its")
+    refused(train(tmp_path, code=2), "cannot resume from any of its")
 
 
 def test_an_epoch_that_is_planned_in_parts_goes_on_where_it_stood(

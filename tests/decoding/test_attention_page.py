@@ -22,6 +22,7 @@ from nmtkit.decoding.config import PAGE_LINES, EngineConfig, SearchConfig, Strea
 from nmtkit.errors import UserError
 from nmtkit.inference.torch_model import TorchModel
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
+from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS
 
 HOSTILE = "a dog </script><script>document.title = 'broken'</script> <!-- & \" \u2028 runs"
@@ -86,6 +87,7 @@ def test_the_weights_of_all_heads_are_those_of_torch(norm: str, make_checkpoint:
 
         attention.register_forward_pre_hook(compare)
 
+    assert isinstance(model, Transformer)
     for layer in [*model.encoder, *model.decoder]:
         assert isinstance(layer, (EncoderLayer, DecoderLayer))
         watch("encoder" if isinstance(layer, EncoderLayer) else "decoder", layer.self_attention)

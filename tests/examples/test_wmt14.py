@@ -22,6 +22,8 @@ from patience import PATIENCE
 from repository import ROOT
 
 from nmtkit.errors import UserError
+from nmtkit.model.config import TransformerConfig
+from nmtkit.model.presets import PRESETS
 
 COMMANDS = ("preprocess", "train", "average", "generate", "score")
 ARCHIVES = {
@@ -379,7 +381,7 @@ def test_every_archive_of_the_recipe_has_a_known_checksum() -> None:
 def test_the_papers_cost_is_that_of_table_2_and_the_count_near_six_operations_a_parameter_and_token() -> None:
     base, big = paper.TRAININGS["base"], paper.TRAININGS["big"]
     assert (f"{base.flops:.1e}", f"{big.flops:.1e}") == ("3.3e+18", "2.3e+19")
-    counted = paper.counted_flops(paper.model_config(base.arch), 37_000, base.updates, paper.BATCH_TOKENS)
+    counted = paper.counted_flops(PRESETS[base.arch].model_config(), 37_000, base.updates, paper.BATCH_TOKENS)
     in_layers_and_output = 6 * 25_000 * 100_000 * (19e6 + 25e6 + 19e6)  # encoder, decoder, output
     assert 0.9 < counted / in_layers_and_output < 1.1
 
@@ -400,6 +402,7 @@ def test_a_device_of_unknown_rate_has_no_cost_by_the_papers_method(monkeypatch: 
 
 def test_the_plan_knows_the_options_of_the_training_as_nmt_train_does() -> None:
     model, options = plan.training_options(["--arch", "transformer_big", "--heads", "8", "--batch-tokens", "30000"])
+    assert isinstance(model, TransformerConfig)
     assert (model.d_model, model.heads, model.dropout) == (1024, 8, 0.3)
     assert (options["max_updates"], options["batch_tokens"], options["keep_last"]) == (300_000, 30_000, 10)
 

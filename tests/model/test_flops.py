@@ -9,7 +9,7 @@ from prefix_models import with_lengths
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.flops import forward_flops, peak_flops, rates_of, table2_flops, training_flops
+from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.loss import projected_cross_entropy
 
@@ -30,7 +30,7 @@ def test_forward_and_training_are_what_torch_counts(options: dict[str, Any]) -> 
     sizes = lengths(*[S] * pairs), lengths(*[T] * pairs)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*with_lengths(src), tgt)
-    assert forward_flops(config, W, *sizes) == counter.get_total_flops()
+    assert config.forward_flops(W, *sizes) == counter.get_total_flops()
     with FlopCounterMode(display=False) as counter:
         hidden = model.decode(tgt, model.encode(*with_lengths(src))).flatten(0, 1)
         loss, _ = projected_cross_entropy(hidden, model.output_matrix, tgt.flatten(), 0.1)
@@ -40,17 +40,17 @@ def test_forward_and_training_are_what_torch_counts(options: dict[str, Any]) -> 
 
 def test_sentences_add_up_each_with_its_own_length() -> None:
     config = TransformerConfig(**SIZES)
-    together = forward_flops(config, W, lengths(3, 90), lengths(8, 70))
-    assert together == forward_flops(config, W, lengths(3), lengths(8)) + forward_flops(
-        config, W, lengths(90), lengths(70)
+    together = config.forward_flops(W, lengths(3, 90), lengths(8, 70))
+    assert together == config.forward_flops(W, lengths(3), lengths(8)) + config.forward_flops(
+        W, lengths(90), lengths(70)
     )
 
 
 def test_a_window_makes_the_cost_of_attention_linear() -> None:
     config = TransformerConfig(**SIZES, attention_window=4)
-    short, longer, longest = (forward_flops(config, W, lengths(n), lengths(1)) for n in (100, 200, 300))
+    short, longer, longest = (config.forward_flops(W, lengths(n), lengths(1)) for n in (100, 200, 300))
     assert longest - longer == longer - short
-    assert short < forward_flops(TransformerConfig(**SIZES), W, lengths(100), lengths(1))
+    assert short < TransformerConfig(**SIZES).forward_flops(W, lengths(100), lengths(1))
 
 
 def test_the_base_model_costs_about_six_operations_a_parameter_and_token() -> None:

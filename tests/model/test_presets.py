@@ -30,8 +30,9 @@ ROWS = ["transformer_base", "transformer_big", *(name for name in PRESETS if nam
 
 
 def model_config(preset: str) -> TransformerConfig:
-    names = {field.name for field in dataclasses.fields(TransformerConfig)}
-    return TransformerConfig(**{name: value for name, value in PRESETS[preset].items() if name in names})
+    config = PRESETS[preset].model_config()
+    assert isinstance(config, TransformerConfig)
+    return config
 
 
 @pytest.mark.parametrize("preset", ROWS)
@@ -80,7 +81,7 @@ def test_big_is_the_papers() -> None:
         64,
         0.3,
     )
-    assert PRESETS["transformer_big"]["max_updates"] == 300_000
+    assert PRESETS["transformer_big"].options["max_updates"] == 300_000
 
 
 def test_heads_of_row_a_keep_the_amount_of_computation() -> None:
@@ -97,4 +98,4 @@ def test_a_preset_names_options_that_exist(preset: str) -> None:
         for config in (TransformerConfig, OptimizerConfig, StopConfig)
         for field in dataclasses.fields(config)
     }
-    assert set(PRESETS[preset]) <= known
+    assert set(PRESETS[preset].options) <= known

@@ -119,9 +119,8 @@ def test_a_signal_stops_the_run_after_its_update_with_a_checkpoint(
         _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     *_, line = stderr.decode().splitlines()
-    assert (
-        line == f"nmt-train: {number.name}: update {updates(tmp_path)[-1]} is done and saved; the same command goes on"
-    )
+    done = f"update {updates(tmp_path)[-1]} is done and saved; run the same command to resume"
+    assert line == f"nmt-train: {number.name}: {done}"
     subprocess.run(command(datasets, tmp_path), check=True, capture_output=True, env=environment())
     assert_same_end(tmp_path, undisturbed)
     assert_same_rows(tmp_path, undisturbed)
@@ -210,7 +209,7 @@ def test_a_folder_that_takes_no_more_files_is_a_failed_save(
     monkeypatch.setattr(Path, "open", open_or_fail)
     result = train("--max-updates", 6, "--save-every", 2)
     assert result.returncode == 0
-    assert b"checkpoint_4.pt: No space left on device; earlier checkpoints are as they were" in result.stderr
+    assert b"checkpoint_4.pt: No space left on device; earlier checkpoints are intact" in result.stderr
     assert updates(tmp_path) == [2, 6]
 
 

@@ -51,7 +51,7 @@ def test_what_all_ranks_meet_is_said_once(
 @pytest.mark.parametrize(
     ("mistake", "line"),
     [
-        (("--freeze", "no"), "nmt-train: rank 1: --freeze no: no parameter is called so"),
+        (("--freeze", "no"), "nmt-train: rank 1: --freeze no: no parameter has such a name"),
         (("--batch-tokens", 500), "nmt-train: rank 1 has --batch-tokens 500, but rank 0 has 400"),
     ],
 )

@@ -159,7 +159,7 @@ def test_when_one_rank_is_killed_the_others_end_and_torchrun_goes_on_from_the_la
     lines = finish(start(2, FAULTY, "die", 1, 37, *options, "--max-updates", 50, restarts=1))
     assert sum("connection to another process" in line for line in lines) == 1
     assert not any("Traceback" in line for line in lines)
-    assert any("going on after update 30" in line for line in lines)
+    assert any("resuming after update 30" in line for line in lines)
     assert_same(tmp_path, runs[2])
     assert_same_rows(tmp_path, runs[2])
 

@@ -24,7 +24,6 @@ from nmtkit.training.ranks import Ranks
 from nmtkit.training.state import RunState
 from nmtkit.training.summary import (
     Pace,
-    count_parameters,
     describe_checkpoints,
     describe_model,
     duration,
@@ -53,7 +52,7 @@ def model(**options: object) -> Transformer:
 def test_parameters_are_counted_by_part(options: dict[str, object], embeddings: int, output: int) -> None:
     encoder, decoder = ATTENTION + FEED_FORWARD + 2 * NORM, 2 * (2 * ATTENTION + FEED_FORWARD + 3 * NORM)
     expected = {"embeddings": embeddings, "encoder": encoder, "decoder": decoder, "output": output}
-    assert count_parameters(model(**options)) == expected
+    assert model(**options).count_parameters() == expected
     assert ("output shared" in describe_model(model(**options))) == (output == 0)
 
 
@@ -61,7 +60,8 @@ def test_trained_parameters_are_counted_where_some_are_frozen() -> None:
     small = model()
     assert "trained" not in describe_model(small)
     small.encoder.requires_grad_(False)
-    trained = sum(count_parameters(small).values()) - count_parameters(small)["encoder"]
+    counts = small.count_parameters()
+    trained = sum(counts.values()) - counts["encoder"]
     assert f"{trained} of them are trained" in describe_model(small)
 
 
@@ -178,7 +178,7 @@ def test_a_dry_run_of_a_run_to_go_on_leaves_it_as_it_is(train: Train, tmp_path: 
     train(tmp_path, "--max-updates", 2)
     before = everything_below(tmp_path)
     result = train(tmp_path, "--max-updates", 4, "--dry-run")
-    assert "going on after update 2" in result.stderr.decode()
+    assert "resuming after update 2" in result.stderr.decode()
     assert everything_below(tmp_path) == before
 
 

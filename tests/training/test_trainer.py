@@ -135,7 +135,7 @@ def test_each_micro_batch_and_each_part_of_one_has_dropout_masks_of_its_own(
         gradient = trainer._gradient()
         gradient.limits.max_tokens = max_tokens
         gradient.compute(1, share, 1, votes=())
-        found = trainer.learner.model.target_embedding.weight.grad
+        found = trainer.learner.model.output_matrix.grad
         assert found is not None
         return found.clone()
 

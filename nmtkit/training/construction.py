@@ -1,0 +1,60 @@
+"""Makes the model of a run, and says how much memory training it takes where that is too much."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from nmtkit.data.corpus import Dataset
+from nmtkit.errors import RunError
+from nmtkit.model.architectures import make_model
+from nmtkit.model.memory import is_out_of_memory
+from nmtkit.model.protocol import TranslationModel
+from nmtkit.training.config import TrainingOptions
+from nmtkit.wording import in_bytes, in_millions
+
+
+def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> TranslationModel:
+    """The run's model on `device`, with weights from torch's generator.
+
+    Raises UserError where its options do not fit the vocabularies, RunError where it does not fit into memory.
+    """
+    with memory_for_model(dataset, options):
+        model = _make_model(dataset, options).to(device)
+    model.activation_checkpointing = options.compute.activation_checkpointing
+    return model
+
+
+@contextlib.contextmanager
+def memory_for_model(dataset: Dataset, options: TrainingOptions) -> Iterator[None]:
+    """Raise RunError, naming the size of the model, if memory runs out within. Smaller batches would not help."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        with torch.device("meta"):  # shapes without memory
+            model = _make_model(dataset, options)
+        raise RunError(_out_of_memory(model, averaged=options.optimizer.ema > 0)) from error
+
+
+def checkpoint_bytes(model: nn.Module, averaged: bool) -> int:
+    """The size of a checkpoint's tensors: weights, averages if any, Adam's two moments of each trained parameter."""
+    sets = [(1 + averaged + 2 * parameter.requires_grad, parameter.numel()) for parameter in model.parameters()]
+    return 4 * sum(count * numbers for count, numbers in sets)
+
+
+def _make_model(dataset: Dataset, options: TrainingOptions) -> TranslationModel:
+    config = options.model.for_vocabularies(dataset.joined)
+    return make_model(config, len(dataset.source.vocab), len(dataset.target.vocab))
+
+
+def _out_of_memory(model: nn.Module, averaged: bool) -> str:
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    size = 4 * numbers + checkpoint_bytes(model, averaged)
+    return (
+        f"out of memory: the model's {in_millions(numbers)} parameters, with their gradient and Adam's moments, take "
+        f"about {in_bytes(size)}: lower --d-model, --d-ff or the number of layers, or use --shard-optimizer to divide "
+        "the moments among several devices"
+    )

@@ -1,0 +1,66 @@
+"""Writes the checkpoints of a run, and tolerates that a few in a row cannot be written."""
+
+from torch import Tensor
+
+from nmtkit.data.corpus import Dataset
+from nmtkit.errors import NmtkitError, RunError
+from nmtkit.log import logger
+from nmtkit.training.config import TrainingOptions
+from nmtkit.training.learner import Learner
+from nmtkit.training.metrics import MetricsWriter
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.record import make_record
+from nmtkit.training.save_dir import SaveDir
+from nmtkit.training.state import RunState, Window
+from nmtkit.training.validation import Validator
+
+
+class Saver:
+    """Saves a run that trains on a `split` of a dataset into its save folder."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        split: str,
+        options: TrainingOptions,
+        learner: Learner,
+        validator: Validator,
+        save_dir: SaveDir,
+        ranks: Ranks,
+    ) -> None:
+        self.dataset, self.split, self.options, self.ranks = dataset, split, options, ranks
+        self.learner, self.validator, self.save_dir = learner, validator, save_dir
+        self.saved: int | None = None  # the update of the newest complete checkpoint, None to write it again
+        self._failures = 0  # in a row
+
+    def save(self, state: RunState, window: Window, metrics: MetricsWriter | None, last: bool = False) -> None:
+        """Write a checkpoint, unless this update has one. Collective.
+
+        A failure is a warning: the next save tries again. RunError at the `last` save, and after --max-save-failures.
+        `metrics` are synced first, so that a checkpoint is never ahead of them, even after a power failure.
+        """
+        if self.saved == state.update:
+            return
+        optimizer = self.learner.optimizer_tensors()
+        failure = self.ranks.run_on_main(lambda: self._write(state, window, optimizer, metrics))
+        if failure is None:
+            self.saved, self._failures = state.update, 0
+            return
+        self._failures += 1
+        if last or self._failures >= self.options.checkpoints.max_save_failures:
+            raise self.ranks.shared(RunError(f"{failure}; earlier checkpoints are intact"))
+        logger.warning("%s; earlier checkpoints are intact, and the next save tries again", failure)
+
+    def _write(
+        self, state: RunState, window: Window, optimizer: dict[str, Tensor], metrics: MetricsWriter | None
+    ) -> str | None:
+        """Save in the main process; returns the error message, None on success."""
+        state.scaler = self.learner.scaler.state_dict()
+        record = make_record(state, window, self.validator.metric, self.dataset, self.split, self.options)
+        try:
+            if metrics is not None:
+                metrics.sync()
+            self.save_dir.save(state.update, self.learner.checkpoint(record, optimizer), self.validator.better)
+        except (NmtkitError, OSError) as error:
+            return str(error)
+        return None

@@ -1,0 +1,78 @@
+"""Training assumes nothing of a Transformer: the toy architecture trains, validates, saves and resumes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy_model import Toy, ToyConfig
+from training_runs import assert_same_end, last, metrics
+
+from nmtkit.errors import UserError
+from nmtkit.model.architectures import ARCHITECTURES, Architecture
+from nmtkit.model.config import DeviceConfig
+from nmtkit.training.config import (
+    BatchConfig,
+    CheckpointConfig,
+    FineTuningConfig,
+    OptimizerConfig,
+    StopConfig,
+    TrainingOptions,
+    ValidationConfig,
+)
+from nmtkit.training.trainer import train
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ARCHITECTURES, "toy", Architecture(ToyConfig, Toy))
+
+
+def toy_options(folder: Path, updates: int) -> TrainingOptions:
+    return TrainingOptions(
+        model=ToyConfig(),
+        batches=BatchConfig(batch_tokens=400, max_tokens=200),
+        optimizer=OptimizerConfig(warmup_updates=5, ema=0.9),
+        stop=StopConfig(max_updates=updates),
+        validation=ValidationConfig(validate_every=10),
+        checkpoints=CheckpointConfig(save_dir=folder, log_every=1),
+        device=DeviceConfig(device="cpu", precision="fp32", threads=1),
+    )
+
+
+def test_it_learns_and_a_resumed_run_ends_as_one_without_a_stop(datasets: dict[str, Path], tmp_path: Path) -> None:
+    train(datasets["joined"], toy_options(tmp_path / "straight", 20))
+    for updates in (10, 20):
+        train(datasets["joined"], toy_options(tmp_path / "resumed", updates))
+    assert_same_end(tmp_path / "straight", tmp_path / "resumed")
+    first, second = metrics(tmp_path / "straight", "valid")
+    assert second["valid_loss"] < first["valid_loss"]
+    assert last(tmp_path / "straight").model_config == ToyConfig()
+
+
+def test_weights_are_taken_from_a_checkpoint_and_parts_can_be_frozen(datasets: dict[str, Path], tmp_path: Path) -> None:
+    train(datasets["joined"], toy_options(tmp_path / "first", 2))
+    tuning = FineTuningConfig(
+        init_from=tmp_path / "first" / "checkpoint_last.pt", freeze=("*embedding*", "projection.*")
+    )
+    train(datasets["joined"], replace(toy_options(tmp_path / "second", 3), fine_tuning=tuning))
+    before, after = last(tmp_path / "first"), last(tmp_path / "second")
+    same = {name for name, weight in before.chosen().items() if weight.equal(after.weights[name])}
+    assert same == {"source_embedding.weight", "target_embedding.weight", "projection.weight"}
+
+
+def test_a_run_of_another_architecture_is_not_resumed(datasets: dict[str, Path], tmp_path: Path) -> None:
+    train(datasets["joined"], toy_options(tmp_path, 1))
+    transformer = replace(toy_options(tmp_path, 2), model=TrainingOptions().model)
+    with pytest.raises(UserError, match=r"another model \(its architecture is toy, not transformer\)"):
+        train(datasets["joined"], transformer)
+
+
+def test_sentences_longer_than_the_architecture_takes_are_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--toy-length .*use a real model"):
+        train(datasets["joined"], replace(toy_options(tmp_path, 1), model=ToyConfig(length=20)))
+
+
+def test_bleu_of_an_architecture_that_cannot_be_searched_is_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
+    options = toy_options(tmp_path, 10)
+    with pytest.raises(UserError, match="not the architecture toy"):
+        train(datasets["joined"], replace(options, validation=ValidationConfig(validate_every=10, valid_bleu=True)))
