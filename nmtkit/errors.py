@@ -17,11 +17,11 @@ class RunError(NmtkitError):
     """A failure while running: a full disk, a diverged training, a worker that died."""
 
 
-class SaidElsewhere(NmtkitError):  # noqa: N818 (it is another's)
-    """The end of a process whose run another process ends with a word for all."""
+class ReportedElsewhere(NmtkitError):  # noqa: N818 (the error is in another process)
+    """Ends a process silently: another process of the run reports the error."""
 
     def __init__(self, exit_code: int) -> None:
-        super().__init__("another process of the run says why it ends")
+        super().__init__("another process of the run reports the error")
         self.exit_code = exit_code
 
 

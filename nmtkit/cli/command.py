@@ -19,7 +19,7 @@ from nmtkit.cli.config_file import is_text, read_config_file
 from nmtkit.cli.options import PathName
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
-from nmtkit.errors import NmtkitError, RunError, SaidElsewhere, UserError
+from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
 from nmtkit.log import escape_python_messages, say, say_traceback
 from nmtkit.version import __version__
 from nmtkit.wording import did_you_mean
@@ -121,7 +121,7 @@ class Command(click.Command):
         except BrokenPipeError:
             abandon(sys.stdout)  # the reader has gone (`… | head`): end as quietly as a Unix tool
             return 128 + signal.SIGPIPE
-        except SaidElsewhere as error:
+        except ReportedElsewhere as error:
             return _let_another_speak(error.exit_code)
         except (NmtkitError, OSError, MemoryError) as error:
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code

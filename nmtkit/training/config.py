@@ -8,7 +8,7 @@ from nmtkit.config import Config, flag, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 
-AUTO = 0  # --max-tokens, before it has been found
+AUTO = 0  # --max-tokens, before it is determined
 _OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
 
 
@@ -21,17 +21,17 @@ class BatchConfig(Config):
         4096,
         min=0,
         words={"auto": AUTO},
-        help="Bound of one micro-batch on one device: padded tokens of source and of target. auto: as many as fit "
-        "into its memory, found when a run begins.",
+        help="Limit of one micro-batch on one device: padded tokens of source and of target. auto: as many as fit "
+        "into its memory, determined when a run begins.",
     )
-    seed: int = option(1, min=0, max=2**63 - 1, help="Of initial weights, data order and dropout.")
+    seed: int = option(1, min=0, max=2**63 - 1, help="Seed of initial weights, data order and dropout.")
     subword_sampling: float = option(
         0.0,
         min=0.0,
         max=1.0,
         metavar="P",
-        help="Draw the pieces of training sentences anew in every epoch: the share of BPE merges that are dropped, or "
-        "α of a unigram model (0.1 is usual for both); 0: never. Updates are planned by the pieces as stored.",
+        help="Sample the pieces of training sentences anew in every epoch: the share of BPE merges to drop, or α of a "
+        "unigram model (0.1 is usual for both); 0: never. Updates are planned by the stored pieces.",
     )
 
 
@@ -40,7 +40,7 @@ class LoadingConfig(Config):
     heading: ClassVar[str] = BatchConfig.heading
 
     num_workers: int = option(
-        1, min=0, max=1024, help="Threads that prepare micro-batches ahead; 0: none. Changes no result."
+        1, min=0, max=1024, help="Threads that prepare micro-batches in advance; 0: none. Does not change results."
     )
 
 
@@ -55,7 +55,7 @@ class OptimizerConfig(Config):
         "update · warmup^-1.5) (§5.3); the others rise to --lr, then fall or stay; linear and cosine would reach 0 "
         "one update after --max-updates.",
     )
-    lr: float = option(5e-4, above=0.0, help="Highest learning rate of every schedule but the paper's.")
+    lr: float = option(5e-4, above=0.0, help="Highest learning rate of every schedule except the paper's.")
     lr_scale: float = option(1.0, above=0.0, help="Multiplies the paper's schedule.")
     warmup_updates: int = option(4000, min=1, help="Updates of linear warm-up.")
     adam_beta1: float = option(0.9, min=0.0, below=1.0, help="Adam's β1.")
@@ -69,7 +69,7 @@ class OptimizerConfig(Config):
         min=0.0,
         below=1.0,
         metavar="DECAY",
-        help="Keep a moving average of the weights, such as 0.9999, validate and translate with it; 0: none.",
+        help="Keep a moving average of the weights (0.9999 is usual), and validate and translate with it; 0: none.",
     )
     max_skips: int = option(10, min=1, help="Stop after this many updates in a row with a gradient that is not finite.")
 
@@ -81,10 +81,10 @@ class StopConfig(Config):
     max_updates: int = option(100_000, min=1, help="Stop after this many updates.")
     max_epochs: int | None = option(None, min=1, help="Stop after this many epochs.")
     max_minutes: float | None = option(
-        None, above=0.0, help="Stop after this much training time, earlier runs counted."
+        None, above=0.0, help="Stop after this much training time, including earlier starts of the run."
     )
     patience: int | None = option(None, min=1, help="Stop after this many validations in a row without a new best.")
-    dry_run: bool = option(False, help="Check everything, time one update, and end; nothing is written.")
+    dry_run: bool = option(False, help="Check everything, time one update, and exit; nothing is written.")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class ValidationConfig(Config):
     heading: ClassVar[str] = "Validation"
 
     validate_every: int = option(1000, min=1, metavar="N", help="Updates between validations on split 'valid'.")
-    valid_bleu: bool = option(False, help="Also translate it, for sacreBLEU, which then decides what is best.")
+    valid_bleu: bool = option(False, help="Also translate it, and select the best checkpoint by sacreBLEU.")
     valid_beam: int = option(1, min=1, help="Beam for --valid-bleu; 1 is greedy.")
 
 
@@ -101,16 +101,16 @@ class CheckpointConfig(Config):
     heading: ClassVar[str] = "Checkpoints and logs"
 
     save_dir: Path = option(
-        Path("checkpoints"), metavar="DIR", help="Folder of checkpoints; holding some: go on from there."
+        Path("checkpoints"), metavar="DIR", help="Folder of checkpoints; training resumes from those in it."
     )
     save_every: int | None = option(
         None, min=1, metavar="N", help="Updates between checkpoints; there is also one at each validation."
     )
-    save_minutes: float = option(10.0, min=0.0, help="Minutes between checkpoints (§6.1 averages such); 0: none.")
+    save_minutes: float = option(10.0, min=0.0, help="Minutes between checkpoints (10 in §6.1); 0: none.")
     keep_last: int = option(10, min=1, metavar="N", help="Checkpoints kept: the newest N …")
     keep_best: int = option(1, min=0, metavar="N", help="… and the best N.")
     max_save_failures: int = option(
-        3, min=1, metavar="N", help="Stop when N checkpoints in a row could not be written; the old ones stay."
+        3, min=1, metavar="N", help="Stop when N checkpoints in a row cannot be written; old ones are kept."
     )
     log_every: int = option(100, min=1, metavar="N", help="Updates between log lines.")
     tensorboard: Path | None = option(None, metavar="DIR", help="Also write the numbers for TensorBoard.")
@@ -121,7 +121,7 @@ class DistributedConfig(Config):
     heading: ClassVar[str] = "Many devices (torchrun --nproc-per-node N bin/nmt-train …)"
 
     shard_optimizer: bool = option(
-        False, help="Share the optimizer's memory out over the devices (ZeRO, stage 1). Changes no result."
+        False, help="Divide the optimizer's state among the devices (ZeRO stage 1). Does not change results."
     )
 
 
@@ -130,29 +130,27 @@ class ComputeConfig(Config):
     heading: ClassVar[str] = "Speed and memory"
 
     activation_checkpointing: bool = option(
-        False, help="Compute what is inside of layers twice rather than keep it: less memory, more time, same result."
+        False, help="Recompute activations inside layers in the backward pass: less memory, more time, same result."
     )
-    compile: bool = option(
-        False, help="Let torch.compile make kernels for the layers: slow to start, then faster on GPUs."
-    )
+    compile: bool = option(False, help="Compile the layers with torch.compile: slow to start, then faster on GPUs.")
 
 
 @dataclass(frozen=True)
 class FineTuningConfig(Config):
-    heading: ClassVar[str] = "Fine-tuning, and going on otherwise"
+    heading: ClassVar[str] = "Fine-tuning, and resuming with changes"
 
     init_from: Path | None = option(
-        None, metavar="CHECKPOINT", help="Begin with these weights; not read once --save-dir holds checkpoints."
+        None, metavar="CHECKPOINT", help="Initial weights; ignored once --save-dir holds checkpoints."
     )
     freeze: tuple[str, ...] = option(
         (),
         metavar="PATTERN",
-        help="Leave the parameters of such names as they are, as 'encoder.*'; may be given several times.",
+        help="Do not train the parameters with matching names, such as 'encoder.*'; can be given several times.",
     )
-    reset_optimizer: bool = option(False, help="Go on with the weights, but without Adam's moments.")
-    reset_lr_schedule: bool = option(False, help="Go on, but warm up again: the schedule counts from here.")
+    reset_optimizer: bool = option(False, help="Resume without Adam's moments.")
+    reset_lr_schedule: bool = option(False, help="Resume with a new warm-up: the schedule starts here.")
     reset_progress: bool = option(
-        False, help="Go on, but at epoch 1, of the same data or of other, and with no best validation so far."
+        False, help="Resume at epoch 1, also of other data, without a best validation so far."
     )
 
 

@@ -29,7 +29,7 @@ class Cost:
         lengths = self.split.source.lengths[indices], self.split.target.lengths[indices]
         return training_flops(self.config, self.target_size, *lengths)
 
-    def flops_as_drawn(self, share: Sequence[tuple[int, Batch]]) -> int:
+    def flops_of_sampled(self, share: Sequence[tuple[int, Batch]]) -> int:
         """As `flops` with sampled subwords, whose lengths only the micro-batches of each rank tell. Collective."""
         lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
         (flops,) = self.ranks.sum([sum(training_flops(self.config, self.target_size, *sides) for sides in lengths)])

@@ -30,7 +30,7 @@ class Work:
         """This rank's micro-batches with their numbers; waits for the threads that prepare them."""
         return list(zip(self.numbers, self.batches, strict=True))
 
-    def counted(self, share: list[tuple[int, Batch]], ranks: Ranks) -> "Work":
+    def with_exact_counts(self, share: list[tuple[int, Batch]], ranks: Ranks) -> "Work":
         """The same with exact token counts, which sampled subwords make known only now. Collective."""
         batches = [batch for _, batch in share]
         target, both, padded = ranks.sum(
@@ -84,7 +84,7 @@ class Loader:
         sources = [self.split.source.lengths[indices] for indices in update.micro_batches]
         targets = [self.split.target.lengths[indices] for indices in update.micro_batches]
         costs = [len(s) * int(s.max() + t.max()) for s, t in zip(sources, targets, strict=True)]
-        numbers = share_out(costs, self.size)[self.rank]
+        numbers = balanced_shares(costs, self.size)[self.rank]
         source_tokens, target_tokens = (sum(int(lengths.sum()) for lengths in side) for side in (sources, targets))
         batches = (pool.map if pool else map)(
             partial(self._collate, update.epoch), [update.micro_batches[number] for number in numbers]
@@ -109,7 +109,7 @@ def subword_sampling(dataset: Dataset, split: Split, options: TrainingOptions) -
     return SubwordSampling(dataset, split, batches.subword_sampling, longest, batches.seed)
 
 
-def share_out(costs: list[int], ranks: int) -> list[list[int]]:
+def balanced_shares(costs: list[int], ranks: int) -> list[list[int]]:
     """Micro-batch numbers for each rank: the most expensive first, each to the rank with the least cost so far."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks

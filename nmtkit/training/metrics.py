@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: to the log, to `metrics.jsonl` in the save folder, and to TensorBoard."""
+"""Writes the numbers of a run: to the log, to `metrics.jsonl` in the save folder, and to TensorBoard."""
 
 import json
 import os
@@ -16,10 +16,10 @@ METRICS = "metrics.jsonl"
 
 
 class MetricsWriter:
-    """Appends one JSON object a line; after a restart, lines beyond the checkpoint gone back to are dropped first.
+    """Appends one JSON object per line. A resumed run first drops the lines after its checkpoint.
 
-    Each object has `event` ("train" or "valid") and `update`, then the numbers of that event. What a run makes up for
-    at the update that it goes on from takes the place of what an earlier start has recorded there.
+    Each object has `event` ("train" or "valid") and `update`, then the numbers of that event. An event at the update of
+    the checkpoint replaces one that an earlier start recorded there.
     """
 
     def __init__(self, save_dir: Path, update: int, tensorboard: Path | None) -> None:
@@ -28,7 +28,7 @@ class MetricsWriter:
             _keep(path, lambda row: row["update"] <= update)
         self._path, self._start = path, update
         self._size = path.stat().st_size if path.exists() else 0  # of whole lines
-        self._waiting = b""  # lines that the disk has not taken yet
+        self._waiting = b""  # lines not written yet
         self._board = None if tensorboard is None else Board(tensorboard, update)
 
     def __enter__(self) -> "MetricsWriter":
@@ -43,7 +43,7 @@ class MetricsWriter:
             self._board.close()
 
     def write(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
-        """Record the numbers of an event, and log them; TensorBoard shows the samples too."""
+        """Record and log the numbers of an event; the samples go to TensorBoard."""
         report(event, {"update": update, **values})
         if update == self._start and self._size:
             _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))
@@ -54,13 +54,13 @@ class MetricsWriter:
             self._board.samples(update, samples)
 
     def sync(self) -> None:
-        """See to it that what has been written stays, whatever happens to the machine."""
+        """Flush the file to the disk, so that it survives a power failure."""
         if self._size:
             with self._path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def _append(self, line: bytes) -> None:
-        """Write a line, with those before it that could not be written: a full disk leaves no gap and no half line."""
+        """Write a line, after those that could not be written before: a full disk causes no gap and no partial line."""
         self._waiting += line
         try:
             with open(self._path, "r+b" if self._size else "wb", opener=_open_itself) as file:
@@ -77,12 +77,12 @@ class MetricsWriter:
 
 
 def _open_itself(path: str, flags: int) -> int:
-    """Open no symlink, and without waiting no pipe, that has taken the place of the file."""
+    """Open a regular file: never a symlink, and never wait for a pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _keep(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
-    """Drop the other lines, and what is no such line, as one that a kill has cut."""
+    """Keep the wanted lines; drop others and malformed ones, such as a line cut short by a kill."""
     kept = []
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:

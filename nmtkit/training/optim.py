@@ -34,9 +34,9 @@ def learning_rate(update: int, config: OptimizerConfig, d_model: int, max_update
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, sharded: bool = False) -> torch.optim.Optimizer:
-    """Adam over the parameters that are trained, in torch's fused form: one pass over memory, not one an operation.
+    """Adam over the trained parameters, in torch's fused form: one pass over memory instead of one per operation.
 
-    `sharded` leaves each rank the moments of a part of the parameters (ZeRO, stage 1); the updates are the same.
+    `sharded` keeps on each rank only the moments of a part of the parameters (ZeRO stage 1), with the same results.
     """
     parameters = [parameter for _, parameter in _trained(model)]
     settings: dict[str, Any] = {
@@ -48,7 +48,7 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig, sharded: bool = Fa
     }
     if sharded:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what else torch has in that folder
+            warnings.simplefilter("ignore")  # from other modules of that package
             from torch.distributed.optim import ZeroRedundancyOptimizer
 
         return ZeroRedundancyOptimizer(parameters, torch.optim.AdamW, **settings)
@@ -62,9 +62,9 @@ def take_step(
     learning_rate: float,
     clip_norm: float = 0.0,
 ) -> float:
-    """One step of the optimizer with the gradient in the parameters, scaled down to `clip_norm` if that is not 0.
+    """Take one optimizer step, with the gradient scaled down to `clip_norm` if that is not 0.
 
-    Returns the norm that the gradient had. Where that is not finite, nothing is changed but the scale of the loss.
+    Returns the norm before clipping. If it is not finite, only the loss scale changes.
     """
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
@@ -83,7 +83,7 @@ def take_step(
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """Adam's moments and step counts by the names of the parameters, for a checkpoint.
 
-    Collective where the optimizer is sharded; then only the main process gets them.
+    Collective if the optimizer is sharded; then only the main process gets them.
     """
     if hasattr(optimizer, "consolidate_state_dict"):
         optimizer.consolidate_state_dict(to=0)
@@ -95,7 +95,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 
 
 def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
-    """Raise UserError, naming the first that is wrong, unless these are Adam's tensors for some of the parameters."""
+    """Raise UserError, naming the first problem, unless these are Adam's tensors for some of the parameters."""
     for name in sorted({key.partition(".")[2] for key in tensors}):
         if name not in parameters:
             raise UserError(f"the optimizer's state does not fit the model: {name} is unknown")
@@ -112,16 +112,16 @@ def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tens
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """The inverse of `optimizer_tensors`, with all the tensors, one by one, on every rank, which copies those that are
-    its own. Without any, it starts afresh."""
-    local: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)  # this rank's, where it is sharded
+    """The inverse of `optimizer_tensors`: every rank iterates over all tensors and copies its own. Without any tensors
+    the optimizer starts from zero."""
+    local: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)  # this rank's part, if sharded
     own = {parameter for group in local.param_groups for parameter in group["params"]}
     trained = _trained(model)
     numbers = {name: number for number, (name, parameter) in enumerate(trained) if parameter in own}
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors:
         kind, _, name = key.partition(".")
-        if name in numbers:  # it may have been frozen since
+        if name in numbers:  # others are frozen since
             state.setdefault(numbers[name], {})[kind] = value.clone()
     groups = [{**group, "params": list(range(len(trained)))} for group in optimizer.param_groups]
     optimizer.load_state_dict({"state": state, "param_groups": groups})

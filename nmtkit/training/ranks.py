@@ -1,6 +1,6 @@
-"""The processes of one run, as torchrun starts them: one rank each, of which rank 0 writes and speaks.
+"""The processes of one run, one rank each, as torchrun starts them. Rank 0, the main process, writes and logs.
 
-A run without torchrun is a group of one, for which everything here is a plain function call.
+A run without torchrun is a group of one rank, for which every method is a plain function call.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed.rendezvous import rendezvous
 
-from nmtkit.errors import NmtkitError, RunError, SaidElsewhere, UserError
+from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Ranks:
     """This process among the others: `rank` of `size`, computing on `device`.
 
-    All its methods but `shared` are collective: all ranks call them, in the same order.
+    All methods except `report_once` are collective: all ranks call them in the same order.
     """
 
     def __init__(self, device: torch.device, rank: int = 0, size: int = 1) -> None:
@@ -33,11 +33,11 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes files and log lines."""
+        """Whether this process writes files and log lines."""
         return self.rank == 0
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """The sum over all ranks of each value, in float64; the same bits on every rank."""
+        """The sum over all ranks of each value, in float64, bit for bit the same on every rank."""
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -53,9 +53,9 @@ class Ranks:
         return values
 
     def run_on_main(self, function: Callable[[], T]) -> T:
-        """Call a function in the main process alone; its result is every rank's.
+        """Call a function in the main process only, and return its result on every rank.
 
-        So is its error, which only the main process reports: the others end with the same exit code.
+        Its NmtkitError is raised on every rank, but reported only by the main process.
         """
         if self.size == 1:
             return function()
@@ -67,7 +67,7 @@ class Ranks:
                 outcome = [error]
         distributed.broadcast_object_list(outcome, src=0)
         if isinstance(outcome[0], NmtkitError):
-            raise self.shared(outcome[0])
+            raise self.report_once(outcome[0])
         result: T = outcome[0]
         return result
 
@@ -78,8 +78,8 @@ class Ranks:
         return results[0] if results else None
 
     def run_on_all(self, function: Callable[[], T]) -> T:
-        """Call a function on every rank. An error on any of them ends them all, and the main process reports it: as it
-        is where all have met it, else with the rank that has."""
+        """Call a function on every rank. An error on any rank ends them all; the main process reports it, with the rank
+        unless all ranks have the same error."""
         if self.size == 1:
             return function()
         result, mine = None, None
@@ -91,22 +91,22 @@ class Ranks:
         for rank, met in enumerate(errors):
             if met is not None:
                 alike = {str(each) for each in errors} == {str(met)}
-                raise self.shared(met if alike else type(met)(f"rank {rank}: {met}"))
+                raise self.report_once(met if alike else type(met)(f"rank {rank}: {met}"))
         return cast("T", result)
 
     def check_same(self, facts: Mapping[str, object]) -> None:
-        """UserError, on all ranks, where one of them has other facts than the main process, naming the first."""
+        """UserError on all ranks, naming the first difference, unless the facts of all ranks are equal."""
         everywhere = self.gather(dict(facts))
         for rank, theirs in enumerate(everywhere):
             for name in {**everywhere[0], **theirs}:
                 own, fact = theirs.get(name, "not there"), everywhere[0].get(name, "not there")
                 if own != fact:
                     message = f"rank {rank} has {name} {own}, but rank 0 has {fact}: all need the same"
-                    raise self.shared(UserError(message))
+                    raise self.report_once(UserError(message))
 
     def broadcast(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The main process's tensors by name, on every rank's device, one after the other, so that none but the taker
-        has to hold them all. All ranks take them to the end."""
+        """The main process's tensors by name on every rank's device, one at a time, to limit memory. All ranks must
+        iterate to the end."""
         if self.size == 1:
             yield from tensors.items()
             return
@@ -118,13 +118,13 @@ class Ranks:
             distributed.broadcast(tensor, src=0)
             yield name, tensor
 
-    def shared(self, error: NmtkitError) -> NmtkitError:
-        """An error that all ranks have come to: itself in the main process, a silent end in the others."""
-        return error if self.is_main else SaidElsewhere(error.exit_code)
+    def report_once(self, error: NmtkitError) -> NmtkitError:
+        """The form in which a rank raises an error that all ranks have: only the main process reports it."""
+        return error if self.is_main else ReportedElsewhere(error.exit_code)
 
 
 def in_environment() -> tuple[int, int, int, int]:
-    """(rank, size, rank on this machine, size on this machine) as torchrun tells its processes."""
+    """(rank, size, rank on this machine, size on this machine) from torchrun's environment variables."""
     rank, size, local, local_size = (int(os.environ.get(name, default)) for name, default in _VARIABLES.items())
     return rank, size, local, local_size
 
@@ -134,9 +134,9 @@ _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SI
 
 @contextlib.contextmanager
 def join(device: torch.device) -> Iterator[Ranks]:
-    """Meet the other processes of the run, over NCCL on GPUs and gloo on CPUs, and leave them at the end.
+    """Join the process group of the run, with NCCL on GPUs and gloo on CPUs, and leave it at the end.
 
-    Raises UserError where a machine has more processes than GPUs; RunError when another process is lost.
+    Raises UserError if a machine has more processes than GPUs, RunError if another process is lost.
     """
     rank, size, local, local_size = in_environment()
     if size == 1:
@@ -158,21 +158,20 @@ def join(device: torch.device) -> Iterator[Ranks]:
         if _is_lost_connection(error):
             raise RunError(
                 "the connection to another process of the run was lost; torchrun names the one that "
-                "failed first. The same command goes on from the last checkpoint"
+                "failed first. Run the same command to resume from the last checkpoint"
             ) from error
         raise
     finally:
-        with contextlib.suppress(RuntimeError):  # of no use where the others have gone
+        with contextlib.suppress(RuntimeError):  # fails if the others are gone
             if distributed.is_initialized():
                 distributed.destroy_process_group()
 
 
 def _fresh_store(rank: int, size: int) -> Any:
-    """Where the processes leave each other messages, as torchrun offers it, below a name of this very meeting.
+    """torchrun's key-value store, under a prefix that is unique to this start of the processes.
 
-    After a restart torchrun's store still has the messages of the processes before, by the same keys: who reads an old
-    address instead of waiting for the new one meets nobody. So the main process answers each of the others by the word
-    that it has asked with, until it has heard again.
+    After a restart, torchrun's store still has the keys of the previous processes, and a rank that reads an old address
+    would wait forever. So each rank asks the main process for the prefix, with a random token, until it has an answer.
     """
     store, _, _ = next(rendezvous("env://"))
     if rank == 0:
@@ -191,5 +190,5 @@ def _fresh_store(rank: int, size: int) -> Any:
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:
-    """gloo has no exception class of its own."""
+    """Whether an error is a lost connection. gloo has no exception class for it."""
     return isinstance(error, distributed.DistError) or "gloo" in str(error)

@@ -48,7 +48,7 @@ class Saver:
             return
         self._failures += 1
         if last or self._failures >= self.options.checkpoints.max_save_failures:
-            raise self.ranks.shared(RunError(f"{failure}; earlier checkpoints are intact"))
+            raise self.ranks.report_once(RunError(f"{failure}; earlier checkpoints are intact"))
         logger.warning("%s; earlier checkpoints are intact, and the next save tries again", failure)
 
     def _write(

@@ -1,4 +1,4 @@
-"""Signals as wishes, to be granted between two updates: SIGTERM and SIGINT stop the run, SIGUSR1 saves it."""
+"""Signals, handled between two updates: SIGTERM and SIGINT stop the run, SIGUSR1 saves it."""
 
 import contextlib
 import os
@@ -11,18 +11,18 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """Notes signals while it is entered. `stop` is the number of the one that asked to stop, 0 if none has."""
+    """Records signals within its context. `stop` is the number of the last signal to stop, 0 without one."""
 
-    def __init__(self, insistent: bool, is_main: bool) -> None:
-        """Where `insistent`, a second signal to stop has its usual effect, at once. Not so below torchrun, which passes
-        on to its processes what a terminal has sent to them already. The main process says what happens."""
-        self.insistent, self.is_main = insistent, is_main
+    def __init__(self, second_kills: bool, is_main: bool) -> None:
+        """With `second_kills`, a second signal to stop takes effect at once. Not under torchrun, which forwards signals
+        that a terminal has sent to its processes already. Only the main process writes a message."""
+        self.second_kills, self.is_main = second_kills, is_main
         self.stop = 0
         self.save = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
+        if threading.current_thread() is threading.main_thread():  # the only one that can set handlers
             for number in (*_STOPPING, signal.SIGUSR1):
                 if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell leaves SIGINT to a background job
                     self._before[number] = signal.signal(number, self._note)
@@ -37,10 +37,10 @@ class Signals:
             self.save = True
             return
         if self.is_main and not self.stop:
-            hint = "; once more to end at once" if self.insistent else ""
-            with contextlib.suppress(OSError):  # a log on a full disk, a terminal that is gone
+            hint = "; once more to end at once" if self.second_kills else ""
+            with contextlib.suppress(OSError):  # a log on a full disk, a closed terminal
                 os.write(2, f"{signal.Signals(number).name}: the update is finished and saved first{hint}\n".encode())
         self.stop = number
-        if self.insistent:
+        if self.second_kills:
             for each in self._before.keys() & set(_STOPPING):
                 signal.signal(each, self._before[each])

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a run: its numbers as curves, and some validation sentences as text."""
+"""TensorBoard: the numbers of a run as curves, and some validation sentences as text."""
 
 import contextlib
 import secrets
@@ -12,14 +12,14 @@ from nmtkit.training.validation import Sample
 
 
 class Board:
-    """An event file. A disk that takes no more ends the file, and not the run."""
+    """An event file. A full disk ends the file, not the run."""
 
     def __init__(self, folder: Path, update: int) -> None:
-        """Goes on after an update: what an earlier run wrote beyond it is shown no more.
+        """Continue after an update; TensorBoard hides what an earlier start wrote beyond it.
 
-        Raises UserError where nothing can be written.
+        Raises UserError if the folder cannot be written.
         """
-        from torch.utils.tensorboard.writer import SummaryWriter  # slow to import, seldom asked for
+        from torch.utils.tensorboard.writer import SummaryWriter  # slow to import, rarely needed
 
         self._folder, self._failed = folder, False
         # torch opens the file by a name made of the time and the process: whoever else may write to the folder must not
@@ -31,7 +31,7 @@ class Board:
             raise UserError(f"--tensorboard {folder}: cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
-        """Write what is still in memory."""
+        """Write what is still buffered."""
         with self._forgiving():
             self._writer.close()
 
@@ -47,19 +47,19 @@ class Board:
         with self._forgiving():
             for sample in samples:
                 texts = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
-                # Indented, it is shown as it stands: Markdown takes no notice of the characters in it.
+                # Indented text is verbatim in Markdown.
                 rows = [f"    {name:<11}  {' '.join(text.split())}" for name, text in texts.items()]
                 self._writer.add_text(f"sentences/line_{sample.line}", "\n".join(rows), update)
 
     @contextlib.contextmanager
     def _forgiving(self) -> Iterator[None]:
-        """A warning, the first time, instead of an error; after it the writer only repeats the error."""
+        """Turn the first error into a warning, and ignore the later ones, which only repeat it."""
         try:
             yield
         except OSError as error:
             if not self._failed:
                 logger.warning(
-                    "--tensorboard %s: cannot be written (%s); it shows no more until the run is started again",
+                    "--tensorboard %s: cannot be written (%s); nothing more is shown until the run is started again",
                     self._folder,
                     error.strerror,
                 )

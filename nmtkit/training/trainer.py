@@ -92,7 +92,7 @@ class Trainer:
         self.validator = Validator(dataset, options)
         self.state = RunState()
         self.window = Window()
-        self.signals = Signals(insistent=ranks.size == 1, is_main=ranks.is_main)
+        self.signals = Signals(second_kills=ranks.size == 1, is_main=ranks.is_main)
         self.stop_signal = 0  # the signal to stop that all ranks know of
         self.save_dir = SaveDir(options.checkpoints)
         self.saver = Saver(dataset, self.split.name, options, self.learner, self.validator, self.save_dir, ranks)
@@ -171,7 +171,7 @@ class Trainer:
         self.log.finish(self.state, self._reason_to_stop())
         if self.stop_signal:
             update = f"update {self.state.update} is done and saved; run the same command to resume"
-            raise self.ranks.shared(Stopped(f"{self._reason_to_stop()}: {update}", self.stop_signal))
+            raise self.ranks.report_once(Stopped(f"{self._reason_to_stop()}: {update}", self.stop_signal))
 
     def _update(self, updates: Iterator[Work]) -> None:
         """One optimizer step: the gradient of all micro-batches of an update, divided once by its tokens."""
@@ -181,7 +181,7 @@ class Trainer:
         if self.loader.sampling is None:
             flops = self.cost.flops(work.update)
         else:
-            work, flops = work.counted(share, self.ranks), self.cost.flops_as_drawn(share)
+            work, flops = work.with_exact_counts(share, self.ranks), self.cost.flops_of_sampled(share)
         state, window = self.state, self.window
         self.log.plan(work, self.gradient)
         window.waiting += time.perf_counter() - start
@@ -193,7 +193,7 @@ class Trainer:
             window.loss, window.nll = window.loss + result.loss, window.nll + result.nll
             window.target_tokens += work.target_tokens
         elif state.skipped_in_a_row >= self.options.optimizer.max_skips:
-            raise self.ranks.shared(self._diverged(work, share))
+            raise self.ranks.report_once(self._diverged(work, share))
         window.tokens += work.tokens
         window.padded_tokens += work.padded_tokens
         window.flops, state.flops = window.flops + flops, state.flops + flops
@@ -236,7 +236,7 @@ class Trainer:
         mine = [
             int(work.update.micro_batches[number][row])
             for number, batch in share
-            for row in self.gradient.not_finite(self.state.update, number, batch, work.target_tokens)
+            for row in self.gradient.nonfinite_rows(self.state.update, number, batch, work.target_tokens)
         ]
         found = sorted(pair for pairs in self.ranks.gather(mine) for pair in pairs)
         of = sum(map(len, work.update.micro_batches))

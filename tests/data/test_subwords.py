@@ -299,7 +299,7 @@ def test_tokens_are_counted_as_drawn(dataset: Dataset) -> None:
     sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
     work = next(Loader(split, sampler, 0, 1, 0, sampling(dataset, rate=0.5)).updates(START))
     share = work.share()
-    counted = work.counted(share, Ranks(torch.device("cpu")))
+    counted = work.with_exact_counts(share, Ranks(torch.device("cpu")))
     assert counted.target_tokens == sum(int((batch.tgt_out != PAD).sum()) for _, batch in share) > work.target_tokens
     assert counted.tokens == counted.target_tokens + sum(int((batch.src != PAD).sum()) for _, batch in share)
     assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for _, batch in share)
@@ -315,10 +315,10 @@ def test_operations_are_counted_as_drawn(dataset: Dataset) -> None:
         return work, work.share()
 
     work, share = work_and_share(None)
-    assert cost.flops_as_drawn(share) == cost.flops(work.update)
+    assert cost.flops_of_sampled(share) == cost.flops(work.update)
     _, drawn = work_and_share(sampling(dataset, rate=0.5))
     tokens, more = (sum(batch.target_tokens for _, batch in each) for each in (share, drawn))
-    assert cost.flops_as_drawn(drawn) / cost.flops(work.update) == pytest.approx(more / tokens, rel=0.1)
+    assert cost.flops_of_sampled(drawn) / cost.flops(work.update) == pytest.approx(more / tokens, rel=0.1)
 
 
 def test_a_run_with_sampled_subwords_goes_on_as_if_never_stopped(train: Train, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from training_runs import (
 
 from nmtkit.data.batching import START, BatchSampler
 from nmtkit.data.corpus import Dataset
-from nmtkit.training.loader import Loader, share_out
+from nmtkit.training.loader import Loader, balanced_shares
 
 FAULTY = ROOT / "tests/helpers/faulty_train.py"
 
@@ -44,8 +44,8 @@ def assert_same(first: Path, second: Path) -> None:
 
 
 def test_the_costliest_micro_batches_are_shared_out_first() -> None:
-    assert share_out([5, 9, 1, 4], 2) == [[1, 2], [0, 3]]
-    assert share_out([3, 3], 3) == [[0], [1], []]
+    assert balanced_shares([5, 9, 1, 4], 2) == [[1, 2], [0, 3]]
+    assert balanced_shares([3, 3], 3) == [[0], [1], []]
 
 
 def test_every_micro_batch_goes_to_one_rank(datasets: dict[str, Path]) -> None:

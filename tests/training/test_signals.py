@@ -18,7 +18,7 @@ def ignored_sigint() -> Iterator[None]:
 
 
 def test_a_signal_that_the_parent_ignores_stays_ignored(ignored_sigint: None) -> None:
-    with Signals(insistent=True, is_main=False) as signals:
+    with Signals(second_kills=True, is_main=False) as signals:
         os.kill(os.getpid(), signal.SIGINT)
         assert signals.stop == 0
         os.kill(os.getpid(), signal.SIGTERM)

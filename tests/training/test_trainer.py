@@ -224,7 +224,7 @@ def test_loss_scaling_puts_the_blame_on_no_sentence_that_is_finite_in_its_update
     (indices,) = update.micro_batches
     batch = collate(trainer.split, indices)
     assert trainer.learner.scaler.get_scale() == 65536
-    assert trainer._gradient().not_finite(1, 0, batch, tokens=batch.target_tokens) == []
+    assert trainer._gradient().nonfinite_rows(1, 0, batch, tokens=batch.target_tokens) == []
 
 
 def test_the_blame_is_found_within_what_memory_has_room_for(
@@ -245,7 +245,7 @@ def test_the_blame_is_found_within_what_memory_has_room_for(
     monkeypatch.setattr(MicroBatchLoss, "forward", limited)
     gradient = trainer._gradient()
     gradient.compute(1, [(0, batch)], batch.target_tokens, votes=())
-    assert gradient.not_finite(1, 0, batch, batch.target_tokens) == guilty
+    assert gradient.nonfinite_rows(1, 0, batch, batch.target_tokens) == guilty
 
 
 @pytest.mark.parametrize(
