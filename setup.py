@@ -67,6 +67,7 @@ setup(
             "nmt-export = nmtkit.cli.export:main",
             "nmt-generate = nmtkit.cli.generate:main",
             "nmt-score = nmtkit.cli.score:main",
+            "nmt-serve = nmtkit.cli.serve:main",
         ]
     },
 )

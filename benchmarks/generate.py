@@ -89,7 +89,7 @@ def ours(task: Task, setting: Setting) -> Translate:
 
     def translate(batch: int) -> list[list[str]]:
         buffer = 1 if task.one_by_one else len(ids)
-        found = translator.stream_encoded(ids, search, StreamConfig(batch_tokens=batch, buffer=buffer))
+        found = translator.stream_encoded(ids, search, StreamConfig(max_tokens=batch, buffer=buffer))
         return [list(line.candidates[0].tokens[:-1]) for line in found]
 
     return translate

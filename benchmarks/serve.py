@@ -1,6 +1,6 @@
 """How a running service answers: requests a second, and how long one takes, for more and more clients at a time.
 
-    nmt-generate --checkpoint averaged.pt --threads 1 --serve 8080 &
+    nmt-serve --checkpoint averaged.pt --threads 1 --port 8080 &
     python benchmarks/serve.py --input test.en
 
 Each request is for a line of the text, over a connection of its own; a client sends the next when it has its answer.

@@ -1,7 +1,7 @@
 """Options as data: one dataclass field holds an option's name, type, default, range and help.
 
-A command turns the fields into flags (`nmtkit.cli.options`), the engine reads them as attributes, and a
-checkpoint keeps them as a plain dict. Nothing else in the code base repeats a default.
+A command turns the fields into flags (`nmtkit.cli.options`), the engine reads them as attributes, and a checkpoint
+stores them as a plain dict. No other code repeats a default.
 """
 
 import dataclasses
@@ -31,14 +31,18 @@ def option(
     metavar: str | None = None,
     short: str | None = None,
     off: str | None = None,
+    removed: Mapping[str, str] | None = None,
+    aliases: Sequence[str] = (),
 ) -> Any:
     """A dataclass field that is also a command-line option.
 
-    `min` and `max` are inclusive bounds, `above` and `below` exclusive ones; `choices` lists the allowed
-    words. The range is checked whenever a config is made, from flags, from a file or from Python.
-    `words` may be given for numbers: the number that each stands for.
-    `unset` says what a default of None stands for, where that is more than nothing.
-    `short` is a one-letter spelling; `off` names the flag that turns a yes-or-no option off, if not `--no-…`.
+    `min` and `max` are inclusive bounds, `above` and `below` exclusive ones; `choices` lists the allowed words. The
+    range is checked whenever a config is made: from flags, from a file or from Python.
+    `removed` maps words that earlier releases had among the `choices` to the options that replace them.
+    `words` maps words that are accepted in place of a number to that number.
+    `unset` describes a default of None in `--help`.
+    `short` is a one-letter flag; `off` is the flag that turns a boolean option off, if not `--no-…`.
+    `aliases` are former names of the field: flags and keys of `--config` files that `--help` does not show.
     """
     metadata = {
         "help": help,
@@ -49,6 +53,8 @@ def option(
         "metavar": metavar,
         "short": short,
         "off": off,
+        "removed": dict(removed or {}),
+        "aliases": tuple(aliases),
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -75,7 +81,7 @@ class Config:
 
     @classmethod
     def from_dict(cls: type[C], values: Mapping[str, Any]) -> C:
-        """The inverse of `to_dict`. An option left out takes its default; an unknown one is refused."""
+        """The inverse of `to_dict`. Missing options take their defaults; unknown ones raise UserError."""
         names = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - names)
         if unknown:
@@ -90,8 +96,8 @@ def _plain(value: Any) -> Any:
 
 
 def _check_kind(field: "dataclasses.Field[Any]", value: Any) -> None:
-    """Raise UserError, naming the flag, when `value` is not a number and the field is one; NumPy has numbers too."""
-    kinds = get_args(field.type) or (field.type,)  # of `int | None` both
+    """Raise UserError if the field is a number and `value` is not. NumPy's numbers are accepted."""
+    kinds = get_args(field.type) or (field.type,)  # both of `int | None`
     if int in kinds or float in kinds:
         is_whole = float not in kinds
         if isinstance(value, bool) or not isinstance(value, Integral if is_whole else Real):
@@ -101,7 +107,7 @@ def _check_kind(field: "dataclasses.Field[Any]", value: Any) -> None:
 
 
 def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
-    """Raise UserError, naming the flag, when `value` is outside the range that `option` declared."""
+    """Raise UserError if `value` is outside the range that `option` declares."""
     if value is None and field.default is None:
         return
     _check_kind(field, value)
@@ -109,6 +115,8 @@ def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
         raise UserError(f"{flag(field.name)}: {value} is not a finite number")
     low, above, high, below = field.metadata["bounds"]
     choices = field.metadata["choices"]
+    if instead := field.metadata["removed"].get(str(value)):
+        raise UserError(f"{flag(field.name)} {value} was removed: use {instead}")
     if choices and value not in choices:
         raise UserError(f"{flag(field.name)}: {value!r} is not one of {', '.join(choices)}")
     if low is not None and not value >= low:

@@ -1,4 +1,4 @@
-"""`--config FILE`: options from a TOML or JSON file, converted and checked as those on the command line are."""
+"""`--config FILE`: options from a TOML or JSON file, converted and checked like those on the command line."""
 
 import json
 import sys
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from nmtkit.cli.moved_options import moved
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import UserError
@@ -19,19 +20,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_IN_USE = "nmtkit.cli.config_file"  # where click's context keeps the path of the file
+_IN_USE = "nmtkit.cli.config_file"  # key of the file's path in click's context
 _NOT_IN_A_FILE = ("config", "version")
 _LARGEST = 1 << 24  # bytes of a config file
 _MOST_DOTS = 1000  # in a line of TOML
-
-
-def _parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text. ValueError for keys of so many parts that tomllib's quadratic memory would matter."""
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.count(".") > _MOST_DOTS:
-            raise ValueError(f"line {number}: {line.count('.')} dots, but options have no keys of several parts")
-    values: dict[str, Any] = tomllib.loads(text)
-    return values
 
 
 def read_config_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
@@ -39,8 +31,8 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     if path is None:
         return
     try:
-        text = read_whole(path, _LARGEST).decode("utf-8-sig")  # some editors begin a file with a byte order mark
-        is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # as no TOML does
+        text = read_whole(path, _LARGEST).decode("utf-8-sig")  # some editors write a byte order mark
+        is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # TOML never starts so
         values = parse_json(text) if is_json else _parse_toml(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
@@ -49,30 +41,50 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     context.meta[_IN_USE] = path
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: a table of options is expected")
-    known = {parameter.name: parameter for parameter in context.command.params if parameter.name not in _NOT_IN_A_FILE}
+    known = _known_options(context.command)
     defaults: dict[str, Any] = {}
     for key, value in _options_in(values):
         if key not in known:
-            instead = answer(str(context.command.name), flag(key))
-            near = did_you_mean(flag(key), [flag(str(name)) for name in known])
-            hint = f": {instead}" if instead else f".{near}"
-            raise UserError(
-                f"--config {path}: {context.command.name} has no option {flag(key)} that a file can set{hint}"
-            )
-        if key in defaults:
-            raise UserError(f"--config {path}: {flag(key)} stands there twice")
-        defaults[key] = _as_on_command_line(known[key], value, path)
+            raise UserError(f"--config {path}: {_unknown(key, context.command, known)}")
+        name = str(known[key].name)
+        if name in defaults:
+            raise UserError(f"--config {path}: {flag(name)} is given twice")
+        defaults[name] = _as_on_command_line(known[key], value, path)
     context.default_map = defaults
 
 
+def _parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text. ValueError for a key of thousands of parts, which takes tomllib gigabytes."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _MOST_DOTS:
+            raise ValueError(f"line {number}: {line.count('.')} dots, but no option has a key of several parts")
+    values: dict[str, Any] = tomllib.loads(text)
+    return values
+
+
+def _known_options(command: click.Command) -> dict[str, click.Parameter]:
+    """The parameters that a config file can set, by name and by former names."""
+    settable = [parameter for parameter in command.params if parameter.name not in _NOT_IN_A_FILE]
+    return {name: one for one in settable for name in (str(one.name), *getattr(one, "aliases", ()))}
+
+
+def _unknown(key: str, command: click.Command, known: dict[str, click.Parameter]) -> str:
+    """A message about a key that is not an option of the command."""
+    if instead := moved(str(command.name), flag(key)):
+        return instead
+    instead = answer(str(command.name), flag(key))
+    hint = f": {instead}" if instead else f".{did_you_mean(flag(key), [flag(str(one.name)) for one in known.values()])}"
+    return f"{command.name} has no option {flag(key)} that a file can set{hint}"
+
+
 def config_file_in_use() -> Path | None:
-    """The `--config` file that was read, if there was one."""
+    """The `--config` file that was read, or None."""
     path: Path | None = click.get_current_context().meta.get(_IN_USE)
     return path
 
 
 def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The options of a config file, which may stand in tables, as a run's options.json has them; null is not given."""
+    """The options of a config file. They may be in tables, as in a run's options.json; null means not given."""
     for key, value in values.items():
         for name, one in value.items() if isinstance(value, dict) else [(key, value)]:
             if one is not None:
@@ -80,7 +92,7 @@ def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> Any:
-    """A value of a config file in the form that click converts and checks like one on the command line."""
+    """A value of a config file in the form that click converts and checks like the command line's."""
     if getattr(parameter, "multiple", False):
         values = value if isinstance(value, list) else [value]
     else:
@@ -88,16 +100,16 @@ def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> A
     switch = getattr(parameter, "is_flag", False)
     for one in values:
         if isinstance(one, bool) != switch or not isinstance(one, bool | int | float | str):
-            wanted = "true or false" if switch else "a number or a text"
+            wanted = "true or false" if switch else "a number or a string"
             found = json.dumps(one, default=str)  # TOML has dates
             raise UserError(f"--config {path}: {flag(str(parameter.name))} takes {wanted}, not {found}")
         if isinstance(one, str) and not is_text(one):
-            raise UserError(f"--config {path}: {flag(str(parameter.name))}: {json.dumps(one)} is no text")
+            raise UserError(f"--config {path}: {flag(str(parameter.name))}: {json.dumps(one)} is not text")
     if switch:
         return value
     return [str(one) for one in values] if getattr(parameter, "multiple", False) else str(value)
 
 
 def is_text(word: str) -> bool:
-    """Whether a file can be called so: with no NUL and no half of a surrogate pair, which Python has for odd bytes."""
+    """Whether a string can be a file name: without NUL and lone surrogates, Python's replacement for invalid bytes."""
     return "\0" not in word and word.encode(errors="replace").decode() == word

@@ -1,18 +1,17 @@
-"""From option dataclasses to click's flags.
+"""Turns option dataclasses into click's flags.
 
     @command("nmt-average")
     @options(average=AverageConfig)
     def main(average: AverageConfig) -> None: ...
 
-Every field of `AverageConfig` becomes a flag, and the command gets the finished, range-checked object.
+Every field of `AverageConfig` becomes a flag, and the command receives the range-checked object.
 """
 
 import dataclasses
 import functools
-import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,15 +20,14 @@ from click.core import ParameterSource
 
 from nmtkit.config import Config, flag
 from nmtkit.errors import UserError
-from nmtkit.log import logger
 from nmtkit.wording import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
-_MANY = 8  # words of one beginning that are told one by one
+_MANY = 8  # choices with the same beginning that an error message lists one by one
 
 
 class PathName(click.Path):
-    """The name of a file or folder, whether it exists or not; an empty one, Python's current folder, is refused."""
+    """The name of a file or folder, which need not exist. Refuses an empty name, Python's current folder."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -41,11 +39,20 @@ class PathName(click.Path):
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argument since 8.4 only
-    """One of a few words; `_` stands for `-` in them and the other way round, as in the names of options."""
+    """One of a few words; `_` and `-` are the same in them, as in the names of options.
+
+    `removed` maps former words to the options that replace them.
+    """
+
+    def __init__(self, choices: Sequence[str], removed: Mapping[str, str] | None = None) -> None:
+        super().__init__(choices)
+        self._removed = dict(removed or {})
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         words = {word.replace("_", "-"): word for word in self.choices}
         spelled = str(value).replace("_", "-")
+        if spelled in self._removed:
+            self.fail(f"{value} was removed: use {self._removed[spelled]}", parameter, context)
         if spelled not in words:
             near = did_you_mean(str(value), self.choices)
             self.fail(f"{value!r} is not one of {_listed(self.choices)}.{near}", parameter, context)
@@ -53,18 +60,40 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argum
 
 
 class ConfigOption(click.Option):
-    """A flag made from a dataclass field; remembers the heading that `--help` shows it under."""
+    """A flag made from a dataclass field.
 
-    def __init__(self, *args: Any, heading: str, **kwargs: Any) -> None:
+    `heading` is its heading in `--help`; `aliases` are former names of the field, which the command line and `--config`
+    files accept and no message shows.
+    """
+
+    def __init__(self, *args: Any, heading: str, aliases: Collection[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.heading = heading
+        self.heading, self.aliases = heading, tuple(aliases)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Accept the aliases too. They are not in `opts`, from which click makes help and error messages."""
+        shown = self.opts
+        self.opts = [*shown, *map(flag, self.aliases)]
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
 
 
 def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -> Callable[[F], F]:
-    """Give a command the flags of each config class, and hand it one object per class, by keyword.
+    """Give a command the flags of each config class, and pass it one object per class, by keyword.
 
-    Before the objects are made, each function of `adjust` may change the dict of all option values.
+    Each function of `adjust` may change the dict of all option values before the objects are made.
     """
+    return _options(adjust, groups, without=())
+
+
+def options_without(names: Collection[str], /, **groups: type[Config]) -> Callable[[F], F]:
+    """Like `options`; the fields with these names get no flag and keep their defaults."""
+    return _options((), groups, names)
+
+
+def _options(
+    adjust: Sequence[Callable[[dict[str, Any]], None]], groups: dict[str, type[Config]], without: Collection[str]
+) -> Callable[[F], F]:
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -74,19 +103,22 @@ def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -
             made = {name: _build(config, values) for name, config in groups.items()}
             return function(**made, **values)
 
-        return flags(*groups.values())(typing.cast(F, wrapper))
+        return flags(*groups.values(), without=without)(typing.cast(F, wrapper))
 
     return decorate
 
 
-def flags(*configs: type[Config]) -> Callable[[F], F]:
-    """Give a command the flags of each config class; classes that share an option share its flag, the first's."""
+def flags(*configs: type[Config], without: Collection[str] = ()) -> Callable[[F], F]:
+    """Give a command the flags of each config class, except for the options named in `without`.
+
+    Classes that share an option share its flag, that of the first class.
+    """
 
     def decorate(function: F) -> F:
         fields: dict[str, tuple[dataclasses.Field[Any], type[Config]]] = {}
         for config in configs:
             for field in dataclasses.fields(config):
-                if "bounds" in field.metadata:
+                if "bounds" in field.metadata and field.name not in without:
                     fields.setdefault(field.name, (field, config))
         for field, config in reversed(fields.values()):
             function = _flag_for(field, config)(function)
@@ -96,20 +128,20 @@ def flags(*configs: type[Config]) -> Callable[[F], F]:
 
 
 def given(name: str) -> bool:
-    """Whether the user set option `name`, on the command line or in the `--config` file."""
+    """Whether the user set the option `name`, on the command line or in the `--config` file."""
     source = click.get_current_context().get_parameter_source(name)
     return source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
 
 
 def in_file(name: str) -> Any:
-    """The value of option `name` in the `--config` file; None where there is none."""
+    """The value of the option `name` in the `--config` file, or None."""
     return (click.get_current_context().default_map or {}).get(name)
 
 
 def refuse_idle(names: Iterable[str], reason: str) -> None:
-    """Raise UserError if the user set one of these options, which have no effect, for this `reason`.
+    """Raise UserError if the user set one of the options `names`, which have no effect for the given `reason`.
 
-    A default value in a `--config` file is let pass: the options.json that a run writes names every option.
+    Default values in a `--config` file are accepted: the options.json of a training run holds every option.
     """
     context = click.get_current_context()
     for parameter in context.command.params:
@@ -122,23 +154,14 @@ def refuse_idle(names: Iterable[str], reason: str) -> None:
             raise UserError(f"{spellings[-1]} has no effect {reason}")
 
 
-def reads_terminal() -> bool:
-    """Whether stdin, which is going to be read, is a terminal; one who did not mean it is told what is waited for."""
-    if not sys.stdin.isatty():
-        return False
-    logger.info("reading from the terminal: Enter ends a line, Ctrl-D the text")
-    return True
-
-
 def _build(config: type[Config], values: dict[str, Any]) -> Config:
-    names = [field.name for field in dataclasses.fields(config) if "bounds" in field.metadata]
+    names = [field.name for field in dataclasses.fields(config) if field.name in values]
     return config(**{name: values.pop(name) for name in names})
 
 
 def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable[[F], F]:
-    """The click option of one dataclass field. Ranges are checked by the config itself, in one place."""
+    """The click option of a dataclass field. The config class checks its range."""
     kind, optional, multiple = _kind(typing.get_type_hints(config)[field.name])
-    choices, words = field.metadata["choices"], field.metadata["words"]
     spelling = flag(field.name)
     if kind is bool:
         spelling += "/" + flag(field.metadata["off"] or f"no_{field.name}")
@@ -149,7 +172,8 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         field.name,
         cls=ConfigOption,
         heading=config.heading,
-        type=_converter(kind, choices, words),
+        aliases=field.metadata["aliases"],
+        type=_converter(kind, field.metadata),
         default=None if multiple else field.default,
         multiple=multiple,
         show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),
@@ -158,17 +182,17 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
     )
 
 
-def _converter(kind: type, choices: Sequence[str], words: dict[str, float]) -> Any:
-    """What makes the value of an option out of its text, for click."""
-    if choices:
-        return Choice(choices)
-    if words:
-        return _number_or_word(kind, words)
+def _converter(kind: type, metadata: Mapping[str, Any]) -> Any:
+    """The click type that converts the text of an option."""
+    if metadata["choices"]:
+        return Choice(metadata["choices"], metadata["removed"])
+    if metadata["words"]:
+        return _number_or_word(kind, metadata["words"])
     return PathName() if kind is Path else kind
 
 
 def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]:
-    """A conversion for click: of a number, or of a word that stands for one."""
+    """A converter of numbers and of words that stand for numbers."""
 
     def convert(value: Any) -> Any:
         try:
@@ -181,7 +205,7 @@ def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]
 
 
 def _kind(annotation: Any) -> tuple[Any, bool, bool]:
-    """(type of one value, may be None, may be given several times) of a field's annotation."""
+    """The type of one value, whether it may be None, and whether the option may be given several times."""
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is tuple:
         return arguments[0], False, True
@@ -192,7 +216,7 @@ def _kind(annotation: Any) -> tuple[Any, bool, bool]:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """All of some words; many that begin alike, up to the first `_`, as a shell would put them: table3_{a_h1,a_h4}."""
+    """The words as a list. Many with the same beginning, up to the first `_`, are combined: table3_{a_h1,a_h4}."""
     by_beginning: dict[str, list[str]] = {}
     for word in words:
         by_beginning.setdefault(word.partition("_")[0], []).append(word)

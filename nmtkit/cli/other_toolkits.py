@@ -1,7 +1,7 @@
-"""Options of other toolkits, and what nmtkit has in their place: for messages, and for the tables in docs/.
+"""Options of other toolkits and their equivalents in nmtkit: for messages, and for the tables in docs/.
 
-`OPTIONS` is the one home of these facts. An answer begins with "use", "not needed" or "not supported", and its options
-are quoted as in Markdown. docs/from-fairseq.md and docs/from-other-toolkits.md show what `table` makes of it.
+`OPTIONS` is the only place of these facts. An answer begins with "use", "not needed" or "not supported" and quotes
+options as in Markdown. docs/from-fairseq.md and docs/from-other-toolkits.md show the result of `table`.
 """
 
 FAIRSEQ = "fairseq"
@@ -145,19 +145,19 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--results-path": "use `--output`",
             "--lenpen": "use `--length-penalty` with `--length-penalty-form power`; the default is the paper's, "
             "((5 + length) / 6)^0.6",
-            "--unnormalized": "use `--length-penalty-form none`",
-            "--max-tokens --batch-size --max-sentences": "use `--batch-tokens`, in source tokens",
+            "--unnormalized": "use `--length-penalty 0`",
+            "--batch-size --max-sentences": "use `--max-tokens`, in source tokens",
             "--buffer-size": "use `--buffer`",
             "--sampling-topk": "use `--top-k` with `--sampling`",
             "--sampling-topp": "use `--top-p` with `--sampling`",
             "--diverse-beam-groups": "use `--diverse-groups`",
             "--diverse-beam-strength": "use `--diversity`",
             "--no-repeat-ngram-size": "use `--no-repeat-ngram`",
-            "--prefix-size": "use `--prefix FILE`, a line for each line of input",
+            "--prefix-size": "use `--prefix FILE`, a line for each input line",
             "--score-reference": "use `--score FILE`",
-            "--print-alignment": "use `--alignment` with `--format pharaoh`, `tsv` or `jsonl`; it is of words, where "
-            "fairseq counts pieces",
-            "--print-step": "not supported: `--format jsonl` has what is known of each output",
+            "--print-alignment": "use `--alignment` with `--format pharaoh`, `tsv` or `jsonl`; of words, where fairseq "
+            "aligns pieces",
+            "--print-step": "not supported: `--format jsonl` has the details of each output",
             "--remove-bpe --post-process --bpe --tokenizer --moses-target-lang": "not needed: output is plain text",
             "--scoring": "use `--sacrebleu` or `--tokenized-bleu`",
             "--num-shards --shard-id": "use `--shard 1/8`, which counts from 1",
@@ -171,20 +171,20 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--models --model": "use `--checkpoint`, once for each model of an ensemble",
             "--vocabs --src-vocab --tgt-vocab": "not needed: the checkpoint holds the vocabulary",
             "--src": "use `--input`",
-            "--tgt --force-decode": "use `--prefix FILE` for the beginnings of outputs, `--score FILE` for whole ones",
+            "--tgt --force-decode": "use `--prefix FILE` for beginnings of outputs, `--score FILE` for complete ones",
             "--beam-size": "use `--beam`",
             "--n-best --nbest-size": "use `--nbest`",
             "--normalize": "use `--length-penalty` with `--length-penalty-form power`",
             "--length-penalty-alpha": "use `--length-penalty`",
-            "--word-penalty --coverage-penalty": "not supported: see `--length-penalty-form`",
+            "--word-penalty --coverage-penalty": "not supported: see `--length-penalty`",
             "--max-length": "use `--max-source-tokens` for the input, `--max-len-a` and `--max-len-b` for the output",
-            "--max-length-crop": "not needed: a longer line is cut, or split with `--overlong split`",
+            "--max-length-crop": "not needed: longer lines are truncated, or split with `--overlong split`",
             "--max-length-factor": "use `--max-len-a`",
             "--max-output-length": "use `--max-len-b` with `--max-len-a 0`",
             "--min-length": "use `--min-len`",
-            "--mini-batch --mini-batch-words --batch-size": "use `--batch-tokens`, in source tokens",
+            "--mini-batch --mini-batch-words --batch-size": "use `--max-tokens`, in source tokens",
             "--maxi-batch --maxi-batch-sort --chunk-size": "use `--buffer`, in lines",
-            "--workspace": "not needed: memory follows from `--batch-tokens` and `--buffer`",
+            "--workspace": "not needed: memory follows from `--max-tokens` and `--buffer`",
             "--output-sampling --sample": "use `--sampling`",
             "--random-sampling-topk": "use `--top-k` with `--sampling`",
             "--random-sampling-topp": "use `--top-p` with `--sampling`",
@@ -201,6 +201,21 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--fp16": "use `--precision fp16`",
             "--devices --gpu --device-ids": "use `--device`, and `--workers` for several",
             "--use-cpu": "use `--device cpu`",
+        },
+    },
+    "nmt-serve": {
+        OTHERS: {
+            "--models --model": "use `--checkpoint`, once for each model of an ensemble",
+            "--vocabs": "not needed: the checkpoint has the vocabulary",
+            "--ip": "use `--host`",
+            "--beam-size": "use `--beam`",
+            "--n-best": "not needed: each request asks for its n-best list",
+            "--normalize": "use `--length-penalty` with `--length-penalty-form power`",
+            "--max-length": "use `--max-source-tokens` for the input, `--max-len-a` and `--max-len-b` for the output",
+            "--mini-batch --mini-batch-words --batch-size": "use `--max-tokens`, in source tokens",
+            "--cpu-threads": "use `--threads`",
+            "--gemm-type --int8 --int8shift": "use `--precision int8`",
+            "--devices --gpu": "use `--device`, and `--workers` for several",
         },
     },
     "nmt-score": {
@@ -220,7 +235,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
 
 
 def answer(command: str, option: str) -> str | None:
-    """What a command has in place of another toolkit's option, without Markdown; None if the option is unknown."""
+    """The equivalent of another toolkit's option in a command, without Markdown; None for an unknown option."""
     spelling = option.replace("_", "-")
     for rows in OPTIONS.get(command, {}).values():
         for options, found in rows.items():
@@ -230,7 +245,7 @@ def answer(command: str, option: str) -> str | None:
 
 
 def table(command: str, toolkits: str) -> str:
-    """The options of some toolkits beside those of a command, as a table in Markdown."""
+    """The options of some toolkits and their equivalents in a command, as a Markdown table."""
     lines = [f"| {toolkits} | {command} |", "|---|---|"]
     for options, found in OPTIONS[command][toolkits].items():
         quoted = ", ".join(f"`{option}`" for option in options.split())

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import ConfigOption, PathName, options, reads_terminal
+from nmtkit.cli.options import ConfigOption, PathName, options
+from nmtkit.decoding.input_stream import reads_terminal
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.text import decode_line, read_lines, read_raw_stdin

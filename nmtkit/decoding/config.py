@@ -1,20 +1,22 @@
-"""The options of generation: what to read and write, how to search, how to batch the stream, where to compute."""
+"""The options of generation: input and output, search, batches, device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, get_type_hints
 
 from nmtkit.config import Config, option
+from nmtkit.data.config import DatasetConfig
 from nmtkit.errors import UserError
-from nmtkit.model.config import DeviceConfig
+from nmtkit.model.config import DeviceConfig, WeightsConfig
 
-PAGE_LINES = 20  # that a page of attention has room for
-FORMATS = ("text", "tsv", "jsonl", "pharaoh")  # of the output
+PAGE_LINES = 20  #: the most sentences on a page of attention
+FORMATS = ("text", "tsv", "jsonl", "pharaoh")  #: of the output
+STANDARD_STREAM = Path("-")  #: in place of a file: stdin or stdout
 
 
 @dataclass(frozen=True)
 class SearchConfig(Config):
-    """Beam search, whose defaults are the paper's (§6.1), or sampling."""
+    """Beam search, with the paper's defaults (§6.1), or sampling."""
 
     heading: ClassVar[str] = "Search"
 
@@ -24,19 +26,20 @@ class SearchConfig(Config):
         min=0.0,
         metavar="ALPHA",
         help="α of the score log P(Y|X) / ((5 + |Y|) / 6)^α, where |Y| counts the end of sentence. "
-        "Higher values favour longer output, 0 compares plain log-probabilities.",
+        "Higher values favour longer output; 0 compares log-probabilities.",
     )
     length_penalty_form: str = option(
         "gnmt",
-        choices=("gnmt", "power", "none"),
-        help="What log P(Y|X) is divided by; gnmt: ((5 + |Y|) / 6)^α, power: |Y|^α, none: nothing.",
+        choices=("gnmt", "power"),
+        removed={"none": "--length-penalty 0"},
+        help="The divisor of log P(Y|X); gnmt: ((5 + |Y|) / 6)^α, power: |Y|^α.",
     )
     max_len_a: float = option(
-        1.0, min=0.0, max=1e3, metavar="A", help="Output has at most A·S + B tokens for S source tokens."
+        1.0, min=0.0, max=1e3, metavar="A", help="An output has at most A·S + B tokens for S source tokens."
     )
     max_len_b: int = option(50, min=0, max=10**6, metavar="B", help="See --max-len-a.")
     min_len: int = option(
-        0, min=0, metavar="N", help="Output has at least N tokens, unless --max-len-a and --max-len-b end it before."
+        0, min=0, metavar="N", help="An output has at least N tokens, or as many as --max-len-a and --max-len-b allow."
     )
     nbest: int = option(
         1,
@@ -45,104 +48,103 @@ class SearchConfig(Config):
         help="Hypotheses shown for each sentence, best first and with different texts; at most --beam. "
         "With --sampling: outputs to draw, which may repeat.",
     )
-    no_repeat_ngram: int | None = option(None, min=1, metavar="N", help="No N tokens come twice in one output.")
+    no_repeat_ngram: int | None = option(None, min=1, metavar="N", help="No N tokens occur twice in one output.")
     ban: tuple[str, ...] = option(
         (),
         metavar="WORDS",
-        help="A word, or several in a row, that must not be produced, as written here; nor what begins with the same "
-        "pieces. May be given several times.",
+        help="A word, or several in a row, that must not be produced, as written here; nor any that begin with the "
+        "same pieces. May be given several times.",
     )
     diverse_groups: int = option(
-        1, min=1, metavar="G", help="Parts of the beam, each of which shuns what those before it do at the same step."
+        1, min=1, metavar="G", help="Groups of the beam; each avoids the tokens that earlier ones choose at a step."
     )
     diversity: float = option(
         0.5,
         min=0.0,
         max=1e6,
-        help="With --diverse-groups: what a candidate loses, in log-probability, for each earlier part's choice of "
-        "its token. Scores do not show it.",
+        help="With --diverse-groups: the log-probability that a candidate loses for each hypothesis of an earlier "
+        "group that chose its token. Scores do not include it.",
     )
-    sampling: bool = option(
-        False, help="Draw --nbest outputs from the model, token by token and each for itself, instead of the best."
-    )
-    top_k: int | None = option(None, min=1, unset="all", help="Draw from the K likeliest tokens only.")
+    sampling: bool = option(False, help="Draw --nbest independent outputs from the model instead of searching.")
+    top_k: int | None = option(None, min=1, unset="all", help="Draw only from the K most probable tokens.")
     top_p: float | None = option(
-        None, min=1e-6, max=1.0, unset="all", help="Draw from the fewest tokens that have this probability together."
+        None, min=1e-6, max=1.0, unset="all", help="Draw only from the fewest tokens with this total probability."
     )
     temperature: float = option(
         1.0,
         min=0.01,
         max=1e6,
-        help="Divides the logits before --top-p looks and a token is drawn; below 1 is less random.",
+        help="Divides the logits before --top-p is applied and a token is drawn; below 1 is less random.",
     )
     seed: int = option(
         1,
         min=0,
         max=2**64 - 1,
-        help="What is drawn follows from the seed and the source sentence, whatever stands around it.",
+        help="Samples depend on the seed and the source sentence only.",
     )
     alignment: bool = option(
-        False, help="Tell, in --format jsonl, tsv or pharaoh, which source words the translation's words come from."
+        False, help="Show, in --format jsonl, tsv or pharaoh, which source words each target word was translated from."
     )
     alignment_layer: int | None = option(
         None,
         min=1,
         metavar="N",
         unset="the last but one",
-        help="The decoder's layer whose attention, averaged over its heads, is the alignment; 1 is the lowest.",
+        help="The decoder layer whose attention, averaged over its heads, is the alignment; 1 is the lowest.",
     )
     copy_unknown: bool = option(
         False,
-        help="Put, for each unknown word, the source word that it attended to most. Of use with --tokenizer space of "
-        "nmt-preprocess, where words can be unknown.",
+        help="Replace each unknown word by the source word that it attended to most. For models of nmt-preprocess "
+        "--tokenizer space, where words can be unknown.",
     )
 
     @property
     def attends(self) -> bool:
-        """Whether the attention of what is found is asked for."""
+        """Whether the attention of the results is computed."""
         return self.alignment or self.copy_unknown
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nbest > self.beam and not self.sampling:
-            raise UserError(f"--nbest {self.nbest} is more than --beam {self.beam}: widen the beam or ask for fewer")
+            raise UserError(f"--nbest {self.nbest} is more than --beam {self.beam}: raise --beam or lower --nbest")
         if self.beam % self.diverse_groups:
-            raise UserError(f"--beam {self.beam} cannot be shared out among --diverse-groups {self.diverse_groups}")
+            raise UserError(f"--beam {self.beam} is not a multiple of --diverse-groups {self.diverse_groups}")
         if self.sampling and self.diverse_groups > 1:
-            raise UserError("--sampling and --diverse-groups are two ways to get various outputs: choose one")
+            raise UserError("--sampling and --diverse-groups are mutually exclusive: use one of them")
 
 
 @dataclass(frozen=True)
 class RequestConfig(Config):
-    """Files that ask for something beside the input, line by line."""
+    """Files that constrain the translation of each input line, or give it."""
 
-    heading: ClassVar[str] = "Beside the input (each FILE has a line for each line of it)"
+    heading: ClassVar[str] = "Beside the input (each FILE has a line for each input line)"
 
     prefix: Path | None = option(
-        None, metavar="FILE", help="What each translation begins with, in whole words; empty lines ask for nothing."
+        None, metavar="FILE", help="The beginning of each translation, in whole words; a line may be empty."
     )
     constraints: Path | None = option(
         None,
         metavar="FILE",
-        help="Terms that must come in each translation, separated by tabs. The search then keeps --beam hypotheses "
-        "for each number of their pieces that are there.",
+        help="Terms that each translation must contain, separated by tabs. The search then keeps --beam hypotheses "
+        "for each number of pieces of the terms.",
     )
     glossary: Path | None = option(
         None,
         metavar="FILE",
-        help="Lines of a source term, a tab and a target term, which must come where the source term does.",
+        help="Lines of a source term, a tab and a target term. Translations of lines with the source term must contain "
+        "the target term.",
     )
     score: Path | None = option(
         None,
         metavar="FILE",
-        help="Do not search: give the log-probability log P(Y|X) of each of these translations; "
+        help="Do not search: print the log-probability log P(Y|X) of each of these translations; "
         "with --format tsv or jsonl also the score that the search would give.",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.score is not None and (self.prefix or self.constraints or self.glossary):
-            raise UserError("--score is for given translations: --prefix, --constraints and --glossary have no effect")
+            raise UserError("--score does not search: --prefix, --constraints and --glossary have no effect")
 
 
 @dataclass(frozen=True)
@@ -151,24 +153,27 @@ class StreamConfig(Config):
 
     heading: ClassVar[str] = "Batches"
 
-    batch_tokens: int = option(
-        4096, min=1, help="Size of a batch in source tokens, padding counted; a longer sentence is a batch by itself."
+    max_tokens: int = option(
+        4096,
+        min=1,
+        aliases=("batch_tokens",),
+        help="Size of a batch in source tokens, padding included; a longer sentence is a batch of its own.",
     )
     buffer: int = option(
         4096,
         min=1,
         max=10**9,
         metavar="LINES",
-        help="Lines read ahead and sorted by length; memory is bounded by this.",
+        help="Lines that are read ahead and sorted by length; bounds the memory.",
     )
     max_source_tokens: int = option(
-        1024, min=1, help="What is longer, --overlong decides on; a warning tells how many lines there were."
+        1024, min=1, help="Longer lines are truncated or split, see --overlong; a warning counts them."
     )
     overlong: str = option(
         "cut",
         choices=("cut", "split"),
-        help="cut: what exceeds --max-source-tokens is left out. split: the line is translated in parts, which end "
-        "with a sentence, else a clause, a word, a piece, and the translations are joined.",
+        help="cut: lines longer than --max-source-tokens are truncated. split: they are translated in parts, which end "
+        "at the end of a sentence, else of a clause, a word or a piece; the translations are joined.",
     )
 
 
@@ -201,12 +206,17 @@ class InputConfig(Config):
     shard: str | None = option(
         None,
         metavar="I/N",
-        help="Translate only the I-th of N parts of the input, I from 1 to N, of about the same number of lines each. "
-        "The outputs of all, one after the other, are that of the whole.",
+        help="Translate only the I-th of N parts of the input, I from 1 to N, with about as many lines each. "
+        "The concatenated outputs of all parts are the output of the whole input.",
     )
     interactive: bool = option(
-        False, help="Answer each line at once, one line a batch; so it is when stdin is a terminal."
+        False, help="Translate each line at once, as a batch of its own; the default when stdin is a terminal."
     )
+
+    @property
+    def path(self) -> Path | None:
+        """The file to read; None for stdin, which `-` stands for as well."""
+        return None if self.input == STANDARD_STREAM else self.input
 
 
 @dataclass(frozen=True)
@@ -216,29 +226,34 @@ class OutputConfig(Config):
     output: Path | None = option(
         None,
         metavar="FILE",
-        help="Where to write, instead of stdout; the file appears when it is complete. Until then it is FILE.partial, "
-        "which stays if the command ends early.",
+        help="Write to a file instead of stdout. It appears when it is complete; until then it is FILE.partial, which "
+        "stays if the command fails or is interrupted.",
     )
     resume: bool = option(
-        False, help="Go on where FILE.partial of --output ends. The input and all other options must be as they were."
+        False, help="Resume at the end of FILE.partial of --output. The input and all other options must be the same."
     )
     format: str = option(
         "text",
         choices=FORMATS,
-        help="text: one line for each input line, or --nbest lines, best first, filled up with empty ones. "
-        "tsv: input line number from 1, rank from 1, score, text; a row a hypothesis, with --alignment "
-        "that in Pharaoh form at its end. "
+        help="text: one line for each input line, or --nbest lines, best first, padded with empty ones. "
+        "tsv: a row for each hypothesis: input line number from 1, rank from 1, score, text, and with --alignment the "
+        "alignment in Pharaoh form. "
         "jsonl: an object for each input line: line, source, hypotheses, each with text, score, tokens "
-        "(</s> the last) and token_log_probs, with --alignment also attention, a row a token, and alignment; then "
-        "there are source_tokens beside the source. "
-        "pharaoh: alignments only, as pairs of words 0-0 1-2, source first; lines as with text.",
+        "(</s> is the last) and token_log_probs; with --alignment also source_tokens, and for each hypothesis "
+        "attention, a row for each token, and alignment. "
+        "pharaoh: only alignments, as pairs of words 0-0 1-2, source first; lines as with text.",
     )
     attention_html: Path | None = option(
         None,
         metavar="FILE",
-        help="Also write a page for the browser, with the attention of every layer and head; for at most "
-        f"{PAGE_LINES} lines. With --score it is that of the given translations.",
+        help="Also write an HTML page with the attention of every layer and head, for at most "
+        f"{PAGE_LINES} lines; with --score, of the given translations.",
     )
+
+    @property
+    def path(self) -> Path | None:
+        """The file to write; None for stdout, which `-` stands for as well."""
+        return None if self.output == STANDARD_STREAM else self.output
 
 
 @dataclass(frozen=True)
@@ -253,6 +268,31 @@ class EvaluationConfig(Config):
         None,
         metavar="FILE",
         help="The reference, a line for each input line. Default with DATASET: its target side, decoded from the "
-        "stored pieces, where SentencePiece has normalized it (Unicode forms, runs of spaces); give the raw file "
+        "stored pieces, which SentencePiece has normalized (Unicode forms, runs of spaces); give the raw file "
         "for a score to publish.",
     )
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether any score is computed."""
+        return self.sacrebleu or self.tokenized_bleu
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """All options of nmt-generate that are not about its messages."""
+
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
+    input: InputConfig = field(default_factory=InputConfig)
+    reading: DatasetConfig = field(default_factory=DatasetConfig)
+    requests: RequestConfig = field(default_factory=RequestConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    batches: StreamConfig = field(default_factory=StreamConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+
+    @classmethod
+    def groups(cls) -> dict[str, type[Config]]:
+        """The class of each group of options, by its name."""
+        return get_type_hints(cls)

@@ -131,10 +131,7 @@ def _out_of_memory(task: Task) -> str:
 
 @cache
 def _tell_of_halves() -> None:
-    logger.warning(
-        "too little memory: batches are searched in halves where needed; a lower --batch-tokens (in training "
-        "--max-tokens) is faster"
-    )
+    logger.warning("too little memory: batches are searched in halves where needed; a lower --max-tokens is faster")
 
 
 def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:

@@ -1,29 +1,29 @@
-"""How translations stand in the output: the rows that each line of the input gets."""
+"""The formats of the output: the rows that each input line gets."""
 
 import json
-import re
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import RunError
 
 if TYPE_CHECKING:
     from nmtkit.decoding.translation import Candidate, Translation
 
-_COMPARED = 16  # lines at the end of an output that is gone on with
-_TOLERATED = 10  # one in so many of them may have other words in int8, which depends on its batch
-_NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
+LOG_PROB = "log_prob"  #: a further format: only the log-probability of the best candidate
 
 
-def rows(layout: str, line: int, translation: "Translation", nbest: int) -> bytes:
-    """The rows of an input line, counted from 1, in one of the `FORMATS`; "log_prob" is its log-probability alone."""
-    found = _ROWS[layout](line, translation, nbest)
+def rows(row_format: str, line: int, translation: "Translation", nbest: int) -> bytes:
+    """The rows of an input line, in one of the `FORMATS` or `LOG_PROB`. `line` is its number, from 1."""
+    found = _ROWS[row_format](line, translation, nbest)
     block = "".join(f"{row}\n" for row in found).encode()
     if block.count(b"\n") != len(found):
-        raise RunError(f"line {line}: its translation holds a line feed, which is a bug of nmtkit")
+        raise RunError(f"line {line}: the translation contains a line feed, which is a bug of nmtkit")
     return block
+
+
+def rows_per_line(row_format: str, nbest: int) -> int:
+    """The rows of each input line in the format; not for tsv, where their number differs."""
+    return nbest if row_format in ("text", "pharaoh") else 1
 
 
 def _as_text(line: int, translation: "Translation", nbest: int) -> list[str]:
@@ -53,7 +53,7 @@ def _pharaoh(candidate: "Candidate") -> str:
 
 
 def _as_jsonl(line: int, translation: "Translation", nbest: int) -> list[str]:
-    row: dict[str, Any] = {"line": line, "source": translation.source.removesuffix("\r")}  # of a file with \r\n
+    row: dict[str, Any] = {"line": line, "source": translation.source.removesuffix("\r")}  # of \r\n
     if translation.source_tokens is not None:
         row["source_tokens"] = translation.source_tokens
     row["hypotheses"] = [_as_object(candidate) for candidate in translation.candidates]
@@ -69,70 +69,8 @@ def _as_object(candidate: "Candidate") -> dict[str, Any]:
 
 _ROWS: dict[str, Callable[[int, "Translation", int], list[str]]] = {
     "text": _as_text,
-    "log_prob": _as_log_prob,
+    LOG_PROB: _as_log_prob,
     "tsv": _as_tsv,
     "jsonl": _as_jsonl,
     "pharaoh": _as_pharaoh,
 }
-
-
-def keep_whole_lines(file: BinaryIO, layout: str, nbest: int, before: int = 0) -> tuple[int, list[bytes]]:
-    """Cut an output that was left half-written behind the rows of the last input line that surely has all of its own.
-
-    `before` input lines stand elsewhere. Returns how many lines are left, and the rows of each of the last; the file is
-    open for those of the next. Raises UserError where it is no such output.
-    """
-    whole_rows = (row for row in file if row.endswith(b"\n"))
-    try:
-        if layout == "tsv":
-            lines, ends = _by_number(whole_rows, before)
-        else:
-            lines, ends = _by_count(whole_rows, layout, nbest, before)
-    except (ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            f"--resume: {file.name} does not hold what --format {layout} writes: give the options that it was begun "
-            "with, or remove it"
-        ) from error
-    file.seek(ends[0])
-    last = [file.read(end - begin) for begin, end in pairwise(ends)]
-    file.truncate()
-    return lines, last
-
-
-def _by_number(whole_rows: Iterator[bytes], lines_before: int) -> tuple[int, deque[int]]:
-    """How many lines there are before the last whose rows begin, of which there may be more to come; and where the last
-    of them end, in bytes, with where the first of these begins."""
-    lines = size = 0
-    ends = deque([0], _COMPARED + 1)
-    for row in whole_rows:
-        number = int(row.partition(b"\t")[0]) - lines_before
-        if number != lines + 1:
-            if number != lines + 2:
-                raise ValueError(f"line {number} after line {lines + 1}")
-            lines += 1
-            ends.append(size)
-        size += len(row)
-    return lines, ends
-
-
-def _by_count(whole_rows: Iterator[bytes], layout: str, nbest: int, lines_before: int) -> tuple[int, deque[int]]:
-    """The same of all lines that are whole, where each has as many rows."""
-    rows_a_line = nbest if layout in ("text", "pharaoh") else 1
-    lines = size = 0
-    ends = deque([0], _COMPARED + 1)
-    for count, row in enumerate(whole_rows, 1):
-        size += len(row)
-        if count % rows_a_line == 0:
-            lines += 1
-            ends.append(size)
-    if layout == "jsonl" and lines and json.loads(row)["line"] != lines_before + lines:
-        raise ValueError(f"the last line is not line {lines_before + lines}")
-    return lines, ends
-
-
-def translated_otherwise(last: Sequence[bytes], again: Sequence[bytes]) -> bool:
-    """Whether more of the `last` lines have other words `again` than batches can bring about. Numbers may differ:
-    another machine rounds them otherwise."""
-    pairs = zip(last, again, strict=True)
-    different = sum(_NUMBER.sub(b"", before) != _NUMBER.sub(b"", now) for before, now in pairs)
-    return different > len(last) // _TOLERATED

@@ -1,6 +1,7 @@
-"""How a stream comes into chunks, each of which is sorted by length, translated and given back before the next."""
+"""Cuts a stream into shards and chunks. A chunk is sorted by length, translated and written before the next one."""
 
 import re
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,52 +9,52 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from nmtkit.errors import UserError
+from nmtkit.log import logger
 
 T = TypeVar("T")
 
-_BUFFERS_OF_A_LARGE_PART = 8
-WHOLE = slice(0, None)  #: a share that is all of the input
+_BUFFERS_OF_A_LARGE_SHARD = 8
+ALL_LINES = slice(0, None)  #: in place of the lines of a shard
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several parts of a text, which follow each other."""
+    """One of `count` successive parts of a text."""
 
     number: int  #: from 1
     count: int
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """Read 2/8, the second of eight."""
+        """Parse 2/8, the second of eight. Raises UserError for anything else."""
         match = re.fullmatch(r"(\d+)/(\d+)", text)
         if not match or not 1 <= int(match[1]) <= int(match[2]):
-            raise UserError(f"--shard {text}: I/N is expected, the I-th of N parts, such as 1/8 up to 8/8")
+            raise UserError(f"--shard {text}: I/N is expected, the I-th of N parts, from 1/8 to 8/8")
         return cls(int(match[1]), int(match[2]))
 
     def of(self, lines: int, buffer: int) -> slice:
-        """Where it stands in so many lines.
+        """Its lines in a text of `lines` lines.
 
-        Large parts are made of whole buffers, whose lines so share their batches with the same lines as if the text
-        were not parted; small ones have the same number of lines, give or take one.
+        Large shards consist of whole buffers, so that each line is in the same batch as without shards. The sizes of
+        small ones differ by at most one line.
         """
-        unit = buffer if lines >= _BUFFERS_OF_A_LARGE_PART * buffer * self.count else 1
+        unit = buffer if lines >= _BUFFERS_OF_A_LARGE_SHARD * buffer * self.count else 1
         units = -(-lines // unit)
         begin, end = (units * number // self.count * unit for number in (self.number - 1, self.number))
         return slice(begin, min(end, lines))
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Successive lists of `size` items, the last of what is left; nothing is read before a list is asked for."""
+    """Successive lists of `size` items, the last of the rest. Reads the items of a list when it is requested."""
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
 
 
 def chunks_as_they_come(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The same for a source that may pause, such as a pipe: what has come is given, if it is but one item.
+    """Lists of the items that have arrived, at least one, from a source that may pause, such as a pipe.
 
-    A thread reads ahead while a chunk is worked on, never more than `size` items. It ends with the source or with the
-    process.
+    A thread prefetches up to `size` items while a chunk is processed. It ends with the source or with the process.
     """
     reader = _Reader(items, size)
     threading.Thread(target=reader.run, name="reader", daemon=True).start()
@@ -61,8 +62,16 @@ def chunks_as_they_come(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
+def reads_terminal() -> bool:
+    """Whether stdin is a terminal; if so, logs that the command waits for input."""
+    if not sys.stdin.isatty():
+        return False
+    logger.info("reading from the terminal: Enter ends a line, Ctrl-D the text")
+    return True
+
+
 class _Reader(Generic[T]):
-    """Items between the thread that reads them and the one that takes them."""
+    """A bounded queue between the thread that reads items and the thread that takes them."""
 
     def __init__(self, items: Iterable[T], limit: int) -> None:
         self._items, self._limit = items, limit
@@ -72,7 +81,7 @@ class _Reader(Generic[T]):
         self._change = threading.Condition()
 
     def run(self) -> None:
-        """Read to the end, or to an error, which `take` raises in its place."""
+        """Read to the end, or to an error, which `take` raises."""
         try:
             for item in self._items:
                 with self._change:
@@ -86,7 +95,7 @@ class _Reader(Generic[T]):
             self._change.notify()
 
     def take(self) -> list[T]:
-        """All that has been read, at least one item; nothing at the end."""
+        """All items that have been read, at least one; an empty list at the end."""
         with self._change:
             self._change.wait_for(lambda: bool(self._waiting) or self._ended)
             taken, self._waiting = self._waiting, []

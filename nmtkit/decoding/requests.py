@@ -1,4 +1,4 @@
-"""What is asked for beside the text of a line: how its translation begins, terms it has, or the translation itself."""
+"""Requests: a line with constraints on its translation, or with a given translation; and the files they come from."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,31 +8,31 @@ from pathlib import Path
 from unicodedata import category
 
 from nmtkit.decoding.config import RequestConfig
-from nmtkit.decoding.input_stream import WHOLE
+from nmtkit.decoding.input_stream import ALL_LINES
 from nmtkit.errors import UserError
 from nmtkit.text import is_ordinary, read_lines
 from nmtkit.wording import counted
 
-# Where words stand without spaces between them: Thai to Khmer, kana, and Han.
+# Scripts without spaces between words: Thai to Khmer, kana, and Han.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 
 @dataclass(frozen=True)
 class Request:
-    """A line to translate. What is asked for is text of the target language."""
+    """A line to translate. `prefix`, `terms` and `target` are text of the target language."""
 
     text: str
-    prefix: str = ""  #: what the translation begins with, in whole words
-    terms: tuple[str, ...] = ()  #: what must come in it, each somewhere
-    target: str | None = None  #: the translation, which is scored instead of searched for
-    ids: Sequence[int] | None = None  #: the pieces of `text`, where they are known
+    prefix: str = ""  #: the beginning of the translation, in whole words
+    terms: tuple[str, ...] = ()  #: what the translation must contain
+    target: str | None = None  #: a given translation, which is scored; nothing is searched
+    ids: Sequence[int] | None = None  #: the pieces of `text`, if known
 
 
 class Companions:
-    """The files beside the input, which have a line for each of its lines, and the glossary."""
+    """The files with a line for each line of the input, and the glossary."""
 
     def __init__(self, config: RequestConfig) -> None:
-        """Raises UserError where a file is missing, or the glossary is malformed."""
+        """Read the glossary. Raises UserError if it is missing or malformed."""
         self._files: dict[str, Path] = {
             flag: path
             for flag, path in (
@@ -45,8 +45,10 @@ class Companions:
         self._glossary = None if config.glossary is None else Glossary.read(config.glossary)
 
     def check_length(self, count: Callable[[], int | None]) -> None:
-        """Raise UserError, before anything is translated, where a file does not have as many lines as the input, which
-        `count` counts where it can."""
+        """Raise UserError if a file has another number of lines than the input.
+
+        `count` returns the lines of the input, or None if they cannot be counted before the translation.
+        """
         lines = count() if self._files else None
         if lines is None:
             return
@@ -55,16 +57,16 @@ class Companions:
                 raise UserError(f"{flag} {path} has {counted(own, 'line')}, the input has {lines}")
 
     def attach(
-        self, chunks: Iterable[Sequence[str | Request]], share: slice = WHOLE
+        self, chunks: Iterable[Sequence[str | Request]], shard: slice = ALL_LINES
     ) -> Iterator[Sequence[str | Request]]:
-        """The lines with what the files ask for; the lines may be a share of the input's.
+        """The lines of a shard as requests, with the lines of the files.
 
-        Raises UserError where a file has more lines than there are, or fewer.
+        Raises UserError if a file has more or fewer lines than the input.
         """
         if not self._files and self._glossary is None:
             yield from chunks
             return
-        files = {flag: islice(read_lines(path), share.start, share.stop) for flag, path in self._files.items()}
+        files = {flag: islice(read_lines(path), shard.start, shard.stop) for flag, path in self._files.items()}
         for chunk in chunks:
             yield [
                 self._attached(line, {flag: self._next(flag, file) for flag, file in files.items()}) for line in chunk
@@ -89,7 +91,7 @@ class Companions:
 
 
 class Glossary:
-    """Terms of the source language with the terms that they must become."""
+    """Terms of the source language with their translations."""
 
     def __init__(self, entries: dict[str, str]) -> None:
         self._entries = entries
@@ -100,10 +102,10 @@ class Glossary:
 
     @classmethod
     def read(cls, path: Path) -> "Glossary":
-        """Read lines of a source term, a tab, and its target term. Raises UserError that names a line that is none."""
+        """Read lines of a source term, a tab and a target term. Raises UserError that names a malformed line."""
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(path), 1):
-            line = line.removeprefix("\ufeff")  # some editors begin a file with the mark of its encoding
+            line = line.removeprefix("\ufeff")  # some editors write a byte order mark
             terms = [term.strip() for term in line.split("\t")]
             if terms == [""]:
                 continue
@@ -112,11 +114,11 @@ class Glossary:
                     f"--glossary {path}, line {number}: a source term, a tab and a target term are expected"
                 )
             if entries.setdefault(terms[0], terms[1]) != terms[1]:
-                raise UserError(f"--glossary {path}, line {number}: {terms[0]!r} has another translation further above")
+                raise UserError(f"--glossary {path}, line {number}: {terms[0]!r} has another translation above")
         return cls(entries)
 
     def terms(self, text: str) -> list[str]:
-        """The target terms of those in a text, as whole words; of terms that overlap the first and longest counts."""
+        """The target terms of the source terms in a text. Of overlapping ones the first counts, then the longest."""
         found, place = [], 0
         while place < len(text):
             term = self._term_at(text, place)
@@ -126,18 +128,18 @@ class Glossary:
         return found
 
     def _term_at(self, text: str, place: int) -> str | None:
-        """The longest term that begins there and stands by itself."""
+        """The longest term that begins at `place` and ends with a word."""
         candidates = (text[place : place + length] for length in self._longest_first.get(text[place], ()))
         return next((term for term in candidates if term in self._entries and _stands_alone(term, text, place)), None)
 
 
 def _stands_alone(term: str, text: str, place: int) -> bool:
-    """Whether no word goes on beyond either end of a term that stands at a place in a text."""
+    """Whether a term at `place` in a text consists of whole words."""
     end = place + len(term)
     neighbours = ((term[0], text[place - 1 : place]), (term[-1], text[end : end + 1]))
     return not any(_is_of_word(beside) and not _UNSPACED.match(edge) for edge, beside in neighbours)
 
 
 def _is_of_word(character: str) -> bool:
-    """Whether it is a letter, a digit, or a mark on one (a vowel of Indic scripts, an accent), which `re` has not."""
+    """Whether it is a letter, a digit or a mark on one (an accent, an Indic vowel), which is no `\\w` of `re`."""
     return character.isalnum() or character == "_" or (character != "" and category(character)[0] == "M")

@@ -324,8 +324,6 @@ def _rows(numbers: Tensor, *columns: Tensor) -> list[Tensor]:
 def length_penalties(config: SearchConfig, most: int) -> Tensor:
     """lp by |Y| from 0 to `most` tokens, EOS counted, in the form of the options. It never decreases."""
     counts = torch.arange(most + 1, dtype=torch.float64)
-    if config.length_penalty_form == "none":
-        return torch.ones_like(counts).float()
     base = counts if config.length_penalty_form == "power" else (5 + counts) / 6
     return (base**config.length_penalty).clamp(max=torch.finfo(torch.float32).max).float()
 

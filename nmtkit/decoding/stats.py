@@ -1,4 +1,4 @@
-"""The accounts of a stream: as many lines out as in, and what else is told at the end."""
+"""Statistics of a stream: checks that there are as many lines out as in, and reports the totals at the end."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ T = TypeVar("T")
 
 @dataclass
 class StreamStats:
-    """What went in and what came out."""
+    """Counts of lines and tokens; `done` lines were translated by an earlier run and are kept by --resume."""
 
-    done: int  # lines that were translated before --resume
+    done: int
     lines_in: int = 0
-    lines_out: int = 0  # of this run
-    not_utf8: int = 0
-    tokens: int = 0  # of the best translations, without </s>
-    source_tokens: int = 0  # with </s>, as datasets count
-    unknown: int = 0  # of the source
+    lines_out: int = 0  #: of this run
+    not_utf8: int = 0  #: lines
+    tokens: int = 0  #: of the best translations, without </s>
+    source_tokens: int = 0  #: with </s>, as datasets count them
+    unknown: int = 0  #: source tokens
 
     def count(self, items: Iterable[T]) -> Iterator[T]:
-        """Pass items on and count them."""
+        """The same items, each counted as a line."""
         for item in items:
             self.lines_in += 1
             yield item
 
     def decode(self, lines: Iterable[bytes]) -> list[str]:
-        """Lines as text; they are counted, and those with bytes that are not UTF-8."""
+        """Lines as text. Counts them, and those with bytes that are not UTF-8."""
         texts = []
         for line, replaced in decode_leniently(self.count(lines)):
             self.not_utf8 += replaced
@@ -44,17 +44,18 @@ class StreamStats:
         return texts
 
     def add(self, translation: "Translation") -> None:
-        """Count a line that came out."""
+        """Count a translated line."""
         self.lines_out += 1
         self.tokens += max(0, len(translation.candidates[0].tokens) - 1)
         self.source_tokens += len(translation.source_ids) + 1
         self.unknown += translation.source_ids.count(UNK)
 
     def check(self) -> None:
-        """The promise of the command: as many lines out as in."""
+        """Raise RunError if there are not as many lines out as in, UserError if more lines were kept than read."""
         if self.lines_in < self.done:
             raise UserError(
-                f"--resume: {counted(self.done, 'line')} translated already, but the input has {self.lines_in}"
+                f"--resume: {counted(self.done, 'line')} translated already, but the input has {self.lines_in}: use "
+                "the same input"
             )
         if self.done + self.lines_out != self.lines_in:
             raise RunError(
@@ -62,10 +63,13 @@ class StreamStats:
             )
 
     def report(self, seconds: float, source: str, language: str, model: "InferenceModel") -> None:
-        """Log a summary: of the source with that name, in that language, and of the model's number format."""
+        """Log the totals of a run that took `seconds`.
+
+        `source` is the name of the input, `language` its language, and `model` the one that translated.
+        """
         if self.not_utf8:
             lines = counted(self.not_utf8, "line")
-            logger.warning("%s had bytes that are not UTF-8, in whose place stands U+FFFD now", lines)
+            logger.warning("%s had bytes that are not UTF-8; they were replaced by U+FFFD", lines)
         percent = unknown_percent(self.unknown, self.source_tokens)
         if doubt := doubt_unknown(source, percent):
             logger.warning("%s", doubt)

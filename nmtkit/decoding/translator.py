@@ -287,7 +287,7 @@ class Translator:
                 continue
             sentences = self._sentences(chunk)
             parts = [self._tasks(sentence, longest, batches.overlong) for sentence in sentences]
-            found = _in_order(_searched(self._engine, parts, begin, batch, batches.batch_tokens, advance))
+            found = _in_order(_searched(self._engine, parts, begin, batch, batches.max_tokens, advance))
             for sentence, own_parts in zip(sentences[begin:], parts[begin:], strict=True):
                 hypotheses = [next(found) for _ in own_parts]
                 told["cut"] += len(sentence.ids) > longest and len(own_parts) == 1
@@ -382,7 +382,7 @@ def _searched(
     parts: list[list[Task]],
     begin: int,
     make_batch: Callable[[list[Task]], SearchBatch],
-    batch_tokens: int,
+    max_tokens: int,
     advance: Advance,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """The hypotheses of each part of the sentences from `begin` on, numbered from 0, in the order of their batches.
@@ -394,22 +394,22 @@ def _searched(
     first = sum(map(len, parts[:begin]))
     ends_line = [number == len(own_parts) for own_parts in parts for number in range(1, len(own_parts) + 1)]
     advance(sum(not own_parts for own_parts in parts[begin:]))
-    numbers = [batch for batch in batches_by_length(lengths, batch_tokens) if max(batch) >= first]
+    numbers = [batch for batch in batches_by_length(lengths, max_tokens) if max(batch) >= first]
     batches = (make_batch([tasks[number] for number in batch]) for batch in numbers)
     for batch, found in zip(numbers, engine(batches), strict=True):
         advance(sum(ends_line[number] for number in batch if number >= first))
         yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)
 
 
-def batches_by_length(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """The numbers of the sentences that have tokens, cut into batches of similar lengths, longest first.
 
-    A batch's longest sentence with its EOS, times its sentences, is at most `batch_tokens`, or it is one sentence.
+    A batch's longest sentence with its EOS, times its sentences, is at most `max_tokens`, or it is one sentence.
     """
     numbers = sorted((n for n, length in enumerate(lengths) if length), key=lambda n: lengths[n], reverse=True)
     start = 0
     while start < len(numbers):
-        size = max(1, batch_tokens // (lengths[numbers[start]] + 1))
+        size = max(1, max_tokens // (lengths[numbers[start]] + 1))
         yield numbers[start : start + size]
         start += size
 

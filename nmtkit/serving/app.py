@@ -33,6 +33,7 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has gone: only t
 PAGE = Path(__file__).with_name("page.html")
 _PATHS = ("/", "/health", "/metrics", "/translate")
 _JSON = re.compile(r'application/json\s*(;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
+_ABSOLUTE_FORM = re.compile(r"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)
 _RETRY = {"retry-after": "1"}
 _PAGE_HEADERS = {  # the page runs no foreign script, connects to this server only, and cannot be framed
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -62,7 +63,7 @@ class Service:
 
     def app(self, is_loopback: bool = False) -> Starlette:
         """The application. If `is_loopback`, it answers only to hosts that are names of this machine."""
-        own_host = [Middleware(LoopbackHost, own=self._config.address[0])] if is_loopback else []
+        own_host = [Middleware(LoopbackHost, own=self._config.host)] if is_loopback else []
         app = Starlette(
             routes=[
                 Route("/", self.page),
@@ -70,7 +71,7 @@ class Service:
                 Route("/metrics", self.metrics),
                 Route("/translate", self.translate, methods=["POST"]),
             ],
-            middleware=[Middleware(RequestMetrics, metrics=self._metrics), *own_host],
+            middleware=[Middleware(OriginForm), Middleware(RequestMetrics, metrics=self._metrics), *own_host],
             exception_handlers={HTTPException: _refuse, ClientDisconnect: _drop, Exception: _fail},
         )
         app.router.redirect_slashes = False
@@ -185,6 +186,23 @@ async def _drop(request: Request, error: Exception) -> Response:
 async def _fail(request: Request, error: Exception) -> Response:
     logger.error("%s %s: %s: %s", request.method, request.scope["path"], type(error).__name__, error)
     return JSONResponse({"error": "internal error, see the log of the server"}, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+class OriginForm:
+    """Middleware that answers a target in absolute form, `GET http://host/path`, as `GET /path` (RFC 9112, §3.2.2).
+
+    The host of the target replaces the header Host.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if match := _ABSOLUTE_FORM.fullmatch(scope["path"]):
+            host = (b"host", match[1].encode("latin-1", "replace"))
+            headers = [host, *(header for header in scope["headers"] if header[0] != b"host")]
+            scope = {**scope, "path": match[2] or "/", "headers": headers}
+        await self._app(scope, receive, send)
 
 
 class RequestMetrics:

@@ -1,26 +1,23 @@
 """The options of the HTTP service."""
 
-import re
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, get_type_hints
 
 from nmtkit.config import Config, option
+from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, StreamConfig
 from nmtkit.errors import UserError
-
-LOOPBACK = "127.0.0.1"
-_ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]]*|\[[0-9a-fA-F:.%]+\]):)?(?P<port>[0-9]+)")
+from nmtkit.model.config import WeightsConfig
 
 
 @dataclass(frozen=True)
 class ServeConfig(Config):
     heading: ClassVar[str] = "Server"
 
-    serve: str | None = option(
-        None,
-        metavar="HOST:PORT",
-        help="Answer HTTP requests instead of reading a text: POST /translate reads and writes JSON, GET / is a page "
-        "to type into, /health and /metrics are for monitoring. A port alone listens on this machine only; 0 picks a "
-        "free one. Search options apply to all requests.",
+    port: int = option(8080, min=0, max=65535, help="The port to listen on; 0 picks a free one.")
+    host: str = option(
+        "127.0.0.1",
+        metavar="NAME",
+        help="The address or name to listen on: by default this machine only, 0.0.0.0 and :: for all interfaces.",
     )
     max_body: int = option(1 << 20, min=1, metavar="BYTES", help="A request with a longer body is answered 413.")
     max_request_lines: int = option(1000, min=1, metavar="N", help="A request with more lines is answered 413.")
@@ -51,19 +48,26 @@ class ServeConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.serve is not None:
-            _ = self.address
+        if not self.host:  # which would be all interfaces to the operating system
+            raise UserError("--host: the name is empty; was a variable of the shell not set?")
         if self.max_requests >= self.max_connections:
             raise UserError(
                 f"--max-requests {self.max_requests} must be less than --max-connections {self.max_connections}"
             )
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of `serve`."""
-        match = _ADDRESS.fullmatch(self.serve or "")
-        if not match:
-            raise UserError(f"--serve {self.serve}: HOST:PORT or PORT is expected, such as 127.0.0.1:8080")
-        if int(match["port"]) > 65535:
-            raise UserError(f"--serve {self.serve}: there is no port {match['port']}, the highest is 65535")
-        return (match["host"] or LOOPBACK).strip("[]"), int(match["port"])
+
+@dataclass(frozen=True)
+class ServingOptions:
+    """All options of nmt-serve that are not about its messages. Requests set `nbest` and `alignment` of the search."""
+
+    weights: WeightsConfig = field(default_factory=WeightsConfig)
+    server: ServeConfig = field(default_factory=ServeConfig)
+    requests: RequestConfig = field(default_factory=RequestConfig)  #: only its glossary
+    search: SearchConfig = field(default_factory=SearchConfig)
+    batches: StreamConfig = field(default_factory=StreamConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+
+    @classmethod
+    def groups(cls) -> dict[str, type[Config]]:
+        """The class of each group of options, by its name."""
+        return get_type_hints(cls)

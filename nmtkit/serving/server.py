@@ -3,51 +3,70 @@
 import ipaddress
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from nmtkit.checkpoint import load_checkpoint
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.requests import Companions
+from nmtkit.decoding.translation import Translation
+from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.serving.app import Service
-from nmtkit.serving.batching import DynamicBatcher, Translate
-from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.batching import DynamicBatcher
+from nmtkit.serving.config import ServeConfig, ServingOptions
 from nmtkit.serving.connections import Connections, reporting
 from nmtkit.serving.metrics import Metrics
-from nmtkit.tokenizer import Tokenizer
 
 SECONDS_TO_DRAIN = 60
+BACKLOG = 1024  # connections that wait to be accepted
 
 
-def serve(
-    translate: Translate,
-    search: SearchConfig,
-    source: Tokenizer,
-    languages: Sequence[str],
-    config: ServeConfig,
-    can_stop: bool = True,
-) -> None:
+def serve(paths: Sequence[Path], options: ServingOptions) -> None:
     """Answer requests until SIGINT or SIGTERM, which is raised again after the accepted requests are answered.
 
-    `can_stop`: a search that nobody waits for is stopped (`DynamicBatcher`). Raises UserError if the address cannot be
-    used or the model lacks something that `search` needs.
+    `paths` are a checkpoint, or several for an ensemble. The address is taken before they are loaded; connections are
+    refused until then. Raises UserError if the address cannot be used, or the model does not support the search.
     """
-    with _listening(config) as listener:
-        list(translate(["A first one."], replace(search, alignment=True), lambda done: None))
+    with bind(options.server) as listener:
+        companions = Companions(options.requests)
+        checkpoints = [load_checkpoint(path) for path in paths]
+        translator = Translator.of(checkpoints, options.engine, options.weights, paths)
+
+        def translate(
+            lines: Sequence[str], search: SearchConfig, advance: Callable[[int], None]
+        ) -> Iterator[Translation]:
+            return translator.stream_chunks(companions.attach([lines]), search, options.batches, advance)
+
+        list(translate(["A first one."], replace(options.search, alignment=True), lambda done: None))
         metrics = Metrics()
-        batcher = DynamicBatcher(translate, config.max_queue, metrics, can_stop)
-        host, port = listener.getsockname()[:2]
-        is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
-        app = Service(batcher, search, source, languages, config, metrics).app(is_loopback)
-        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients get their errors as answers, not in the log
-        logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        # with workers, a search is not stopped: they would have to load the model again
+        batcher = DynamicBatcher(translate, options.server.max_queue, metrics, can_stop=options.engine.workers == 1)
+        languages = (checkpoints[0].source_language, checkpoints[0].target_language)
+        service = Service(batcher, options.search, translator.source, languages, options.server, metrics)
         try:
-            uvicorn.Server(settings(app, Connections(config.max_connections, metrics))).run(sockets=[listener])
+            _run(service, listener, options.server, metrics)
         finally:
             batcher.close()
+
+
+def _run(service: Service, listener: socket.socket, config: ServeConfig, metrics: Metrics) -> None:
+    """Answer requests until a signal."""
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:  # another process has started to listen since `bind`
+        raise _address_error(config, error) from error
+    host, port = listener.getsockname()[:2]
+    is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients get their errors as answers, not in the log
+    logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    connections = Connections(config.max_connections, metrics)
+    uvicorn.Server(settings(service.app(is_loopback), connections)).run(sockets=[listener])
 
 
 def settings(app: ASGIApp, connections: Connections) -> uvicorn.Config:
@@ -69,10 +88,25 @@ def settings(app: ASGIApp, connections: Connections) -> uvicorn.Config:
     return config
 
 
-def _listening(config: ServeConfig) -> socket.socket:
-    host, port = config.address
+def bind(config: ServeConfig) -> socket.socket:
+    """A socket bound to the address, which does not listen yet. Raises UserError if the address cannot be used."""
+    host = config.host.removeprefix("[").removesuffix("]")
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, config.port, type=socket.SOCK_STREAM)
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
     except (OSError, UnicodeError) as error:  # the latter for names with an empty or too long part
-        raise UserError(f"--serve {config.serve}: {getattr(error, 'strerror', None) or error}") from error
+        raise _address_error(config, error) from error
+    return listener
+
+
+def _address_error(config: ServeConfig, error: Exception) -> UserError:
+    reason = getattr(error, "strerror", None) or error
+    return UserError(f"--host {config.host} --port {config.port}: {reason}: use another port or address")

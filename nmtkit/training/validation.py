@@ -134,7 +134,7 @@ class Validator:
                 break
             indices = self.batches[number].tolist()
             sources = [self.split.source[i][:-1].tolist() for i in indices]
-            stream = StreamConfig(batch_tokens=tokens, buffer=len(indices))
+            stream = StreamConfig(max_tokens=tokens, buffer=len(indices))
             translations = translator.stream_encoded(sources, search, stream)
             found |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
         return found

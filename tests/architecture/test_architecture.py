@@ -18,7 +18,8 @@ from patience import PATIENCE
 from repository import ROOT
 
 TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}
-COMMANDS = ("preprocess", "train", "average", "export", "generate", "score")
+COMMANDS = ("preprocess", "train", "average", "export", "generate", "score", "serve")
+COMMAND = rf"\bnmt-({'|'.join(COMMANDS)})"
 
 # From the ground up. A module imports what stands on lower levels, and what stands in its own entry of its own level;
 # neighbours on one level do not know each other. The picture of it is in docs/architecture.md.
@@ -30,10 +31,10 @@ LEVELS: list[list[str]] = [
     ["checkpoint"],
     ["inference"],
     ["decoding"],
-    ["averaging", "cli.other_toolkits", "conversion", "preprocessing", "serving", "training"],
+    ["averaging", "cli.moved_options", "cli.other_toolkits", "conversion", "preprocessing", "serving", "training"],
     ["cli.config_file", "cli.options"],
-    ["cli.command"],
-    ["cli.average", "cli.export", "cli.generate", "cli.preprocess", "cli.score", "cli.train", "__init__"],
+    ["cli.command", "cli.translation_options"],
+    ["cli.average", "cli.export", "cli.generate", "cli.preprocess", "cli.score", "cli.serve", "cli.train", "__init__"],
 ]
 
 
@@ -81,10 +82,11 @@ def place(module: str) -> tuple[int, str]:
     raise AssertionError(f"nmtkit.{module} has no level: give it one in LEVELS and in docs/architecture.md")
 
 
-def test_every_option_of_nmt_generate_has_an_example_in_the_guide() -> None:
-    guide = (ROOT / "docs/translating.md").read_text(encoding="utf-8")
-    examples = re.findall(r"--[a-z0-9-]+", "".join(re.findall(r"^```bash\n(.*?)^```$", guide, re.M | re.S)))
-    command = import_module("nmtkit.cli.generate").main
+@pytest.mark.parametrize(("name", "guide"), [("generate", "translating.md"), ("serve", "serving.md")])
+def test_every_option_of_a_command_has_an_example_in_its_guide(name: str, guide: str) -> None:
+    text = (ROOT / "docs" / guide).read_text(encoding="utf-8")
+    examples = re.findall(r"--[a-z0-9-]+", "".join(re.findall(r"^```bash\n(.*?)^```$", text, re.M | re.S)))
+    command = import_module(f"nmtkit.cli.{name}").main
     flags = {parameter.opts[-1] for parameter in command.params if isinstance(parameter, click.Option)}
     assert flags - {*examples, "--debug", "--version"} == set()  # the first of these is in the text
 
@@ -146,6 +148,14 @@ def test_only_commands_and_single_calls_defer_an_import_of_ours() -> None:
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "nmtkit"
     }
     assert hidden <= {"__init__", *(f"cli.{name}" for name in COMMANDS)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_body_of_a_command_has_at_most_40_lines(command: str) -> None:
+    tree = ast.parse((ROOT / f"nmtkit/cli/{command}.py").read_text(encoding="utf-8"))
+    (main,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main"]
+    assert main.end_lineno is not None
+    assert main.end_lineno - main.body[0].lineno < 40
 
 
 # --- torch
@@ -233,22 +243,24 @@ OTHERS = {  # of torchrun, SLURM, curl, make, and the programs of examples/wmt14
     *("--retry", "--no-print-directory"),
     *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole"),
 }
+FORMER = {"--serve"}  # options of earlier releases, which CHANGELOG.md names
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_name_flags_that_exist(document: Path) -> None:
     text = commands_and_flags(document)
-    known = set().union(*(flags(command) for command in COMMANDS)) | OTHERS
+    former = FORMER if document.name == "CHANGELOG.md" else set()
+    known = set().union(*(flags(command) for command in COMMANDS)) | OTHERS | former
     assert set(FLAG.findall(text)) - known == set()
-    for command, arguments in re.findall(r"\bnmt-(preprocess|train|average|export|generate|score)\b([^\n|;`&]*)", text):
-        assert set(FLAG.findall(arguments)) - flags(command) == set(), f"nmt-{command}{arguments}"
+    for command, arguments in re.findall(rf"{COMMAND}\b([^\n|;`&]*)", text):
+        assert set(FLAG.findall(arguments)) - flags(command) - former == set(), f"nmt-{command}{arguments}"
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_show_commands_that_can_be_given(document: Path) -> None:
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        for name, words in re.findall(r"\bnmt-(preprocess|train|average|export|generate|score) ([^\n|<>]*)", block):
+        for name, words in re.findall(rf"{COMMAND} ([^\n|<>]*)", block):
             main = import_module(f"nmtkit.cli.{name}").main
             arguments = re.sub(r"--config \S+", "", words)  # a file that is not there
             main.make_context(f"nmt-{name}", shlex.split(arguments))

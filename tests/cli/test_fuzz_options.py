@@ -32,7 +32,7 @@ VALUES: dict[str, list[object]] = {
     "--alignment-layer": [1, 2, 9],
     "--format": ["text", "tsv", "jsonl", "pharaoh"],
     "--buffer": [1, 3],
-    "--batch-tokens": [1, 20],
+    "--max-tokens": [1, 20],
     "--max-source-tokens": [1, 4, 1000],
     "--overlong": ["cut", "split"],
 }
@@ -83,7 +83,7 @@ def test_every_combination_gives_its_rows_or_one_line_of_complaint(
     run_here: Run, translators: list[Translator], tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_checkpoint(tiny_checkpoint)
-    monkeypatch.setattr("nmtkit.checkpoint.load_checkpoint", lambda path: loaded)
+    monkeypatch.setattr("nmtkit.decoding.generation.load_checkpoint", lambda path: loaded)
     monkeypatch.setattr(footprint, "free_memory", lambda device: 2e8)
     draw, codes = random.Random(1), []
     for case in range(CASES):

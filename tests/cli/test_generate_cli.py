@@ -346,8 +346,8 @@ def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Ru
     ("arguments", "words"),
     [
         (["--sacrebleu"], ["--reference FILE"]),
-        (["--split", "valid"], ["--split", "no DATASET"]),
-        (["data", "--input", "text.en"], ["one input only"]),
+        (["--split", "valid"], ["--split", "give a DATASET"]),
+        (["data", "--input", "text.en"], ["mutually exclusive"]),
         (["--reference", "text.de"], ["--sacrebleu"]),
         (["--nbest", 9], ["--nbest 9", "--beam 2"]),
         (["--beam", 0], ["--beam: 0"]),
@@ -367,7 +367,7 @@ def test_a_missing_checkpoint_option_is_named(run_command: Run) -> None:
 def test_files_that_cannot_be_used_are_named(generate: Run, generate_apart: Run, run_here: Run, tmp_path: Path) -> None:
     refused(run_here("nmt-generate", "--checkpoint", tmp_path / "none.pt"), "none.pt", "No such file")
     refused(run_here("nmt-generate", "--checkpoint", tmp_path), "is a folder", "there is no checkpoint in it")
-    refused(generate(Path(__file__)), "no dataset", f"--input {__file__}")
+    refused(generate(Path(__file__)), "not a dataset", f"--input {__file__}")
     refused(generate("--input", tmp_path / "none.en"), "none.en", "No such file")
     refused(generate("--output", tmp_path, input=b"a dog\n"), str(tmp_path), "directory")
     refused(generate_apart("--output", tmp_path / "none" / "out.de", input=b"a dog\n"), "out.de", "No such file")

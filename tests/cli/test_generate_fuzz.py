@@ -69,7 +69,7 @@ def command(run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatc
     """nmt-generate with a tiny model that is built once."""
     loaded = load_checkpoint(tiny_checkpoint)
     translator = Translator(TorchModel(loaded.build_model()), loaded.source, loaded.target)
-    monkeypatch.setattr("nmtkit.checkpoint.load_checkpoint", lambda path: loaded)
+    monkeypatch.setattr("nmtkit.decoding.generation.load_checkpoint", lambda path: loaded)
     monkeypatch.setattr(Translator, "of", lambda *_: translator)
 
     def run(*arguments: object, text: bytes, piped: bool = False) -> list[str]:
@@ -93,14 +93,14 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @fuzzed(max_examples=2000)
-@given(text=texts, buffer=st.integers(1, 5), batch_tokens=st.integers(1, 30), piped=st.booleans())
+@given(text=texts, buffer=st.integers(1, 5), max_tokens=st.integers(1, 30), piped=st.booleans())
 def test_lines_come_out_in_the_order_they_came_in(
-    text: bytes, buffer: int, batch_tokens: int, piped: bool, command: Command, tokenizer: Tokenizer, echo: None
+    text: bytes, buffer: int, max_tokens: int, piped: bool, command: Command, tokenizer: Tokenizer, echo: None
 ) -> None:
     """From a file, and from a pipe that a thread reads."""
     pieces = tokenizer.encode(lines_of(text))
     expected = [tokenizer.decode(ids) if line.strip() else "" for line, ids in zip(lines_of(text), pieces, strict=True)]
-    assert command("--buffer", buffer, "--batch-tokens", batch_tokens, text=text, piped=piped) == expected
+    assert command("--buffer", buffer, "--max-tokens", max_tokens, text=text, piped=piped) == expected
 
 
 @fuzzed(max_examples=300)

@@ -48,7 +48,7 @@ def test_samples_follow_from_the_seed_and_the_line_alone(generate: Run) -> None:
     sample = partial(generate, "--sampling", "--nbest", 2, "--top-k", 50)
     drawn = lines_of(sample(input=LINES))
     assert len(drawn) == 8
-    assert lines_of(sample("--batch-tokens", 1, "--buffer", 2, input=LINES)) == drawn
+    assert lines_of(sample("--max-tokens", 1, "--buffer", 2, input=LINES)) == drawn
     backwards = b"\n".join(LINES.splitlines()[::-1]) + b"\n"
     pairs = [drawn[i : i + 2] for i in range(0, 8, 2)]
     assert lines_of(sample(input=backwards)) == [text for pair in pairs[::-1] for text in pair]

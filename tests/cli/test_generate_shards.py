@@ -129,7 +129,7 @@ def test_what_is_no_part_is_refused(shard: str, generate: Run, text: Path) -> No
 def test_what_cannot_be_parted_is_refused(generate: Run, text: Path) -> None:
     done = generate("--shard", "1/2", input=b"a dog\n", piped=True)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"give --input FILE" in done.stderr
+    assert b"use --input FILE" in done.stderr
     done = generate("--input", text, "--shard", "1/2", "--sacrebleu", "--reference", text)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"score the parts when they are joined" in done.stderr
+    assert b"score the joined outputs" in done.stderr

@@ -26,7 +26,7 @@ TEXT = b"".join(line + b"\n" for line in LINES)
 @pytest.fixture
 def options(tiny_checkpoint: Path) -> list[str]:
     """A model that is quick to answer, in small batches that make up small chunks."""
-    fast = "--max-len-b 3 --beam 2 --buffer 9 --batch-tokens 30 --device cpu --threads 1 --precision fp32"
+    fast = "--max-len-b 3 --beam 2 --buffer 9 --max-tokens 30 --device cpu --threads 1 --precision fp32"
     return ["--checkpoint", str(tiny_checkpoint), *fast.split()]
 
 
@@ -162,7 +162,7 @@ def test_a_signal_ends_it_and_what_was_written_is_resumed(
     if number != signal.SIGKILL:
         word = "interrupted" if number == signal.SIGINT else "terminated"
         assert messages[-1] == f"nmt-generate: {word}"
-        assert "out.de.partial keeps what has been translated: --resume goes on with it" in messages[-2]
+        assert "out.de.partial has the translations so far: --resume continues it" in messages[-2]
     resumed(generate, output, expected)
 
 
@@ -243,11 +243,11 @@ def test_an_output_is_resumed_to_the_byte_in_every_layout(
             (),
             f"{len(LINES) + 1} lines translated already, but the input has {len(LINES)}",
         ),
-        (b"x\n", (), "out.de.partial are translated otherwise now"),
-        (b'{"line": 1, "source": "x", "hypotheses": []}\n', ("--format", "jsonl"), "are translated otherwise now"),
-        (b"x\n", ("--format", "jsonl"), "out.de.partial does not hold what --format jsonl writes"),
-        (b'{"line": 7}\n', ("--format", "jsonl"), "does not hold what --format jsonl writes"),
-        (b"1\t1\t0\tx\n5\t1\t0\tx\n", ("--format", "tsv"), "does not hold what --format tsv writes"),
+        (b"x\n", (), "out.de.partial are translated differently now"),
+        (b'{"line": 1, "source": "x", "hypotheses": []}\n', ("--format", "jsonl"), "are translated differently now"),
+        (b"x\n", ("--format", "jsonl"), "out.de.partial is not in the format of --format jsonl"),
+        (b'{"line": 7}\n', ("--format", "jsonl"), "is not in the format of --format jsonl"),
+        (b"1\t1\t0\tx\n5\t1\t0\tx\n", ("--format", "tsv"), "is not in the format of --format tsv"),
         (b"x\n", ("--sacrebleu", "--reference", "ref.de"), "score the finished file"),
     ],
 )
@@ -258,13 +258,13 @@ def test_an_output_that_does_not_fit_is_not_resumed(
     done = generate("--output", tmp_path / "out.de", "--resume", *arguments, "--quiet", input=TEXT)
     assert done.returncode == 2
     assert word in done.stderr.decode().splitlines()[-1]
-    assert b"--resume goes on with it" not in done.stderr
+    assert b"--resume continues it" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out.de.partial"]
     assert (tmp_path / "out.de.partial").read_bytes() == left
 
 
 def test_resuming_needs_a_file_that_can_be_kept(generate: Run) -> None:
-    for arguments, word in (((), "no --output FILE is given"), (("--output", "/dev/null"), "no ordinary file")):
+    for arguments, word in (((), "give it with --output FILE"), (("--output", "/dev/null"), "no ordinary file")):
         done = generate("--resume", *arguments, input=TEXT)
         assert done.returncode == 2
         assert word in done.stderr.decode()

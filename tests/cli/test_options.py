@@ -239,7 +239,7 @@ def test_a_file_that_would_be_passed_over_is_refused(
     with pytest.raises(SystemExit) as exit:
         import_module(f"nmtkit.cli.{command}").main(arguments)
     assert exit.value.code == 2
-    assert capsys.readouterr().err == f"nmt-{command}: {flag} is given twice: there can be one only\n"
+    assert capsys.readouterr().err == f"nmt-{command}: {flag} is given twice: give it once\n"
 
 
 def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
@@ -260,12 +260,12 @@ def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
         pytest.param("a.toml", "#" * (1 << 24) + "\n", "more than 16777216 bytes", id="large"),
         pytest.param("a.toml", "a." * 20_000 + "b = 1", "20000 dots", id="dots"),
         ("a.json", '{"spoons": 3, "salt": 0.1, "spoons": 4}', "'spoons' is given twice"),
-        ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a text, not "1979-05-27"'),
-        ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons stands there twice"),
+        ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a string, not "1979-05-27"'),
+        ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons is given twice"),
         ("a.toml", "spoon = 1", "soup has no option --spoon that a file can set. Did you mean --spoons?"),
         ("a.toml", "[soup]\npepper = 1", "soup has no option --pepper"),
         ("a.toml", "[soup.pea]\nsalt = 0.1", "soup has no option --pea"),
-        ("a.toml", "[soup.salt]\ngrains = 1", '--salt takes a number or a text, not {"grains": 1}'),
+        ("a.toml", "[soup.salt]\ngrains = 1", '--salt takes a number or a string, not {"grains": 1}'),
         ("a.toml", "spoons = 99", "--spoons: 99 is too large"),
         ("a.toml", 'spoons = "many"', "'many' is not a valid int"),
         ("a.toml", None, "No such file"),
@@ -339,7 +339,7 @@ def failing(error: BaseException) -> Any:
         (OSError(28, "No space left on device", "a.pt"), 1, "soup: a.pt: No space left on device\n"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "a.pt"), 2, "soup: a.pt: File name too long\n"),
         (PermissionError(errno.EACCES, "Permission denied", "x/a.pt"), 2, "soup: x/a.pt: Permission denied\n"),
-        (MemoryError(), 1, "soup: out of memory: end what else takes it, or raise the limit (ulimit -v)\n"),
+        (MemoryError(), 1, "soup: out of memory: end other processes, or raise the limit (ulimit -v)\n"),
         (KeyboardInterrupt(), 130, "soup: interrupted\n"),
         (as_import_error(KeyboardInterrupt()), 130, "soup: interrupted\n"),
         (as_import_error(Terminated()), 143, "soup: terminated\n"),
@@ -446,13 +446,13 @@ def test_a_log_that_cannot_be_written_changes_nothing(name: str, code: int, line
     ("content", "complaint"),
     [
         ('{"kind": 5}', "is not one of"),
-        ('{"kind": true}', "takes a number or a text, not true"),
+        ('{"kind": true}', "takes a number or a string, not true"),
         ('{"bread": 3}', "takes true or false, not 3"),
-        ('{"spoons": [1, 2]}', "takes a number or a text, not [1, 2]"),
+        ('{"spoons": [1, 2]}', "takes a number or a string, not [1, 2]"),
         ('{"spoons": 1.5}', "not a valid integer"),
         ('{"version": true}', "no option --version that a file can set"),
-        (r'{"kind": "a\u0000b"}', r'--kind: "a\u0000b" is no text'),
-        (r'{"kind": "\ud800"}', r'--kind: "\ud800" is no text'),
+        (r'{"kind": "a\u0000b"}', r'--kind: "a\u0000b" is not text'),
+        (r'{"kind": "\ud800"}', r'--kind: "\ud800" is not text'),
     ],
 )
 def test_a_value_of_the_wrong_type_in_a_config_file_is_one_line_and_exit_code_2(
@@ -485,7 +485,7 @@ def test_a_closed_stdin_is_no_empty_input(tiny_checkpoint: Path) -> None:
 def test_a_name_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be found when the first checkpoint is written."""
     code, _, err = run("--kind", os.fsdecode(b"caf\xe9.txt"), capsys=capsys)
-    assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: rename the file, or write it otherwise\n")
+    assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: rename the file, or pass a name in UTF-8\n")
 
 
 @pytest.mark.parametrize("flag", ["--input", "--output", "--checkpoint", "--config"])

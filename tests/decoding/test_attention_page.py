@@ -179,12 +179,11 @@ def test_given_translations_are_shown(run_here: Run, tiny_checkpoint: Path, tmp_
     ("options", "text", "message"),
     [
         (["--checkpoint", "CHECKPOINT"], b"a dog\n", "--attention-html shows one model"),
-        (["--output", "out", "--resume"], b"a dog\n", "--resume does not see the lines"),
+        (["--output", "out", "--resume"], b"a dog\n", "--resume skips the lines"),
         ([], b"a dog\n" * (PAGE_LINES + 1), f"--attention-html shows at most {PAGE_LINES} lines"),
-        (["--attention-html", "-"], b"a dog\n", "the translations go to stdout too"),
-        (["--output", "page.html"], b"a dog\n", "--output and --attention-html are one file, page.html"),
+        (["--attention-html", "-"], b"a dog\n", "stdout has the translations"),
+        (["--output", "page.html"], b"a dog\n", "--output and --attention-html are both page.html"),
         ([], b"\n\n", "there are blank lines only"),
-        (["--serve", "0"], b"", "--attention-html has no effect with --serve"),
         (["--max-source-tokens", "3", "--overlong", "split"], b"the dog runs on the street\n", "this one was split"),
     ],
 )

@@ -147,13 +147,18 @@ def test_a_batch_that_is_too_large_is_searched_in_halves(
 
 
 @pytest.mark.parametrize(
-    "options", [("--beam", 10**6), ("--sampling", "--nbest", 10**6), ("--serve", 0, "--beam", 10**6)]
+    ("command", "options"),
+    [
+        ("nmt-generate", ("--beam", 10**6)),
+        ("nmt-generate", ("--sampling", "--nbest", 10**6)),
+        ("nmt-serve", ("--port", 0, "--beam", 10**6)),
+    ],
 )
 def test_the_command_ends_with_one_line(
-    options: tuple[object, ...], run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, options: tuple[object, ...], run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_free(monkeypatch, 8e9)
-    done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, "--device", "cpu", *options, input=b"a dog\n")
+    done = run_here(command, "--checkpoint", tiny_checkpoint, "--device", "cpu", *options, input=b"a dog\n")
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.count(b"\n") == 1
     assert b"8 GB is free" in done.stderr

@@ -35,7 +35,7 @@ def translator(tiny_checkpoint: Path) -> Translator:
 # Scores ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["gnmt", "power", "none"])
+@pytest.mark.parametrize("form", ["gnmt", "power"])
 def test_given_outputs_have_the_scores_that_the_search_gave_them(
     form: str, make_checkpoint: Callable[..., Checkpoint]
 ) -> None:
@@ -66,7 +66,7 @@ def test_scores_do_not_depend_on_what_stands_beside(make_checkpoint: Callable[..
 
 def test_the_translator_scores_text(translator: Translator) -> None:
     targets = ["der hund", "", "eine katze läuft", "cat"]
-    scores = translator.score(LINES, targets, length_penalty_form="none")
+    scores = translator.score(LINES, targets, length_penalty=0)
     assert scores[1] == 0.0
     assert all(score < 0 for score in scores[:1] + scores[2:])
     requests = [Request(line, target=target) for line, target in zip(LINES, targets, strict=True)]
@@ -163,7 +163,7 @@ def test_a_file_of_another_length_is_refused(lines: int, word: str, tmp_path: Pa
 
 
 def test_scoring_leaves_no_room_for_demands(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--score is for given translations"):
+    with pytest.raises(UserError, match="--score does not search"):
         RequestConfig(score=tmp_path, prefix=tmp_path)
 
 
@@ -235,5 +235,5 @@ def test_lines_without_their_terms_are_counted_over_all_batches(
 ) -> None:
     requests = [Request(line, terms=("hund",)) for line in ("a dog", "", "the dog runs", "a cat")]
     config = SearchConfig(beam=2, max_len_b=3, ban=("hund",))
-    assert len(list(translator.stream(requests, config, StreamConfig(batch_tokens=1, buffer=2)))) == 4
+    assert len(list(translator.stream(requests, config, StreamConfig(max_tokens=1, buffer=2)))) == 4
     assert caplog.messages == ["3 lines translated without the terms that must come: other options forbid them"]

@@ -54,13 +54,13 @@ def test_blank_lines_never_reach_the_model(translator: Translator, monkeypatch: 
     assert translator.translate([]) == []
 
 
-@pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"batch_tokens": 1}, {"batch_tokens": 12}])
+@pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"max_tokens": 1}, {"max_tokens": 12}])
 def test_buffer_and_batches_do_not_change_the_result(translator: Translator, batches: dict[str, int]) -> None:
     assert texts(translator, LINES * 2, **batches) == texts(translator, LINES * 2)
 
 
 def test_the_order_of_lines_is_kept(translator: Translator) -> None:
-    together = texts(translator, LINES, batch_tokens=16)
+    together = texts(translator, LINES, max_tokens=16)
     assert together == [text for line in LINES for text in texts(translator, [line])]
 
 
@@ -121,7 +121,7 @@ def test_overlong_lines_are_translated_in_parts_and_joined(
     )
     longest = max(map(len, translator.source.encode(parts)))
     with caplog.at_level(logging.WARNING):
-        batches = StreamConfig(max_source_tokens=longest, overlong="split", batch_tokens=30, buffer=3)
+        batches = StreamConfig(max_source_tokens=longest, overlong="split", max_tokens=30, buffer=3)
         found = list(translator.stream(lines, config, batches))
     apart = list(translator.stream(parts, config))
     for rank, candidate in enumerate(found[1].candidates):
@@ -149,7 +149,7 @@ def test_a_line_with_a_prefix_of_its_own_is_cut_and_counted_as_that(
 
 
 def test_lines_done_before_are_passed_over_and_the_rest_is_the_same_to_the_last_bit(translator: Translator) -> None:
-    batches = StreamConfig(max_source_tokens=5, overlong="split", batch_tokens=12)
+    batches = StreamConfig(max_source_tokens=5, overlong="split", max_tokens=12)
     chunks = [LINES[:5], LINES[5:], LINES[:3]]
     whole = list(translator.stream_chunks(chunks, SEARCH, batches))
     for done in range(len(whole) + 2):
@@ -218,7 +218,7 @@ def _refuse(process: object) -> None:
 
 def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: Translator) -> None:
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
-    assert texts(shared, LINES * 5, batch_tokens=12, buffer=16) == texts(translator, LINES * 5)
+    assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
     assert len(multiprocessing.active_children()) == 2  # they wait for more
     del shared
     for worker in multiprocessing.active_children():
@@ -228,7 +228,7 @@ def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: 
 
 def test_a_worker_that_is_killed_is_an_error_and_no_silence(tiny_checkpoint: Path) -> None:
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
-    stream = shared.stream(itertools.repeat("the dog runs"), SEARCH, StreamConfig(buffer=4, batch_tokens=8))
+    stream = shared.stream(itertools.repeat("the dog runs"), SEARCH, StreamConfig(buffer=4, max_tokens=8))
     next(stream)
     multiprocessing.active_children()[0].kill()
     with pytest.raises(RunError, match="a worker process died"):
@@ -311,13 +311,13 @@ def test_a_device_that_is_not_there_is_refused(tiny_checkpoint: Path) -> None:
 
 
 def test_a_batch_is_filled_to_the_last_token_with_ends_counted() -> None:
-    for batch_tokens, sizes in ((20, [4]), (19, [3, 1]), (15, [3, 1]), (4, [1] * 4)):
-        assert [len(batch) for batch in batches_by_length([4] * 4, batch_tokens)] == sizes
+    for max_tokens, sizes in ((20, [4]), (19, [3, 1]), (15, [3, 1]), (4, [1] * 4)):
+        assert [len(batch) for batch in batches_by_length([4] * 4, max_tokens)] == sizes
 
 
 def test_batches_hold_similar_lengths_and_keep_their_budget() -> None:
     lengths = [3, 0, 9, 4, 4, 30, 0, 1, 9]
-    batches = list(batches_by_length(lengths, batch_tokens=20))
+    batches = list(batches_by_length(lengths, max_tokens=20))
     assert batches == [[5], [2, 8], [3, 4, 0, 7]]
     assert all(len(batch) == 1 or len(batch) * (lengths[batch[0]] + 1) <= 20 for batch in batches)
 
@@ -325,7 +325,7 @@ def test_batches_hold_similar_lengths_and_keep_their_budget() -> None:
 def test_lines_count_as_translated_before_their_turn_to_be_given_back(translator: Translator) -> None:
     lines = ["dog", "", "the dog runs on the street"]
     counts: list[int] = []
-    stream = translator.stream(lines, SEARCH, StreamConfig(batch_tokens=1), counts.append)
+    stream = translator.stream(lines, SEARCH, StreamConfig(max_tokens=1), counts.append)
     next(stream)
     assert counts == [1, 1, 1]  # the blank one, the longest, then the first
     assert len(list(stream)) == 2
@@ -384,7 +384,7 @@ def test_threads_that_share_a_translator_get_what_each_would_get_alone(workers: 
 
 def test_a_thread_does_not_wait_for_workers_that_it_keeps_busy_itself(tiny_checkpoint: Path) -> None:
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
-    first = shared.stream(LINES * 9, SEARCH, StreamConfig(batch_tokens=8))
+    first = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
     next(first)
     with pytest.raises(RunError, match="busy with a stream that is not read to its end"):
         shared.translate(LINES)

@@ -1,4 +1,4 @@
-"""nmt-generate --serve as a process of its own, for tests to talk to."""
+"""nmt-serve as a process of its own, for tests to talk to."""
 
 import http.client
 import json
@@ -16,10 +16,10 @@ OPTIONS = ("--device", "cpu", "--precision", "fp32", "--threads", "1", "--beam",
 
 
 class Server:
-    """nmt-generate --serve, running on a free port."""
+    """nmt-serve, running on a free port."""
 
     def __init__(self, checkpoint: Path, *options: object) -> None:
-        command = [sys.executable, f"{BIN}/nmt-generate", "--checkpoint", f"{checkpoint}", *OPTIONS, "--serve", "0"]
+        command = [sys.executable, f"{BIN}/nmt-serve", "--checkpoint", f"{checkpoint}", *OPTIONS, "--port", "0"]
         self.process = subprocess.Popen(
             [*command, *map(str, options)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

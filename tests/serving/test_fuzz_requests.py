@@ -48,7 +48,7 @@ REQUESTS: list[dict[str, Any]] = [
     {"text": ["the dog", "", "a cat"], "nbest": 2, "scores": True, "alignment": True},
     {"text": "a\nb", "alignment": True},
 ]
-CONFIG = ServeConfig(serve="0", max_body=2000, max_request_lines=20, max_request_chars=1000)
+CONFIG = ServeConfig(port=0, max_body=2000, max_request_lines=20, max_request_chars=1000)
 PATHS, METHODS = ["/", "/health", "/metrics", "/x\ufffd\x00", "//", ""], ["GET", "HEAD", "PUT", "\x00"]
 HEADERS = [b"content-type", b"content-length", b"host", b"transfer-encoding", b"expect", b"origin", b"x-" * 40]
 INSERTIONS = [b"\x00", b"\xff", b"{", b'"', b"\\u", b"[" * 999, b"9" * 999, b" " * 3000]

@@ -1,4 +1,4 @@
-"""The page that nmt-generate --serve shows, in a browser."""
+"""The page that nmt-serve shows, in a browser."""
 
 from collections.abc import Iterator
 from pathlib import Path

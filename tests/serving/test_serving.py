@@ -1,4 +1,4 @@
-"""nmt-generate --serve as a process: what it answers, what it refuses, how it ends; and its options."""
+"""nmt-serve as a process: what it answers, what it refuses, how it ends; and its options."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ pytest.importorskip("uvicorn")
 
 from nmtkit import Translator
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.serving import server as server_module
 from nmtkit.serving.config import ServeConfig
 
 LINES = ["the dog runs", "", "a cat", "die katze läuft über die straße"]
@@ -36,7 +37,7 @@ def server(tiny_checkpoint: Path) -> Iterator[Server]:
     limits = ("--max-body", MAX_BODY, "--max-request-lines", MAX_LINES, "--max-request-chars", MAX_CHARS)
     running = Server(tiny_checkpoint, *limits)
     yield running
-    assert running.end() == (143, "nmt-generate: terminated\n")  # nor was anything said in between
+    assert running.end() == (143, "nmt-serve: terminated\n")  # nor was anything said in between
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,22 @@ def test_the_page_needs_nothing_but_itself(server: Server) -> None:
     assert "default-src 'none'" in str(response.getheader("content-security-policy"))
     assert not re.search(rb"(https?:)?//\w|@import|url\(", re.sub(rb"//.*", b"", body))
     assert server.request("HEAD", "/")[:2] == (200, b"")
+
+
+def test_a_target_in_absolute_form_is_answered_as_its_path(server: Server) -> None:
+    for target, status in (
+        ("http://localhost/health", 200),
+        (f"http://127.0.0.1:{server.port}/metrics", 200),
+        ("HTTP://localhost", 200),
+        ("http://localhost/nowhere?a=b", 404),
+        ("http://pages.example/health", 421),
+        ("http:///health", 404),
+        ("ftp://localhost/health", 404),
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+            connection.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            head = connection.makefile("rb").readline()
+        assert head.startswith(f"HTTP/1.1 {status} ".encode()), (target, head)
 
 
 # What clients do wrong -------------------------------------------------------------------------------------------
@@ -256,56 +273,96 @@ def test_a_signal_ends_it_when_all_that_was_asked_is_answered(number: int, code:
             assert time.monotonic() < deadline
         found, message = server.end(number)
         assert len(answer.result(timeout=PATIENCE)) == len(lines)
-    assert (found, message) == (code, f"nmt-generate: {'terminated' if code == 143 else 'interrupted'}\n")
+    assert (found, message) == (code, f"nmt-serve: {'terminated' if code == 143 else 'interrupted'}\n")
 
 
 # Options ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def refused(run_here: Run, tiny_checkpoint: Path) -> Callable[..., str]:
+    """Run nmt-serve with options that it refuses; its message."""
+
+    def run(*arguments: object) -> str:
+        done = run_here("nmt-serve", "--checkpoint", tiny_checkpoint, *arguments)
+        (line,) = done.stderr.decode().splitlines()
+        assert (done.returncode, done.stdout) == (2, b""), line
+        return line
+
+    return run
+
+
 @pytest.mark.parametrize(
-    ("serve", "address"),
+    ("arguments", "message"),
     [
-        ("8080", ("127.0.0.1", 8080)),
-        (":8080", ("127.0.0.1", 8080)),
-        ("0.0.0.0:80", ("0.0.0.0", 80)),
-        ("[::1]:0", ("::1", 0)),
-        ("localhost:9", ("localhost", 9)),
+        (["--port", "nowhere"], "'nowhere' is not a valid int"),
+        (["--port", 70000], "--port: 70000 is too large, the most is 65535"),
+        (["--host", "a..b"], "--host a..b --port 8080: encoding with 'idna' codec failed"),
+        (["--host", ""], "--host: the name is empty"),
+        (["--max-requests", 9, "--max-connections", 9], "--max-requests 9 must be less than --max-connections 9"),
+        (["--port", 0, "--alignment-layer", 9], "the model has 2 decoder layers"),
+        (["--top-k", 3], "--top-k has no effect without --sampling"),
+        (["--input", "x"], "No such option --input"),
+        (["--nbest", 2], "--nbest is a field of each request"),
+        (["data"], "unexpected extra argument (data)"),
     ],
 )
-def test_an_address_is_a_port_or_a_host_and_a_port(serve: str, address: tuple[str, int]) -> None:
-    assert ServeConfig(serve=serve).address == address
+def test_options_that_make_no_sense_are_refused(
+    arguments: list[object], message: str, refused: Callable[..., str]
+) -> None:
+    assert message in refused(*arguments)
 
 
-def test_addresses_and_options_that_make_no_sense_are_refused(run_here: Run, tiny_checkpoint: Path) -> None:
+def test_an_address_in_use_is_refused_before_the_model_is_loaded(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmtkit.serving.server.load_checkpoint", lambda path: pytest.fail("the model was loaded"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        cases: list[tuple[str, list[object]]] = [
-            ("--serve nowhere: HOST:PORT or PORT is expected", ["--serve", "nowhere"]),
-            ("--serve 70000: there is no port 70000", ["--serve", "70000"]),
-            ("--serve a..b:80: encoding with 'idna' codec failed", ["--serve", "a..b:80"]),
-            ("Address already in use", ["--serve", taken.getsockname()[1]]),
-            ("--input has no effect with --serve", ["--serve", 0, "--input", "x"]),
-            ("--nbest has no effect with --serve: each request", ["--serve", 0, "--nbest", 2]),
-            ("--prefix has no effect with --serve", ["--serve", 0, "--prefix", "x"]),
-            ("and no DATASET: x", ["x", "--serve", 0]),
-            ("--max-requests 9 must be less than --max-connections 9", ["--max-requests", 9, "--max-connections", 9]),
-            ("--max-body has no effect without --serve", ["--max-body", 7]),
-            ("the model has 2 decoder layers", ["--serve", 0, "--alignment-layer", 9]),
-        ]
-        for words, arguments in cases:
-            done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, *arguments)
-            (line,) = done.stderr.decode().splitlines()
-            assert (done.returncode, done.stdout, words in line) == (2, b"", True), line
+        port = taken.getsockname()[1]
+        message = f"--host 127.0.0.1 --port {port}: Address already in use: use another port or address"
+        assert refused("--port", port).endswith(message)
+
+
+@pytest.mark.parametrize(("host", "bound"), [("127.0.0.1", "127.0.0.1"), ("[::1]", "::1"), ("::1", "::1")])
+def test_connections_are_refused_until_the_server_listens(host: str, bound: str) -> None:
+    with server_module.bind(ServeConfig(host=host, port=0)) as listener:
+        address = listener.getsockname()
+        assert address[0] == bound
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address[:2], timeout=PATIENCE)
+        listener.listen()
+        socket.create_connection(address[:2], timeout=PATIENCE).close()
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "starlette"])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
-    package: str, run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    package: str, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith((f"{package}.", "nmtkit.serving.server"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, "--serve", 0)
-    assert done.returncode == 2
-    (line,) = done.stderr.decode().splitlines()
-    assert line.startswith(f"nmt-generate: --serve: {package}")
+    line = refused("--port", 0)
+    assert line.startswith(f"nmt-serve: {package}")
     assert line.endswith(" is not installed: pip install starlette uvicorn")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--serve", 8080), ("--serve=8080", ""), ("--max-body", 7), ("--max_connections", 9)]
+)
+def test_nmt_generate_says_that_the_server_has_moved(
+    option: str, value: object, run_here: Run, tiny_checkpoint: Path
+) -> None:
+    done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, option, value)
+    spelling = option.partition("=")[0].replace("_", "-")
+    message = f"{spelling} moved to nmt-serve: use nmt-serve --checkpoint … --port 8080"
+    assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"nmt-generate: {message}\n")
+
+
+def test_a_config_file_for_the_former_server_is_told_the_same(
+    run_here: Run, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "server.toml"
+    config.write_text("serve = 8080\n")
+    done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, "--config", config)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith(f"nmt-generate: --config {config}: --serve moved to nmt-serve: ")

@@ -1,0 +1,24 @@
+"""Options that a command no longer has, and what to use instead. An entry stays for one release."""
+
+_TO_SERVE = "moved to nmt-serve: use nmt-serve --checkpoint … --port 8080"
+
+# command -> options, separated by blanks -> what to say behind the option
+_MOVED: dict[str, dict[str, str]] = {
+    "nmt-generate": {
+        "--serve": _TO_SERVE,
+        "--max-body --max-request-lines --max-request-chars --max-queue --max-requests --max-connections": _TO_SERVE,
+    },
+    "nmt-serve": {
+        "--serve": "is the command itself: use --port 8080, and --host 0.0.0.0 for all interfaces",
+        "--nbest --alignment": "is a field of each request, not an option of the server",
+    },
+}
+
+
+def moved(command: str, option: str) -> str | None:
+    """One line about an option that `command` no longer has; None for any other option."""
+    spelling = option.replace("_", "-")
+    for options, instead in _MOVED.get(command, {}).items():
+        if spelling in options.split():
+            return f"{spelling} {instead}"
+    return None

@@ -1,0 +1,41 @@
+"""nmt-serve: translations over HTTP."""
+
+from pathlib import Path
+from typing import Any
+
+from nmtkit.cli.command import command
+from nmtkit.cli.options import options_without
+from nmtkit.cli.translation_options import check_search_options, checkpoint_option
+from nmtkit.errors import UserError
+from nmtkit.log import LogConfig, configure
+from nmtkit.serving.config import ServingOptions
+from nmtkit.text import check_readable
+
+SET_BY_REQUESTS = ("nbest", "alignment")
+ABOUT_ONE_TEXT = ("prefix", "constraints", "score", "buffer")
+
+
+@command("nmt-serve")
+@checkpoint_option
+@options_without((*SET_BY_REQUESTS, *ABOUT_ONE_TEXT), **ServingOptions.groups(), log=LogConfig)
+def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
+    """Answer HTTP requests for translations until Ctrl-C or SIGTERM.
+
+    \b
+    nmt-serve --checkpoint averaged.pt --port 8080
+    curl localhost:8080/translate -H 'Content-Type: application/json' -d '{"text": "A dog runs."}'
+
+    POST /translate reads and writes JSON. GET / is a page to type into; /health and /metrics are for monitoring. The
+    options of search and batches apply to all requests.
+    """
+    configure(log)
+    chosen = ServingOptions(**groups)
+    check_search_options(chosen.search, chosen.requests)
+    for path in filter(None, (*checkpoint, chosen.requests.glossary)):
+        check_readable(path)
+    try:
+        from nmtkit.serving.server import serve
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed: pip install starlette uvicorn") from error
+
+    serve(checkpoint, chosen)

@@ -1,0 +1,31 @@
+"""What nmt-generate and nmt-serve have in common on the command line."""
+
+import click
+
+from nmtkit.cli.options import ConfigOption, PathName, refuse_idle
+from nmtkit.decoding.config import RequestConfig, SearchConfig
+from nmtkit.errors import UserError
+
+checkpoint_option = click.option(
+    "--checkpoint",
+    cls=ConfigOption,
+    heading="Model",
+    required=True,
+    multiple=True,
+    type=PathName(),
+    metavar="FILE",
+    help="A checkpoint of nmt-train or nmt-average, which includes the vocabulary and the tokenizer. "
+    "Several form an ensemble, whose probabilities are averaged.",
+)
+
+
+def check_search_options(search: SearchConfig, requests: RequestConfig) -> None:
+    """Raise UserError if the user set options that this kind of search does not use or support."""
+    if search.sampling:
+        refuse_idle(("beam", "diversity"), "with --sampling, which draws outputs")
+    else:
+        refuse_idle(("top_k", "top_p", "temperature", "seed"), "without --sampling")
+    if search.diverse_groups == 1:
+        refuse_idle(("diversity",), "without --diverse-groups")
+    if (requests.constraints or requests.glossary) and (search.sampling or search.diverse_groups > 1):
+        raise UserError("--constraints and --glossary need a beam without --sampling and --diverse-groups")

@@ -1,0 +1,56 @@
+"""Scores of a generation: its translations against references, as --sacrebleu and --tokenized-bleu print them."""
+
+from collections.abc import Sequence
+
+from nmtkit.decoding.config import EvaluationConfig
+from nmtkit.decoding.inputs import Input, SplitInput
+from nmtkit.decoding.scoring import Score, bleu, chrf, tokenized_bleu, warn_of_subwords
+from nmtkit.errors import UserError
+from nmtkit.log import logger, say
+from nmtkit.text import read_lines
+from nmtkit.tokenizer import Tokenizer
+from nmtkit.wording import counted
+
+
+def read_references(config: EvaluationConfig, source: Input, target: Tokenizer) -> list[str] | None:
+    """The references: the lines of a file, or the target side of a split; None if no score is wanted.
+
+    Raises UserError if the file has another number of lines than the input, where that can be counted.
+    """
+    if not config.is_wanted:
+        return None
+    if config.reference is not None:
+        references = list(read_lines(config.reference))
+        _check_length(config, len(references), source.count())
+        return references
+    if isinstance(source, SplitInput):
+        return source.references(target)
+    raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
+
+
+def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Sequence[str], language: str) -> None:
+    """Print the wanted scores of texts in `language` on stderr. Raises UserError if the lengths differ."""
+    _check_length(config, len(references), len(texts))
+    if not texts:
+        logger.warning("the input has no lines: there is nothing to score")
+        return
+    for score in wanted_scores(config, texts, references, language):
+        say(score.text)  # a result, which --quiet does not suppress
+
+
+def wanted_scores(
+    config: EvaluationConfig, texts: Sequence[str], references: Sequence[str], language: str
+) -> list[Score]:
+    """The wanted scores of texts in `language`, with one reference for each text."""
+    scores = []
+    if config.sacrebleu:
+        warn_of_subwords(texts, references)
+        scores += [bleu(texts, references, language), chrf(texts, references)]
+    if config.tokenized_bleu:
+        scores.append(tokenized_bleu(texts, references))
+    return scores
+
+
+def _check_length(config: EvaluationConfig, references: int, lines: int | None) -> None:
+    if lines is not None and references != lines:
+        raise UserError(f"--reference {config.reference} has {counted(references, 'line')}, the input has {lines}")

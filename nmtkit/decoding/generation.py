@@ -1,0 +1,163 @@
+"""What nmt-generate does: translates an input into an output, resumes it, scores it, shows its attention."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from nmtkit.atomic_io import resumable_file, staged_file
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.decoding.attention_page import at_most_a_page, attention_page
+from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig
+from nmtkit.decoding.evaluation import read_references, report_scores
+from nmtkit.decoding.formats import LOG_PROB, rows
+from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_split, shard_of
+from nmtkit.decoding.requests import Companions
+from nmtkit.decoding.resume import check_same, keep_whole_lines
+from nmtkit.decoding.stats import StreamStats
+from nmtkit.decoding.translation import Translation
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import RunError
+from nmtkit.log import Progress, logger
+
+Observer = Callable[[Translation], object]
+
+
+def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | None = None) -> None:
+    """Translate a split of `dataset`, a file or stdin with the checkpoints of `paths`, and report on stderr.
+
+    Several checkpoints form an ensemble. Raises UserError if the options do not fit each other, the input or the
+    model; RunError if the translation fails.
+    """
+    companions = Companions(options.requests)
+    checkpoints = [load_checkpoint(path) for path in paths]
+    translator = Translator.of(checkpoints, options.engine, options.weights, paths)
+    source = _open_input(options, dataset, checkpoints[0], paths[0], translator)
+    references = read_references(options.evaluation, source, translator.target)
+    texts, shown = list[str](), list[Translation]()
+    observers: list[Observer] = []
+    if references is not None:
+        observers.append(lambda translation: texts.append(translation.text))
+    if options.output.attention_html is not None:
+        observers.append(shown.append)
+    start = time.monotonic()
+    stats = translate(translator, source, companions, options, observers)
+    languages = checkpoints[0].source_language, checkpoints[0].target_language
+    stats.report(time.monotonic() - start, source.name, languages[0], translator.model)
+    if options.output.attention_html is not None:
+        attentions = (translator.attention_of(each) for each in shown if each.candidates[0].tokens)
+        _write_page(options.output.attention_html, attention_page(attentions, languages))
+    if references is not None:
+        report_scores(options.evaluation, texts, references, languages[1])
+
+
+def _open_input(
+    options: GenerationOptions, dataset: Path | None, checkpoint: Checkpoint, path: Path, translator: Translator
+) -> Input:
+    if dataset is None:
+        return TextInput(options.input.path)
+    split = open_split(dataset, options.input.split, checkpoint, path, options.reading.verify)
+    return SplitInput(split, translator.request)
+
+
+def translate(
+    translator: Translator,
+    source: Input,
+    companions: Companions,
+    options: GenerationOptions,
+    observers: Sequence[Observer] = (),
+) -> StreamStats:
+    """Translate a shard of the input, or all of it, and write each translation as soon as those before it are written.
+
+    `observers` are called with each translation that is written. Of `options`, those of input, output, requests, search
+    and batches are used. Raises UserError if an output to resume does not fit, RunError if lines are lost.
+    """
+    companions.check_length(source.count)
+    output, search, batches = options.output, options.search, options.batches
+    if output.format == "pharaoh":
+        search = replace(search, alignment=True)
+    shard = shard_of(source, options.input.shard, batches.buffer)
+    if options.input.interactive or source.is_terminal():
+        batches = replace(batches, buffer=1)
+    row_format = LOG_PROB if options.requests.score is not None and output.format == "text" else output.format
+    with _open_output(output, row_format, search.nbest, shard.start) as (file, done, last):
+        stats = StreamStats(done)
+        repeated = done - len(last)  # the last lines are translated again, for a comparison
+        with _progress(output, _length(source, shard), repeated) as advance:
+            lines = source.chunks(shard, batches.buffer, stats)
+            if output.attention_html is not None:
+                lines = at_most_a_page(lines)
+            requests = companions.attach(lines, shard)
+            translations = translator.stream_chunks(requests, search, batches, advance, repeated)
+            numbered = enumerate(translations, shard.start + repeated + 1)
+            if last:
+                again = [rows(row_format, *line, search.nbest) for line in islice(numbered, len(last))]
+                check_same(last, again, file.name)
+            for number, translation in numbered:
+                stats.add(translation)
+                file.write(rows(row_format, number, translation, search.nbest))
+                file.flush()
+                for observe in observers:
+                    observe(translation)
+        stats.check()
+    return stats
+
+
+def _length(source: Input, shard: slice) -> int | None:
+    """The lines of a shard, if they are known without reading the input."""
+    end = shard.stop if source.length is None else source.length
+    return None if end is None else len(range(end)[shard])
+
+
+@contextmanager
+def _progress(output: OutputConfig, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
+    """A function that shows the progress of so many more lines; nothing if translations are written to a terminal."""
+    if output.path is None and sys.stdout.isatty():
+        yield lambda count: None
+    else:
+        with Progress("translating", total=total, done=done) as progress:
+            yield progress.advance
+
+
+@contextmanager
+def _open_output(
+    output: OutputConfig, row_format: str, nbest: int, before: int
+) -> Iterator[tuple[BinaryIO, int, list[bytes]]]:
+    """The output file, the number of input lines whose translations it already has, and the rows of the last of them.
+
+    `before` lines of the input precede the output.
+    """
+    if output.path is None:
+        with _stdout() as file:
+            yield file, 0, []
+        return
+    with resumable_file(output.path, output.resume) as file:
+        done, last = keep_whole_lines(file, row_format, nbest, before) if output.resume else (0, [])
+        begin = os.fstat(file.fileno()).st_size
+        try:
+            yield file, done, last
+        except BaseException:
+            if os.fstat(file.fileno()).st_size > begin:
+                logger.warning("%s has the translations so far: --resume continues it", file.name)
+            raise
+
+
+@contextmanager
+def _stdout() -> Iterator[BinaryIO]:
+    try:
+        yield sys.stdout.buffer
+    except BrokenPipeError:
+        raise  # the command exits silently
+    except OSError as error:
+        raise RunError(f"cannot write to stdout: {error.strerror or error}") from error
+
+
+def _write_page(path: Path, page: bytes) -> None:
+    with _stdout() if path == STANDARD_STREAM else staged_file(path) as file:
+        file.write(page)
+        file.flush()

@@ -1,0 +1,146 @@
+"""The input of a generation: a file, stdin, or a split of a dataset."""
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.data.binary import TokenFile
+from nmtkit.data.corpus import Dataset, Split
+from nmtkit.decoding.input_stream import ALL_LINES, Shard, chunks, chunks_as_they_come, reads_terminal
+from nmtkit.decoding.requests import Request
+from nmtkit.decoding.stats import StreamStats
+from nmtkit.errors import UserError
+from nmtkit.text import is_ordinary, read_raw_lines, read_raw_stdin
+from nmtkit.tokenizer import Tokenizer
+
+
+class Input(Protocol):
+    """Lines to translate."""
+
+    @property
+    def name(self) -> str:
+        """The name of the input in messages."""
+
+    @property
+    def length(self) -> int | None:
+        """The number of lines, if it is known without reading them."""
+
+    def count(self) -> int | None:
+        """The number of lines; None if they cannot be counted before the translation, since a pipe is read once."""
+
+    def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
+        """The lines of a shard in chunks of at most `buffer`, counted in `stats`."""
+
+    def is_terminal(self) -> bool:
+        """Whether a user types the lines; if so, logs how to end a line and the input."""
+
+
+@dataclass(frozen=True)
+class TextInput:
+    """The lines of a file, or of stdin without a path."""
+
+    path: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.path or "stdin")
+
+    @property
+    def length(self) -> int | None:
+        return None
+
+    def count(self) -> int | None:
+        if not self._is_ordinary():
+            return None
+        if self.path is not None:
+            return sum(1 for _ in read_raw_lines(self.path))
+        begin = os.lseek(sys.stdin.fileno(), 0, os.SEEK_CUR)
+        lines = sum(1 for _ in read_raw_stdin())
+        os.lseek(sys.stdin.fileno(), begin, os.SEEK_SET)
+        return lines
+
+    def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
+        """Full chunks of an ordinary file; of a source that may pause, the lines that have arrived."""
+        take = chunks if self._is_ordinary() else chunks_as_they_come
+        lines = read_raw_stdin() if self.path is None else read_raw_lines(self.path)
+        yield from map(stats.decode, take(islice(lines, shard.start, shard.stop), buffer))
+
+    def is_terminal(self) -> bool:
+        return self.path is None and reads_terminal()
+
+    def _is_ordinary(self) -> bool:
+        if self.path is not None:
+            return is_ordinary(self.path)
+        return stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+
+
+@dataclass(frozen=True)
+class SplitInput:
+    """The source side of a split of a dataset; `request` makes a request of the ids of a sentence, without EOS."""
+
+    split: Split
+    request: Callable[[Sequence[int]], Request]
+
+    @property
+    def name(self) -> str:
+        return self.split.name
+
+    @property
+    def length(self) -> int | None:
+        return len(self.split)
+
+    def count(self) -> int | None:
+        return len(self.split)
+
+    def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
+        yield from chunks(map(self.request, stats.count(_without_eos(self.split.source, shard))), buffer)
+
+    def is_terminal(self) -> bool:
+        return False
+
+    def references(self, target: Tokenizer) -> list[str]:
+        """The target side, as text."""
+        return [target.decode(ids) for ids in _without_eos(self.split.target, ALL_LINES)]
+
+
+def _without_eos(sentences: TokenFile, shard: slice) -> Iterator[list[int]]:
+    for number in range(len(sentences))[shard]:
+        yield sentences[number][:-1].tolist()
+
+
+def open_split(folder: Path, name: str, checkpoint: Checkpoint, path: Path, verify: bool = False) -> Split:
+    """Open a split of the dataset in `folder`, for a checkpoint that was loaded from `path`.
+
+    `verify` compares the checksums of large datasets too. Raises UserError if the dataset is damaged, or has other
+    languages or vocabularies than the checkpoint.
+    """
+    dataset = Dataset.open(folder, verify)
+    its, own = (f"{one.source_language}-{one.target_language}" for one in (dataset, checkpoint))
+    if its != own:
+        raise UserError(f"{folder} is {its}, {path} translates {own}: use a dataset of that direction")
+    if dataset.source.vocab != checkpoint.source.vocab or dataset.target.vocab != checkpoint.target.vocab:
+        raise UserError(
+            f"{folder} and {path} have different vocabularies: use the dataset that the model was trained on, or raw "
+            "text with --input"
+        )
+    return dataset.split(name)
+
+
+def shard_of(source: Input, shard: str | None, buffer: int) -> slice:
+    """The lines of a shard, such as "2/8"; all lines for None. See `Shard.of` about `buffer`, in lines.
+
+    Raises UserError if the shard is malformed, or the input is a pipe.
+    """
+    if shard is None:
+        return ALL_LINES
+    part = Shard.parse(shard)
+    lines = source.count()
+    if lines is None:
+        raise UserError("--shard cannot count the lines of a pipe: use --input FILE")
+    return part.of(lines, buffer)

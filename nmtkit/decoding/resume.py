@@ -1,0 +1,87 @@
+"""Resuming an output that was left incomplete: where it ends, and whether this run would have written the same."""
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import BinaryIO
+
+from nmtkit.decoding.formats import rows_per_line
+from nmtkit.errors import UserError
+
+_COMPARED = 16  # lines at the end of the output that are translated again
+_TOLERATED = 10  # one in ten of them may differ: in int8 without the compiled search, translations depend on the batch
+_NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
+
+
+def keep_whole_lines(file: BinaryIO, row_format: str, nbest: int, before: int = 0) -> tuple[int, list[bytes]]:
+    """Truncate an incomplete output behind the last input line whose rows are certainly complete.
+
+    The output begins behind `before` input lines. Returns the number of input lines that are kept and the rows of each
+    of the last ones; `file` is left open at its end. Raises UserError if the file does not have the given format.
+    """
+    whole_rows = (row for row in file if row.endswith(b"\n"))
+    try:
+        if row_format == "tsv":
+            lines, ends = _by_number(whole_rows, before)
+        else:
+            lines, ends = _by_count(whole_rows, row_format, nbest, before)
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(
+            f"--resume: {file.name} is not in the format of --format {row_format}: use the options that it was written "
+            "with, or remove it"
+        ) from error
+    file.seek(ends[0])
+    last = [file.read(end - begin) for begin, end in pairwise(ends)]
+    file.truncate()
+    return lines, last
+
+
+def _by_number(whole_rows: Iterator[bytes], before: int) -> tuple[int, deque[int]]:
+    """Count the input lines of a tsv output, but for the last: further rows of it may be missing.
+
+    Returns their number and the offsets in bytes where the last of them end, after the offset where these begin.
+    """
+    lines = size = 0
+    ends = deque([0], _COMPARED + 1)
+    for row in whole_rows:
+        number = int(row.partition(b"\t")[0]) - before
+        if number != lines + 1:
+            if number != lines + 2:
+                raise ValueError(f"line {number} after line {lines + 1}")
+            lines += 1
+            ends.append(size)
+        size += len(row)
+    return lines, ends
+
+
+def _by_count(whole_rows: Iterator[bytes], row_format: str, nbest: int, before: int) -> tuple[int, deque[int]]:
+    """Like `_by_number`, for formats with a fixed number of rows for each input line; counts all complete lines."""
+    lines = size = 0
+    ends = deque([0], _COMPARED + 1)
+    for count, row in enumerate(whole_rows, 1):
+        size += len(row)
+        if count % rows_per_line(row_format, nbest) == 0:
+            lines += 1
+            ends.append(size)
+    if row_format == "jsonl" and lines and json.loads(row)["line"] != before + lines:
+        raise ValueError(f"the last line is not line {before + lines}")
+    return lines, ends
+
+
+def check_same(last: Sequence[bytes], again: Sequence[bytes], name: str) -> None:
+    """Compare the `last` rows of the output `name` with those of the same lines, translated `again`.
+
+    Raises UserError if more of them differ in words than batches can explain. Numbers may differ: another machine
+    rounds differently. If `again` has fewer lines the input is too short, which `StreamStats.check` reports.
+    """
+    if len(again) < len(last):
+        return
+    pairs = zip(last, again, strict=True)
+    different = sum(_NUMBER.sub(b"", before) != _NUMBER.sub(b"", now) for before, now in pairs)
+    if different > len(last) // _TOLERATED:
+        raise UserError(
+            f"--resume: the last lines of {name} are translated differently now: use the checkpoint, the options and "
+            "the input that it was written with, or remove it"
+        )
