@@ -361,7 +361,7 @@ def test_a_checkpoint_that_is_averaged_is_not_replaced(folder: Path, run_here: R
         ([".", "checkpoint_10.pt", "--last", 1], "checkpoint_best.pt"),
         ([".", "--last", 6], "has only 5 checkpoints: use --last 5"),
         (["checkpoint_10.pt", "--last", 1], "files are given"),
-        ([".", "--last", 1, "--best", 1], "--last and --best exclude each other"),
+        ([".", "--last", 1, "--best", 1], "--last and --best are mutually exclusive"),
         (["missing.pt"], "missing.pt: No such file"),
         (["checkpoint_10.pt", "cut.pt"], "cut.pt"),
     ],

@@ -26,15 +26,15 @@ class AverageConfig(Config):
         None,
         min=1,
         metavar="N",
-        help="The best N checkpoints of a folder, by the validation value that the training judged by: "
-        "loss, or BLEU with --valid-bleu; of equal values the older checkpoint.",
+        help="The best N checkpoints of a folder, by the validation loss, or by BLEU if the training had --valid-bleu; "
+        "of equal ones the older.",
     )
-    until: int | None = option(None, min=0, metavar="UPDATE", help="Of a folder, only checkpoints up to this update.")
+    until: int | None = option(None, min=0, metavar="UPDATE", help="Only checkpoints of a folder up to this update.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.last is not None and self.best is not None:
-            raise UserError("--last and --best exclude each other")
+            raise UserError("--last and --best are mutually exclusive: use one of them")
 
 
 @command("nmt-average")
@@ -59,8 +59,8 @@ def main(
     nmt-average checkpoints/en-de --best 5 --until 100000 --output averaged.pt
     nmt-average a.pt b.pt c.pt --output averaged.pt
 
-    The sums are kept in float64. The result holds everything that nmt-generate needs, and no optimizer state.
-    Weights that are not finite are refused. The training may be running.
+    The weights are summed in float64. The result has everything that nmt-generate needs, and no optimizer state.
+    Weights that are not finite are refused. The training may still be running.
     """
     configure(log)
     folder = _folder(checkpoints, config)
@@ -82,22 +82,20 @@ def main(
 
 
 def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None:
-    """The folder to choose from, or None where the files themselves are given."""
+    """The folder to choose checkpoints from, or None if files are given."""
     for path in checkpoints:
         if not path.exists():
-            raise UserError(f"{path}: No such file or folder; give checkpoints, or the folder of a training")
+            raise UserError(f"{path}: No such file or folder: give checkpoints, or the folder of a training")
     folders = [path for path in checkpoints if path.is_dir()]
     chosen = config.last is not None or config.best is not None
     if not folders:
         if chosen or config.until is not None:
-            raise UserError("--last, --best and --until choose from a folder, but files are given")
+            raise UserError("--last, --best and --until choose from a folder, but files are given: give a folder")
         return None
     if len(checkpoints) > 1:
         from nmtkit.checkpoint import checkpoint_in
 
-        raise UserError(
-            f"{folders[0]} is a folder, and only one folder or files can be given: {checkpoint_in(folders[0])}"
-        )
+        raise UserError(f"{folders[0]} is a folder beside other arguments: {checkpoint_in(folders[0])}")
     if not chosen:
         raise UserError(f"{folders[0]} is a folder: choose from it with --last N or --best N")
     return folders[0]

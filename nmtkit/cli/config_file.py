@@ -54,7 +54,7 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text. ValueError for a key of thousands of parts, which takes tomllib gigabytes."""
+    """The tables of a TOML text. Raises ValueError for a key of many parts, which takes tomllib quadratic memory."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.count(".") > _MOST_DOTS:
             raise ValueError(f"line {number}: {line.count('.')} dots, but no option has a key of several parts")

@@ -24,7 +24,7 @@ CTRANSLATE2, SAFETENSORS, CHECKPOINT = "ctranslate2", "safetensors", "checkpoint
     required=True,
     type=Choice((CTRANSLATE2, SAFETENSORS, CHECKPOINT)),
     help="ctranslate2: a folder for that engine. safetensors: a folder with model.safetensors and config.json. "
-    "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the state of a training.",
+    "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the training state.",
 )
 @click.option(
     "--output",
@@ -39,36 +39,29 @@ CTRANSLATE2, SAFETENSORS, CHECKPOINT = "ctranslate2", "safetensors", "checkpoint
 def main(
     checkpoint: Path, target: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig
 ) -> None:
-    """Export CHECKPOINT, which may also be a folder of safetensors that this command has made.
+    """Export CHECKPOINT, or a folder of safetensors that this command has written.
 
     \b
     nmt-export averaged.pt --to ctranslate2 --quantization int8 --output ende-ct2
     nmt-export averaged.pt --to safetensors --output ende
     nmt-export ende --to checkpoint --output averaged.pt
 
-    The vocabularies and SentencePiece models come along. What stands at --output is only replaced with --force, and
-    only if it is an export or a checkpoint. ctranslate2 and safetensors need the packages of these names.
+    The vocabularies and SentencePiece models are included. An existing --output is replaced only with --force, and only
+    if it is an export or a checkpoint. ctranslate2 and safetensors need the packages of these names.
     """
     configure(log)
     if target != CTRANSLATE2:
         refuse_idle(("quantization",), f"with --to {target}")
 
     from nmtkit.archive import as_user_errors
-    from nmtkit.checkpoint import check_finite, load_checkpoint, read_progress, save_checkpoint
+    from nmtkit.checkpoint import check_finite, load_checkpoint, save_checkpoint
     from nmtkit.conversion.ctranslate2 import to_ctranslate2
     from nmtkit.conversion.folder import check_free
     from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
 
     check_free(output, export.force)
     if target == CHECKPOINT and output.exists():
-        if checkpoint.exists() and output.samefile(checkpoint):
-            raise UserError(f"--output {output} is what is exported: choose another, the state of its training is lost")
-        if not output.is_file():  # to look into a pipe would be to wait for its writer
-            raise UserError(f"{output} is no ordinary file: choose another --output")
-        try:
-            read_progress(output)
-        except UserError as error:
-            raise UserError(f"{output} exists and is no checkpoint: choose another --output, or remove it") from error
+        _check_replaceable(output, checkpoint)
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
     with as_user_errors(checkpoint):
         check_finite(loaded.chosen(choice.weights))
@@ -79,3 +72,17 @@ def main(
     else:
         save_checkpoint(output, loaded.without_training(choice.weights))
     logger.info("wrote %s, the model of %s", output, checkpoint)
+
+
+def _check_replaceable(output: Path, checkpoint: Path) -> None:
+    """Refuse to replace the exported checkpoint itself, or a file that is not a checkpoint."""
+    from nmtkit.checkpoint import read_progress
+
+    if checkpoint.exists() and output.samefile(checkpoint):
+        raise UserError(f"--output {output} is the exported file, whose training state would be lost: use another file")
+    if not output.is_file():  # reading a pipe would wait for its writer
+        raise UserError(f"{output} is not an ordinary file: use another --output")
+    try:
+        read_progress(output)
+    except UserError as error:
+        raise UserError(f"{output} exists and is not a checkpoint: use another --output, or remove it") from error

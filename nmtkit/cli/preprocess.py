@@ -9,28 +9,28 @@ from nmtkit.log import LogConfig, configure
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.tokenizer import SPACE
 
-LEARNING = ("model_type", "character_coverage", "byte_fallback", "spm_sample", "seed")  # of a SentencePiece model
+LEARNING = ("model_type", "character_coverage", "byte_fallback", "spm_sample", "seed")  # for SentencePiece
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
-    """Options that would change nothing, given what else was chosen."""
+    """Refuse options that have no effect beside the others."""
     for source in ("spm_model", "vocab_from"):
         if values[source] is not None:
-            refuse_idle((*LEARNING, "vocab_size", "min_count"), f"with {flag(source)}: nothing is learned")
+            refuse_idle((*LEARNING, "vocab_size", "min_count"), f"with {flag(source)}, which learns no vocabulary")
     if values["vocab_from"] is not None:
-        refuse_idle(["joined_vocab"], "with --vocab-from: it is joined or separate as that dataset's is")
+        refuse_idle(["joined_vocab"], "with --vocab-from, which takes over a joined or separate vocabulary")
     if values["tokenizer"] == SPACE:
-        refuse_idle(LEARNING, "with --tokenizer space: no SentencePiece model is learned")
+        refuse_idle(LEARNING, "with --tokenizer space, which needs no SentencePiece model")
     else:
-        refuse_idle(["min_count"], "but with --tokenizer space")
+        refuse_idle(["min_count"], "without --tokenizer space")
     if not values["trainpref"]:
-        refuse_idle(["max_length", "max_ratio", "dedup"], "without --trainpref: only training text is cleaned")
+        refuse_idle(["max_length", "max_ratio", "dedup"], "without --trainpref: only the training text is cleaned")
 
 
 @command("nmt-preprocess")
 @options(refuse_idle_options, files=FilesConfig, vocabulary=VocabularyConfig, cleaning=CleaningConfig, log=LogConfig)
 def main(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, log: LogConfig) -> None:
-    """Make a dataset from the two sides of a text, raw or compressed.
+    """Make a dataset from the two sides of a text, plain or compressed.
 
     \b
     nmt-preprocess -s en -t de --trainpref data/train --validpref data/val --testpref data/test \\

@@ -1,4 +1,4 @@
-"""nmt-score: a translation's scores, side by side."""
+"""nmt-score: the scores of a translation, side by side."""
 
 from pathlib import Path
 
@@ -31,19 +31,18 @@ from nmtkit.wording import counted
     heading="Scores",
     required=True,
     metavar="LANG",
-    help="Language of the translation, as de, which decides how it is tokenized. Moses's tokenization is known for de, "
-    "en and fr.",
+    help="Language of the translation, such as de, for its tokenization. Moses's tokenization supports de, en and fr.",
 )
 @options(log=LogConfig)
 def main(translation: Path | None, reference: Path, target_lang: str, log: LogConfig) -> None:
-    """Score TRANSLATION, or stdin, in every way that published scores are counted.
+    """Score TRANSLATION, or stdin, by every metric that is common in papers.
 
     \b
     nmt-score newstest2014.output.de --reference newstest2014.de --target-lang de
     nmt-generate --checkpoint averaged.pt < test.en | nmt-score --reference test.de --target-lang de
 
-    Each score comes with its signature, and with what it may be compared with. Both files are text as people write it,
-    neither tokenized nor lower-cased, plain or .gz, .xz, .bz2.
+    Each score is printed with its signature and with the scores that it may be compared with. Both files are plain
+    text, not tokenized and not lower-cased; they may be compressed: .gz, .xz, .bz2.
     """
     configure(log)
     if not target_lang:
@@ -52,10 +51,10 @@ def main(translation: Path | None, reference: Path, target_lang: str, log: LogCo
     if len(hypotheses) != len(references):
         raise UserError(
             f"{translation or 'stdin'} has {counted(len(hypotheses), 'line')} and {reference} has {len(references)}: "
-            "there must be a reference for each line"
+            "give a reference for each line"
         )
     if not references:
-        raise UserError(f"{reference} has no lines: there is nothing to score")
+        raise UserError(f"{reference} is empty: there is nothing to score")
 
     from nmtkit.decoding.scoring import every_score, warn_of_subwords
 

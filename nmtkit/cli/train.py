@@ -61,12 +61,12 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
     """Train a model on DATASET, a folder made by nmt-preprocess.
 
-    Training is resumable: run the same command again. It continues from the newest checkpoint in --save-dir and ends
-    with the weights of an uninterrupted run.
+    Training is resumable: the same command continues an interrupted run from its newest checkpoint, and ends with the
+    same weights as a run without interruption.
     """
     configure(log, is_main=os.environ.get("RANK", "0") == "0")
     groups["checkpoints"] = _without_board_of_another_run(groups["checkpoints"])
-    from nmtkit.training.trainer import train  # torch: not for --help
+    from nmtkit.training.trainer import train  # imports torch, which --help does not wait for
 
     train(dataset, TrainingOptions(**groups))
 
@@ -77,5 +77,5 @@ def _without_board_of_another_run(checkpoints: CheckpointConfig) -> CheckpointCo
     is_inherited = board is not None and run is not None and checkpoints.tensorboard == Path(board)
     if not is_inherited or checkpoints.save_dir.absolute() == Path(run).absolute():
         return checkpoints
-    logger.warning("--tensorboard %s is of the run in %s and left to it: give this run a folder of its own", board, run)
+    logger.warning("--tensorboard %s belongs to the run in %s: use another folder for this run", board, run)
     return replace(checkpoints, tensorboard=None)

@@ -39,9 +39,7 @@ def test_all_scores_come_with_signature_and_use_from_a_file_or_a_pipe(reference:
 def test_missing_lines_are_refused(reference: Path) -> None:
     done = score("--reference", reference, "-t", "de", stdin="Ein Hund.\n")
     assert done.returncode == 2
-    assert (
-        done.stderr == f"nmt-score: stdin has 1 line and {reference} has 3: there must be a reference for each line\n"
-    )
+    assert done.stderr == f"nmt-score: stdin has 1 line and {reference} has 3: give a reference for each line\n"
     reference.write_text("")
     done = score("--reference", reference, "-t", "de")
     assert (done.returncode, done.stdout) == (2, "")

@@ -667,7 +667,7 @@ def test_a_folder_that_another_run_trains_in_is_refused(train: Train, tmp_path: 
     [
         (("--lr", "1e-3"), "with --lr-schedule paper"),
         (("--lr-schedule", "constant", "--lr-scale", "2"), "with --lr-schedule constant"),
-        (("--max-positions", "600"), "but with --positions learned"),
+        (("--max-positions", "600"), "without --positions learned"),
         (("--valid-beam", "4"), "without --valid-bleu"),
     ],
 )

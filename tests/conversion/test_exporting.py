@@ -151,15 +151,15 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run
     assert "model.pt exists" in refusal(checkpoint())
     assert checkpoint("--force").returncode == 0
     itself = ("--to", "checkpoint", "--output", tmp_path / "model.pt", "--force")
-    assert "is what is exported" in refusal(run_here("nmt-export", tmp_path / "model.pt", *itself))
+    assert "is the exported file" in refusal(run_here("nmt-export", tmp_path / "model.pt", *itself))
     assert "cannot read" in refusal(run_here("nmt-export", tmp_path / "missing.pt", *itself))
     assert "Choose from: ctranslate2, safetensors" in refusal(run_here("nmt-export", "a.pt", "--output", "b"))
     (tmp_path / "model.pt").write_bytes(b"a thesis")
-    assert "exists and is no checkpoint" in refusal(checkpoint("--force"))
+    assert "exists and is not a checkpoint" in refusal(checkpoint("--force"))
     assert (tmp_path / "model.pt").read_bytes() == b"a thesis"
     os.mkfifo(tmp_path / "pipe")
     piped = export("--to", "checkpoint", "--output", tmp_path / "pipe", "--force")
-    assert "is no ordinary file" in refusal(piped)
+    assert "is not an ordinary file" in refusal(piped)
     translated = run_here("nmt-generate", "--checkpoint", tmp_path / "model", input=b"")
     assert f"nmt-export {tmp_path / 'model'} --to checkpoint" in refusal(translated)
 

@@ -95,7 +95,7 @@ def test_the_folder_of_a_run_whose_options_are_taken_over_is_left_to_it(train: T
     events = {path: path.read_bytes() for path in board.iterdir()}
     taken_over = ("--config", first / "options.json")
     told = train(tmp_path / "second", *taken_over).stderr.decode()
-    assert f"--tensorboard {board} is of the run in {first} and left to it" in told
+    assert f"--tensorboard {board} belongs to the run in {first}" in told
     assert {path: path.read_bytes() for path in board.iterdir()} == events
     told = train(tmp_path / "third", *taken_over, "--tensorboard", tmp_path / "own").stderr.decode()
     assert "is of the run" not in told
