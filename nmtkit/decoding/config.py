@@ -117,16 +117,18 @@ class SearchConfig(Config):
 class RequestConfig(Config):
     """Files that constrain the translation of each input line, or give it."""
 
-    heading: ClassVar[str] = "Beside the input (each FILE has a line for each input line)"
+    heading: ClassVar[str] = "Beside the input"
 
     prefix: Path | None = option(
-        None, metavar="FILE", help="The beginning of each translation, in whole words; a line may be empty."
+        None,
+        metavar="FILE",
+        help="Beginnings of the translations, in whole words, one for each input line; empty for none.",
     )
     constraints: Path | None = option(
         None,
         metavar="FILE",
-        help="Terms that each translation must contain, separated by tabs. The search then keeps --beam hypotheses "
-        "for each number of pieces of the terms.",
+        help="Terms that the translations must contain, separated by tabs, a line for each input line. The search then "
+        "keeps --beam hypotheses for each number of pieces of the terms.",
     )
     glossary: Path | None = option(
         None,
@@ -137,7 +139,7 @@ class RequestConfig(Config):
     score: Path | None = option(
         None,
         metavar="FILE",
-        help="Do not search: print the log-probability log P(Y|X) of each of these translations; "
+        help="Do not search: print the log-probability log P(Y|X) of given translations, one for each input line; "
         "with --format tsv or jsonl also the score that the search would give.",
     )
 

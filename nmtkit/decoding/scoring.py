@@ -1,4 +1,4 @@
-"""BLEU and chrF as sacreBLEU computes them, each with the signature that makes the number comparable."""
+"""BLEU and chrF as sacreBLEU and Moses compute them, each with a signature that says how."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,42 +13,42 @@ from nmtkit.tokenizer import count_marked, join_subwords
 from nmtkit.vocab import SPECIALS, UNK
 from nmtkit.wording import counted
 
-# Languages written without spaces, where the standard tokenization finds no words. sacreBLEU's own choice for
-# Japanese needs packages beside it; characters need none, and the signature says which it was.
+# Languages written without spaces, for which the standard tokenization finds no words. sacreBLEU's own choice for
+# Japanese needs further packages; characters need none, and the signature names them.
 _TOKENIZATION = {"zh": "zh", **dict.fromkeys(("ja", "th", "lo", "km", "my"), "char")}
 
 
 @dataclass(frozen=True)
 class Score:
-    """A corpus score on the scale from 0 to 100; `text` is sacreBLEU's line with the signature and the parts."""
+    """A corpus score from 0 to 100; `text` is sacreBLEU's line with the signature and the components."""
 
     value: float
     text: str
 
 
 def every_score(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Iterator[tuple[Score, str]]:
-    """All scores of detokenized text that are there for the language, each with what it may be compared with."""
+    """All scores of detokenized text in `language`, each with a description of the scores it is comparable with."""
     language = _without_region(language)
     if language in moses.LANGUAGES:
         yield (
             moses_bleu(hypotheses, references, language),
-            "tokenized BLEU, of tokenizer.perl and multi-bleu.perl: the paper's for En-Fr, and others of its time",
+            "tokenized BLEU, by tokenizer.perl and multi-bleu.perl: the paper's for En-Fr, and those of its time",
         )
         yield (
             moses_bleu(hypotheses, references, language, split_compounds=True),
-            "the same after compound splitting, of get_ende_bleu.sh: what most papers have for En-De",
+            "the same after compound splitting, by get_ende_bleu.sh: most papers' for En-De",
         )
     if language == "de":
         yield (
             moses_bleu(hypotheses, references, language, split_compounds=True, plain_quotes=True),
-            "the same with \" for all double quotes, as the reference behind the paper's En-De is said to have them",
+            "the same with \" for all double quotes: reportedly the reference of the paper's En-De",
         )
-    yield bleu(hypotheses, references, language), "sacreBLEU: any score with the same signature, and no other"
-    yield chrf(hypotheses, references), "chrF, which no tokenization has a part in: any with the same signature"
+    yield bleu(hypotheses, references, language), "sacreBLEU: comparable with the same signature only"
+    yield chrf(hypotheses, references), "chrF, which uses no tokenization: comparable with the same signature"
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
-    """sacreBLEU of detokenized text in `language`, cased, with the tokenization that suits the language."""
+    """Cased sacreBLEU of detokenized text, with the tokenization of the language."""
     tokenization = _TOKENIZATION.get(_without_region(language), "13a")
     return _score(BLEU(tokenize=tokenization, force=True), hypotheses, references)
 
@@ -59,8 +59,10 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """BLEU on the words between spaces, as fairseq counts it: subwords are joined on both sides, an unknown word of a
-    reference matches nothing, and nothing is smoothed."""
+    """BLEU on the words between spaces, as fairseq computes it.
+
+    Subwords are joined on both sides, an unknown word of a reference matches nothing, and nothing is smoothed.
+    """
     unknown = SPECIALS[UNK]
     hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
     known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]
@@ -74,10 +76,10 @@ def moses_bleu(
     split_compounds: bool = False,
     plain_quotes: bool = False,
 ) -> Score:
-    """BLEU as Moses's multi-bleu.perl computes it, of detokenized text that is tokenized here as by tokenizer.perl.
+    """BLEU of detokenized text as Moses's multi-bleu.perl computes it, after the tokenization of its tokenizer.perl.
 
-    `plain_quotes` makes all double quotes alike before, `split_compounds` splits hyphens off after, both on both sides.
-    The language is one of moses.LANGUAGES. The signature is sacreBLEU's, with a name for the tokenization.
+    `plain_quotes` unifies double quotes before the tokenization, `split_compounds` splits at hyphens after it, on both
+    sides. `language` is one of moses.LANGUAGES. The signature is sacreBLEU's, with a name for the tokenization.
     """
 
     def tokens(line: str) -> str:
@@ -91,12 +93,11 @@ def moses_bleu(
 
 
 def warn_of_subwords(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Warn where what is to be scored as words is in subwords, on either side."""
+    """Warn if either side has subwords, where the scores count words."""
     for side, lines in (("translation", hypotheses), ("reference", references)):
         if marked := count_marked(lines):
             logger.warning(
-                "marks of subwords (@@ or ▁) stand in %d of %s of the %s: scores are for words, join the subwords "
-                "first",
+                "subword marks (@@ or ▁) in %d of %s of the %s: the scores count words, join the subwords first",
                 *(marked, counted(len(lines), "line"), side),
             )
 

@@ -248,7 +248,7 @@ def test_subwords_in_what_is_scored_are_warned_of(generate: Run, tmp_path: Path)
     for score, warned in (("--sacrebleu", True), ("--tokenized-bleu", False)):
         done = generate(score, "--reference", reference, "--quiet", input=b"the dog\n\na cat\n")
         assert done.returncode == 0, done.stderr
-        warning = "marks of subwords (@@ or ▁) stand in 2 of 3 lines of the reference"
+        warning = "subword marks (@@ or ▁) in 2 of 3 lines of the reference"
         assert (warning in done.stderr.decode()) == warned
 
 

@@ -33,7 +33,7 @@ def lines_of(done: "subprocess.CompletedProcess[bytes]") -> list[str]:
         (("--diversity", 0.3), "--diversity"),
         (("--sampling", "--diverse-groups", 2), "--diverse-groups"),
         (("--beam", 4, "--diverse-groups", 3), "--diverse-groups"),
-        (("--length-penalty-form", "none", "--length-penalty", 0.3), "--length-penalty"),
+        (("--length-penalty-form", "none"), "none was removed: use --length-penalty 0"),
         (("--ban", " "), "--ban"),
     ],
 )
@@ -49,6 +49,7 @@ def test_samples_follow_from_the_seed_and_the_line_alone(generate: Run) -> None:
     drawn = lines_of(sample(input=LINES))
     assert len(drawn) == 8
     assert lines_of(sample("--max-tokens", 1, "--buffer", 2, input=LINES)) == drawn
+    assert lines_of(sample("--batch-tokens", 1, "--buffer", 2, input=LINES)) == drawn  # its former name
     backwards = b"\n".join(LINES.splitlines()[::-1]) + b"\n"
     pairs = [drawn[i : i + 2] for i in range(0, 8, 2)]
     assert lines_of(sample(input=backwards)) == [text for pair in pairs[::-1] for text in pair]

@@ -20,7 +20,7 @@ from repository import BIN
 
 import nmtkit
 from nmtkit.cli.command import Terminated, command
-from nmtkit.cli.options import Choice, given, options, refuse_idle
+from nmtkit.cli.options import Choice, given, options, options_without, refuse_idle
 from nmtkit.config import Config, option
 from nmtkit.errors import RunError, UserError
 
@@ -31,10 +31,10 @@ class SoupConfig(Config):
 
     spoons: int = option(4, min=1, max=12, help="How many spoons.")
     salt: float = option(0.5, above=0.0, below=1.0, help="How much salt.")
-    kind: str = option("pea", choices=("pea", "leek"), help="Which soup.")
+    kind: str = option("pea", choices=("pea", "leek"), removed={"none": "--spoons 1"}, help="Which soup.")
     bread: bool = option(True, help="Whether with bread.")
     guest: tuple[str, ...] = option((), help="Who comes; several times for several guests.")
-    chair_count: int | None = option(None, min=1, unset="one a spoon", help="Chairs.")
+    chair_count: int | None = option(None, min=1, unset="one a spoon", help="Chairs.", aliases=("seats",))
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,43 @@ def test_a_bad_option_is_one_line_and_exit_code_2(
     assert err.startswith("soup: ")
     assert err.count("\n") == 1
     assert complaint in err
+
+
+def test_a_former_name_of_an_option_is_accepted_and_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.toml").write_text("seats = 3")
+    for arguments in (["--seats", "3"], ["--config", str(tmp_path / "a.toml")]):
+        code, values, _ = run(*arguments, capsys=capsys)
+        assert (code, values["chair_count"]) == (0, 3)
+    assert "seats" not in run("--help", capsys=capsys)[1]["text"]
+    code, _, err = run("--seats", "0", capsys=capsys)
+    assert (code, err) == (2, "soup: --chair-count: 0 is too small, the least is 1\n")
+    (tmp_path / "a.toml").write_text("seats = 3\nchair_count = 4")
+    code, _, err = run("--config", str(tmp_path / "a.toml"), capsys=capsys)
+    assert (code, err) == (2, f"soup: --config {tmp_path / 'a.toml'}: --chair-count is given twice\n")
+
+
+def test_a_removed_choice_is_answered_with_its_replacement(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run("--kind", "none", capsys=capsys)
+    assert code == 2
+    assert "'--kind': none was removed: use --spoons 1 (see soup --help)" in err
+    with pytest.raises(UserError, match="--kind none was removed: use --spoons 1"):
+        SoupConfig(kind="none")
+
+
+def test_a_command_may_leave_fields_without_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    @command("stew")
+    @options_without(("salt", "bread"), soup=SoupConfig)
+    def stew(soup: SoupConfig) -> None:
+        print(soup.to_dict())
+
+    with pytest.raises(SystemExit):
+        stew.main(["--spoons", "2"])
+    assert eval(capsys.readouterr().out) == SoupConfig(spoons=2).to_dict()
+    with pytest.raises(SystemExit) as exit:
+        stew.main(["--salt", "0.1"])
+    assert exit.value.code == 2
 
 
 def test_a_choice_may_have_either_mark_between_its_words() -> None:

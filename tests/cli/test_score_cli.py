@@ -55,5 +55,5 @@ def test_subwords_are_warned_of(reference: Path) -> None:
     pieces = "Ein E@@ -@@ Mail@@ -@@ Konto, das ist gut.\n\nDer Hund läuft durch den Schnee.\n"
     done = score("--reference", reference, "-t", "de", stdin=pieces)
     assert done.returncode == 0
-    assert "stand in 1 of 3 lines of the translation" in done.stderr
+    assert "in 1 of 3 lines of the translation" in done.stderr
     assert "of the reference" not in done.stderr

@@ -225,7 +225,7 @@ def test_a_page_does_not_grow_without_bound(
     with pytest.raises(UserError, match=f"takes {PAGE_LINES} sentences with 4,000,000 weights"):
         write_attention_page(tmp_path / "page.html", forever())
     monkeypatch.setattr(attention_page, "MAX_WEIGHTS", 100)
-    with pytest.raises(UserError, match=r"with 100 weights, and sentence 1, of . and . pieces, is more"):
+    with pytest.raises(UserError, match=r"with 100 weights, and sentence 1, of . and . pieces, exceeds that"):
         write_attention_page(tmp_path / "page.html", attentions)
 
 

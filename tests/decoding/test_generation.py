@@ -1,0 +1,90 @@
+"""A generation from Python: what nmt-generate does, without the command."""
+
+from pathlib import Path
+
+import pytest
+from written_datasets import PAIRS, write_dataset
+
+from nmtkit.checkpoint import load_checkpoint
+from nmtkit.decoding.config import (
+    EngineConfig,
+    EvaluationConfig,
+    GenerationOptions,
+    InputConfig,
+    OutputConfig,
+    SearchConfig,
+)
+from nmtkit.decoding.evaluation import wanted_scores
+from nmtkit.decoding.generation import generate, translate
+from nmtkit.decoding.inputs import SplitInput, TextInput, open_split, shard_of
+from nmtkit.decoding.requests import Companions, Request
+from nmtkit.decoding.resume import check_same
+from nmtkit.decoding.translation import Translation
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import UserError
+from nmtkit.tokenizer import Tokenizer
+
+LINES = ["the dog runs", "", "a cat on the street", "die katze"]
+SEARCH = SearchConfig(beam=2, max_len_b=3)
+ENGINE = EngineConfig(device="cpu", precision="fp32")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "input.en"
+    path.write_text("".join(f"{line}\n" for line in LINES))
+    return path
+
+
+def test_a_generation_writes_what_the_translator_returns(tiny_checkpoint: Path, text: Path, tmp_path: Path) -> None:
+    output = OutputConfig(output=tmp_path / "output.de")
+    generate(
+        [tiny_checkpoint], GenerationOptions(input=InputConfig(input=text), output=output, search=SEARCH, engine=ENGINE)
+    )
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+    expected = translator.translate(LINES, beam=2, max_len_b=3)
+    assert (tmp_path / "output.de").read_text(encoding="utf-8").splitlines() == expected
+
+
+def test_observers_see_each_translation_that_is_written(tiny_checkpoint: Path, text: Path, tmp_path: Path) -> None:
+    options = GenerationOptions(output=OutputConfig(output=tmp_path / "output.de", format="pharaoh"), search=SEARCH)
+    translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
+    seen: list[Translation] = []
+    stats = translate(translator, TextInput(text), Companions(options.requests), options, [seen.append])
+    assert [translation.source for translation in seen] == LINES
+    assert all(translation.candidates[0].alignment is not None for translation in seen)
+    assert (stats.lines_in, stats.lines_out) == (len(LINES), len(LINES))
+
+
+def test_a_split_is_an_input_with_references(tiny_checkpoint: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    checkpoint = load_checkpoint(tiny_checkpoint)
+    folder = write_dataset(tmp_path / "data", checkpoint)
+    split = open_split(folder, "test", checkpoint, tiny_checkpoint)
+    source = SplitInput(split, lambda ids: Request("", ids=ids))
+    assert source.count() == source.length == len(PAIRS)
+    assert source.references(tokenizer) == [target for _, target in PAIRS]
+
+
+def test_a_shard_needs_an_input_that_can_be_counted(text: Path, tmp_path: Path) -> None:
+    assert shard_of(TextInput(text), "2/3", buffer=1) == slice(1, 2)
+    assert shard_of(TextInput(text), None, buffer=1) == slice(0, None)
+    with pytest.raises(UserError, match="--shard cannot count the lines of a pipe"):
+        shard_of(TextInput(Path("/dev/null")), "1/2", buffer=1)
+
+
+def test_only_wanted_scores_are_computed() -> None:
+    texts = ["ein hund läuft über die straße"]
+    assert wanted_scores(EvaluationConfig(), texts, texts, "de") == []
+    scores = wanted_scores(EvaluationConfig(sacrebleu=True, tokenized_bleu=True), texts, texts, "de")
+    assert [score.value for score in scores] == pytest.approx([100.0] * 3)
+
+
+@pytest.mark.parametrize(("different", "refused"), [(0, False), (1, False), (2, True)])
+def test_few_of_the_last_lines_may_be_worded_differently(different: int, refused: bool) -> None:
+    last = [b"line %d\t-0.5\n" % number for number in range(16)]
+    again = [b"other\t-0.5\n" if number < different else row.replace(b"0.5", b"0.6") for number, row in enumerate(last)]
+    if refused:
+        with pytest.raises(UserError, match="are translated differently now"):
+            check_same(last, again, "output.partial")
+    else:
+        check_same(last, again, "output.partial")
