@@ -1,5 +1,6 @@
 """What a run reports: the lines at its start, the numbers of its updates and validations, and the time left."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +34,7 @@ from nmtkit.training.validation import VALIDATION, Sample
 
 
 class RunLog:
-    """Logs a run, and records its numbers once the main process has opened its `metrics`."""
+    """Logs a run, and records its numbers in the process that opens the metrics."""
 
     def __init__(self, options: TrainingOptions, ranks: Ranks, cost: Cost) -> None:
         self.options, self.ranks, self.cost = options, ranks, cost
@@ -55,6 +56,11 @@ class RunLog:
         warmup, updates = options.optimizer.warmup_updates, options.stop.max_updates - state.schedule_start
         if 0 < updates < warmup:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)
+
+    def open_metrics(self, update: int, stack: contextlib.ExitStack) -> None:
+        """Record numbers from now on, after `update`, until the `stack` closes."""
+        checkpoints = self.options.checkpoints
+        self.metrics = stack.enter_context(MetricsWriter(checkpoints.save_dir, update, checkpoints.tensorboard))
 
     def start(self, state: RunState) -> None:
         """Start to measure the pace."""

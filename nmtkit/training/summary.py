@@ -10,6 +10,7 @@ from torch import nn
 
 from nmtkit.checkpoint import list_checkpoints
 from nmtkit.data.corpus import Dataset
+from nmtkit.data.lines import LineNumbers
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.training.config import StopConfig, TrainingOptions
 from nmtkit.training.construction import checkpoint_bytes
@@ -95,6 +96,20 @@ def long_update(target_tokens: int, micro_batches: int, seconds: float) -> str |
     return (
         f"an update takes about {duration(seconds / 60)}: {target_tokens} target tokens in "
         f"{counted(micro_batches, 'micro-batch', 'micro-batches')}; --batch-tokens makes updates smaller"
+    )
+
+
+def describe_divergence(state: RunState, rate: float, pairs: list[int], of: int, lines: LineNumbers) -> str:
+    """Why a run stops after too many skipped updates; `pairs` of the last one's `of` sentence pairs are responsible."""
+    blame = (
+        f"{len(pairs)} of its {of} sentence pairs to blame: {lines.name(pairs)}"
+        if pairs
+        else "no single pair causes it"
+    )
+    return (
+        f"{counted(state.skipped_in_a_row, 'update')} in a row had no finite gradient, the last is {state.update} "
+        f"(learning rate {rate:.3g}; {blame}): the run has diverged; earlier checkpoints are intact. "
+        "Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
     )
 
 

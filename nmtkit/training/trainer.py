@@ -30,7 +30,6 @@ from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Loader, Work, subword_sampling
-from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.optim import learning_rate
 from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.resuming import resume
@@ -39,9 +38,8 @@ from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
 from nmtkit.training.signals import Signals
 from nmtkit.training.state import RunState, Window, restore
-from nmtkit.training.summary import describe_dry_run
+from nmtkit.training.summary import describe_divergence, describe_dry_run
 from nmtkit.training.validation import VALIDATION, Validator
-from nmtkit.wording import counted
 
 
 class StepResult(NamedTuple):
@@ -105,7 +103,7 @@ class Trainer:
             ranks.run_on_main(lambda: stack.enter_context(self.save_dir.locked()))
             self._resume()
             ranks.run_on_main(lambda: self.save_dir.prepare(self.options.to_dict()))
-            ranks.run_on_main(lambda: self._open_metrics(stack))
+            ranks.run_on_main(lambda: self.log.open_metrics(self.state.update, stack))
             self._fit()
 
     def dry_run(self) -> None:
@@ -131,11 +129,6 @@ class Trainer:
         if state is not None:
             self.state, self.window, self.saver.saved = state, restore(Window, state.window), state.update
         self.log.summarize(self.state, self.dataset, self.split.name, self.learner, self.validator.possible)
-
-    def _open_metrics(self, stack: contextlib.ExitStack) -> None:
-        checkpoints = self.options.checkpoints
-        writer = MetricsWriter(checkpoints.save_dir, self.state.update, checkpoints.tensorboard)
-        self.log.metrics = stack.enter_context(writer)
 
     def _begin(self) -> Iterator[Work]:
         """Prepare for updates once the weights are loaded; returns the updates."""
@@ -240,16 +233,7 @@ class Trainer:
         ]
         found = sorted(pair for pairs in self.ranks.gather(mine) for pair in pairs)
         of = sum(map(len, work.update.micro_batches))
-        pairs = (
-            f"{len(found)} of its {of} sentence pairs to blame: {self.split.lines.name(found)}"
-            if found
-            else "no pair by itself does it"
-        )
-        return RunError(
-            f"{counted(self.state.skipped_in_a_row, 'update')} in a row had no finite gradient, the last is "
-            f"{self.state.update} (learning rate {self.window.rate:.3g}; {pairs}): the run has diverged; the "
-            "checkpoints before are intact. Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
-        )
+        return RunError(describe_divergence(self.state, self.window.rate, found, of, self.split.lines))
 
     def _after_update(self) -> None:
         """Log, validate and save where it is due."""
