@@ -380,7 +380,7 @@ def test_all_changes_that_change_the_run_are_named_at_once(train: Train, tmp_pat
     changed = ("--batch-tokens", 500, "--clip-norm", 1, "--freeze", "encoder.*", "--precision", "bf16")
     said = train(tmp_path, "--max-updates", 4, *falling, *changed, "--log-every", 2).stderr.decode()
     assert (
-        "other options than before: batch_tokens was 400, is 500; clip_norm was 0.0, is 1.0; "
+        "options have changed since the checkpoint: batch_tokens was 400, is 500; clip_norm was 0.0, is 1.0; "
         "freeze was [], is ['encoder.*']; max_updates was 2, is 4; precision was fp32, is bf16\n"
     ) in said
 
