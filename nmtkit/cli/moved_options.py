@@ -2,7 +2,7 @@
 
 _TO_SERVE = "moved to nmt-serve: use nmt-serve --checkpoint … --port 8080"
 
-# command -> options, separated by blanks -> what to say behind the option
+# command -> options, separated by spaces -> the rest of the message
 _MOVED: dict[str, dict[str, str]] = {
     "nmt-generate": {
         "--serve": _TO_SERVE,

@@ -17,7 +17,7 @@ from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputCon
 from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
 from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_split, shard_of
-from nmtkit.decoding.requests import Companions
+from nmtkit.decoding.requests import RequestFiles
 from nmtkit.decoding.resume import check_same, keep_whole_lines
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.decoding.translation import Translation
@@ -34,7 +34,7 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     Several checkpoints form an ensemble. Raises UserError if the options do not fit each other, the input or the
     model; RunError if the translation fails.
     """
-    companions = Companions(options.requests)
+    request_files = RequestFiles(options.requests)
     checkpoints = [load_checkpoint(path) for path in paths]
     translator = Translator.of(checkpoints, options.engine, options.weights, paths)
     source = _open_input(options, dataset, checkpoints[0], paths[0], translator)
@@ -46,7 +46,7 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     if options.output.attention_html is not None:
         observers.append(shown.append)
     start = time.monotonic()
-    stats = translate(translator, source, companions, options, observers)
+    stats = translate(translator, source, request_files, options, observers)
     languages = checkpoints[0].source_language, checkpoints[0].target_language
     stats.report(time.monotonic() - start, source.name, languages[0], translator.model)
     if options.output.attention_html is not None:
@@ -68,7 +68,7 @@ def _open_input(
 def translate(
     translator: Translator,
     source: Input,
-    companions: Companions,
+    request_files: RequestFiles,
     options: GenerationOptions,
     observers: Sequence[Observer] = (),
 ) -> StreamStats:
@@ -77,7 +77,7 @@ def translate(
     `observers` are called with each translation that is written. Of `options`, those of input, output, requests, search
     and batches are used. Raises UserError if an output to resume does not fit, RunError if lines are lost.
     """
-    companions.check_length(source.count)
+    request_files.check_length(source.count)
     output, search, batches = options.output, options.search, options.batches
     if output.format == "pharaoh":
         search = replace(search, alignment=True)
@@ -92,7 +92,7 @@ def translate(
             lines = source.chunks(shard, batches.buffer, stats)
             if output.attention_html is not None:
                 lines = at_most_a_page(lines)
-            requests = companions.attach(lines, shard)
+            requests = request_files.attach(lines, shard)
             translations = translator.stream_chunks(requests, search, batches, advance, repeated)
             numbered = enumerate(translations, shard.start + repeated + 1)
             if last:

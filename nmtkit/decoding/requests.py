@@ -28,7 +28,7 @@ class Request:
     ids: Sequence[int] | None = None  #: the pieces of `text`, if known
 
 
-class Companions:
+class RequestFiles:
     """The files with a line for each line of the input, and the glossary."""
 
     def __init__(self, config: RequestConfig) -> None:

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.requests import Companions
+from nmtkit.decoding.requests import RequestFiles
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
@@ -34,14 +34,14 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
     refused until then. Raises UserError if the address cannot be used, or the model does not support the search.
     """
     with bind(options.server) as listener:
-        companions = Companions(options.requests)
+        request_files = RequestFiles(options.requests)
         checkpoints = [load_checkpoint(path) for path in paths]
         translator = Translator.of(checkpoints, options.engine, options.weights, paths)
 
         def translate(
             lines: Sequence[str], search: SearchConfig, advance: Callable[[int], None]
         ) -> Iterator[Translation]:
-            return translator.stream_chunks(companions.attach([lines]), search, options.batches, advance)
+            return translator.stream_chunks(request_files.attach([lines]), search, options.batches, advance)
 
         list(translate(["A first one."], replace(options.search, alignment=True), lambda done: None))
         metrics = Metrics()

@@ -17,7 +17,7 @@ from nmtkit.decoding.config import (
 from nmtkit.decoding.evaluation import wanted_scores
 from nmtkit.decoding.generation import generate, translate
 from nmtkit.decoding.inputs import SplitInput, TextInput, open_split, shard_of
-from nmtkit.decoding.requests import Companions, Request
+from nmtkit.decoding.requests import Request, RequestFiles
 from nmtkit.decoding.resume import check_same
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
@@ -50,7 +50,7 @@ def test_observers_see_each_translation_that_is_written(tiny_checkpoint: Path, t
     options = GenerationOptions(output=OutputConfig(output=tmp_path / "output.de", format="pharaoh"), search=SEARCH)
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
     seen: list[Translation] = []
-    stats = translate(translator, TextInput(text), Companions(options.requests), options, [seen.append])
+    stats = translate(translator, TextInput(text), RequestFiles(options.requests), options, [seen.append])
     assert [translation.source for translation in seen] == LINES
     assert all(translation.candidates[0].alignment is not None for translation in seen)
     assert (stats.lines_in, stats.lines_out) == (len(LINES), len(LINES))

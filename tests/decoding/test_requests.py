@@ -16,7 +16,7 @@ from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.forced import score
-from nmtkit.decoding.requests import Companions, Glossary
+from nmtkit.decoding.requests import Glossary, RequestFiles
 from nmtkit.decoding.search import search
 from nmtkit.errors import RunError, UserError
 from nmtkit.inference.torch_model import TorchModel
@@ -137,7 +137,7 @@ def test_a_request_without_more_is_its_line(translator: Translator) -> None:
 
 def attach(config: RequestConfig, *lines: str) -> list[str | Request]:
     chunks: list[list[str | Request]] = [list(lines[:2]), [Request(line) for line in lines[2:]]]
-    return [request for chunk in Companions(config).attach(chunks) for request in chunk]
+    return [request for chunk in RequestFiles(config).attach(chunks) for request in chunk]
 
 
 def test_files_go_beside_the_lines(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_file_of_another_length_is_refused(lines: int, word: str, tmp_path: Pa
     with pytest.raises(UserError, match=f"--score .*scored has {word} lines than the input"):
         attach(config, "a", "b", "c")
     with pytest.raises(UserError, match=f"scored has {lines} lines, the input has 3"):
-        Companions(config).check_length(lambda: 3)
+        RequestFiles(config).check_length(lambda: 3)
 
 
 def test_scoring_leaves_no_room_for_demands(tmp_path: Path) -> None:
