@@ -190,4 +190,4 @@ def test_any_bytes_on_a_connection_leave_the_server_running(tiny_checkpoint: Pat
         assert all(status[:1] in b"24" for status in re.findall(rb"^HTTP/1\.1 (\d+)", answer)), (sent, answer)
     assert server.translate(text="") == [{"text": ""}]
     assert server.metric("open_requests") == server.metric("queued_lines") == 0
-    assert server.end() == (143, "nmt-generate: terminated\n")  # and nothing was logged
+    assert server.end() == (143, "nmt-serve: terminated\n")  # and nothing was logged
