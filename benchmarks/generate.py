@@ -85,7 +85,7 @@ def ours(task: Task, setting: Setting) -> Translate:
     # its last step, for </s>, is one that CTranslate2 does not take where it is cut off
     lengths = {} if task.length is None else {"max_len_a": 0.0, "max_len_b": task.length - 1}
     search = SearchConfig(beam=setting.beam, **lengths)  # type: ignore[arg-type]
-    ids = [translator.source.vocab.ids(pieces) for pieces in task.sentences]
+    ids = [translator.source.vocab.to_ids(pieces) for pieces in task.sentences]
 
     def translate(batch: int) -> list[list[str]]:
         buffer = 1 if task.one_by_one else len(ids)
@@ -192,7 +192,9 @@ def main(
 ) -> None:
     """Translate TEXT with CHECKPOINT by nmtkit and by CTranslate2 in turn."""
     loaded = load_checkpoint(checkpoint)
-    sentences = [loaded.source.vocab.text(ids) for ids in loaded.source.encode(list(read_lines(text))[:lines]) if ids]
+    sentences = [
+        loaded.source.vocab.to_pieces(ids) for ids in loaded.source.encode(list(read_lines(text))[:lines]) if ids
+    ]
     with tempfile.TemporaryDirectory() as folder:
         to_ctranslate2(loaded, Path(folder) / "converted")
         task = Task(checkpoint, Path(folder) / "converted", sentences, length, one_by_one, device)

@@ -145,7 +145,7 @@ def main(
         lines = [line for line in read_lines(text) if line.strip()]
         for name, rows in (
             ("raw", lines),
-            ("pieces", [" ".join(source.vocab.text(ids)) for ids in source.encode(lines)]),
+            ("pieces", [" ".join(source.vocab.to_pieces(ids)) for ids in source.encode(lines)]),
         ):
             (folder / name).write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
             (folder / f"{name}.few").write_text("".join(f"{row}\n" for row in rows[:FEW]), encoding="utf-8")

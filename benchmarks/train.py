@@ -76,7 +76,7 @@ def write_pieces(sentences: TokenFile, tokenizer: Tokenizer, path: Path) -> None
     """A side of a split as text: pieces with spaces between them, without the end mark."""
     with path.open("w", encoding="utf-8") as file:
         for i in range(len(sentences)):
-            print(*tokenizer.vocab.text(sentences[i][:-1].tolist()), file=file)
+            print(*tokenizer.vocab.to_pieces(sentences[i][:-1].tolist()), file=file)
 
 
 def prepare_opennmt(dataset: Dataset, folder: Path, updates: int) -> Path:

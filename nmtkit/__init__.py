@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Hand on `Translator` and `Request` when they are asked for, so that `import nmtkit` does not import torch."""
+    """Import `Translator` and `Request` on first access, so that `import nmtkit` does not import torch."""
     if name == "Translator":
         from nmtkit.decoding.translator import Translator
 

@@ -1,8 +1,8 @@
-"""The archive in which a checkpoint is stored: a JSON header, tensors by name, and a checksum of the whole file.
+"""The checkpoint file: a JSON header, named tensors and a checksum of the whole file.
 
-`torch.save` writes it, so that `torch.load(weights_only=True)` reads it like any other file. nmtkit reads it without
-pickle: the zip directory says where the bytes of each tensor are, and the header says what they mean. Nothing is
-allocated before all sizes agree with the size of the file. docs/formats.md describes the file byte by byte.
+`torch.save` writes the file, so `torch.load(weights_only=True)` can read it. nmtkit itself reads it without pickle: the
+zip directory gives the offset of each tensor, and the header gives its name, dtype and shape. Memory is allocated only
+after all sizes have been checked against the file size. docs/formats.md describes the file byte by byte.
 """
 
 import contextlib
@@ -26,24 +26,24 @@ from nmtkit.checksum import sha256, sha256_of_file
 from nmtkit.errors import UserError
 
 FORMAT, VERSION = "nmtkit checkpoint", 1
-TYPES = {"float32": torch.float32, "uint8": torch.uint8}  # types of elements, by their names in the header
+DTYPES = {"float32": torch.float32, "uint8": torch.uint8}  # by their names in the header
 
 _HEADER, _TENSOR, _BYTE_ORDER = "archive/data/0", "archive/data/{}", "archive/byteorder"
 _COMMENT = b"sha256:"
 _COMMENT_BYTES = len(_COMMENT) + 64
 _MAX_HEADER_BYTES = 1 << 22
-_MAX_NESTING = 32  # of objects and lists; those of nmtkit are nested 5 deep at most
-_MAX_NAME, _MAX_DIMENSIONS = 256, 8  # of a tensor; those of nmtkit have 60 characters and 2 dimensions at most
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip member: signature, lengths of its name and of its extra field
+_MAX_NESTING = 32  # of JSON objects and lists; nmtkit writes at most 5 levels
+_MAX_NAME, _MAX_DIMENSIONS = 256, 8  # of a tensor; nmtkit writes at most 60 characters and 2 dimensions
+_LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip member: signature, name length, extra field length
 _LOCAL_SIGNATURE = b"PK\3\4"
-_MALFORMED = (  # what readers raise over content that they do not expect
+_MALFORMED = (  # raised by zipfile, struct, json and torch for malformed content
     *(zipfile.BadZipFile, struct.error, EOFError),
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError),
 )
 
 
 class _Member(NamedTuple):
-    """Where the bytes of a zip member are in the file, and their CRC-32."""
+    """Offset, size and CRC-32 of the content of a zip member, in bytes."""
 
     start: int
     size: int
@@ -51,33 +51,33 @@ class _Member(NamedTuple):
 
 
 def write_archive(file: BinaryIO, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    """Write an archive to an empty named file; its header gets a list of the tensors.
+    """Write an archive to an empty named file, and add the list of tensors to its header.
 
-    Raises UserError for a tensor of a type that is not in `TYPES`, OSError where writing fails.
+    Raises UserError for a dtype that is not in `DTYPES`, and OSError if writing fails.
     """
-    tensors = dict(_separate(tensors))
-    type_names = {dtype: name for name, dtype in TYPES.items()}
+    tensors = dict(_with_own_storage(tensors))
+    dtype_names = {dtype: name for name, dtype in DTYPES.items()}
     for name, tensor in tensors.items():
-        if tensor.dtype not in type_names:
-            raise UserError(f"{name} is {tensor.dtype}: a checkpoint can hold {' and '.join(TYPES)} only")
-    listed = [[name, type_names[tensor.dtype], list(tensor.shape)] for name, tensor in tensors.items()]
-    content = json.dumps({**header, "tensors": listed}, ensure_ascii=False).encode()
+        if tensor.dtype not in dtype_names:
+            raise UserError(f"{name} is {tensor.dtype}: a checkpoint can hold {' and '.join(DTYPES)} only")
+    entries = [[name, dtype_names[tensor.dtype], list(tensor.shape)] for name, tensor in tensors.items()]
+    content = json.dumps({**header, "tensors": entries}, ensure_ascii=False).encode()
     if len(content) > _MAX_HEADER_BYTES:
         raise UserError(f"the header of the checkpoint has {len(content)} bytes, more than {_MAX_HEADER_BYTES}")
     try:
-        torch.save({"header": from_bytes(content), **tensors}, file)
+        torch.save({"header": bytes_to_tensor(content), **tensors}, file)
         _append_checksum(file)
-    except RuntimeError as error:  # torch's writer reports its own file position, which hides the error of the disk
+    except RuntimeError as error:  # torch reports a wrong file position instead of the disk error
         raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from error
 
 
 def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The header of an archive and its tensors by name, on the CPU.
+    """Read the header and the named tensors of an archive, on the CPU.
 
-    The tensors are writable views of a private mapping of the file, which is read as they are used. Run it within
-    `as_user_errors`.
+    The tensors are writable views of a private memory map of the file, so their pages are read on first access. Call it
+    inside `as_user_errors`.
     """
-    with _opened(path) as (file, size):
+    with _open_regular(path) as (file, size):
         _verify_checksum(file, size)
         members = _members(file, size)
         header = parse_header(_read_header(file, members))
@@ -95,18 +95,18 @@ def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
-    """The header alone, which takes the same time for a model of any size. Run it within `as_user_errors`.
+    """Read only the header, in time that does not depend on the model size. Call it inside `as_user_errors`.
 
-    Of checksums only the header's own CRC-32 is compared.
+    Only the CRC-32 of the header is verified, not the checksum of the file.
     """
-    with _opened(path) as (file, size):
+    with _open_regular(path) as (file, size):
         return parse_header(_read_header(file, _members(file, size)))
 
 
 def parse_header(content: bytes) -> dict[str, Any]:
-    """The header in its JSON. UserError where it is of another format or of another version.
+    """Parse the header. Call it inside `as_user_errors`.
 
-    Run it within `as_user_errors`.
+    Raises UserError for another format or another version.
     """
     header: dict[str, Any] = json.loads(content.decode())
     _check_json(header, _MAX_NESTING)
@@ -120,7 +120,7 @@ def parse_header(content: bytes) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def as_user_errors(path: Path) -> Iterator[None]:
-    """Turn what reading a file raises, whatever its content, into UserErrors that begin with its path."""
+    """Convert every error that a missing, unreadable or malformed file can cause into a UserError that names `path`."""
     try:
         yield
     except OSError as error:
@@ -132,21 +132,23 @@ def as_user_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: damaged, or not a checkpoint of nmtkit ({type(error).__name__})") from error
 
 
-def from_bytes(content: bytes) -> Tensor:
-    """A uint8 tensor of some bytes."""
+def bytes_to_tensor(content: bytes) -> Tensor:
+    """Copy bytes into a uint8 tensor (len(content),)."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
 
-def to_bytes(tensor: Tensor) -> bytes:
-    """The inverse of `from_bytes`; UserError for a tensor of another type."""
+def tensor_to_bytes(tensor: Tensor) -> bytes:
+    """Convert a uint8 tensor back to bytes. Raises UserError for another dtype."""
     if tensor.dtype != torch.uint8:
         raise UserError(f"a tensor of bytes is {tensor.dtype}")
     return tensor.numpy().tobytes()
 
 
-def _separate(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors on the CPU, contiguous, each with a storage of exactly its size, because torch writes storages: one
-    of two tensors would be one member, a view would be more than the tensor."""
+def _with_own_storage(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors on the CPU, contiguous, each with a storage of its own and of exactly its size.
+
+    torch writes storages: a shared one would become a single zip member, and a view would write more than its elements.
+    """
     seen = set()
     for name, given in tensors.items():
         tensor = given.detach().cpu().contiguous()
@@ -158,26 +160,29 @@ def _separate(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _append_checksum(file: BinaryIO) -> None:
-    """Write the SHA-256 of the archive into its comment, the one place that zip keeps at the very end of a file."""
+    """Write the SHA-256 of the archive into the zip comment, which is at the very end of the file."""
     file.seek(-2, os.SEEK_END)
-    file.write(_COMMENT_BYTES.to_bytes(2, "little"))  # the length of the comment ends the zip directory
+    file.write(_COMMENT_BYTES.to_bytes(2, "little"))  # the comment length is the last field of the zip directory
     file.flush()
     path = Path(file.name)
     file.write(_COMMENT + sha256(path, path.stat().st_size).encode())
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file and its size. It is opened once, so that another file of its name changes nothing."""
-    with open(path, "rb", opener=_open_at_once) as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
+def _open_regular(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a regular file, and return it with its size.
+
+    It is opened only once, so replacing the file under the same name meanwhile has no effect.
+    """
+    with open(path, "rb", opener=_open_nonblocking) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise UserError("not a regular file")
-        yield file, facts.st_size
+        yield file, status.st_size
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file without waiting for the writer of a pipe."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open a file without blocking: opening a named pipe would wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -191,11 +196,11 @@ def _verify_checksum(file: BinaryIO, size: int) -> None:
 
 
 def _members(file: BinaryIO, size: int) -> dict[str, _Member]:
-    """The members of the zip archive by name, each stored as it is and inside the file."""
+    """The members of the zip archive by name. Each must be uncompressed and lie inside the file."""
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
     members: dict[str, _Member] = {}
-    end = 0  # of the member before
+    end = 0  # of the previous member
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
             raise UserError("compressed or encrypted, which a checkpoint of nmtkit is not")
@@ -227,31 +232,31 @@ def _read_header(file: BinaryIO, members: dict[str, _Member]) -> bytes:
 
 
 def _check_json(value: Any, nesting: int) -> None:
-    """Raise ValueError where lists and objects are nested deeper, or a string has half of a surrogate pair."""
+    """Raise ValueError for nesting deeper than `nesting` levels, or for a string with a lone surrogate."""
     if isinstance(value, str):
         value.encode()
     elif isinstance(value, dict | list):
         if nesting == 0:
             raise ValueError("nested too deep")
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            _check_json(part, nesting - 1)
+        for item in (*value, *value.values()) if isinstance(value, dict) else value:
+            _check_json(item, nesting - 1)
 
 
-def _tensor(name: Any, type_name: Any, shape: Any, member: _Member, content: mmap.mmap) -> Tensor:
-    """The tensor of a member, as an entry of the header's list describes it."""
+def _tensor(name: Any, dtype_name: Any, shape: Any, member: _Member, content: mmap.mmap) -> Tensor:
+    """Map one tensor, described by its entry in the header."""
     if not isinstance(name, str) or len(name) > _MAX_NAME:
         raise ValueError("a tensor has no name")
-    dtype = TYPES.get(type_name)
+    dtype = DTYPES.get(dtype_name)
     if dtype is None:
-        raise UserError(f"{name} is {type_name:.20}: nmtkit reads {' and '.join(TYPES)} only")
-    is_shape = len(shape) <= _MAX_DIMENSIONS and all(type(length) is int and length > 0 for length in shape)
-    if not is_shape and shape != [0]:
+        raise UserError(f"{name} is {dtype_name:.20}: nmtkit reads {' and '.join(DTYPES)} only")
+    is_valid_shape = len(shape) <= _MAX_DIMENSIONS and all(type(length) is int and length > 0 for length in shape)
+    if not is_valid_shape and shape != [0]:
         raise UserError(f"{name} has a shape that no tensor has")
     if math.prod(shape) * dtype.itemsize != member.size:
         raise UserError(f"{name} has {member.size} bytes, which is not the size of its shape")
     if member.size == 0:
         return torch.empty(shape, dtype=dtype)
-    if member.start % dtype.itemsize:  # torch expects elements at multiples of their size
+    if member.start % dtype.itemsize:  # torch needs aligned elements
         aligned = bytearray(content[member.start : member.start + member.size])
         return torch.frombuffer(aligned, dtype=dtype).reshape(shape)
     return torch.frombuffer(content, dtype=dtype, count=math.prod(shape), offset=member.start).reshape(shape)

@@ -1,7 +1,6 @@
-"""Results that appear whole or not at all: written beside their final name, then renamed.
+"""Atomic writes: results are written to a temporary name beside their destination, then renamed.
 
-The names beside it are predictable, and other users may write to the same folder. So a symlink of such a name is never
-followed, and nothing of such a name is overwritten or removed unless nmtkit can have left it when it ran for this user.
+`leftovers` guards the temporary names, since other users may be able to write to the same folder.
 """
 
 import contextlib
@@ -10,148 +9,163 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from nmtkit.errors import RunError, UserError
+from nmtkit.leftovers import (
+    NamePredicate,
+    check_contents,
+    foreign_reason,
+    has_leftover_folder,
+    open_leftover_file,
+    open_own_folder,
+    remove_files,
+    remove_leftover_file,
+    remove_leftover_folder,
+)
 
-OwnName = Callable[[str], bool]
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STAGED_FILE = re.compile(r"\.(.+)\.\d+\.partial", re.DOTALL)
 
 
 @contextlib.contextmanager
-def staged_folder(destination: Path, is_own: OwnName, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
-    """A folder to write to, which becomes `destination` at the end, or is removed if an error ends the block.
+def staged_folder(destination: Path, is_own: NamePredicate, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `destination` at the end, or removed on an error.
 
-    An existing `destination` is replaced if it is an empty folder or one that `may_replace` accepts. A killed process
-    leaves at most hidden folders beside it. The next one clears them if they are this user's and hold nothing but files
-    whose names `is_own` accepts. Until the end, only this user has access to the folder.
+    An existing `destination` is replaced if it is empty or `may_replace` accepts it. A killed process leaves at most
+    hidden folders beside it. The next process removes them if they belong to this user and hold only files whose names
+    `is_own` accepts. Only this user can access the folder before it is renamed.
 
-    Raises UserError when the destination is taken, cannot be made, or is being written by another process, or when
-    something else has the name of a hidden folder; RunError when writing fails.
+    Raises UserError if the destination exists and may not be replaced, cannot be created, or is being written by
+    another process, or if something else has the name of a hidden folder. Raises RunError if writing fails.
     """
-    destination = _followed(destination)
+    destination = _resolve_checked(destination)
     if not destination.name:
         raise UserError(f"{destination} is the root of all folders: choose another destination")
     staging = destination.with_name(f".{destination.name}.partial")
     replaced = destination.with_name(f".{destination.name}.replaced")
-    with _locked(staging, destination, is_own) as (handle, mode):
+    with _locked_staging_folder(staging, destination, is_own) as (descriptor, mode):
         try:
-            if _is_left(replaced, is_own) and not destination.exists():  # killed between the two renames below
+            if has_leftover_folder(replaced, is_own) and not destination.exists():  # killed between the renames below
                 replaced.rename(destination)
-            _remove_folder(replaced, is_own)  # killed after both
+            remove_leftover_folder(replaced, is_own)  # killed after both renames
             _check_replaceable(destination, may_replace)
             yield staging
-            _sync(staging)
-            _set_mode(handle, mode)
+            _fsync_folder(staging)
+            _set_mode(descriptor, mode)
             if destination.exists():
                 destination.rename(replaced)
             staging.rename(destination)
         except BaseException as error:
             with contextlib.suppress(OSError):
-                _empty(handle)
+                remove_files(descriptor)
                 staging.rmdir()
             if isinstance(error, OSError):
                 raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
             raise
-        _sync_entry(destination.parent)
+        _fsync(destination.parent)
         with contextlib.suppress(OSError, UserError):
-            _remove_folder(replaced, is_own)
+            remove_leftover_folder(replaced, is_own)
 
 
 def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> None:
-    """UserError where a folder exists that cannot be replaced, or not be removed afterwards."""
+    """Raise UserError if a folder exists that may not be replaced, or that could not be removed afterwards."""
     if not folder.exists():
         return
     if not folder.is_dir() or (any(folder.iterdir()) and not may_replace(folder)):
         raise UserError(f"{folder} exists and is something else: choose another destination, or remove it")
-    if doubt := _doubt(folder.stat(), stat.S_IFDIR, folder.parent):
-        raise UserError(f"{folder} cannot be replaced ({doubt}): choose another destination")
+    if reason := foreign_reason(folder.stat(), stat.S_IFDIR, folder.parent):
+        raise UserError(f"{folder} cannot be replaced ({reason}): choose another destination")
 
 
-def _real(path: Path) -> Path:
-    """Where links lead; Path.resolve raises what is no OSError where they lead in a circle."""
+def _resolve(path: Path) -> Path:
+    """Resolve symlinks. `Path.resolve` raises an error that is not an OSError for a loop."""
     return Path(os.path.realpath(path))
 
 
-def _followed(destination: Path) -> Path:
-    """Where a destination leads. UserError for another user's symlink in a shared folder such as /tmp, by the rule of
-    Linux's fs.protected_symlinks, which protects only those who open the link itself."""
+def _resolve_checked(destination: Path) -> Path:
+    """Resolve the symlinks of a destination.
+
+    Raises UserError for another user's symlink in a shared folder such as /tmp. This is the rule of Linux's
+    fs.protected_symlinks, which applies only to opening the link itself.
+    """
     if destination.is_symlink():
         link, folder = destination.lstat(), destination.parent.stat()
         is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
         if is_shared and link.st_uid not in (os.geteuid(), folder.st_uid):
             raise UserError(f"{destination} is a symlink of another user: choose another destination")
-    return _real(destination)
+    return _resolve(destination)
 
 
-def _file(path: Path) -> Path:
-    """The same for a file to write, but for what is no ordinary one: /dev/stdout leads to a pipe, which has no name."""
-    return path if path.exists() and not path.is_file() else _followed(path)
+def _resolve_file(path: Path) -> Path:
+    """Resolve the symlinks of a file to write. Special files stay as they are: /dev/stdout may be an unnamed pipe."""
+    return path if path.exists() and not path.is_file() else _resolve_checked(path)
 
 
 def check_regular(path: Path) -> None:
-    """UserError unless a file can be made or appended to at `path`, in a folder of nmtkit's own files: neither a
-    symlink, which would lead out of the folder, nor a pipe, which would wait for a reader."""
+    """Raise UserError if `path` exists and is not a regular file.
+
+    Writing through a symlink would leave the folder, and opening a named pipe would wait for a reader.
+    """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise UserError(f"{path} is in the way (it is not a file): remove it, or choose another folder")
 
 
 def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
-    """Raise UserError where `staged_file` could not make this file, or it is one of those that it is to be made of: to
-    know it before the work, and not after."""
-    destination = _file(destination)
-    direct = _is_direct(destination)
-    if direct and not destination.is_dir():
-        return  # to open a pipe would be to use it
+    """Raise UserError if `staged_file` could not write `destination`, or if it is one of the `sources`.
+
+    Commands call it before long work, so that a mistake is reported at once.
+    """
+    destination = _resolve_file(destination)
+    is_special = _is_special_file(destination)
+    if is_special and not destination.is_dir():
+        return  # opening a pipe would already have an effect
     for source in sources:
-        if _real(source) == destination:
+        if _resolve(source) == destination:
             raise UserError(f"{source} is read, and what is made of it would take its place: choose another output")
-    _open(destination, direct).close()
-    if not direct:
-        _staging(destination).unlink()
+    _open(destination, is_special).close()
+    if not is_special:
+        _staging_path(destination).unlink()
 
 
 @contextlib.contextmanager
 def staged_file(destination: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which becomes `destination` at the end, and vanishes if an error ends the block.
+    """Yield a temporary file that is renamed to `destination` at the end, or removed on an error.
 
-    What is no ordinary file (a pipe, /dev/null) is written directly. Raises UserError when the destination cannot be
-    made, RunError when writing fails.
+    Special files such as pipes and /dev/null are written directly. Raises UserError if the destination cannot be
+    created, and RunError if writing fails.
     """
-    destination = _file(destination)
-    staging, direct = _staging(destination), _is_direct(destination)
-    file = _open(destination, direct)
+    destination = _resolve_file(destination)
+    staging, is_special = _staging_path(destination), _is_special_file(destination)
+    file = _open(destination, is_special)
     try:
         with file:
             yield file
-            if not direct:
+            if not is_special:
                 file.flush()
                 os.fsync(file.fileno())
-        if not direct:
+        if not is_special:
             staging.replace(destination)
-            _sync_entry(destination.parent)
+            _fsync(destination.parent)
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:
-        if not direct:
+        if not is_special:
             staging.unlink(missing_ok=True)
 
 
 def link_file(source: Path, destination: Path) -> None:
-    """Give a file a second name in its folder, in one step, also where another file has that name.
+    """Make `destination` a hard link to `source` in the same folder, atomically replacing an existing file.
 
-    Copies it on a file system without hard links. Raises UserError when something else stands at the name beside it,
-    RunError when the name cannot be given.
+    Copies the file if the file system has no hard links. Raises UserError if something else has the temporary name, and
+    RunError if linking fails.
     """
-    staging = _staging(destination)
+    staging = _staging_path(destination)
     try:
-        _remove_file(staging)
+        remove_leftover_file(staging)
         try:
             os.link(source, staging)
         except FileExistsError:
@@ -163,35 +177,35 @@ def link_file(source: Path, destination: Path) -> None:
         try:
             staging.replace(destination)
         finally:
-            staging.unlink(missing_ok=True)  # a rename between two names of one file does nothing
+            staging.unlink(missing_ok=True)  # renaming over a link to the same file does nothing
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
 
 
-def clear_files(folder: Path, is_own: OwnName) -> None:
-    """Remove the files that killed processes of this user were writing, if `is_own` accepts their final names."""
+def remove_partial_files(folder: Path, is_own: NamePredicate) -> None:
+    """Remove temporary files of killed processes of this user, if `is_own` accepts their final names."""
     for path in folder.glob(".*.partial"):
         name = _STAGED_FILE.fullmatch(path.name)
-        if name and is_own(name[1]) and _doubt(path.lstat(), stat.S_IFREG, folder) is None:
+        if name and is_own(name[1]) and foreign_reason(path.lstat(), stat.S_IFREG, folder) is None:
             path.unlink(missing_ok=True)
 
 
-def _is_direct(destination: Path) -> bool:
-    """Whether a destination is no ordinary file, and so written without a file beside it."""
+def _is_special_file(destination: Path) -> bool:
+    """Whether a destination is a special file, which is written directly."""
     return destination.exists() and not destination.is_file()
 
 
-def _staging(destination: Path) -> Path:
+def _staging_path(destination: Path) -> Path:
     return destination.with_name(f".{destination.name}.{os.getpid()}.partial")
 
 
-def _open(destination: Path, direct: bool) -> BinaryIO:
-    """The file that `staged_file` writes to, new and empty; UserError where there can be none."""
+def _open(destination: Path, is_special: bool) -> BinaryIO:
+    """Open the file that `staged_file` writes to, new and empty. Raises UserError if that fails."""
     try:
-        if direct:
+        if is_special:
             return destination.open("wb")
-        staging = _staging(destination)
-        _remove_file(staging)  # of a dead process with the same id
+        staging = _staging_path(destination)
+        remove_leftover_file(staging)  # of a dead process with the same PID
         return staging.open("xb")
     except OSError as error:
         raise UserError(f"cannot write {destination}: {error.strerror}") from error
@@ -199,22 +213,22 @@ def _open(destination: Path, direct: bool) -> BinaryIO:
 
 @contextlib.contextmanager
 def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
-    """A file to write to, which becomes `destination` at the end; if an error ends the block, it stays beside it, with
-    .partial behind its name.
+    """Yield a file that is renamed to `destination` at the end; on an error it is kept as `destination`.partial.
 
-    To `resume` is to get what is left of it, open at its beginning; otherwise it is begun anew. An empty one is not
-    left. What is no ordinary file is written directly. Raises UserError when the destination cannot be made or gone on
-    with, or is being written by another process, or when something else stands beside it; RunError when writing fails.
+    With `resume`, an existing .partial file is opened at its beginning with its content; otherwise it is truncated. An
+    empty .partial file is removed. Special files are written directly. Raises UserError if the destination cannot be
+    created or resumed, or is being written by another process, or if something else has the name of the .partial file.
+    Raises RunError if writing fails.
     """
-    destination = _file(destination)
-    if _is_direct(destination):
+    destination = _resolve_file(destination)
+    if _is_special_file(destination):
         if resume:
             raise UserError(f"--resume: {destination} is no ordinary file, so nothing of it was kept")
         with staged_file(destination) as file:
             yield file
         return
     partial = destination.with_name(f"{destination.name}.partial")
-    file = _open_alone(partial, destination)
+    file = _open_exclusively(partial, destination)
     try:
         with file:
             if not resume:
@@ -223,7 +237,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
             partial.replace(destination)
-        _sync_entry(destination.parent)
+        _fsync(destination.parent)
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:
@@ -232,13 +246,13 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
                 partial.unlink()
 
 
-def _open_alone(path: Path, destination: Path) -> BinaryIO:
-    """Open a file to read and write, made if need be, and keep other processes out of it."""
+def _open_exclusively(path: Path, destination: Path) -> BinaryIO:
+    """Open a file to read and write, create it if necessary, and lock it against other processes."""
     try:
         try:
             file: BinaryIO = path.open("x+b")
         except FileExistsError:
-            file = _reopen(path)
+            file = open_leftover_file(path)
     except OSError as error:
         raise UserError(f"cannot write {destination}: {error.strerror}") from error
     try:
@@ -249,161 +263,71 @@ def _open_alone(path: Path, destination: Path) -> BinaryIO:
     return file
 
 
-def _reopen(path: Path) -> BinaryIO:
-    """Open a file that a process of this user left. One with a second name is refused: it is somebody's result."""
-    found = path.lstat()
-    doubt = _doubt(found, stat.S_IFREG, path.parent) or ("it has another name as well" if found.st_nlink > 1 else None)
-    if doubt:
-        raise _in_the_way(path, doubt)
-    return open(path, "r+b", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
-
-
 @contextlib.contextmanager
-def _locked(staging: Path, destination: Path, is_own: OwnName) -> Iterator[tuple[int, int]]:
-    """Make the staging folder, empty and for this user alone, and keep other processes out of it.
+def _locked_staging_folder(staging: Path, destination: Path, is_own: NamePredicate) -> Iterator[tuple[int, int]]:
+    """Create the staging folder, empty and accessible to this user only, and lock it against other processes.
 
-    Gives its descriptor and the mode that it gets back at the end.
+    Yields its descriptor, and the mode to restore at the end.
     """
     with contextlib.ExitStack() as stack:
         try:
-            if (left := _open_folder(staging)) is not None:
-                stack.callback(os.close, left)
-                _lock(left, staging, destination)
-                _check_names(left, staging, is_own)
-                _empty(left)
+            if (leftover := open_own_folder(staging)) is not None:
+                stack.callback(os.close, leftover)
+                _lock(leftover, staging, destination)
+                check_contents(leftover, staging, is_own)
+                remove_files(leftover)
                 staging.rmdir()
-            handle = _make_folder(staging, destination)
-            stack.callback(os.close, handle)
-            _lock(handle, staging, destination)
-            mode = os.fstat(handle).st_mode
-            _set_mode(handle, mode & ~_OTHERS)
-            _check_names(handle, staging, lambda name: False)  # from here on nobody else can add any
+            descriptor = _make_folder(staging, destination)
+            stack.callback(os.close, descriptor)
+            _lock(descriptor, staging, destination)
+            mode = os.fstat(descriptor).st_mode
+            _set_mode(descriptor, mode & ~_GROUP_AND_OTHERS)
+            check_contents(descriptor, staging, lambda name: False)  # from now on no other user can add files
         except OSError as error:
             raise UserError(f"cannot write {destination}: {error.strerror}") from error
-        yield handle, mode
+        yield descriptor, mode
 
 
 def _make_folder(staging: Path, destination: Path) -> int:
     try:
         staging.mkdir(parents=True)
     except FileExistsError as error:
-        raise _is_being_written(destination) from error
-    handle = _open_folder(staging)
-    if handle is None:
-        raise _is_being_written(destination)
-    return handle
+        raise _concurrent_writer_error(destination) from error
+    descriptor = open_own_folder(staging)
+    if descriptor is None:
+        raise _concurrent_writer_error(destination)
+    return descriptor
 
 
-def _lock(handle: int, path: Path, destination: Path) -> None:
-    """Lock a file or folder that was opened at `path`; UserError where another process has it, or has removed it."""
+def _lock(descriptor: int, path: Path, destination: Path) -> None:
+    """Lock the open file or folder at `path`. Raises UserError if another process has locked or removed it."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.fstat(handle), path.lstat()):
-            raise _is_being_written(destination)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), path.lstat()):
+            raise _concurrent_writer_error(destination)
     except (BlockingIOError, FileNotFoundError) as error:
-        raise _is_being_written(destination) from error
+        raise _concurrent_writer_error(destination) from error
 
 
-def _is_being_written(destination: Path) -> UserError:
+def _concurrent_writer_error(destination: Path) -> UserError:
     return UserError(f"{destination} is being written by another process")
 
 
-def _set_mode(handle: int, mode: int) -> None:
-    with contextlib.suppress(PermissionError):  # a file system that has no modes, where all belongs to one user
-        os.fchmod(handle, stat.S_IMODE(mode))
+def _set_mode(descriptor: int, mode: int) -> None:
+    with contextlib.suppress(PermissionError):  # a file system without modes
+        os.fchmod(descriptor, stat.S_IMODE(mode))
 
 
-# What nmtkit can have left
-
-
-def _in_the_way(path: Path, doubt: str) -> UserError:
-    return UserError(f"{path} is in the way ({doubt}): remove it, or choose another destination")
-
-
-def _doubt(found: os.stat_result, kind: int, folder: Path) -> str | None:
-    """Why nmtkit cannot have left this in a folder, as a file or folder (`kind`) of this user; None if it can."""
-    if stat.S_IFMT(found.st_mode) != kind:
-        return f"it is not a {'folder' if kind == stat.S_IFDIR else 'file'}"
-    return None if found.st_uid == _user(folder) else "it belongs to another user"
-
-
-def _user(folder: Path) -> int:
-    """The owner that the file system gives to what this process creates in a folder: with NFS it may be `nobody`."""
-    with tempfile.TemporaryFile(dir=folder) as probe:
-        return os.fstat(probe.fileno()).st_uid
-
-
-def _remove_file(path: Path) -> None:
-    """Remove a file that a process of this user left, if there is one; UserError where it is something else."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return
-    if doubt := _doubt(found, stat.S_IFREG, path.parent):
-        raise _in_the_way(path, doubt)
-    path.unlink(missing_ok=True)
-
-
-def _open_folder(path: Path) -> int | None:
-    """The descriptor of a folder of this user, None where nothing is there; UserError where it is something else."""
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return None
-    if doubt := _doubt(found, stat.S_IFDIR, path.parent):
-        raise _in_the_way(path, doubt)
-    return os.open(path, _OPEN_FOLDER)
-
-
-def _check_names(handle: int, path: Path, is_own: OwnName) -> None:
-    """UserError where a folder, open at `path`, holds something else than files whose names `is_own` accepts."""
-    with os.scandir(handle) as entries:
-        for entry in entries:
-            if not (is_own(entry.name) and entry.is_file(follow_symlinks=False)):
-                raise _in_the_way(path, f"it holds {entry.name}, which nmtkit does not write there")
-
-
-def _is_left(path: Path, is_own: OwnName) -> bool:
-    """Whether a process of this user left a folder there; UserError where it is something else."""
-    handle = _open_folder(path)
-    if handle is None:
-        return False
-    try:
-        _check_names(handle, path, is_own)
-    finally:
-        os.close(handle)
-    return True
-
-
-def _remove_folder(path: Path, is_own: OwnName) -> None:
-    """Remove a folder that a process of this user left, if there is one; UserError where it is something else."""
-    handle = _open_folder(path)
-    if handle is None:
-        return
-    try:
-        _check_names(handle, path, is_own)
-        _empty(handle)
-    finally:
-        os.close(handle)
-    path.rmdir()
-
-
-def _empty(handle: int) -> None:
-    """Remove the files of an open folder, whatever its path has become meanwhile."""
-    for name in os.listdir(handle):
-        os.unlink(name, dir_fd=handle)
-
-
-def _sync(folder: Path) -> None:
-    """Bring every file of the folder, and their names, to the disk."""
+def _fsync_folder(folder: Path) -> None:
+    """Flush every file of a folder, and the folder itself, to disk."""
     for path in folder.iterdir():
-        _sync_entry(path)
-    _sync_entry(folder)
+        _fsync(path)
+    _fsync(folder)
 
 
-def _sync_entry(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)

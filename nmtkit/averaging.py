@@ -1,4 +1,4 @@
-"""The mean of checkpoints of one model (§6.1: the last 5 of the base model, the last 20 of the big one)."""
+"""Checkpoint averaging (§6.1: the last 5 checkpoints of the base model, the last 20 of the big model)."""
 
 import dataclasses
 import math
@@ -24,55 +24,55 @@ from nmtkit.model.config import model_differences
 from nmtkit.tokenizer import tokenizer_differences
 from nmtkit.wording import counted
 
-_ATTEMPTS = 5  # at reading the checkpoints of a run that deletes them meanwhile
+_MAX_ATTEMPTS = 5  # while a training run deletes the checkpoints that are being read
 
 
 def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
-    """The newest `count` checkpoints of a training run, oldest first; with `until`, none after that update.
+    """List the newest `count` checkpoints of a training run, oldest first.
 
-    Raises UserError if there are fewer.
+    Checkpoints after update `until` are ignored. Raises UserError if there are fewer.
     """
     paths = [path for _, path in _up_to(folder, until)]
     if len(paths) < count:
-        raise UserError(_shortage("--last", count, folder, len(paths), until))
+        raise UserError(_too_few_message("--last", count, folder, len(paths), until))
     return paths[-count:]
 
 
 def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
-    """The `count` best checkpoints of a training run, oldest first; with `until`, none after that update.
+    """List the `count` best checkpoints of a training run, oldest first.
 
-    Best by the value that each checkpoint recorded and the run judged by: the lowest validation loss, or the highest
-    validation BLEU; of equal values the older checkpoint. One without a finite value is passed over. Raises UserError
-    if there are fewer, or if they were not judged alike.
+    Best means the lowest validation loss or the highest validation BLEU, whichever metric the run selected by; ties go
+    to the older checkpoint. Checkpoints after update `until`, and those without a finite value, are ignored. Raises
+    UserError if there are fewer, or if they were scored by different metrics or on different data.
     """
-    judged: list[tuple[float, int, Path]] = []
+    scored: list[tuple[float, int, Path]] = []
     metrics = set()
     splits = set()
     for update, path in _up_to(folder, until):
         progress = read_progress(path)
         with as_user_errors(path):
-            metric, value, split = _judgement(progress)
+            metric, value, split = _recorded_score(progress)
         if metric is not None and value is not None and math.isfinite(value):
             metrics.add(metric)
             splits.add(split)
-            judged.append((value, update, path))
+            scored.append((value, update, path))
     if len(metrics) > 1:
         raise UserError(
             f"--best: the checkpoints in {folder} were judged by {' and '.join(sorted(metrics))}: list them"
         )
     if len(splits) > 1:
         raise UserError(f"--best: the checkpoints in {folder} were judged on different validation splits: list them")
-    if len(judged) < count:
-        raise UserError(_shortage("--best", count, folder, len(judged), until, " with a validation value"))
+    if len(scored) < count:
+        raise UserError(_too_few_message("--best", count, folder, len(scored), until, " with a validation value"))
     sign = -1 if metrics == {"valid_bleu"} else 1
-    best = sorted(judged, key=lambda row: (sign * row[0], row[1]))[:count]
-    return [path for _, _, path in sorted(best, key=lambda row: row[1])]
+    best = sorted(scored, key=lambda entry: (sign * entry[0], entry[1]))[:count]
+    return [path for _, _, path in sorted(best, key=lambda entry: entry[1])]
 
 
-def _judgement(progress: dict[str, Any]) -> tuple[str | None, float | None, frozenset[tuple[str, str]]]:
-    """The metric that a checkpoint was judged by, its value, and the checksums of the validation split.
+def _recorded_score(progress: dict[str, Any]) -> tuple[str | None, float | None, frozenset[tuple[str, str]]]:
+    """The metric that selects the best checkpoint, its value, and the checksums of the validation split.
 
-    Raises TypeError, ValueError or AttributeError where they are of other types.
+    Raises TypeError, ValueError or AttributeError for values of the wrong type.
     """
     metric = progress.get("best_metric")
     value = None if metric is None else progress.get(metric)
@@ -83,23 +83,23 @@ def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:
     return [(update, path) for update, path in list_checkpoints(folder) if until is None or update <= until]
 
 
-def _shortage(option: str, count: int, folder: Path, found: int, until: int | None, kind: str = "") -> str:
-    """Which option asks for more checkpoints than are found in a folder, and what to ask for instead."""
+def _too_few_message(option: str, count: int, folder: Path, found: int, until: int | None, kind: str = "") -> str:
+    """The error message for an option that asks for more checkpoints than `folder` has."""
     only, instead = ("only ", f": use {option} {found}") if found else ("", "")
     limit = "" if until is None else f" up to update {until}"
     return f"{option} {count}: {folder} has {only}{counted(found, 'checkpoint')}{limit}{kind}{instead}"
 
 
-def average_run(choose: Callable[[], list[Path]], which: str = "auto") -> tuple[Checkpoint, list[Path]]:
-    """The average of the checkpoints that `choose` finds in the folder of a run, which may be running, and their paths.
+def average_run(choose: Callable[[], list[Path]], weights: str = "auto") -> tuple[Checkpoint, list[Path]]:
+    """Average the checkpoints that `choose` returns, and return the average with their paths.
 
-    A checkpoint that the run deletes before it is read is replaced by what `choose` finds then. Raises UserError where
-    this happens time after time, and as `average_checkpoints`.
+    The training run may be in progress: if it deletes a checkpoint before it is read, `choose` is called again. Raises
+    UserError if this keeps happening, and the errors of `average_checkpoints`.
     """
-    for _ in range(_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         try:
             paths = choose()
-            return average_checkpoints(paths, which), paths
+            return average_checkpoints(paths, weights), paths
         except UserError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
@@ -108,59 +108,60 @@ def average_run(choose: Callable[[], list[Path]], which: str = "auto") -> tuple[
 
 
 @torch.no_grad()
-def average_checkpoints(paths: Sequence[Path], which: str = "auto") -> Checkpoint:
-    """A checkpoint with the mean of the weights, summed in float64 with one checkpoint in memory at a time.
+def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpoint:
+    """Average checkpoints: the mean is accumulated in float64, with one checkpoint in memory at a time.
 
-    `which` weights of each: see `WeightsConfig`. The result has no optimizer state; matrices that are tied stay tied.
-    Raises UserError if a file is given twice, if a parameter holds NaN or infinity, or naming the first difference if
-    models, languages or vocabularies are not the same, or moving averages are in some and not in others.
+    `weights` selects trained weights or their moving average, see `WeightsConfig`. Tied matrices stay tied, and the
+    result has no optimizer state. Raises UserError if a file is given twice or a parameter is not finite. Raises it
+    also if the checkpoints differ in model, languages or vocabularies, or if only some have a moving average: the
+    message names the first difference.
     """
-    _refuse_twice(paths)
+    _check_distinct(paths)
     mean = load_checkpoint(paths[0])
-    size = 12 * sum(map(torch.Tensor.numel, mean.weights.values()))  # in float64, and their mean in float32
+    size = 12 * sum(map(torch.Tensor.numel, mean.weights.values()))  # bytes: float64 sums and their float32 means
     with memory_for_weights("the average", size), Progress("averaging", len(paths), unit="checkpoints") as progress:
         sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in mean.weights.items()}
         for path in paths:
             checkpoint = mean if path is paths[0] else load_checkpoint(path)
-            for difference in _differences(mean, checkpoint, which):
+            for difference in _differences(mean, checkpoint, weights):
                 raise UserError(f"{path} cannot be averaged with {paths[0]}: {difference}")
-            weights = checkpoint.chosen(which)
+            parameters = checkpoint.chosen(weights)
             with as_user_errors(path):
-                check_finite(weights)
+                check_finite(parameters)
             for name, total in sums.items():
-                total += weights[name]
+                total += parameters[name]
             progress.advance()
         means = {name: (total / len(paths)).float() for name, total in sums.items()}
     return dataclasses.replace(
-        mean, weights=means, progress={"averaged": distinct_names(paths)}, optimizer=None, ema=None
+        mean, weights=means, progress={"averaged": relative_names(paths)}, optimizer=None, ema=None
     )
 
 
-def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The names of files, from the folder on that all are in."""
+def relative_names(paths: Sequence[Path]) -> list[str]:
+    """The paths of files relative to their closest common folder."""
     absolute = [path.absolute() for path in paths]
     folder = os.path.commonpath([path.parent for path in absolute])
     return [str(path.relative_to(folder)) for path in absolute]
 
 
-def _refuse_twice(paths: Sequence[Path]) -> None:
+def _check_distinct(paths: Sequence[Path]) -> None:
     seen: dict[tuple[int, int], Path] = {}
     for path in paths:
         try:
-            facts = path.stat()
+            status = path.stat()
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
-        before = seen.setdefault((facts.st_dev, facts.st_ino), path)
-        if before is not path:
-            raise UserError(f"{before} and {path} are the same file: give each checkpoint once")
+        first = seen.setdefault((status.st_dev, status.st_ino), path)
+        if first is not path:
+            raise UserError(f"{first} and {path} are the same file: give each checkpoint once")
 
 
-def _differences(a: Checkpoint, b: Checkpoint, which: str) -> Iterator[str]:
-    """What keeps b from being averaged with a, in words: the options of the model first, then the data's."""
+def _differences(a: Checkpoint, b: Checkpoint, weights: str) -> Iterator[str]:
+    """Describe each difference that prevents averaging `b` with `a`: model options first, then languages and data."""
     yield from model_differences(a.model_config, b.model_config, but_for=a.model_config.dropout_options)
     if (a.source_language, a.target_language) != (b.source_language, b.target_language):
         yield (f"it translates {b.source_language}-{b.target_language}, not {a.source_language}-{a.target_language}")
     yield from tokenizer_differences("source", a.source, b.source)
     yield from tokenizer_differences("target", a.target, b.target)
-    if which != "trained" and (a.ema is None) != (b.ema is None):
+    if weights != "trained" and (a.ema is None) != (b.ema is None):
         yield f"it has {'a' if b.ema else 'no'} moving average of the weights (take --weights trained)"

@@ -22,10 +22,10 @@ from nmtkit.archive import (
     FORMAT,
     VERSION,
     as_user_errors,
-    from_bytes,
+    bytes_to_tensor,
     read_archive,
     read_archive_header,
-    to_bytes,
+    tensor_to_bytes,
     write_archive,
 )
 from nmtkit.atomic_io import link_file, staged_file
@@ -263,8 +263,8 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     sides = {"source": checkpoint.source} | ({} if checkpoint.joined else {"target": checkpoint.target})
     tensors: dict[str, Tensor] = {}
     for side, tokenizer in sides.items():
-        tensors[f"{side}.vocabulary"] = from_bytes(tokenizer.vocab.to_bytes())
-        tensors[f"{side}.tokenizer"] = from_bytes(tokenizer.model)
+        tensors[f"{side}.vocabulary"] = bytes_to_tensor(tokenizer.vocab.to_bytes())
+        tensors[f"{side}.tokenizer"] = bytes_to_tensor(tokenizer.model)
     tensors |= {_WEIGHTS + name: tensor for name, tensor in checkpoint.weights.items()}
     tensors |= {_EMA + name: tensor for name, tensor in (checkpoint.ema or {}).items()}
     tensors |= {_OPTIMIZER + name: tensor for name, tensor in (checkpoint.optimizer or {}).items()}
@@ -282,8 +282,8 @@ def _from_tensors(header: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpo
 
 
 def _tokenizer(side: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> Tokenizer:
-    vocabulary = Vocabulary.from_bytes(to_bytes(tensors[f"{side}.vocabulary"]))
-    return make_tokenizer(header["tokenizer"][side], vocabulary, to_bytes(tensors[f"{side}.tokenizer"]))
+    vocabulary = Vocabulary.from_bytes(tensor_to_bytes(tensors[f"{side}.vocabulary"]))
+    return make_tokenizer(header["tokenizer"][side], vocabulary, tensor_to_bytes(tensors[f"{side}.tokenizer"]))
 
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,23 +1,23 @@
-"""SHA-256 of files: what tells whether one is still as it was written."""
+"""SHA-256 checksums of files."""
 
 import hashlib
 from pathlib import Path
 from typing import BinaryIO
 
-BLOCK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 def sha256(path: Path, size: int) -> str:
-    """The digest, in hexadecimal, of the first `size` bytes of a file."""
+    """Hash the first `size` bytes of a file, and return the digest in hexadecimal."""
     with path.open("rb") as file:
         return sha256_of_file(file, size)
 
 
 def sha256_of_file(file: BinaryIO, size: int) -> str:
-    """The same of a file that is open."""
+    """Hash the first `size` bytes of an open file, and return the digest in hexadecimal."""
     digest = hashlib.sha256()
     file.seek(0)
-    while size > 0 and (block := file.read(min(size, BLOCK_BYTES))):
-        digest.update(block)
-        size -= len(block)
+    while size > 0 and (chunk := file.read(min(size, _CHUNK_BYTES))):
+        digest.update(chunk)
+        size -= len(chunk)
     return digest.hexdigest()

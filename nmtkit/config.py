@@ -1,4 +1,4 @@
-"""Options as data: one dataclass field holds an option's name, type, default, range and help.
+"""Options as dataclass fields, each with its name, type, default, range and help.
 
 A command turns the fields into flags (`nmtkit.cli.options`), the engine reads them as attributes, and a checkpoint
 stores them as a plain dict. No other code repeats a default.
@@ -34,7 +34,7 @@ def option(
     removed: Mapping[str, str] | None = None,
     aliases: Sequence[str] = (),
 ) -> Any:
-    """A dataclass field that is also a command-line option.
+    """Declare a dataclass field that is also a command-line option.
 
     `min` and `max` are inclusive bounds, `above` and `below` exclusive ones; `choices` lists the allowed words. The
     range is checked whenever a config is made: from flags, from a file or from Python.
@@ -60,13 +60,13 @@ def option(
 
 
 def flag(name: str) -> str:
-    """The command-line spelling of a field: `max_tokens` is `--max-tokens`."""
+    """The command-line flag of a field: `max_tokens` is `--max-tokens`."""
     return "--" + name.replace("_", "-")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Base of all option groups. `heading` is the title under which `--help` shows the group."""
+    """Base class of all option groups. `heading` is the title of the group in `--help`."""
 
     heading: ClassVar[str]
 
@@ -76,7 +76,7 @@ class Config:
                 _check(field, getattr(self, field.name))
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as plain values that JSON can hold."""
+        """Convert the options to values that JSON can represent."""
         return {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
 
     @classmethod
@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _check_kind(field: "dataclasses.Field[Any]", value: Any) -> None:
+def _check_type(field: "dataclasses.Field[Any]", value: Any) -> None:
     """Raise UserError if the field is a number and `value` is not. NumPy's numbers are accepted."""
     kinds = get_args(field.type) or (field.type,)  # both of `int | None`
     if int in kinds or float in kinds:
@@ -110,7 +110,7 @@ def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
     """Raise UserError if `value` is outside the range that `option` declares."""
     if value is None and field.default is None:
         return
-    _check_kind(field, value)
+    _check_type(field, value)
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{flag(field.name)}: {value} is not a finite number")
     low, above, high, below = field.metadata["bounds"]

@@ -1,20 +1,20 @@
-"""The ways in which a command can end before its work is done, and the exit code of each."""
+"""The errors that end a command, each with its exit code."""
 
 
 class NmtkitError(Exception):
-    """An end before the work is done, with a one-line message: what was wrong, where, and what to do."""
+    """Base class of all errors of nmtkit. The message is one line: what is wrong, where, and what to do."""
 
     exit_code = 1
 
 
 class UserError(NmtkitError):
-    """The user's mistake: a bad option, missing or malformed input, mismatched files."""
+    """A mistake of the user: a bad option, missing or malformed input, mismatched files."""
 
     exit_code = 2
 
 
 class RunError(NmtkitError):
-    """A failure while running: a full disk, a diverged training, a worker that died."""
+    """A failure while running: a full disk, a diverged training run, a dead worker."""
 
 
 class ReportedElsewhere(NmtkitError):  # noqa: N818 (the error is in another process)
@@ -25,8 +25,8 @@ class ReportedElsewhere(NmtkitError):  # noqa: N818 (the error is in another pro
         self.exit_code = exit_code
 
 
-class Stopped(NmtkitError):  # noqa: N818 (it is none)
-    """The user asked to stop, by a signal, and it was done in good order."""
+class Interrupted(NmtkitError):  # noqa: N818 (not an error)
+    """A clean stop after a signal. The exit code is 128 plus the signal number."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What the commands say while they work. Everything goes to stderr: stdout carries results only."""
+"""Logging and progress of the commands. All of it goes to stderr: stdout is for results."""
 
 import json
 import logging
@@ -33,37 +33,37 @@ class LogConfig(Config):
     quiet: bool = option(False, help="Show warnings and errors only.")
 
 
-def say(line: str) -> None:
-    """Write one line to stderr, above a progress bar if there is one, with its control characters escaped.
+def write_line(line: str) -> None:
+    """Write one line to stderr, above any progress bar, with control characters escaped.
 
-    Everything that a command writes to stderr goes through here, so that no file name, language, piece or option value
-    can control a terminal or pass for a line of its own.
+    All output on stderr goes through this function. So no file name, language, piece or option value can control a
+    terminal or forge a line of output.
     """
-    if "tqdm" in sys.modules:  # only then can a bar be on the screen
+    if "tqdm" in sys.modules:  # otherwise there is no progress bar
         sys.modules["tqdm"].tqdm.write(escaped(line), file=sys.stderr)
     else:
         print(escaped(line), file=sys.stderr, flush=True)
 
 
-def say_traceback(error: BaseException) -> None:
+def write_traceback(error: BaseException) -> None:
     """Write the traceback of an error to stderr."""
-    _say_lines("".join(traceback.format_exception(error)))
+    _write_lines("".join(traceback.format_exception(error)))
 
 
 def escape_python_messages() -> None:
-    """Write Python's own messages by `say`: warnings, and the tracebacks of errors that nobody handles."""
-    warnings.showwarning = _say_warning
+    """Route Python's warnings and the tracebacks of unhandled errors through `write_line`."""
+    warnings.showwarning = _write_warning
     if sys.excepthook is sys.__excepthook__:
-        sys.excepthook = _say_unhandled
+        sys.excepthook = _write_unhandled
     if threading.excepthook is threading.__excepthook__:
-        threading.excepthook = lambda unhandled: say_traceback(unhandled.exc_value or unhandled.exc_type())
+        threading.excepthook = lambda unhandled: write_traceback(unhandled.exc_value or unhandled.exc_type())
 
 
-def _say_unhandled(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    say_traceback(error)
+def _write_unhandled(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    write_traceback(error)
 
 
-def _say_warning(
+def _write_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -71,16 +71,16 @@ def _say_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    _say_lines(warnings.formatwarning(message, category, filename, lineno, line))
+    _write_lines(warnings.formatwarning(message, category, filename, lineno, line))
 
 
-def _say_lines(text: str) -> None:
+def _write_lines(text: str) -> None:
     for line in text.removesuffix("\n").split("\n"):
-        say(line)
+        write_line(line)
 
 
 class _Handler(logging.Handler):
-    """Writes messages to stderr, as lines of text or of JSON."""
+    """Writes log records to stderr, as plain text or as JSON lines."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__()
@@ -96,15 +96,15 @@ class _Handler(logging.Handler):
             prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
             line = f"{clock} {prefix}{record.getMessage()}"
         try:
-            say(line)
+            write_line(line)
         except BrokenPipeError:
-            raise  # the reader has gone, and with it the wish for the rest
+            raise  # nobody reads the output any more: the command ends quietly
         except OSError:
-            pass  # a full disk below the log, or a terminal that is gone, is no reason to end a run of days
+            pass  # a full disk or a closed terminal must not end a long run
 
 
 def configure(config: LogConfig, is_main: bool = True) -> None:
-    """Set up the messages of a command; every process but the main one shows only errors."""
+    """Configure the logging of a command. Processes other than the main one log only errors."""
     global _style, _config
     _config = config
     _style = config.log_format
@@ -120,34 +120,34 @@ def configure(config: LogConfig, is_main: bool = True) -> None:
         _style = "off" if config.quiet and _style != "json" else _style
 
 
-def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values with None for each number that is not finite, of which JSON has none."""
+def finite_or_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace NaN and infinities by None, since JSON has no such numbers."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }
 
 
 def to_json(values: Mapping[str, Any]) -> str:
-    """One JSON object on one line, its control characters escaped; null for a number that is not finite."""
-    return escaped_json(json.dumps(finite(values), ensure_ascii=False))
+    """Format values as one line of JSON, with control characters escaped and null for numbers that are not finite."""
+    return escaped_json(json.dumps(finite_or_none(values), ensure_ascii=False))
 
 
-_style = "off"  # a library that nobody configured keeps quiet
+_style = "off"  # an unconfigured library is silent
 _config: LogConfig | None = None
 
 
 def config() -> LogConfig | None:
-    """What `configure` was given, for other processes of the command; None in a library that nobody configured."""
+    """The active configuration, to pass on to worker processes; None before `configure`."""
     return _config
 
 
 def report(event: str, values: Mapping[str, Any]) -> None:
-    """Log one set of numbers: `update 100 | loss 4.32 | …`, or one JSON object with `--log-format json`."""
-    text = " | ".join([event, *(f"{key} {_short(value)}" for key, value in values.items() if value is not None)])
+    """Log an event with its values: `update 100 | loss 4.32 | …`, or a JSON object with `--log-format json`."""
+    text = " | ".join([event, *(f"{key} {_format_value(value)}" for key, value in values.items() if value is not None)])
     logger.info(text, extra={"event": {"event": event, **values}})
 
 
-def _short(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if not isinstance(value, float):
         return f"{value:,}" if isinstance(value, int) and value >= 100_000 else str(value)
     if value == 0 or 0.001 <= abs(value) < 10_000:
@@ -156,7 +156,7 @@ def _short(value: Any) -> str:
 
 
 class Progress:
-    """How far long work has come: a bar on a terminal, a line every few seconds elsewhere.
+    """Shows the progress of long work: a bar on a terminal, otherwise a line every few seconds.
 
     with Progress("encoding", total=lines, unit="lines") as progress:
         progress.advance(1000)
@@ -165,14 +165,14 @@ class Progress:
     def __init__(
         self, title: str, total: int | None = None, unit: str = "lines", done: int = 0, lines: bool = True
     ) -> None:
-        """`done` units have been done before; without `lines` only a bar is shown, as the work logs lines itself."""
+        """Start at `done` of `total` units. With `lines=False` only a bar is shown, for callers that log lines."""
         self.lines = lines
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self.start = self.last_line = time.monotonic()
         self.at_start = done
         self._bar: Any = None
         if _style == "bar":
-            from tqdm import tqdm  # only where a bar is drawn: start-up stays light
+            from tqdm import tqdm  # deferred to keep start-up fast
 
             self._bar = tqdm(
                 desc=escaped(title), total=total, unit=f" {unit}", initial=done, file=sys.stderr, unit_scale=True
@@ -186,7 +186,7 @@ class Progress:
             self._bar.close()
 
     def advance(self, count: int = 1, note: str = "") -> None:
-        """Count `count` more units as done; `note` is shown beside the bar."""
+        """Count `count` more units as done, and show `note` beside the bar."""
         self.done += count
         if self._bar is not None:
             self._bar.update(count)

@@ -1,6 +1,6 @@
-"""What a SentencePiece model holds that SentencePiece's Python interface does not tell: its type, and kinds of pieces.
+"""Reads a SentencePiece model file for facts that its Python API does not expose: the model type, and piece types.
 
-The file is a protocol buffer, described in SentencePiece's sentencepiece_model.proto.
+The file is a protocol buffer, defined in SentencePiece's sentencepiece_model.proto.
 """
 
 import struct
@@ -9,8 +9,8 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 
-class Kind(IntEnum):
-    """What a piece is there for."""
+class PieceType(IntEnum):
+    """`SentencePiece.Type` of the protocol buffer."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -21,7 +21,7 @@ class Kind(IntEnum):
 
 
 class ModelType(IntEnum):
-    """How text is cut into pieces."""
+    """`TrainerSpec.ModelType` of the protocol buffer: the segmentation algorithm."""
 
     UNIGRAM = 1
     BPE = 2
@@ -31,12 +31,12 @@ class ModelType(IntEnum):
 
 class Piece(NamedTuple):
     text: str
-    score: float  # the higher the sooner it is merged, or its log probability
-    kind: Kind
+    score: float  # BPE: higher scores are merged first; unigram: log-probability
+    type: PieceType
 
 
 def read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
-    """The type of a model, and its pieces in the order of their ids. ValueError for what is not such a model."""
+    """Read the type of a serialized model, and its pieces in the order of their ids. Raises ValueError if malformed."""
     try:
         return _read_model(model)
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
@@ -49,34 +49,34 @@ def _read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
         if number == 1:
             piece = dict(_fields(value))
             (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
-            pieces.append(Piece(piece.get(1, b"").decode(), score, Kind(piece.get(3, Kind.NORMAL))))
+            pieces.append(Piece(piece.get(1, b"").decode(), score, PieceType(piece.get(3, PieceType.NORMAL))))
         elif number == 2:
             model_type = ModelType(dict(_fields(value)).get(3, ModelType.UNIGRAM))
     return model_type, pieces
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field of a message: an integer, or bytes that are to be read by who knows the field."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
+    """Yield the number and value of each field of a message: an int for a varint, otherwise the raw bytes."""
+    position = 0
+    while position < len(message):
+        key, position = _varint(message, position)
         number, wire_type = key >> 3, key & 7
         if wire_type == 0:
-            value, place = _varint(message, place)
+            value, position = _varint(message, position)
             yield number, value
             continue
-        size, place = _varint(message, place) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], place)
-        yield number, message[place : place + size]
-        place += size
+        size, position = _varint(message, position) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], position)
+        yield number, message[position : position + size]
+        position += size
 
 
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """An integer, seven bits a byte, the lowest first; and where it ends."""
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """Decode a varint (7 bits per byte, lowest first), and return it with the position after it."""
     value = shift = 0
     while True:
-        byte = message[place]
-        place += 1
+        byte = message[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
+            return value, position
         shift += 7

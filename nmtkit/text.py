@@ -1,4 +1,4 @@
-"""Text files, plain or compressed, line by line. A line ends at a line feed and nowhere else."""
+"""Reads text files, plain or compressed, line by line. Only a line feed ends a line."""
 
 import bz2
 import contextlib
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor
 
 
-class _Decompressed(io.RawIOBase):
-    """The content of a file of .bz2 or .xz streams. Raises EOFError, OSError or lzma.LZMAError where one is damaged.
+class _DecompressingReader(io.RawIOBase):
+    """Decompresses a file of one or more .bz2 or .xz streams. Raises EOFError, OSError or lzma.LZMAError for damage.
 
-    Python's own readers take a damaged stream after a complete one for the end of the file, and refuse the padding that
+    Python's own readers treat a damaged stream after a complete one as the end of the file, and reject the padding that
     .xz allows there.
     """
 
@@ -40,29 +40,29 @@ class _Decompressed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Fill `buffer`; returns the number of bytes, 0 at the end of the file."""
-        room = memoryview(buffer).cast("B")
+        """Read into `buffer`, and return the number of bytes, 0 at the end of the file."""
+        view = memoryview(buffer).cast("B")
         while True:
-            if self._stream.eof and not self._start_next():
+            if self._stream.eof and not self._start_next_stream():
                 return 0
             if self._stream.needs_input and not self._input:
-                self._input = self._file.read(_BLOCK_BYTES)
+                self._input = self._file.read(_READ_BYTES)
                 if not self._input:
                     raise EOFError("its last stream is incomplete")
-            data, self._input = self._stream.decompress(self._input, len(room)), b""
+            data, self._input = self._stream.decompress(self._input, len(view)), b""
             if data:
-                room[: len(data)] = data
+                view[: len(data)] = data
                 return len(data)
 
-    def _start_next(self) -> bool:
-        """Start the next stream, past any padding; False where the file ends."""
-        found = self._stream.unused_data.lstrip(b"\0")
-        while not found:
-            block = self._file.read(_BLOCK_BYTES)
-            if not block:
+    def _start_next_stream(self) -> bool:
+        """Skip padding and start the next stream. Returns False at the end of the file."""
+        data = self._stream.unused_data.lstrip(b"\0")
+        while not data:
+            chunk = self._file.read(_READ_BYTES)
+            if not chunk:
                 return False
-            found = block.lstrip(b"\0")
-        self._stream, self._input = self._new_stream(), found
+            data = chunk.lstrip(b"\0")
+        self._stream, self._input = self._new_stream(), data
         return True
 
     def close(self) -> None:
@@ -72,22 +72,25 @@ class _Decompressed(io.RawIOBase):
 
 _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".gz": gzip.open,
-    ".xz": partial(_Decompressed, new_stream=partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)),
-    ".bz2": partial(_Decompressed, new_stream=bz2.BZ2Decompressor),
+    ".xz": partial(_DecompressingReader, new_stream=partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)),
+    ".bz2": partial(_DecompressingReader, new_stream=bz2.BZ2Decompressor),
 }
-_BEGINNINGS = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
-_BLOCK_BYTES = 1 << 16  # of a compressed file, read at once
-_LONGEST_LINE = 1 << 26  # bytes
-BLOCK_BYTES = 1 << 18  # a worker's portion: small beside its memory, large beside the cost of passing it on
+_MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
+_READ_BYTES = 1 << 16  # read at a time
+_MAX_LINE_BYTES = 1 << 26
+BLOCK_BYTES = 1 << 18  # of one `Block`: small against a worker's memory, large against the cost of sending it
 
 
 def is_language(name: object) -> bool:
-    """Whether it can be the name of a language: the ending of a file's name."""
+    """Whether `name` can name a language, and so end a file name."""
     return isinstance(name, str) and name != "" and "/" not in name and name.isprintable()
 
 
 def find_side(prefix: str, language: str) -> Path:
-    """The file of one side of a corpus: `prefix.language`, plain or with .gz, .xz or .bz2 behind it."""
+    """Find the file of one side of a corpus: `prefix.language`, plain or with the suffix .gz, .xz or .bz2.
+
+    Raises UserError if there is none, or if it is not a regular file.
+    """
     plain = Path(f"{prefix}.{language}")
     candidates = [plain, *(Path(f"{plain}{suffix}") for suffix in _OPENERS)]
     for path in candidates:
@@ -100,8 +103,8 @@ def find_side(prefix: str, language: str) -> Path:
     raise UserError(f"no file {plain} (nor {', '.join(path.name for path in candidates[1:])}){hint}")
 
 
-def is_ordinary(path: Path) -> bool:
-    """Whether it is a file that can be read more than once; of what cannot be looked at, opening it will tell."""
+def is_regular_file(path: Path) -> bool:
+    """Whether `path` is a regular file, which can be read more than once. False if it is inaccessible."""
     try:
         return path.is_file()
     except OSError:
@@ -109,10 +112,10 @@ def is_ordinary(path: Path) -> bool:
 
 
 def open_binary(path: Path) -> BinaryIO:
-    """Open a file for reading, decompressing it by its suffix."""
+    """Open a file for reading, and decompress it according to its suffix. Raises UserError if it cannot be opened."""
     try:
-        if path.suffix in _OPENERS and is_ordinary(path):
-            _check_beginning(path)
+        if path.suffix in _OPENERS and is_regular_file(path):
+            _check_magic(path)
         opener = _OPENERS.get(path.suffix)
         file = path.open("rb", buffering=0) if opener is None else opener(path)
     except OSError as error:
@@ -120,37 +123,37 @@ def open_binary(path: Path) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(file, 1 << 16))
 
 
-def _check_beginning(path: Path) -> None:
-    """Refuse what is not compressed as its name says. A file that is cut short later is found out as it is read."""
-    expected = _BEGINNINGS[path.suffix]
+def _check_magic(path: Path) -> None:
+    """Raise UserError if a file does not begin with the magic bytes of its suffix. Reading detects later damage."""
+    expected = _MAGIC[path.suffix]
     with path.open("rb") as file:
         found = file.read(len(expected))
-    if not found:  # which gzip takes for an empty text
+    if not found:  # gzip would read it as empty text
         raise UserError(f"{path}: cut short, it has not even a beginning")
     if not expected.startswith(found):
         raise UserError(f"{path}: not compressed as its name says: compress it, or take {path.suffix} from its name")
 
 
-def read_whole(path: Path, limit: int) -> bytes:
-    """The content of a file or pipe. UserError for more than `limit` bytes: a device may have no end."""
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Read a whole file or pipe. Raises UserError beyond `limit` bytes, since a device may be endless."""
     content = bytearray()
     with path.open("rb") as file:
-        while block := file.read(1 << 16):  # read(limit) would allocate all of it for a small file, too
-            content += block
+        while chunk := file.read(_READ_BYTES):  # read(limit) would allocate `limit` bytes even for a small file
+            content += chunk
             if len(content) > limit:
                 raise UserError(f"more than {limit} bytes")
     return bytes(content)
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text. ValueError also for a key that an object has twice, and for one nested too deeply."""
+    """Parse JSON. Raises ValueError also for duplicate keys and for nesting that is too deep."""
     try:
-        return json.loads(text, object_pairs_hook=_without_repeats)
+        return json.loads(text, object_pairs_hook=_without_duplicate_keys)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -160,8 +163,8 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _naming(path: Path | str) -> Iterator[None]:
-    """Turn what goes wrong while `path` is read or decompressed into an error that names it."""
+def _as_user_errors(path: Path | str) -> Iterator[None]:
+    """Convert errors of reading or decompressing `path` into a UserError that names it."""
     try:
         yield
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
@@ -171,36 +174,37 @@ def _naming(path: Path | str) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """Raise UserError where a file cannot be opened: to know it before the work. A pipe, which opens once, is left."""
-    with _naming(path):
+    """Raise UserError if a file cannot be opened. Pipes are not tried, since they can be opened only once."""
+    with _as_user_errors(path):
         if stat.S_ISREG(path.stat().st_mode):
             path.open("rb").close()
 
 
 def read_raw_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file as bytes, without their line feeds; the last one counts also without one."""
-    with open_binary(path) as file, _naming(path):
+    """Yield the lines of a file as bytes, without line feeds. The last line may lack one."""
+    with open_binary(path) as file, _as_user_errors(path):
         yield from _lines(file)
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    for line in iter(partial(file.readline, _LONGEST_LINE + 1), b""):
-        if len(line) > _LONGEST_LINE:  # /dev/zero would fill the memory
-            raise OSError(f"a line of more than {_LONGEST_LINE >> 20} MiB: not a text")
+    for line in iter(partial(file.readline, _MAX_LINE_BYTES + 1), b""):
+        if len(line) > _MAX_LINE_BYTES:  # an endless line, as of /dev/zero, would exhaust the memory
+            raise OSError(f"a line of more than {_MAX_LINE_BYTES >> 20} MiB: not a text")
         yield line[:-1] if line.endswith(b"\n") else line
 
 
 def read_raw_stdin() -> Iterator[bytes]:
-    """The same of stdin, which may be a pipe or a terminal: a line is given as soon as it is complete.
+    """Yield the lines of stdin as bytes, each as soon as it is complete.
 
-    Through a file object of its own: a thread that waits for a line must not hold what Python closes when it ends.
+    It opens its own file object: a thread that waits for a line must not hold the lock of `sys.stdin`, which Python
+    needs at exit.
     """
-    with _naming("stdin"), open(sys.stdin.fileno(), "rb", 1 << 16, closefd=False) as file:
+    with _as_user_errors("stdin"), open(sys.stdin.fileno(), "rb", 1 << 16, closefd=False) as file:
         yield from _lines(file)
 
 
 def decode_line(line: bytes, path: Path, number: int) -> str:
-    """Decode one line of UTF-8; the error names file, line (counted from 1) and byte."""
+    """Decode one line of UTF-8. Raises UserError that names file, line (counted from 1) and byte."""
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -211,18 +215,18 @@ def decode_line(line: bytes, path: Path, number: int) -> str:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, without their line feeds."""
+    """Yield the lines of a UTF-8 file, without line feeds."""
     for number, line in enumerate(read_raw_lines(path), 1):
         yield decode_line(line, path, number)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Successive lines of a file, still as bytes: what one process hands another to work on."""
+    """Consecutive lines of a file, as bytes: the unit of work of a worker process."""
 
     path: Path
     first: int  #: the number of the first line, counted from 1
-    count: int  #: how many lines it holds
+    count: int  #: number of lines
     content: bytes
 
     def raw_lines(self) -> list[bytes]:
@@ -230,7 +234,7 @@ class Block:
         return self.content.removesuffix(b"\n").split(b"\n")
 
     def lines(self) -> list[str]:
-        """The lines without their line feeds, decoded. Raises UserError that names the line that is not UTF-8."""
+        """The decoded lines without their line feeds. Raises UserError that names a line that is not UTF-8."""
         try:
             return self.content.decode("utf-8").removesuffix("\n").split("\n")
         except UnicodeDecodeError:
@@ -238,24 +242,24 @@ class Block:
 
 
 def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
-    """Two files side by side, in blocks that hold the same lines of both.
+    """Read two files in parallel, as pairs of blocks with the same line numbers.
 
-    Raises UserError that names both files when one has more lines than the other.
+    Raises UserError that names both files if their line counts differ.
     """
     first = 1
     with open_binary(source) as source_file, open_binary(target) as target_file:
         while True:
-            with _naming(source):
+            with _as_user_errors(source):
                 source_lines = source_file.readlines(BLOCK_BYTES)
-            with _naming(target):
-                # one line is asked for at the end of the source, to see that the target ends there too
+            with _as_user_errors(target):
+                # at the end of the source, read one more line to check that the target ends too
                 target_lines = list(itertools.islice(target_file, len(source_lines) or 1))
             if len(source_lines) != len(target_lines):
-                seen = first - 1
-                with _naming(source):
-                    source_count = seen + len(source_lines) + sum(1 for _ in source_file)
-                with _naming(target):
-                    target_count = seen + len(target_lines) + sum(1 for _ in target_file)
+                done = first - 1
+                with _as_user_errors(source):
+                    source_count = done + len(source_lines) + sum(1 for _ in source_file)
+                with _as_user_errors(target):
+                    target_count = done + len(target_lines) + sum(1 for _ in target_file)
                 raise UserError(
                     f"{source} has {counted(source_count, 'line')} and {target} has {target_count}: "
                     "the two sides must correspond line by line"
@@ -270,8 +274,8 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
             first += count
 
 
-def decode_leniently(lines: Iterable[bytes]) -> Iterator[tuple[str, bool]]:
-    """Each line as text, and whether bytes that are not UTF-8 were replaced in it."""
+def decode_with_replacement(lines: Iterable[bytes]) -> Iterator[tuple[str, bool]]:
+    """Decode each line, and tell whether bytes that are not UTF-8 were replaced."""
     for line in lines:
         try:
             yield line.decode("utf-8"), False

@@ -1,4 +1,4 @@
-"""From text to pieces and back: SentencePiece, or text that is segmented already."""
+"""Tokenizers: SentencePiece, or text that is already segmented."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,33 +11,34 @@ from nmtkit.vocab import SPECIALS, UNK, Vocabulary
 SENTENCEPIECE, SPACE = "sentencepiece", "space"
 KINDS = (SENTENCEPIECE, SPACE)
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-_ITS_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")  # named like ours
+# nmt-preprocess has options of the same names.
+_SENTENCEPIECE_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")
 
 
 class Tokenizer(Protocol):
-    """One language's road from text to ids and back. Ids never include PAD, BOS or EOS."""
+    """Converts text of one language to ids and back. The ids never include PAD, BOS or EOS."""
 
     kind: str
     vocab: Vocabulary
-    model: bytes  #: what must be saved beside the vocabulary: SentencePiece's own file, or nothing
+    model: bytes  #: the SentencePiece model file, or empty
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """The ids of each line."""
+        """Encode each line as ids."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of one sequence of ids, on one line."""
+        """Decode a sequence of ids to text without line breaks."""
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
-        """What each id adds to the text, spaces before words; a character in bytes is added by the last of them."""
+        """The text that each id adds, with spaces before words. The last byte piece of a character adds all of it."""
 
 
 class SentencePieceTokenizer:
-    """Raw text through a SentencePiece model, whose own ids are mapped to the vocabulary's."""
+    """Tokenizes raw text by a SentencePiece model. The ids of the model are mapped to those of the vocabulary."""
 
     kind = SENTENCEPIECE
 
     def __init__(self, model: bytes) -> None:
-        from sentencepiece import SentencePieceProcessor  # half of the start-up of `--help`, not needed for it
+        from sentencepiece import SentencePieceProcessor  # deferred: it would double the time of `--help`
 
         self.model = model
         self._processor: Any = SentencePieceProcessor()
@@ -46,20 +47,20 @@ class SentencePieceTokenizer:
         except RuntimeError as error:
             raise UserError("not a SentencePiece model") from error
         size, unknown = self._processor.get_piece_size(), self._processor.unk_id()
-        ordinary = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
+        model_ids = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
         try:
-            pieces = [self._processor.id_to_piece(i) for i in ordinary]
+            pieces = [self._processor.id_to_piece(i) for i in model_ids]
         except UnicodeDecodeError as error:
             raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
         for name in SPECIALS:
             if name in pieces:
                 raise UserError(f"its piece {name!r} stands for text, nmtkit needs the name for a special id")
         self.vocab = Vocabulary([*SPECIALS, *pieces])
-        self._to_model = [unknown] * len(SPECIALS) + ordinary
+        self._to_model = [unknown] * len(SPECIALS) + model_ids
         self._to_vocab = [UNK] * size
-        for number, i in enumerate(ordinary, len(SPECIALS)):
+        for number, i in enumerate(model_ids, len(SPECIALS)):
             self._to_vocab[i] = number
-        self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *ordinary))  # text has no other pieces
+        self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *model_ids))  # text has no control pieces
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         try:
@@ -77,20 +78,20 @@ class SentencePieceTokenizer:
         return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell a line break
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
-        added, spelled = [], b""
-        for piece in self.vocab.text(ids):
+        added, pending = [], b""
+        for piece in self.vocab.to_pieces(ids):
             byte = _BYTE_PIECE.fullmatch(piece)
-            spelled = spelled + bytes.fromhex(byte[1]) if byte else b""
+            pending = pending + bytes.fromhex(byte[1]) if byte else b""
             try:
-                added.append(spelled.decode() if byte else piece.replace("▁", " "))
-                spelled = b""
+                added.append(pending.decode() if byte else piece.replace("▁", " "))
+                pending = b""
             except UnicodeDecodeError:
                 added.append("")
         return added
 
 
 class SpaceTokenizer:
-    """Text that is segmented already: pieces stand between spaces, `@@ ` joins what subword-nmt has split."""
+    """Tokenizes segmented text at spaces. On decoding, pieces that end with subword-nmt's `@@` are joined."""
 
     kind = SPACE
     model = b""
@@ -99,37 +100,37 @@ class SpaceTokenizer:
         self.vocab = vocab
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return [self.vocab.ids(line.split()) for line in lines]
+        return [self.vocab.to_ids(line.split()) for line in lines]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return join_subwords(" ".join(self.vocab.text(ids)))
+        return join_subwords(" ".join(self.vocab.to_pieces(ids)))
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
-        pieces = self.vocab.text(ids)
+        pieces = self.vocab.to_pieces(ids)
         inside = [False, *(piece.endswith("@@") for piece in pieces)]
         return [" " * (not joined) + piece.removesuffix("@@") for piece, joined in zip(pieces, inside, strict=False)]
 
 
 def join_subwords(segmented: str) -> str:
-    """Words of what subword-nmt has split."""
+    """Join the subwords of subword-nmt into words."""
     return f"{segmented} ".replace("@@ ", "").rstrip(" ")
 
 
-def count_marked(lines: Iterable[str]) -> int:
-    """How many lines have marks of subwords in them: subword-nmt's @@, SentencePiece's ▁."""
+def count_segmented(lines: Iterable[str]) -> int:
+    """Count the lines with subword markers: subword-nmt's @@ or SentencePiece's ▁."""
     return sum("@@ " in line or "▁" in line for line in lines)
 
 
 def check_kind(kind: object) -> None:
-    """Raise UserError, with its name, for a tokenizer that this version does not know."""
+    """Raise UserError for a kind of tokenizer that this version does not know."""
     if kind not in KINDS:
         raise UserError(f"unknown tokenizer {kind!r}, only {', '.join(KINDS)} are known")
 
 
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
-    """The tokenizer that was saved as these three parts, in a dataset or in a checkpoint.
+    """Restore the tokenizer of a dataset or a checkpoint from its kind, vocabulary and model.
 
-    Raises UserError for an unknown kind, and for a SentencePiece model that does not fit the vocabulary.
+    Raises UserError for an unknown kind, or if the SentencePiece model does not match the vocabulary.
     """
     check_kind(kind)
     if kind == SPACE:
@@ -141,7 +142,7 @@ def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
 
 
 def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:
-    """What b has otherwise than a, in words, for a `side` of the data; nothing where they are the same."""
+    """Describe each difference of `b` from `a`, the tokenizers of one `side` (source or target)."""
     if len(a.vocab) != len(b.vocab):
         yield f"its {side} vocabulary has {len(b.vocab)} pieces, not {len(a.vocab)}"
     for number, (ours, theirs) in enumerate(zip(a.vocab.pieces, b.vocab.pieces, strict=False)):
@@ -160,10 +161,10 @@ def train_sentencepiece(
     byte_fallback: bool,
     threads: int,
 ) -> bytes:
-    """Train a SentencePiece model on `sentences` and return the content of its file.
+    """Train a SentencePiece model on `sentences`, and return the content of its file.
 
-    Its ids are the vocabulary's: PAD, UNK, BOS and EOS first. Raises UserError where SentencePiece
-    refuses, most often because the text is too small for `vocab_size`.
+    Its ids are those of the vocabulary, with PAD, UNK, BOS and EOS first. Raises UserError if SentencePiece fails, most
+    often because the text is too small for `vocab_size`.
     """
     import io
 
@@ -191,8 +192,8 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2]  # what stands before is the place in SentencePiece's source
+        reason = str(error).rpartition("] ")[2]  # after the position in SentencePiece's source code
         reason = reason or str(error)
-        reason = _ITS_OPTION.sub(lambda option: flag(option[1]), reason)
+        reason = _SENTENCEPIECE_OPTION.sub(lambda option: flag(option[1]), reason)
         raise UserError(f"--vocab-size {vocab_size}: SentencePiece refused: {reason}") from error
     return content.getvalue()

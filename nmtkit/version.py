@@ -1,3 +1,3 @@
-"""The version, on the lowest floor: what is written into files and shown by --version must not import the package."""
+"""The version, in a module of its own: data files and `--version` need it without importing the package."""
 
 __version__ = "0.1.0"

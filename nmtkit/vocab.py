@@ -1,4 +1,4 @@
-"""The vocabulary: pieces to ids and back. The four special ids are the same in every dataset."""
+"""The vocabulary: maps pieces to ids and back. The four special ids are the same in every dataset."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,11 +6,11 @@ from nmtkit.errors import UserError
 
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-_MANY_UNKNOWN = 10  # percent of the tokens of a text, beyond what names and numbers make
+_MANY_UNKNOWN = 10  # percent of the tokens: more than rare names and numbers explain
 
 
 class Vocabulary:
-    """An ordered list of pieces; the id of a piece is its place. The first four are PAD, UNK, BOS and EOS."""
+    """An ordered list of pieces. The id of a piece is its index; the first four are PAD, UNK, BOS and EOS."""
 
     def __init__(self, pieces: Iterable[str]) -> None:
         self.pieces = list(pieces)
@@ -18,12 +18,12 @@ class Vocabulary:
         if tuple(self.pieces[: len(SPECIALS)]) != SPECIALS:
             raise UserError(f"a vocabulary must begin with {' '.join(SPECIALS)}")
         if len(self._ids) != len(self.pieces):
-            twice = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
-            raise UserError(f"the vocabulary lists {twice!r} twice")
-        broken = next((piece for piece in self.pieces if "\n" in piece), None)
-        if broken is not None:
-            raise UserError(f"piece {broken!r} has a line feed, which a vocabulary file cannot hold")
-        for special in SPECIALS:  # a text that spells one out must not end a sentence or pad it
+            duplicate = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
+            raise UserError(f"the vocabulary lists {duplicate!r} twice")
+        invalid = next((piece for piece in self.pieces if "\n" in piece), None)
+        if invalid is not None:
+            raise UserError(f"piece {invalid!r} has a line feed, which a vocabulary file cannot hold")
+        for special in SPECIALS:  # text that contains `</s>` must not end a sentence
             del self._ids[special]
 
     def __len__(self) -> int:
@@ -34,21 +34,21 @@ class Vocabulary:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def ids(self, pieces: Iterable[str]) -> list[int]:
-        """The id of each piece; UNK for one that the vocabulary does not hold, and for the name of a special id."""
+    def to_ids(self, pieces: Iterable[str]) -> list[int]:
+        """Look up the id of each piece: UNK for an unknown piece, and for the name of a special id."""
         return [self._ids.get(piece, UNK) for piece in pieces]
 
-    def text(self, ids: Sequence[int]) -> list[str]:
-        """The piece of each id."""
+    def to_pieces(self, ids: Sequence[int]) -> list[str]:
+        """Look up the piece of each id."""
         return [self.pieces[number] for number in ids]
 
     def to_bytes(self) -> bytes:
-        """As a file: one piece a line in UTF-8, so that the line number counted from 0 is the id."""
+        """Serialize as UTF-8, one piece per line: the line number, counted from 0, is the id."""
         return "".join(f"{piece}\n" for piece in self.pieces).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Vocabulary":
-        """The inverse of `to_bytes`. Raises UserError for content that `to_bytes` never gives."""
+        """Restore a vocabulary from `to_bytes`. Raises UserError for content that `to_bytes` cannot have written."""
         try:
             *pieces, rest = content.decode().split("\n")
         except UnicodeDecodeError as error:
@@ -59,12 +59,12 @@ class Vocabulary:
 
 
 def unknown_percent(unknown: int, tokens: int) -> float:
-    """How many of a text's tokens, each `</s>` counted, are unknown, as reports have it."""
+    """The percentage of unknown tokens, rounded for reports. `tokens` include each `</s>`."""
     return round(100 * unknown / max(tokens, 1), 3)
 
 
-def doubt_unknown(text: str, percent: float) -> str | None:
-    """What to warn of where so many of a text's tokens are unknown; None where they are few."""
+def unknown_warning(text: str, percent: float) -> str | None:
+    """The warning about `text` if `percent` of its tokens is too many to be unknown, otherwise None."""
     if percent <= _MANY_UNKNOWN:
         return None
     return (

@@ -1,33 +1,33 @@
-"""How messages put things."""
+"""Formatting of messages: escapes, counts, sizes and suggestions."""
 
 import difflib
 import re
 from collections.abc import Iterable
 
-_NEAR = 0.75  # difflib's ratio from which on a word may have been meant; at its own 0.6 --path is near to --split
+_SIMILARITY = 0.75  # difflib's default of 0.6 suggests --split for --path
 
-# The control characters C0, DEL and C1, the separators of lines and paragraphs, whatever turns the direction of writing
-# around until it is ended, and halves of surrogate pairs, which no encoding has.
+# C0, DEL and C1 control characters, line and paragraph separators, bidirectional controls, and lone surrogates, which
+# cannot be encoded.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def escaped(text: str) -> str:
-    r"""The same text with its control characters as in Python's strings (`\n`, `\x1b`, `\u202e`), for a terminal."""
+    r"""Escape control characters as in Python strings (`\n`, `\x1b`, `\u202e`), for output to a terminal."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def escaped_json(text: str) -> str:
-    r"""The same JSON with all control characters escaped, such as `\u009b`; JSON itself escapes only some."""
+    r"""Escape all control characters of a JSON text (`\u009b`); `json.dumps` escapes only some."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """A number of things that are named in the singular: no lines, 1 line, 2 lines."""
+    """Format a count with its noun, given in the singular: no lines, 1 line, 2 lines."""
     return f"{count or 'no'} {noun if count == 1 else plural or noun + 's'}"
 
 
-def in_bytes(count: float) -> str:
-    """A size in memory or on disk: 95 MB, 1.2 GB."""
+def format_bytes(count: float) -> str:
+    """Format a number of bytes: 95 MB, 1.2 GB."""
     unit, name = (1e9, "GB") if count >= 1e9 else (1e6, "MB")
     return f"{_three_digits(count / unit)} {name}"
 
@@ -42,6 +42,6 @@ def _three_digits(number: float) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """What to add to a complaint of a word that is not known: those that are near, if there are any."""
-    near = difflib.get_close_matches(word, list(known), cutoff=_NEAR)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
+    """The suggestion to append to the error for an unknown word, empty if no known word is similar."""
+    similar = difflib.get_close_matches(word, list(known), cutoff=_SIMILARITY)
+    return f" Did you mean {' or '.join(similar)}?" if similar else ""

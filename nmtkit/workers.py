@@ -1,7 +1,7 @@
-"""A few processes that share a stream of tasks. Results come back in the order of the tasks.
+"""A pool of worker processes that share a stream of tasks. Results come back in the order of the tasks.
 
-The standard pools do not fit: one hangs when a worker is killed, the other leaves its workers behind when
-the parent is, and both read the whole stream of tasks at once.
+The pools of the standard library do not fit: `multiprocessing.Pool` hangs if a worker is killed, `ProcessPoolExecutor`
+leaves its workers behind if the parent is killed, and both read the whole stream of tasks at once.
 """
 
 import contextlib
@@ -18,30 +18,30 @@ from nmtkit.errors import NmtkitError, RunError
 T = TypeVar("T")
 R = TypeVar("R")
 
-AHEAD = 4  # tasks a worker, begun before the oldest one is done: what bounds the memory
+TASKS_AHEAD = 4  # tasks per worker started before the oldest result is due: this bounds the memory
 
 
 class WorkerPool:
-    """`count` processes, started at once; a context manager that ends them.
+    """`count` worker processes, started at once. Use it as a context manager, which terminates them.
 
-    Each has a pipe of its own, so that either end notices when the other dies, however it dies. Raises RunError where
-    one cannot be started.
+    Each worker has its own pipe, so that parent and worker notice each other's death. Raises RunError if a process
+    cannot be started.
     """
 
     def __init__(self, count: int) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would share threads, locks and the others' pipes
+        context = multiprocessing.get_context("spawn")  # fork would copy locks and the pipes of other workers
         self._processes: dict[Connection, Any] = {}
         for number in range(count):
             try:
-                ours, theirs = context.Pipe()
+                parent_end, child_end = context.Pipe()
                 process = context.Process(
-                    target=_work, args=(theirs, log.config()), name=f"worker {number}", daemon=True
+                    target=_run_worker, args=(child_end, log.config()), name=f"worker {number}", daemon=True
                 )
                 process.start()
-            except OSError as error:  # too many processes, files, or too little memory for another
+            except OSError as error:  # too many processes or open files, or no memory
                 raise RunError(f"only {number} of {count} --workers could be started ({error.strerror})") from error
-            theirs.close()
-            self._processes[ours] = process
+            child_end.close()
+            self._processes[parent_end] = process
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -53,28 +53,28 @@ class WorkerPool:
             process.join()
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
-        """`function` of each task, in order. Both, and the results, must be picklable.
+        """Apply `function` to each task, and yield the results in order. All three must be picklable.
 
-        Only a bounded number of tasks is taken ahead of the results. An error in a worker is raised here; after
-        one, or when the results are not read to the end, the pool is good for nothing but to be closed.
+        A bounded number of tasks is read ahead of the results. An error in a worker is raised here. After an error, or
+        if the results are not read to the end, the pool can only be closed.
         """
         for connection in self._processes:
             self._send(connection, function)
-        window = AHEAD * len(self._processes)
+        window = TASKS_AHEAD * len(self._processes)
         idle, busy = list(self._processes), dict[Connection, int]()
         finished: dict[int, R] = {}
-        due = 0
+        next_result = 0
         numbered = enumerate(tasks)
         upcoming = next(numbered, None)
         while upcoming is not None or busy:
-            while upcoming is not None and idle and upcoming[0] < due + window:
+            while upcoming is not None and idle and upcoming[0] < next_result + window:
                 connection = idle.pop()
                 busy[connection], task = upcoming
                 self._send(connection, task)
                 upcoming = next(numbered, None)
-            while due in finished:
-                yield finished.pop(due)
-                due += 1
+            while next_result in finished:
+                yield finished.pop(next_result)
+                next_result += 1
             for ready in wait(list(busy)) if busy else ():
                 assert isinstance(ready, Connection)
                 finished[busy.pop(ready)] = self._receive(ready)
@@ -85,18 +85,18 @@ class WorkerPool:
         try:
             connection.send(message)
         except OSError as error:
-            raise self._death(connection) from error
+            raise self._death_error(connection) from error
 
     def _receive(self, connection: Connection) -> Any:
         try:
             result, error = connection.recv()
         except (EOFError, OSError) as failure:
-            raise self._death(connection) from failure
+            raise self._death_error(connection) from failure
         if error is not None:
             raise error
         return result
 
-    def _death(self, connection: Connection) -> RunError:
+    def _death_error(self, connection: Connection) -> RunError:
         process = self._processes[connection]
         process.join(timeout=5)
         return RunError(
@@ -105,13 +105,13 @@ class WorkerPool:
         )
 
 
-def _work(connection: Connection, messages: log.LogConfig | None) -> None:
-    """A worker's life: take a function, then its tasks, until the parent goes."""
+def _run_worker(connection: Connection, log_config: log.LogConfig | None) -> None:
+    """The main loop of a worker: receive a function, then its tasks, until the parent closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides
-    if messages is not None:
-        log.configure(messages)
+    if log_config is not None:
+        log.configure(log_config)
         log.escape_python_messages()
-    gc.disable()  # thousands of sentences are no garbage in circles: looking for it took 5 % of the encoding
+    gc.disable()  # sentences form no reference cycles, and collecting took 5 % of the encoding time
     function: Any = None
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -125,6 +125,6 @@ def _work(connection: Connection, messages: log.LogConfig | None) -> None:
                 result = function(message)
             except (NmtkitError, OSError, MemoryError) as error:
                 failure = error
-            except Exception as error:  # of a kind that the parent may not know
+            except Exception as error:  # the parent may not be able to unpickle it
                 failure = RunError(f"a worker process failed: {type(error).__name__}: {error}")
             connection.send((result, failure))

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from nmtkit.atomic_io import check_writable, clear_files, link_file, resumable_file, staged_file, staged_folder
+from nmtkit.atomic_io import (
+    check_writable,
+    link_file,
+    remove_partial_files,
+    resumable_file,
+    staged_file,
+    staged_folder,
+)
 from nmtkit.errors import RunError, UserError
 
 
@@ -262,7 +269,7 @@ def test_no_folder_is_cleared_that_holds_something_else(name: str, kind: str, tm
 @pytest.fixture
 def another_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on files belong to somebody else than the user who runs nmtkit."""
-    monkeypatch.setattr("nmtkit.atomic_io._user", lambda folder: os.geteuid() + 1)
+    monkeypatch.setattr("nmtkit.leftovers._creating_user", lambda folder: os.geteuid() + 1)
 
 
 @pytest.mark.parametrize("name", [".result.partial", ".result.replaced"])
@@ -414,7 +421,7 @@ def test_clearing_removes_what_killed_processes_left_of_these_files_and_nothing_
     planted = [f".file.{number}.partial" for number in range(len(LINKS))]
     for name, kind in zip(planted, LINKS, strict=True):
         plant(kind, tmp_path / name, elsewhere)
-    clear_files(tmp_path, is_own)
+    remove_partial_files(tmp_path, is_own)
     assert {path.name for path in tmp_path.iterdir()} == {*others, *planted, "elsewhere"}
     assert contents(elsewhere) == [("file", stat.S_IFREG, "years of work")]
 
@@ -422,7 +429,7 @@ def test_clearing_removes_what_killed_processes_left_of_these_files_and_nothing_
 @pytest.mark.usefixtures("another_user")
 def test_clearing_leaves_the_files_of_another_user(tmp_path: Path) -> None:
     (tmp_path / ".file.17.partial").write_text("theirs")
-    clear_files(tmp_path, is_own)
+    remove_partial_files(tmp_path, is_own)
     assert (tmp_path / ".file.17.partial").read_text() == "theirs"
 
 
@@ -441,7 +448,7 @@ def test_a_folder_that_is_swapped_before_it_is_opened_is_not_followed(
         plant(kind, staging, elsewhere)
         return os.geteuid()
 
-    monkeypatch.setattr("nmtkit.atomic_io._user", swap)
+    monkeypatch.setattr("nmtkit.leftovers._creating_user", swap)
     with pytest.raises(UserError, match="cannot write"), staged_folder(tmp_path / "result", is_own, always):
         pass
     assert (elsewhere / "file").read_text() == "years of work"
@@ -491,7 +498,7 @@ def test_a_file_that_is_swapped_before_it_is_opened_is_not_followed(
         plant("link to file", partial, elsewhere)
         return os.geteuid()
 
-    monkeypatch.setattr("nmtkit.atomic_io._user", swap)
+    monkeypatch.setattr("nmtkit.leftovers._creating_user", swap)
     with pytest.raises(UserError, match="cannot write"), resumable_file(tmp_path / "out", False):
         pass
     assert (elsewhere / "file").read_text() == "years of work"
@@ -522,7 +529,7 @@ def test_what_is_planted_just_before_a_file_is_made_is_not_written_through(
         plant(kind, path, elsewhere)
 
     before = contents(elsewhere)
-    monkeypatch.setattr("nmtkit.atomic_io._remove_file", planted)
+    monkeypatch.setattr("nmtkit.atomic_io.remove_leftover_file", planted)
     with pytest.raises(UserError, match=r"cannot write .*: File exists"):
         write_staged(tmp_path)
     assert contents(elsewhere) == before

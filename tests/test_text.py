@@ -11,7 +11,7 @@ import pytest
 
 from nmtkit import text
 from nmtkit.errors import UserError
-from nmtkit.text import Block, decode_leniently, find_side, read_lines, read_parallel
+from nmtkit.text import Block, decode_with_replacement, find_side, read_lines, read_parallel
 from nmtkit.wording import counted
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -105,7 +105,7 @@ def test_an_empty_pair_has_no_blocks(tmp_path: Path) -> None:
 
 
 def test_lenient_reading_replaces_and_tells() -> None:
-    assert list(decode_leniently([b"gut", b"Stra\xdfe", b"", b"Ende"])) == [
+    assert list(decode_with_replacement([b"gut", b"Stra\xdfe", b"", b"Ende"])) == [
         ("gut", False),
         ("Stra\ufffde", True),
         ("", False),

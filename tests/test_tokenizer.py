@@ -9,7 +9,7 @@ import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from nmtkit.errors import UserError
-from nmtkit.spm_model import Kind, _fields
+from nmtkit.spm_model import PieceType, _fields
 from nmtkit.tokenizer import (
     SENTENCEPIECE,
     SPACE,
@@ -81,7 +81,7 @@ def test_a_model_with_other_special_ids_is_mapped_to_ours(tmp_path: Any) -> None
     model = (tmp_path / "other.model").read_bytes()
     tokenizer, reference = SentencePieceTokenizer(model), SentencePieceProcessor(model_proto=model)
     encoded = tokenizer.encode([*TEXT, "日"])
-    assert [tokenizer.vocab.text(ids) for ids in encoded[:-1]] == [
+    assert [tokenizer.vocab.to_pieces(ids) for ids in encoded[:-1]] == [
         reference.encode(line, out_type=str) for line in TEXT
     ]
     assert [tokenizer.decode(ids) for ids in encoded[:-1]] == TEXT
@@ -115,7 +115,7 @@ def foreign_model(model_type: str, **changed: Any) -> bytes:
     return content.getvalue()
 
 
-def with_kind(model: bytes, kind: Kind, pieces: set[int]) -> bytes:
+def with_kind(model: bytes, kind: PieceType, pieces: set[int]) -> bytes:
     """The model with another kind for some of its pieces; in a protocol buffer the last value of a field counts."""
 
     def varint(number: int) -> bytes:
@@ -149,9 +149,9 @@ def test_an_unknown_piece_is_unk_however_a_model_numbers_its_pieces(order: str, 
     check_ids(foreign_model(model_type, **ID_ORDERS[order]))
 
 
-@pytest.mark.parametrize("kind", [Kind.UNUSED, Kind.CONTROL])
+@pytest.mark.parametrize("kind", [PieceType.UNUSED, PieceType.CONTROL])
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-def test_pieces_that_text_cannot_have_are_never_encoded(model_type: str, kind: Kind) -> None:
+def test_pieces_that_text_cannot_have_are_never_encoded(model_type: str, kind: PieceType) -> None:
     check_ids(with_kind(foreign_model(model_type, pad_id=3), kind, set(range(4, 45, 3))))
 
 

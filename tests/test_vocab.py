@@ -8,20 +8,20 @@ from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
 def test_the_special_ids_come_first() -> None:
     vocab = Vocabulary([*SPECIALS, "a"])
-    assert vocab.text([PAD, UNK, BOS, EOS, 4]) == ["<pad>", "<unk>", "<s>", "</s>", "a"]
+    assert vocab.to_pieces([PAD, UNK, BOS, EOS, 4]) == ["<pad>", "<unk>", "<s>", "</s>", "a"]
 
 
 def test_ids_and_text_are_inverse() -> None:
     vocab = Vocabulary([*SPECIALS, "Haus", "▁", "\u2028"])
-    assert vocab.text(vocab.ids(["▁", "Haus", "\u2028"])) == ["▁", "Haus", "\u2028"]
+    assert vocab.to_pieces(vocab.to_ids(["▁", "Haus", "\u2028"])) == ["▁", "Haus", "\u2028"]
 
 
 def test_an_unknown_piece_is_unk() -> None:
-    assert Vocabulary([*SPECIALS, "a"]).ids(["a", "b"]) == [4, UNK]
+    assert Vocabulary([*SPECIALS, "a"]).to_ids(["a", "b"]) == [4, UNK]
 
 
 def test_text_cannot_smuggle_special_ids_in() -> None:
-    assert Vocabulary([*SPECIALS, "a"]).ids(SPECIALS) == [UNK] * 4
+    assert Vocabulary([*SPECIALS, "a"]).to_ids(SPECIALS) == [UNK] * 4
 
 
 def test_a_vocabulary_survives_its_file() -> None:

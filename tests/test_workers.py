@@ -11,7 +11,7 @@ import pytest
 
 from nmtkit import log
 from nmtkit.errors import RunError, UserError
-from nmtkit.workers import AHEAD, WorkerPool
+from nmtkit.workers import TASKS_AHEAD, WorkerPool
 
 
 def late_when_even(number: int) -> int:
@@ -48,7 +48,7 @@ def test_tasks_are_not_taken_far_ahead_of_the_results() -> None:
 
     with WorkerPool(2) as pool:
         for number, _ in enumerate(pool.map(late_when_even, tasks())):
-            assert len(taken) <= number + 2 * AHEAD + 2
+            assert len(taken) <= number + 2 * TASKS_AHEAD + 2
     assert len(taken) == 100
 
 

@@ -66,7 +66,7 @@ def main(
     folder = _folder(checkpoints, config)
     check_writable(output, filter(None, (*checkpoints, config_file_in_use())))
 
-    from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, distinct_names, last_checkpoints
+    from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints, relative_names
     from nmtkit.checkpoint import refuse_to_replace, save_checkpoint
 
     refuse_to_replace(output)
@@ -78,7 +78,7 @@ def main(
     else:
         average = average_checkpoints(paths, choice.weights)
     save_checkpoint(output, average)
-    logger.info("wrote %s, the mean of %s", output, ", ".join(distinct_names(paths)))
+    logger.info("wrote %s, the mean of %s", output, ", ".join(relative_names(paths)))
 
 
 def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None:

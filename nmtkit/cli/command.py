@@ -21,7 +21,7 @@ from nmtkit.cli.options import PathName
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
-from nmtkit.log import escape_python_messages, say, say_traceback
+from nmtkit.log import escape_python_messages, write_line, write_traceback
 from nmtkit.version import __version__
 from nmtkit.wording import did_you_mean
 
@@ -160,8 +160,8 @@ class Command(click.Command):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now if another process has ended
         with contextlib.suppress(OSError):  # the exit code reports the error all the same
             if self.debug and (error := sys.exc_info()[1]):
-                say_traceback(error)
-            say(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}")
+                write_traceback(error)
+            write_line(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}")
         return code
 
 

@@ -12,7 +12,7 @@ from nmtkit.cli.moved_options import moved
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import UserError
-from nmtkit.text import parse_json, read_whole
+from nmtkit.text import parse_json, read_bytes
 from nmtkit.wording import did_you_mean
 
 if sys.version_info >= (3, 11):
@@ -31,7 +31,7 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     if path is None:
         return
     try:
-        text = read_whole(path, _LARGEST).decode("utf-8-sig")  # some editors write a byte order mark
+        text = read_bytes(path, _LARGEST).decode("utf-8-sig")  # some editors write a byte order mark
         is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # TOML never starts so
         values = parse_json(text) if is_json else _parse_toml(text)
     except OSError as error:

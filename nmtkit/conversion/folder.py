@@ -10,7 +10,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.corpus import write_tokenizer
 from nmtkit.data.description import model_name, vocabulary_name
 from nmtkit.errors import UserError
-from nmtkit.text import read_whole
+from nmtkit.text import read_bytes
 from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 
@@ -54,7 +54,7 @@ def read_tokenizer(folder: Path, kind: str, language: str, joined: bool) -> Toke
 def _content(path: Path) -> bytes:
     if path.exists() and not path.is_file():  # a pipe would block
         raise UserError(f"{path.name} is not a regular file")
-    return read_whole(path, _LARGEST)
+    return read_bytes(path, _LARGEST)
 
 
 def _language(language: str, joined: bool) -> str | None:

@@ -19,7 +19,7 @@ from nmtkit.checkpoint import (
 )
 from nmtkit.conversion.folder import export_folder, read_tokenizer
 from nmtkit.errors import UserError
-from nmtkit.text import read_whole
+from nmtkit.text import read_bytes
 
 HEADER = "config.json"
 _LARGEST_HEADER = 1 << 22  # bytes, as in a checkpoint
@@ -52,7 +52,7 @@ def from_safetensors(folder: Path) -> Checkpoint:
     if not (folder / HEADER).is_file():
         raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
     with as_user_errors(folder):
-        header = parse_header(read_whole(folder / HEADER, _LARGEST_HEADER))
+        header = parse_header(read_bytes(folder / HEADER, _LARGEST_HEADER))
         try:
             weights = library.torch.load_file(folder / SAFETENSORS_FILE)
         except library.SafetensorError as error:

@@ -16,7 +16,7 @@ from nmtkit.checksum import sha256
 from nmtkit.data.binary import REMEDY, index_path, token_path
 from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
-from nmtkit.text import is_language, parse_json, read_whole
+from nmtkit.text import is_language, parse_json, read_bytes
 from nmtkit.tokenizer import SPACE, Tokenizer, check_kind
 from nmtkit.version import __version__
 
@@ -131,7 +131,7 @@ def _read_fields(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise UserError(f"{path}: not a file: not a dataset; make one with nmt-preprocess")
     try:
-        fields = parse_json(read_whole(path, _LARGEST).decode())
+        fields = parse_json(read_bytes(path, _LARGEST).decode())
         checksum = (
             _checksum({key: fields[key] for key in fields if key != "sha256"}) if isinstance(fields, dict) else ""
         )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nmtkit.data.binary import Indices, TokenFile
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.errors import UserError
-from nmtkit.spm_model import Kind, ModelType, Piece, read_model
+from nmtkit.spm_model import ModelType, Piece, PieceType, read_model
 from nmtkit.tokenizer import SPACE, Tokenizer
 from nmtkit.vocab import EOS
 
@@ -128,7 +128,7 @@ class Resegmenter:
 
 def _scores(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Scores:
     ids = {piece: number for number, piece in enumerate(tokenizer.vocab.pieces)}
-    return {piece.text: (piece.score, ids[piece.text]) for piece in pieces if piece.kind == Kind.NORMAL}
+    return {piece.text: (piece.score, ids[piece.text]) for piece in pieces if piece.type == PieceType.NORMAL}
 
 
 class _State:

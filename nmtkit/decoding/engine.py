@@ -27,7 +27,7 @@ from nmtkit.log import logger
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.precision import resolve_device
 from nmtkit.vocab import EOS
-from nmtkit.wording import counted, in_bytes
+from nmtkit.wording import counted, format_bytes
 from nmtkit.workers import WorkerPool
 
 
@@ -114,8 +114,8 @@ def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -
         option = f"--sampling --nbest {nbest}" if sampling else f"--beam {beam}"
         lower = "--nbest" if sampling else "--beam (in training --valid-beam)"
         raise UserError(
-            f"{option} takes about {in_bytes(size)} of memory for one sentence of {counted(tokens, 'token')}, and "
-            f"{in_bytes(free)} is free: lower {lower} or --max-source-tokens"
+            f"{option} takes about {format_bytes(size)} of memory for one sentence of {counted(tokens, 'token')}, and "
+            f"{format_bytes(free)} is free: lower {lower} or --max-source-tokens"
         )
     return free is None
 

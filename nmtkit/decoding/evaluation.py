@@ -6,7 +6,7 @@ from nmtkit.decoding.config import EvaluationConfig
 from nmtkit.decoding.inputs import Input, SplitInput
 from nmtkit.decoding.scoring import Score, bleu, chrf, tokenized_bleu, warn_of_subwords
 from nmtkit.errors import UserError
-from nmtkit.log import logger, say
+from nmtkit.log import logger, write_line
 from nmtkit.text import read_lines
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.wording import counted
@@ -35,7 +35,7 @@ def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Se
         logger.warning("the input has no lines: there is nothing to score")
         return
     for score in wanted_scores(config, texts, references, language):
-        say(score.text)  # a result, which --quiet does not suppress
+        write_line(score.text)  # a result, which --quiet does not suppress
 
 
 def wanted_scores(

@@ -16,7 +16,7 @@ from nmtkit.decoding.input_stream import ALL_LINES, Shard, chunks, chunks_as_the
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.errors import UserError
-from nmtkit.text import is_ordinary, read_raw_lines, read_raw_stdin
+from nmtkit.text import is_regular_file, read_raw_lines, read_raw_stdin
 from nmtkit.tokenizer import Tokenizer
 
 
@@ -56,7 +56,7 @@ class TextInput:
         return None
 
     def count(self) -> int | None:
-        if not self._is_ordinary():
+        if not self._is_regular_file():
             return None
         if self.path is not None:
             return sum(1 for _ in read_raw_lines(self.path))
@@ -67,16 +67,16 @@ class TextInput:
 
     def chunks(self, shard: slice, buffer: int, stats: StreamStats) -> Iterator[Sequence[str | Request]]:
         """Full chunks of an ordinary file; of a source that may pause, the lines that have arrived."""
-        take = chunks if self._is_ordinary() else chunks_as_they_come
+        take = chunks if self._is_regular_file() else chunks_as_they_come
         lines = read_raw_stdin() if self.path is None else read_raw_lines(self.path)
         yield from map(stats.decode, take(islice(lines, shard.start, shard.stop), buffer))
 
     def is_terminal(self) -> bool:
         return self.path is None and reads_terminal()
 
-    def _is_ordinary(self) -> bool:
+    def _is_regular_file(self) -> bool:
         if self.path is not None:
-            return is_ordinary(self.path)
+            return is_regular_file(self.path)
         return stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
 
 

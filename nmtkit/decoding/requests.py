@@ -10,7 +10,7 @@ from unicodedata import category
 from nmtkit.decoding.config import RequestConfig
 from nmtkit.decoding.input_stream import ALL_LINES
 from nmtkit.errors import UserError
-from nmtkit.text import is_ordinary, read_lines
+from nmtkit.text import is_regular_file, read_lines
 from nmtkit.wording import counted
 
 # Scripts without spaces between words: Thai to Khmer, kana, and Han.
@@ -53,7 +53,7 @@ class RequestFiles:
         if lines is None:
             return
         for flag, path in self._files.items():
-            if is_ordinary(path) and (own := sum(1 for _ in read_lines(path))) != lines:
+            if is_regular_file(path) and (own := sum(1 for _ in read_lines(path))) != lines:
                 raise UserError(f"{flag} {path} has {counted(own, 'line')}, the input has {lines}")
 
     def attach(

@@ -9,7 +9,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from nmtkit.decoding import moses
 from nmtkit.log import logger
-from nmtkit.tokenizer import count_marked, join_subwords
+from nmtkit.tokenizer import count_segmented, join_subwords
 from nmtkit.vocab import SPECIALS, UNK
 from nmtkit.wording import counted
 
@@ -95,7 +95,7 @@ def moses_bleu(
 def warn_of_subwords(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     """Warn if either side has subwords, where the scores count words."""
     for side, lines in (("translation", hypotheses), ("reference", references)):
-        if marked := count_marked(lines):
+        if marked := count_segmented(lines):
             logger.warning(
                 "subword marks (@@ or ▁) in %d of %s of the %s: the scores count words, join the subwords first",
                 *(marked, counted(len(lines), "line"), side),

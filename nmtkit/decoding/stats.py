@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger, report
-from nmtkit.text import decode_leniently
-from nmtkit.vocab import UNK, doubt_unknown, unknown_percent
+from nmtkit.text import decode_with_replacement
+from nmtkit.vocab import UNK, unknown_percent, unknown_warning
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class StreamStats:
     def decode(self, lines: Iterable[bytes]) -> list[str]:
         """Lines as text. Counts them, and those with bytes that are not UTF-8."""
         texts = []
-        for line, replaced in decode_leniently(self.count(lines)):
+        for line, replaced in decode_with_replacement(self.count(lines)):
             self.not_utf8 += replaced
             texts.append(line)
         return texts
@@ -71,7 +71,7 @@ class StreamStats:
             lines = counted(self.not_utf8, "line")
             logger.warning("%s had bytes that are not UTF-8; they were replaced by U+FFFD", lines)
         percent = unknown_percent(self.unknown, self.source_tokens)
-        if doubt := doubt_unknown(source, percent):
+        if doubt := unknown_warning(source, percent):
             logger.warning("%s", doubt)
         values = {"sentences": self.lines_out, "tokens": self.tokens, "seconds": round(seconds, 2)}
         rates = {"sentences/s": self.lines_out / seconds, "tokens/s": self.tokens / seconds}

@@ -93,7 +93,7 @@ def compose(
     return Candidate(
         join(texts),
         sum(part.score for part in parts),
-        tuple(token for part in parts for token in (*target.vocab.text(part.ids), SPECIALS[EOS])),
+        tuple(token for part in parts for token in (*target.vocab.to_pieces(part.ids), SPECIALS[EOS])),
         tuple(log_prob for part in parts for log_prob in part.token_log_probs),
         parts[0].attention if aligned and len(parts) == 1 else None,
         _alignment(parts, target, aligned) if aligned else None,
@@ -110,7 +110,7 @@ def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 def _with_copies(part: Hypothesis, source: Sequence[str], target: Tokenizer) -> str:
     """The text of a part; where the unknown piece stands, the source's piece that it attended to most."""
-    pieces = target.vocab.text(part.ids)
+    pieces = target.vocab.to_pieces(part.ids)
     if UNK in part.ids and source and part.attention is not None:
         best = part.attention[:, :-1].argmax(1)
         pieces = [source[best[n]] if piece == SPECIALS[UNK] else piece for n, piece in enumerate(pieces)]

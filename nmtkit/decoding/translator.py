@@ -171,9 +171,9 @@ class Translator:
         best = translation.candidates[0]
         if best.tokens.count(SPECIALS[EOS]) > 1:
             raise UserError("attention is that of a whole line, and this one was split: raise --max-source-tokens")
-        target = self.target.vocab.ids(best.tokens[:-1])
+        target = self.target.vocab.to_ids(best.tokens[:-1])
         encoder, decoder, cross = all_heads(self.model, [*translation.source_ids, EOS], target)
-        source = (*self.source.vocab.text(translation.source_ids), SPECIALS[EOS])
+        source = (*self.source.vocab.to_pieces(translation.source_ids), SPECIALS[EOS])
         return Attention(translation.source, best.text, source, best.tokens, encoder, decoder, cross)
 
     def stream(
@@ -339,7 +339,7 @@ class Translator:
         if not config.sampling:
             candidates = different_texts(candidates)
         blank = Candidate("", alignment=() if config.alignment else None)
-        tokens = (*self.source.vocab.text(sentence.ids), SPECIALS[EOS]) if config.alignment else None
+        tokens = (*self.source.vocab.to_pieces(sentence.ids), SPECIALS[EOS]) if config.alignment else None
         given = tuple(id for part in parts for id in part.row[:-1])
         return Translation(sentence.text, candidates or (blank,), tokens, given)
 
@@ -347,7 +347,7 @@ class Translator:
         """What alignments need to know of a sentence; the text of a piece is the user's own where it is a word."""
         ids = sentence.ids
         words = sentence.text.split()
-        texts = words if self.source.kind == SPACE and len(words) == len(ids) else self.source.vocab.text(ids)
+        texts = words if self.source.kind == SPACE and len(words) == len(ids) else self.source.vocab.to_pieces(ids)
         starts = list(accumulate((len(part.row) - 1 for part in parts), initial=0))[:-1]
         return SourcePieces(texts, word_numbers(self.source.surfaces(ids)), starts)
 

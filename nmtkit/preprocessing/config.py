@@ -82,7 +82,7 @@ class VocabularyConfig(Config):
     joined_vocab: bool = option(
         True, off="separate_vocab", help="One vocabulary (and model) for both languages, or one for each."
     )
-    model_type: str = option("bpe", choices=("bpe", "unigram"), help="Kind of the SentencePiece model.")
+    model_type: str = option("bpe", choices=("bpe", "unigram"), help="PieceType of the SentencePiece model.")
     character_coverage: float = option(
         0.9995, min=0.98, max=1, help="Share of the text's characters that the subwords must be able to spell."
     )

@@ -9,7 +9,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.preprocessing.config import PIECES, VocabularyConfig
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, read_blocks
-from nmtkit.text import read_whole
+from nmtkit.text import read_bytes
 from nmtkit.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
 from nmtkit.vocab import SPECIALS, Vocabulary
 from nmtkit.wording import counted
@@ -33,7 +33,7 @@ def take_over(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizer
         return dataset.source, dataset.target
     assert config.spm_model is not None
     try:
-        tokenizer = SentencePieceTokenizer(read_whole(config.spm_model, _LARGEST_MODEL))
+        tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _LARGEST_MODEL))
     except (OSError, UserError) as error:
         raise UserError(f"--spm-model {config.spm_model}: {getattr(error, 'strerror', None) or error}") from error
     return tokenizer, tokenizer

@@ -18,7 +18,7 @@ from nmtkit.preprocessing.learning import Tokenizers, learn, take_over
 from nmtkit.preprocessing.scan import Corpus, Scan, scan
 from nmtkit.text import find_side
 from nmtkit.tokenizer import SENTENCEPIECE, SPACE
-from nmtkit.vocab import doubt_unknown, unknown_percent
+from nmtkit.vocab import unknown_percent, unknown_warning
 from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
 
@@ -115,7 +115,7 @@ def _report(row: SplitSummary, doubtful: bool) -> None:
         values[f"{language} tokens"] = tokens
         percent = unknown_percent(row.unknown[language], tokens)
         values[f"{language} unknown %"] = percent
-        if doubtful and (doubt := doubt_unknown(f"{row.name}.{language}", percent)):
+        if doubtful and (doubt := unknown_warning(f"{row.name}.{language}", percent)):
             logger.warning("%s", doubt)
     report("encoded", {**values, "dropped": _drops(row)})
 

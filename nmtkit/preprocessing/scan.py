@@ -12,7 +12,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import Progress
 from nmtkit.preprocessing.dedup import hash_pairs
 from nmtkit.text import Block, read_parallel
-from nmtkit.tokenizer import count_marked
+from nmtkit.tokenizer import count_segmented
 from nmtkit.workers import WorkerPool
 
 Words = Counter[str]
@@ -73,7 +73,7 @@ def _scan_block(blocks: tuple[Block, Block], count_words: bool, with_hashes: boo
         pairs=len(source),
         has_text=any(one.strip() and other.strip() for one, other in zip(source, target, strict=True)),
         words=(_count(source), _count(target)) if count_words else (Words(), Words()),
-        marked=(count_marked(source), count_marked(target)),
+        marked=(count_segmented(source), count_segmented(target)),
         hashes=hash_pairs(blocks[0].raw_lines(), blocks[1].raw_lines()) if with_hashes else b"",
     )
 

@@ -96,7 +96,7 @@ def _translation(request: TranslationRequest, translation: Translation, source: 
     best, *_ = hypotheses = [_hypothesis(request, candidate) for candidate in translation.candidates]
     values = dict(best)
     if translation.source_tokens is not None:
-        pieces = source.vocab.ids(translation.source_tokens[:-1])
+        pieces = source.vocab.to_ids(translation.source_tokens[:-1])
         counted, written = "".join(source.surfaces(pieces)).split(), translation.source.split()
         values["source_words"] = written if len(written) == len(counted) else counted
     if request.nbest is not None:

@@ -12,7 +12,7 @@ from nmtkit.model.architectures import make_model
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.training.config import TrainingOptions
-from nmtkit.wording import in_bytes, in_millions
+from nmtkit.wording import format_bytes, in_millions
 
 
 def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> TranslationModel:
@@ -55,6 +55,6 @@ def _out_of_memory(model: nn.Module, averaged: bool) -> str:
     size = 4 * numbers + checkpoint_bytes(model, averaged)
     return (
         f"out of memory: the model's {in_millions(numbers)} parameters, with their gradient and Adam's moments, take "
-        f"about {in_bytes(size)}: lower --d-model, --d-ff or the number of layers, or use --shard-optimizer to divide "
-        "the moments among several devices"
+        f"about {format_bytes(size)}: lower --d-model, --d-ff or the number of layers, or use --shard-optimizer to "
+        "divide the moments among several devices"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.archive import as_user_errors
-from nmtkit.atomic_io import check_regular, clear_files, staged_file
+from nmtkit.atomic_io import check_regular, remove_partial_files, staged_file
 from nmtkit.checkpoint import (
     BEST,
     LAST,
@@ -78,7 +78,9 @@ class SaveDir:
         for name in (LAST, BEST):  # else the first save would fail
             if (self.folder / name).is_dir():
                 raise UserError(f"{self.folder / name} is a folder: remove it, or choose another --save-dir")
-        clear_files(self.folder, lambda name: _OWN_FILE.fullmatch(name) is not None)  # no files of other programs
+        remove_partial_files(
+            self.folder, lambda name: _OWN_FILE.fullmatch(name) is not None
+        )  # no files of other programs
         if self.newest is not None:
             self._name(checkpoint_path(self.folder, self.newest))
         with staged_file(self.folder / OPTIONS) as file:

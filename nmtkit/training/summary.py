@@ -17,7 +17,7 @@ from nmtkit.training.construction import checkpoint_bytes
 from nmtkit.training.loader import Work
 from nmtkit.training.save_dir import existing_part
 from nmtkit.training.state import RunState, Window
-from nmtkit.wording import counted, in_bytes, in_millions
+from nmtkit.wording import counted, format_bytes, in_millions
 
 UPDATES_TO_MEASURE = 10  # before the time left is estimated: the first ones are slower
 LONG_UPDATE = 60.0  # seconds; longer updates are announced
@@ -64,8 +64,8 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     free = shutil.disk_usage(existing_part(checkpoints.save_dir)).free
     there = len(list_checkpoints(checkpoints.save_dir))
     return (
-        f"checkpoints: about {in_bytes(size)} each, up to {kept} of them in {checkpoints.save_dir} "
-        f"({in_bytes(free)} free)" + ("" if free > (kept + 1 - there) * size else ": too little for all of them")
+        f"checkpoints: about {format_bytes(size)} each, up to {kept} of them in {checkpoints.save_dir} "
+        f"({format_bytes(free)} free)" + ("" if free > (kept + 1 - there) * size else ": too little for all of them")
     )
 
 
@@ -73,8 +73,8 @@ def describe_plan(work: Work) -> str:
     """Updates of an epoch, micro-batches of the next update."""
     batches = counted(len(work.update.micro_batches), "micro-batch", "micro-batches")
     return (
-        f"plan: {counted(work.update.an_epoch, 'update')} an epoch; the next has {work.target_tokens} target tokens "
-        f"in {batches}, {len(work.numbers)} of them on this device"
+        f"plan: {counted(work.update.an_epoch, 'update')} an epoch; "
+        f"the next has {work.target_tokens} target tokens in {batches}, {len(work.numbers)} of them on this device"
     )
 
 

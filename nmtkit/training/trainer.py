@@ -19,8 +19,8 @@ import torch
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import BatchSampler
 from nmtkit.data.corpus import Dataset
-from nmtkit.errors import RunError, Stopped
-from nmtkit.log import Progress, finite, logger
+from nmtkit.errors import Interrupted, RunError
+from nmtkit.log import Progress, finite_or_none, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.capacity import with_max_tokens
@@ -56,7 +56,7 @@ class StepResult(NamedTuple):
 def train(folder: Path, options: TrainingOptions) -> None:
     """Train a model on a dataset folder; resumes from the newest checkpoint in the save folder, if there is one.
 
-    Under torchrun this is one of the processes that train together. Raises Stopped after SIGTERM or SIGINT.
+    Under torchrun this is one of the processes that train together. Raises Interrupted after SIGTERM or SIGINT.
     """
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
@@ -164,7 +164,7 @@ class Trainer:
         self.log.finish(self.state, self._reason_to_stop())
         if self.stop_signal:
             update = f"update {self.state.update} is done and saved; run the same command to resume"
-            raise self.ranks.report_once(Stopped(f"{self._reason_to_stop()}: {update}", self.stop_signal))
+            raise self.ranks.report_once(Interrupted(f"{self._reason_to_stop()}: {update}", self.stop_signal))
 
     def _update(self, updates: Iterator[Work]) -> None:
         """One optimizer step: the gradient of all micro-batches of an update, divided once by its tokens."""
@@ -268,7 +268,7 @@ class Trainer:
         if results is None:  # a resumed run repeats it
             self.stop_signal = max(self.ranks.gather(self.signals.stop))
             return
-        self.state.record_validation(finite(results.values), self.validator.metric, self.validator.better)
+        self.state.record_validation(finite_or_none(results.values), self.validator.metric, self.validator.better)
         self.log.record_validation(self.state, results.samples)
         self.saver.saved = None  # a checkpoint of this update without the results is written again
 

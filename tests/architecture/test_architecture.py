@@ -25,8 +25,8 @@ COMMAND = rf"\bnmt-({'|'.join(COMMANDS)})"
 # neighbours on one level do not know each other. The picture of it is in docs/architecture.md.
 LEVELS: list[list[str]] = [
     ["_native", "checksum", "errors", "spm_model", "version", "wording"],
-    ["archive", "config", "text", "vocab", "atomic_io"],
-    ["log", "tokenizer"],
+    ["archive", "config", "leftovers", "text", "vocab"],
+    ["atomic_io", "log", "tokenizer"],
     ["data", "model", "workers"],
     ["checkpoint"],
     ["inference"],

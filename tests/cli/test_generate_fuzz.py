@@ -110,7 +110,7 @@ def test_overlong_lines_in_parts_lose_no_piece(
 ) -> None:
     options = ("--overlong", "split", "--max-source-tokens", longest, "--format", "jsonl", "--buffer", buffer)
     found = [json.loads(row)["hypotheses"][0]["tokens"] for row in command(*options, text=text)]
-    pieces = [tokenizer.vocab.text(ids) for ids in tokenizer.encode(lines_of(text))]
+    pieces = [tokenizer.vocab.to_pieces(ids) for ids in tokenizer.encode(lines_of(text))]
     blank = [not line.strip() for line in lines_of(text)]
     assert [[token for token in row if token != SPECIALS[EOS]] for row in found] == [
         [] if is_blank else row for row, is_blank in zip(pieces, blank, strict=True)

@@ -41,7 +41,7 @@ def test_ctranslate2_gives_the_same_greedy_tokens_and_log_probabilities(
     engine = ctranslate2.Translator(str(tmp_path / "exported"), device="cpu", intra_threads=1)
     ours = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
     best = [line.candidates[0] for line in ours.stream(LINES, SearchConfig(beam=1, max_len_a=0, max_len_b=9))]
-    sources = [checkpoint.source.vocab.text(ids) for ids in checkpoint.source.encode(LINES)]
+    sources = [checkpoint.source.vocab.to_pieces(ids) for ids in checkpoint.source.encode(LINES)]
     tokens = [list(candidate.tokens[:-1]) for candidate in best]
     theirs = engine.translate_batch(sources, beam_size=1, max_decoding_length=9)
     assert [result.hypotheses[0] for result in theirs] == tokens

@@ -46,7 +46,7 @@ def test_a_dataset_gives_back_its_sentences(finished: Path) -> None:
     train, test = dataset.split("train"), dataset.split("test")
     assert (len(train), len(test)) == (2, 3)
     for number, (source, target) in enumerate(PAIRS):
-        assert test.source[number].tolist() == [*dataset.source.vocab.ids(source.split()), EOS]
+        assert test.source[number].tolist() == [*dataset.source.vocab.to_ids(source.split()), EOS]
         assert dataset.target.decode(test.target[number][:-1].tolist()) == target
     assert train.source.lengths[:].tolist() == [3, 2]
     assert train.target.lengths[:].tolist() == [4, 2]

@@ -24,7 +24,7 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
-from nmtkit.spm_model import Kind, ModelType, read_model
+from nmtkit.spm_model import ModelType, PieceType, read_model
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, train_sentencepiece
 from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import MemoryLimits
@@ -62,11 +62,11 @@ def test_a_model_is_read_as_sentencepiece_reads_it(tokenizer: SentencePieceToken
     assert [piece.text for piece in pieces] == [processor.id_to_piece(i) for i in range(len(processor))]
     assert [piece.score for piece in pieces] == [processor.get_score(i) for i in range(len(processor))]
     for kind, test in (
-        (Kind.BYTE, processor.is_byte),
-        (Kind.CONTROL, processor.is_control),
-        (Kind.UNKNOWN, processor.is_unknown),
+        (PieceType.BYTE, processor.is_byte),
+        (PieceType.CONTROL, processor.is_control),
+        (PieceType.UNKNOWN, processor.is_unknown),
     ):
-        assert [piece.kind == kind for piece in pieces] == [test(i) for i in range(len(processor))]
+        assert [piece.type == kind for piece in pieces] == [test(i) for i in range(len(processor))]
 
 
 def best_rate(tokenizer: SentencePieceTokenizer) -> float:

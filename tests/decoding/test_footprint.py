@@ -23,7 +23,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.capacity import _peak_memory
 from nmtkit.vocab import EOS
-from nmtkit.wording import in_bytes
+from nmtkit.wording import format_bytes
 
 CPU = torch.device("cpu")
 
@@ -191,4 +191,9 @@ def test_an_address_space_that_is_limited_bounds_what_is_free(monkeypatch: pytes
 
 
 def test_sizes_are_written_with_their_unit() -> None:
-    assert [in_bytes(size) for size in (95e6, 1.234e9, 49.5e9, 12345e9)] == ["95 MB", "1.23 GB", "49.5 GB", "12,345 GB"]
+    assert [format_bytes(size) for size in (95e6, 1.234e9, 49.5e9, 12345e9)] == [
+        "95 MB",
+        "1.23 GB",
+        "49.5 GB",
+        "12,345 GB",
+    ]

@@ -273,7 +273,7 @@ def test_text_segmented_into_pieces_goes_the_same_way(make_checkpoint: Callable[
 
 def test_line_breaks_that_a_model_spells_do_not_come_out(tokenizer: Tokenizer) -> None:
     pieces = ["▁dog", "<0x0A>", "<0x0D>", "<0x0D>", "<0x0A>", "▁cat"]
-    text = tokenizer.decode(tokenizer.vocab.ids(pieces))
+    text = tokenizer.decode(tokenizer.vocab.to_ids(pieces))
     assert text.split() == ["dog", "cat"]
     assert not {"\n", "\r"} & set(text)
 

@@ -198,7 +198,7 @@ def test_segmented_text_has_its_words_by_frequency(tmp_path: Path) -> None:
     joined = make(tmp_path, [prefix], min_count=2)
     assert joined.source is joined.target
     assert joined.source.vocab.pieces == [*SPECIALS, "b", "a", "c"]
-    assert joined.split("train").source[1].tolist() == [*joined.source.vocab.ids(["c", "a"]), UNK, EOS]
+    assert joined.split("train").source[1].tolist() == [*joined.source.vocab.to_ids(["c", "a"]), UNK, EOS]
     separate = make(tmp_path, [prefix], joined_vocab=False, vocab_size=6)
     assert separate.source.vocab.pieces == [*SPECIALS, "a", "b"]
     assert separate.target.vocab.pieces == [*SPECIALS, "b", "a"]

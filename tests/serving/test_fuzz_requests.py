@@ -114,7 +114,7 @@ def service(tokenizer: Tokenizer) -> Iterator[tuple[Service, Metrics]]:
         advance(len(lines))
         found = []
         for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
-            tokens = (*tokenizer.vocab.text(ids), SPECIALS[EOS])
+            tokens = (*tokenizer.vocab.to_pieces(ids), SPECIALS[EOS])
             one = Candidate(" ".join(line.split()), -1.0, tokens, (-0.5,) * len(tokens), None, ((0, 0),) if ids else ())
             found.append(Translation(line, (one,) * config.nbest, tokens if config.alignment else None))
         return found
