@@ -66,7 +66,7 @@ def make_updates(
         for indices in update.micro_batches:
             sides = [(random.integers(4, vocabulary, side[indices].sum()), side[indices]) for side in (source, target)]
             batch = make_batch(*sides[0], *sides[1])
-            batches.append(batch.pinned() if torch.cuda.is_available() else batch)
+            batches.append(batch.pin_memory() if torch.cuda.is_available() else batch)
         indices = np.concatenate(update.micro_batches)
         tokens, padded = (source[indices].sum() + target[indices].sum()), sum(batch.padded_tokens for batch in batches)
         flops = training_flops(model, vocabulary, source[indices], target[indices])

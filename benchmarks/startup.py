@@ -21,9 +21,9 @@ import click
 import numpy as np
 
 from nmtkit.data import corpus, description
-from nmtkit.data.batching import PART, START, BatchSampler, Place
+from nmtkit.data.batching import PART, START, BatchSampler, DataPosition
 from nmtkit.data.binary import TokenFileWriter
-from nmtkit.data.lines import LINE, dropped_path
+from nmtkit.data.lines import LINE_DTYPE, dropped_path
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.training.loader import Loader
 from nmtkit.vocab import EOS, SPECIALS, Vocabulary
@@ -38,7 +38,7 @@ def make_dataset(folder: Path, pairs: int) -> None:
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "a"]))
     corpus.write_tokenizer(folder, tokenizer, None)
     tokens = {language: write_side(folder, language, pairs, random) for language in ("en", "de")}
-    dropped = np.arange(0, pairs, 20, dtype=LINE)
+    dropped = np.arange(0, pairs, 20, dtype=LINE_DTYPE)
     dropped.tofile(dropped_path(folder, "train"))
     texts = [("text", pairs + len(dropped))]
     row = description.SplitSummary("train", pairs, tokens, {"en": 0, "de": 0}, {"empty": len(dropped)}, texts)
@@ -82,7 +82,7 @@ class Found(NamedTuple):
     share: float  # of that, divided by the processes that hold it as well
 
 
-def measure(folder: Path, place: Place, rank: int, ranks: int, max_tokens: int) -> Found:
+def measure(folder: Path, place: DataPosition, rank: int, ranks: int, max_tokens: int) -> Found:
     """Start, and go on until two more parts of the epoch have been planned."""
     own, start = kilobytes("/proc/self/status", "RssAnon"), time.perf_counter()
     split = corpus.Dataset.open(folder).split("train")
@@ -93,7 +93,7 @@ def measure(folder: Path, place: Place, rank: int, ranks: int, max_tokens: int) 
     work = next(updates)
     work.share()
     ready = time.perf_counter()
-    more = 2 * work.update.an_epoch // sampler.parts
+    more = 2 * work.update.updates_per_epoch // sampler.parts
     for work in itertools.islice(updates, more):
         work.share()
     end = time.perf_counter()
@@ -114,7 +114,7 @@ def main(pairs: int, max_tokens: int) -> None:
     """Print a table with a line a process."""
     print("| from | process | lengths checked | first update | updates/s | own memory | mapped | share of that |")
     print("|---|---|---|---|---|---|---|---|")
-    middle = Place(3, pairs // PART // 2, 77)
+    middle = DataPosition(3, pairs // PART // 2, 77)
     places = {"beginning, nothing in memory": START, "beginning": START, f"part {middle.part} of epoch 3": middle}
     with tempfile.TemporaryDirectory() as name:
         make_dataset(Path(name), pairs)

@@ -1,4 +1,4 @@
-"""A micro-batch as tensors."""
+"""A micro-batch as tensors: collation and padding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,46 +18,46 @@ Lengths = NDArray[np.int32] | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentence pairs, PAD at the ends of rows. tgt_in is tgt_out shifted right by one, BOS first (§3.1).
+    """A micro-batch of B sentence pairs, padded at the end. tgt_in is tgt_out shifted right by one, BOS first (§3.1).
 
-    Lengths count EOS. `real` are the places of tokens in the flattened tgt_out: known from the start, since a GPU that
-    is asked for them lets the host wait.
+    Lengths count EOS. `target_indices` are the indices of the target tokens in the flattened tgt_out, without padding.
+    They are computed on the CPU, since finding them on a GPU would synchronize it with the host.
     """
 
-    src: Tensor  # (B, S)
+    src: Tensor  # (B, S) int64
     source_lengths: Tensor  # (B,)
     tgt_in: Tensor  # (B, T)
     tgt_out: Tensor  # (B, T)
     target_lengths: Tensor  # (B,)
-    real: Tensor  # (target_tokens,)
+    target_indices: Tensor  # (target_tokens,)
     source_tokens: int  # without padding, EOS counted
 
     @classmethod
     def of(
         cls, src: Tensor, source_lengths: Tensor, tgt_in: Tensor, tgt_out: Tensor, target_lengths: Tensor
     ) -> "Batch":
-        """The batch of these rows, in main memory."""
-        real = (torch.arange(tgt_out.size(1)) < target_lengths.unsqueeze(1)).flatten().nonzero().squeeze(1)
-        return cls(src, source_lengths, tgt_in, tgt_out, target_lengths, real, int(source_lengths.sum()))
+        """Make a batch of padded tensors, on the CPU."""
+        target_indices = (torch.arange(tgt_out.size(1)) < target_lengths.unsqueeze(1)).flatten().nonzero().squeeze(1)
+        return cls(src, source_lengths, tgt_in, tgt_out, target_lengths, target_indices, int(source_lengths.sum()))
 
     @classmethod
     def unpadded(cls, src: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> "Batch":
-        """The batch of these rows, each of them a whole sentence."""
+        """Make a batch of tensors without padding: every row is a whole sentence."""
         source_lengths, target_lengths = (torch.full((len(rows),), rows.size(1)) for rows in (src, tgt_out))
         return cls.of(src, source_lengths, tgt_in, tgt_out, target_lengths)
 
     @property
     def target_tokens(self) -> int:
-        """Without padding, EOS counted."""
-        return self.real.numel()
+        """Target tokens without padding, EOS counted."""
+        return self.target_indices.numel()
 
     @property
     def padded_tokens(self) -> int:
-        """Tokens of both sides with their padding: what the batch costs to compute."""
+        """Tokens of both sides including padding, which determine the cost of computing the batch."""
         return self.src.numel() + self.tgt_out.numel()
 
     def rows(self, rows: slice) -> "Batch":
-        """Some of the pairs, with the padding that they have."""
+        """Select sentence pairs, and keep their padding."""
         return Batch.of(
             self.src[rows],
             self.source_lengths[rows],
@@ -67,35 +67,35 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch on a device."""
+        """Copy the batch to a device, asynchronously if it is in pinned memory."""
         return self._with(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def pinned(self) -> "Batch":
-        """The same batch in memory that a GPU can copy from while the host goes on."""
+    def pin_memory(self) -> "Batch":
+        """Copy the batch to pinned memory, from which a GPU can copy asynchronously."""
         return self._with(Tensor.pin_memory)
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        tensors = (self.src, self.source_lengths, self.tgt_in, self.tgt_out, self.target_lengths, self.real)
-        src, source_lengths, tgt_in, tgt_out, target_lengths, real = map(change, tensors)
-        return Batch(src, source_lengths, tgt_in, tgt_out, target_lengths, real, self.source_tokens)
+        tensors = (self.src, self.source_lengths, self.tgt_in, self.tgt_out, self.target_lengths, self.target_indices)
+        src, source_lengths, tgt_in, tgt_out, target_lengths, target_indices = map(change, tensors)
+        return Batch(src, source_lengths, tgt_in, tgt_out, target_lengths, target_indices, self.source_tokens)
 
 
 def collate(split: Split, indices: Indices) -> Batch:
-    """The pairs of a split with these indices as one batch."""
+    """Read the sentence pairs with these indices as one batch."""
     return make_batch(*split.source.gather(indices), *split.target.gather(indices))
 
 
 def make_batch(
     source: NDArray[np.generic], source_lengths: Lengths, target: NDArray[np.generic], target_lengths: Lengths
 ) -> Batch:
-    """A batch of pairs: the tokens of each side, one sentence after the other, and the lengths of its sentences."""
-    tgt_out = _lay_out(target, target_lengths)
+    """Make a batch from the concatenated tokens of each side and the lengths of its sentences, EOS counted."""
+    tgt_out = _pad_rows(target, target_lengths)
     tgt_in = np.full_like(tgt_out, PAD)
     tgt_in[:, 0] = BOS
-    follows = np.arange(1, tgt_out.shape[1]) < target_lengths[:, None]  # the EOS of a shorter target is never an input
-    tgt_in[:, 1:][follows] = tgt_out[:, :-1][follows]
+    is_input = np.arange(1, tgt_out.shape[1]) < target_lengths[:, None]  # EOS is never an input
+    tgt_in[:, 1:][is_input] = tgt_out[:, :-1][is_input]
     sides = (
-        _lay_out(source, source_lengths),
+        _pad_rows(source, source_lengths),
         source_lengths.astype(np.int64),
         tgt_in,
         tgt_out,
@@ -105,14 +105,14 @@ def make_batch(
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Sequences of ids as rows of one tensor (B, longest), filled with PAD, and their lengths (B,)."""
+    """Pad sequences of ids to one tensor (B, longest), and return it with their lengths (B,)."""
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
-    rows = _lay_out(np.fromiter(chain.from_iterable(sequences), np.int64), lengths)
+    rows = _pad_rows(np.fromiter(chain.from_iterable(sequences), np.int64), lengths)
     return torch.from_numpy(rows), torch.from_numpy(lengths)
 
 
-def _lay_out(tokens: NDArray[np.generic], lengths: Lengths) -> NDArray[np.int64]:
-    """Sentences that stand one after the other, as rows of (B, longest) filled with PAD."""
+def _pad_rows(tokens: NDArray[np.generic], lengths: Lengths) -> NDArray[np.int64]:
+    """Pad concatenated sentences to an array (B, longest)."""
     rows = np.full((len(lengths), lengths.max()), PAD, dtype=np.int64)
     rows[np.arange(rows.shape[1]) < lengths[:, None]] = tokens
     return rows

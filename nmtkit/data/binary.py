@@ -1,7 +1,7 @@
-"""Sentences as ids on disk: a flat token file and an index of offsets, both memory-mapped by readers.
+"""The token file: sentences as ids on disk, with an index of offsets. Readers memory-map both files.
 
-`docs/formats.md` describes them byte by byte. A sentence is stored with its EOS, so that lengths count it. Nowhere else
-does a stored sentence have PAD, BOS or EOS: the writer refuses it, and so does the reader.
+`docs/formats.md` describes them byte by byte. A sentence is stored with its EOS, so all lengths count it. Inside a
+sentence there is no PAD, BOS or EOS: writer and reader check this.
 """
 
 import mmap
@@ -19,20 +19,20 @@ from nmtkit.vocab import EOS, SPECIALS, UNK
 
 MAGIC = b"NMTKINDX"
 VERSION = 1
-HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes a token, sentences, tokens
+HEADER = struct.Struct("<8sIIQQ")  # magic, version, bytes per token, sentences, tokens
 OFFSET = np.dtype("<u8")
-LONGEST = np.iinfo(np.int32).max  # tokens of a sentence
+MAX_SENTENCE_TOKENS = np.iinfo(np.int32).max
 
 Indices = NDArray[np.int64]
 Tokens = NDArray[np.unsignedinteger[Any]]
 TokenType = np.dtype[np.unsignedinteger[Any]]
-TOKEN_TYPES: dict[int, TokenType] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}  # by their bytes
+TOKEN_TYPES: dict[int, TokenType] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}  # by bytes per token
 
 REMEDY = "run nmt-preprocess again"
 
 
 def token_type(vocabulary_size: int) -> TokenType:
-    """The smallest type that holds every id of a vocabulary."""
+    """The smallest dtype that can hold every id of a vocabulary."""
     return TOKEN_TYPES[2 if vocabulary_size <= 1 << 16 else 4]
 
 
@@ -44,30 +44,30 @@ def index_path(stem: Path) -> Path:
     return stem.with_name(stem.name + ".idx")
 
 
-def flaw(tokens: Tokens, lengths: NDArray[np.int32], vocabulary_size: int) -> tuple[int, str] | None:
-    """The first of some sentences that cannot be stored, counted from 0, and why; None where all can.
+def find_invalid_sentence(tokens: Tokens, lengths: NDArray[np.int32], vocabulary_size: int) -> tuple[int, str] | None:
+    """Find the first invalid sentence: its number, counted from 0, and the reason; None if all are valid.
 
-    `tokens` are those of the sentences one after the other, `lengths` those of each, at least 1. Ids are below the
-    vocabulary size, each sentence ends with EOS, and PAD, BOS and EOS stand nowhere else.
+    `tokens` are the concatenated sentences, `lengths` their lengths, at least 1. In a valid sentence all ids are below
+    the vocabulary size, the last one is EOS, and PAD, BOS and EOS do not occur elsewhere.
     """
     ends = np.cumsum(lengths) - 1
-    unknown_ids = tokens >= vocabulary_size
-    ends_well = tokens[ends] == EOS
+    out_of_range = tokens >= vocabulary_size
+    has_eos = tokens[ends] == EOS
     special = (tokens < len(SPECIALS)) & (tokens != UNK)
-    if not unknown_ids.any() and ends_well.all() and np.count_nonzero(special) == len(lengths):
+    if not out_of_range.any() and has_eos.all() and np.count_nonzero(special) == len(lengths):
         return None
-    special[ends] = ~ends_well
-    place = int(np.argmax(unknown_ids | special))
-    sentence, token = int(np.searchsorted(ends, place)), int(tokens[place])
+    special[ends] = ~has_eos
+    position = int(np.argmax(out_of_range | special))
+    sentence, token = int(np.searchsorted(ends, position)), int(tokens[position])
     if token >= vocabulary_size:
         return sentence, f"has the id {token}, the vocabulary has {vocabulary_size} entries"
-    if place == ends[sentence]:
+    if position == ends[sentence]:
         return sentence, f"does not end with {SPECIALS[EOS]}"
     return sentence, f"has {SPECIALS[token]} inside"
 
 
 class TokenFileWriter:
-    """Writes `stem.bin` and `stem.idx` as the sentences come; memory does not grow with them."""
+    """Writes `stem.bin` and `stem.idx` incrementally, in constant memory."""
 
     def __init__(self, stem: Path, vocabulary_size: int) -> None:
         self.sentences = 0
@@ -82,13 +82,13 @@ class TokenFileWriter:
         return self
 
     def write(self, tokens: Tokens, lengths: NDArray[np.int32]) -> None:
-        """Append sentences: their tokens one after the other, and the length of each.
+        """Append sentences, given as their concatenated tokens and their lengths.
 
-        Raises ValueError for lengths that do not fit, and for what cannot be a sentence: see `flaw`.
+        Raises ValueError if the lengths do not match the tokens, or a sentence is invalid: see `find_invalid_sentence`.
         """
         if (lengths < 1).any() or lengths.sum() != len(tokens):
             raise ValueError(f"the lengths do not fit {len(tokens)} tokens")
-        if found := flaw(tokens, lengths, self._vocabulary_size):
+        if found := find_invalid_sentence(tokens, lengths, self._vocabulary_size):
             raise ValueError(f"sentence {self.sentences + found[0]} {found[1]}")
         ends = np.cumsum(lengths, dtype=OFFSET) + OFFSET.type(self.tokens)
         self._token_file.write(np.ascontiguousarray(tokens, self._dtype).data)
@@ -110,9 +110,9 @@ class TokenFileWriter:
 
 
 class StoredLengths:
-    """Tokens of each sentence of a token file, EOS counted, looked up in its index: by a slice, or by numbers.
+    """Looks up sentence lengths, EOS counted, in the index of a token file: by a slice, or by an array of numbers.
 
-    Raises UserError where the index is damaged: where a sentence has no token, or does not lie within the file.
+    Raises UserError for damaged offsets: a sentence that is empty or lies outside the file.
     """
 
     def __init__(self, offsets: Indices, index: Path) -> None:
@@ -129,18 +129,21 @@ class StoredLengths:
             begin, end = offsets[:-1], offsets[1:]
         else:
             begin, end = self._offsets[sentences], self._offsets[sentences + 1]
-        # each offset for itself, as a difference of forged ones may wrap around
-        if not ((begin >= 0) & (begin < end) & (end <= self._tokens)).all() or (end - begin > LONGEST).any():
+        # compare the offsets themselves: differences of malicious ones can overflow
+        if (
+            not ((begin >= 0) & (begin < end) & (end <= self._tokens)).all()
+            or (end - begin > MAX_SENTENCE_TOKENS).any()
+        ):
             raise UserError(f"{self._index}: the offsets are damaged; {REMEDY}")
         return (end - begin).astype(np.int32)
 
 
 class TokenFile:
-    """The sentences of one side of a split: `file[i]` is the array of ids of sentence i, with its EOS.
+    """Reads the sentences of one side of a split: `file[i]` is the array of ids of sentence i, EOS included.
 
-    Nothing is held in memory but what the system maps of the files, which all processes share. Raises UserError that
-    names the file when it is missing, of another kind or version, or of a wrong size. Sentences are checked when they
-    are read: UserError for damaged offsets, and for what cannot be a sentence of that vocabulary, see `flaw`.
+    The files are memory-mapped, so all processes share their pages. Raises UserError, naming the file, if one is
+    missing, of another format or version, or of the wrong size. Reading raises UserError for damaged offsets and for
+    invalid sentences: see `find_invalid_sentence`.
     """
 
     def __init__(self, stem: Path, vocabulary_size: int) -> None:
@@ -161,7 +164,7 @@ class TokenFile:
         self._tokens: Tokens = np.empty(0, dtype)
         if self.tokens:
             mapped = _map(tokens)
-            mapped.madvise(mmap.MADV_RANDOM)  # else each sentence of a shuffled corpus brings a megabyte along
+            mapped.madvise(mmap.MADV_RANDOM)  # otherwise each random access reads ahead a megabyte
             self._tokens = np.frombuffer(mapped, dtype)
         if self._offsets[0] != 0 or self._offsets[-1] != self.tokens:
             raise UserError(f"{index}: the offsets are damaged; {REMEDY}")
@@ -180,15 +183,15 @@ class TokenFile:
         return sentence
 
     def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:
-        """The tokens of several sentences, one after the other, and the length of each."""
+        """Read several sentences: their concatenated tokens, and the length of each."""
         lengths = self.lengths[sentences]
-        shifts = self._offsets[sentences] - (np.cumsum(lengths) - lengths)  # from the result to the file
+        shifts = self._offsets[sentences] - (np.cumsum(lengths) - lengths)  # from result to file offsets
         tokens = self._tokens[np.arange(lengths.sum()) + np.repeat(shifts, lengths)]
         self._check(tokens, lengths, sentences)
         return tokens, lengths
 
     def _check(self, tokens: Tokens, lengths: NDArray[np.int32], sentences: Sequence[int] | Indices) -> None:
-        if found := flaw(tokens, lengths, self._vocabulary_size):
+        if found := find_invalid_sentence(tokens, lengths, self._vocabulary_size):
             raise UserError(f"{token_path(self.stem)}: sentence {sentences[found[0]]} {found[1]}; {REMEDY}")
 
 
@@ -198,7 +201,7 @@ def _map(path: Path) -> mmap.mmap:
 
 
 def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:
-    """(sentences, tokens, type of a token) of an index; `path` is for the error."""
+    """Parse an index header: number of sentences, number of tokens, dtype. `path` is for the error message."""
     if len(header) < HEADER.size or not header.startswith(MAGIC):
         raise UserError(f"{path}: not an nmtkit index; {REMEDY}")
     _, version, token_bytes, sentences, tokens = HEADER.unpack(header)

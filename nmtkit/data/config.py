@@ -1,4 +1,4 @@
-"""How the commands that read a dataset open it."""
+"""The options of commands that read a dataset."""
 
 from dataclasses import dataclass
 from typing import ClassVar

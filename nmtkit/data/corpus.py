@@ -1,4 +1,4 @@
-"""A dataset folder: what nmt-preprocess writes and the other stages read. `docs/formats.md` describes it."""
+"""The dataset folder, which nmt-preprocess writes and the other stages read. `docs/formats.md` describes it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +15,19 @@ from nmtkit.data.description import (
     split_stem,
     vocabulary_name,
 )
-from nmtkit.data.lines import MOST_NAMED, LineNumbers, dropped_path
+from nmtkit.data.lines import MAX_NAMED_LINES, LineNumbers, dropped_path
 from nmtkit.errors import UserError
 from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 from nmtkit.wording import counted
 
-ALWAYS_VERIFIED = 1 << 30  #: datasets below this many bytes have their checksums compared whenever they are opened
-_BLOCK = 1 << 20  # sentence pairs looked through at a time
+ALWAYS_VERIFY_BELOW = 1 << 30  #: bytes; smaller datasets have their checksums verified whenever they are opened
+_PAIRS_PER_READ = 1 << 20
 
 
 @dataclass(frozen=True)
 class Split:
-    """The sentence pairs of a split: `source[i]` and `target[i]` belong together, `lines` knows where they stood."""
+    """The sentence pairs `source[i]`, `target[i]` of a split. `lines` finds their line numbers in the original text."""
 
     name: str
     source: TokenFile
@@ -38,35 +38,38 @@ class Split:
         return len(self.source)
 
     def longest(self) -> int:
-        """Tokens of the longest sentence of either side."""
-        blocks = (slice(begin, begin + _BLOCK) for begin in range(0, len(self), _BLOCK))
-        return max(int(side.lengths[block].max()) for block in blocks for side in (self.source, self.target))
+        """The number of tokens of the longest sentence on either side."""
+        slices = (slice(begin, begin + _PAIRS_PER_READ) for begin in range(0, len(self), _PAIRS_PER_READ))
+        return max(int(side.lengths[pairs].max()) for pairs in slices for side in (self.source, self.target))
 
     def check_lengths(self, option: str, limit: int, instead: str) -> None:
-        """UserError where a pair has a side of more tokens than an option allows; it names the first lines."""
+        """Raise UserError, naming the first such lines, if a sentence has more tokens than `option` allows.
+
+        `instead` is the alternative to a larger limit that the message offers.
+        """
         count, longest, first = 0, 0, list[int]()
-        for begin in range(0, len(self), _BLOCK):
-            block = slice(begin, begin + _BLOCK)
-            lengths = np.maximum(self.source.lengths[block], self.target.lengths[block])
+        for begin in range(0, len(self), _PAIRS_PER_READ):
+            pairs = slice(begin, begin + _PAIRS_PER_READ)
+            lengths = np.maximum(self.source.lengths[pairs], self.target.lengths[pairs])
             longest = max(longest, int(lengths.max()))
             too_long = begin + np.flatnonzero(lengths > limit)
             count += len(too_long)
-            first += too_long[: MOST_NAMED + 1 - len(first)].tolist()
+            first += too_long[: MAX_NAMED_LINES + 1 - len(first)].tolist()
         if count:
             raise UserError(
                 f"{option} {limit}: too small for {counted(count, 'pair')} of {len(self)} in split '{self.name}', such "
-                f"as {self.lines.name(first)}: give at least {longest}, or {instead}"
+                f"as {self.lines.describe(first)}: give at least {longest}, or {instead}"
             )
 
 
 class Dataset:
-    """An opened dataset. `source` and `target` are the same object when the vocabulary is joined."""
+    """An open dataset. `source` and `target` are the same tokenizer object if the vocabulary is joined."""
 
     def __init__(self, folder: Path, description: Description) -> None:
         self.folder = folder
         self.source_language, self.target_language = description.languages
         self.joined = description.joined
-        self.rows = {row.name: row for row in description.splits}
+        self.summaries = {summary.name: summary for summary in description.splits}
         self._files, self._kind = description.files, description.tokenizer
         self.source = self._read_tokenizer(None if self.joined else self.source_language)
         self.target = self.source if self.joined else self._read_tokenizer(self.target_language)
@@ -76,42 +79,42 @@ class Dataset:
 
     @classmethod
     def open(cls, folder: Path, verify: bool = False) -> "Dataset":
-        """Open a dataset and check that it is whole.
+        """Open a dataset and verify its files.
 
-        Sizes are always compared with those in dataset.json; checksums when the whole dataset is smaller than
-        1 GiB, and with `verify` above that. Raises UserError that names the file that is missing or wrong.
+        Sizes are always compared with dataset.json. Checksums are verified if the dataset is smaller than 1 GiB, or
+        with `verify`. Raises UserError that names the file that is missing or wrong.
         """
         description = read_description(folder)
         _check_files(folder, description, verify)
         return cls(folder, description)
 
     def checksums(self, split: str | None = None) -> dict[str, str]:
-        """The SHA-256 of each file, of a split or of all the dataset: whether two of them have the same text there."""
+        """The SHA-256 of each file of a split, or of the whole dataset."""
         files = self._files.items()
-        return {name: facts.sha256 for name, facts in files if split is None or name.startswith(f"{split}.")}
+        return {name: record.sha256 for name, record in files if split is None or name.startswith(f"{split}.")}
 
     @property
     def split_names(self) -> list[str]:
-        return list(self.rows)
+        return list(self.summaries)
 
     def split(self, name: str) -> Split:
-        """The split of that name. Raises UserError, naming those there are, when there is none."""
-        if name not in self.rows:
-            raise UserError(f"{self.folder} has no split {name!r}, only {', '.join(self.rows)}")
-        row = self.rows[name]
+        """Open a split. Raises UserError if there is no split of this name."""
+        if name not in self.summaries:
+            raise UserError(f"{self.folder} has no split {name!r}, only {', '.join(self.summaries)}")
+        summary = self.summaries[name]
         source, target = (
             TokenFile(split_stem(self.folder, name, language), len(tokenizer.vocab))
             for language, tokenizer in self._sides
         )
-        for what, stored, described in (
-            ("sentences", (len(source), len(target)), (row.sentences, row.sentences)),
-            ("tokens", (source.tokens, target.tokens), tuple(row.tokens[language] for language, _ in self._sides)),
+        for quantity, stored, described in (
+            ("sentences", (len(source), len(target)), (summary.sentences, summary.sentences)),
+            ("tokens", (source.tokens, target.tokens), tuple(summary.tokens[language] for language, _ in self._sides)),
         ):
             if stored != described:
                 raise UserError(
-                    f"{self.folder / DESCRIPTION}: the {what} of split {name} differ from those stored; {REMEDY}"
+                    f"{self.folder / DESCRIPTION}: the {quantity} of split {name} differ from those stored; {REMEDY}"
                 )
-        lines = LineNumbers(len(source), row.corpora, dropped_path(self.folder, name))
+        lines = LineNumbers(len(source), summary.corpora, dropped_path(self.folder, name))
         return Split(name, source, target, lines)
 
     @property
@@ -128,21 +131,21 @@ class Dataset:
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, language: str | None) -> None:
-    """Write the vocabulary, and the SentencePiece model if there is one; `language` is None for a joined one."""
+    """Write the vocabulary, and the SentencePiece model if there is one. `language` is None for a joined vocabulary."""
     (folder / vocabulary_name(language)).write_bytes(tokenizer.vocab.to_bytes())
     if tokenizer.kind != SPACE:
         (folder / model_name(language)).write_bytes(tokenizer.model)
 
 
 def _check_files(folder: Path, description: Description, verify: bool) -> None:
-    """Raise UserError at the first file that is missing, or has another size or content than was written."""
-    for name, facts in description.files.items():
+    """Raise UserError for the first file that is missing or whose size or checksum is wrong."""
+    for name, record in description.files.items():
         path = folder / name
         if not path.is_file():
             raise UserError(f"{path} is missing; {REMEDY}")
-        if path.stat().st_size != facts.bytes:
-            raise UserError(f"{path}: {path.stat().st_size} bytes instead of {facts.bytes}; {REMEDY}")
-    if verify or sum(facts.bytes for facts in description.files.values()) < ALWAYS_VERIFIED:
-        for name, facts in description.files.items():
-            if sha256(folder / name, facts.bytes) != facts.sha256:
+        if path.stat().st_size != record.bytes:
+            raise UserError(f"{path}: {path.stat().st_size} bytes instead of {record.bytes}; {REMEDY}")
+    if verify or sum(record.bytes for record in description.files.values()) < ALWAYS_VERIFY_BELOW:
+        for name, record in description.files.items():
+            if sha256(folder / name, record.bytes) != record.sha256:
                 raise UserError(f"{folder / name}: damaged, the checksum is wrong; {REMEDY}")

@@ -1,7 +1,7 @@
-"""Where the sentence pairs of a split stand in the text: only the lines that were left out need to be stored.
+"""Line numbers of the sentence pairs of a split in the original text. Only dropped lines are stored.
 
-`docs/formats.md` describes the file. Pair i stands i + k lines below the first, where k lines above it were left out;
-since each of these pushes the pairs behind it down by one, k is found by bisection.
+`docs/formats.md` describes the file. Pair i is line i + k of the text, counted from 0, if k lines before it were
+dropped; k is found by bisection.
 """
 
 from bisect import bisect_right
@@ -13,8 +13,8 @@ import numpy as np
 from nmtkit.data.binary import REMEDY
 from nmtkit.errors import UserError
 
-LINE = np.dtype("<u8")
-MOST_NAMED = 10  # lines in an error
+LINE_DTYPE = np.dtype("<u8")
+MAX_NAMED_LINES = 10  # in one error message
 
 
 def dropped_path(folder: Path, split: str) -> Path:
@@ -22,37 +22,37 @@ def dropped_path(folder: Path, split: str) -> Path:
 
 
 class LineNumbers:
-    """Names the line of the text that each of `pairs` sentence pairs comes from.
+    """Maps each of `pairs` sentence pairs to its line in the original text.
 
-    `corpora` are the names of the texts that make a split, with their lines; `dropped` is the file of those that were
-    left out, absent if there are none. Raises UserError where these do not fit.
+    `corpora` are the names of the texts of the split, with their numbers of lines. `dropped` is the file of dropped
+    lines, which does not exist if there are none. Raises UserError if the numbers do not match.
     """
 
     def __init__(self, pairs: int, corpora: Sequence[tuple[str, int]], dropped: Path) -> None:
         self._corpora = corpora
         size = dropped.stat().st_size if dropped.exists() else 0
-        if size % LINE.itemsize:
+        if size % LINE_DTYPE.itemsize:
             raise UserError(f"{dropped}: {size} bytes are not whole numbers; {REMEDY}")
-        self._dropped = np.memmap(dropped, LINE, "r") if size else np.empty(0, LINE)
+        self._dropped = np.memmap(dropped, LINE_DTYPE, "r") if size else np.empty(0, LINE_DTYPE)
         lines = sum(lines for _, lines in corpora)
         if pairs + len(self._dropped) != lines:
             raise UserError(f"{dropped}: does not fit {pairs} sentence pairs of {lines} lines; {REMEDY}")
 
-    def place(self, pair: int) -> tuple[str, int]:
-        """The text, and the number of the line in it, counted from 1, of a sentence pair, counted from 0."""
-        above = bisect_right(range(len(self._dropped)), pair, key=lambda k: int(self._dropped[k]) - k)
-        line = pair + above
+    def locate(self, pair: int) -> tuple[str, int]:
+        """Find the text and line number (counted from 1) of a sentence pair (counted from 0)."""
+        dropped_before = bisect_right(range(len(self._dropped)), pair, key=lambda k: int(self._dropped[k]) - k)
+        line = pair + dropped_before
         for name, lines in self._corpora:
             if line < lines:
                 return name, line + 1
             line -= lines
         raise IndexError(f"pair {pair}")
 
-    def name(self, pairs: Sequence[int]) -> str:
-        """The lines of the first few of these sentence pairs, for an error."""
+    def describe(self, pairs: Sequence[int]) -> str:
+        """Name the lines of the first few of these sentence pairs, for an error message."""
         numbers: dict[str, list[str]] = {}
-        for pair in pairs[:MOST_NAMED]:
-            text, line = self.place(pair)
+        for pair in pairs[:MAX_NAMED_LINES]:
+            text, line = self.locate(pair)
             numbers.setdefault(text, []).append(str(line))
         named = [f"{text}, line{'s' * (len(lines) > 1)} {', '.join(lines)}" for text, lines in numbers.items()]
-        return "; ".join(named) + ", …" * (len(pairs) > MOST_NAMED)
+        return "; ".join(named) + ", …" * (len(pairs) > MAX_NAMED_LINES)

@@ -1,8 +1,8 @@
-"""Subword regularization: the same text in other pieces, drawn anew for each sentence in every epoch.
+"""Subword regularization: samples a new segmentation of each sentence in every epoch.
 
-For a BPE model this is BPE-dropout (Provilkov et al. 2020, algorithm 1); for a unigram model a segmentation is drawn
-with its probability to the power of α, renormalized (Kudo 2018, all segmentations). What is drawn follows from seed,
-epoch and sentence alone. SentencePiece can draw as well, but from one generator for all that a thread ever encodes.
+For a BPE model this is BPE-dropout (Provilkov et al. 2020, algorithm 1). For a unigram model, all segmentations are
+sampled with their probability to the power of α, renormalized (Kudo 2018). Samples are a pure function of seed, epoch
+and sentence. SentencePiece can sample too, but its random state depends on all that a thread encoded before.
 """
 
 import math
@@ -25,25 +25,25 @@ from nmtkit.tokenizer import SPACE, Tokenizer
 from nmtkit.vocab import EOS
 
 Sentences = tuple[NDArray[np.int64], NDArray[np.int32]]  # tokens, lengths
-Draw = Callable[[], float]  # a random number from 0 up to 1
-Scores = dict[str, tuple[float, int]]  # of the pieces that text can be cut into: score and id
+Draw = Callable[[], float]  # a random number in [0, 1)
+Scores = dict[str, tuple[float, int]]  # score and id of each normal piece
 
-_REMEMBERED = 32  # characters of a word whose segmentations are remembered: longer ones seldom come again
-_MOST_REMEMBERED = 1 << 18  # of them, some 120 MB
+_MAX_CACHED_CHARACTERS = 32  # longer words seldom occur again
+_MAX_CACHED = 1 << 18  # words or partial segmentations, about 120 MB
 
 
 class Segmenter(Protocol):
-    """Draws pieces for a text without white space within, or for any text where pieces reach across it."""
+    """Samples a segmentation of one word, or of any text if pieces can span words."""
 
     def __call__(self, text: str, draw: Draw) -> Sequence[int] | None:
-        """Ids of the pieces; None where what was drawn needs one that the vocabulary does not hold."""
+        """Sample the ids of the pieces of `text`; None if the sample has a piece outside the vocabulary."""
 
 
 class SubwordSampling:
-    """The sentence pairs of a split, in pieces that are drawn anew in every epoch.
+    """Reads the sentence pairs of a split with a segmentation that is sampled anew in every epoch.
 
-    `rate` is the share of merges that are dropped, or α. A sentence that would get longer than `longest` tokens, EOS
-    counted, stays as it is stored. Raises UserError where there is no model to draw from.
+    `rate` is the dropout rate of merges for BPE, and α for unigram. A sentence keeps its stored segmentation if the
+    sample is longer than `longest` tokens, EOS counted. Raises UserError if the dataset has no model to sample from.
     """
 
     def __init__(self, dataset: Dataset, split: Split, rate: float, longest: int, seed: int) -> None:
@@ -53,7 +53,7 @@ class SubwordSampling:
         self._sides = (split.source, source), (split.target, target)
 
     def gather(self, epoch: int, pairs: Indices) -> tuple[Sentences, Sentences]:
-        """Source and target of several pairs: the tokens, one sentence after the other, and the length of each."""
+        """Read several pairs: for each side the concatenated tokens, and the length of each sentence."""
         source: list[list[int]] = []
         target: list[list[int]] = []
         stored_sides = [_without_eos(file, pairs) for file, _ in self._sides]
@@ -77,9 +77,9 @@ def _concatenate(sentences: list[list[int]]) -> Sentences:
 
 
 class Resegmenter:
-    """Cuts the text of ids into other pieces of the same SentencePiece model.
+    """Samples another segmentation of given ids with the pieces of the same SentencePiece model.
 
-    What no piece can spell, or only in one way, stays as it is: unknown tokens, bytes, symbols defined by the user.
+    Ids with a single segmentation are kept: unknown tokens, byte pieces and user-defined symbols.
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
@@ -107,13 +107,13 @@ class Resegmenter:
         self._words = re.compile("▁[^▁]*|[^▁]+" if within_words else ".+", re.DOTALL)
 
     def __call__(self, ids: Sequence[int], draw: Draw) -> list[int]:
-        """Another encoding of what these ids spell."""
+        """Sample another segmentation of the text of these ids."""
         if self._fixed.isdisjoint(ids):
             return self._redraw(ids, draw)
         drawn: list[int] = []
-        for is_fixed, run in groupby(ids, self._fixed.__contains__):
-            part = list(run)
-            drawn += part if is_fixed else self._redraw(part, draw)
+        for is_fixed, run_ids in groupby(ids, self._fixed.__contains__):
+            run = list(run_ids)
+            drawn += run if is_fixed else self._redraw(run, draw)
         return drawn
 
     def _redraw(self, ids: Sequence[int], draw: Draw) -> list[int]:
@@ -131,42 +131,44 @@ def _scores(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Scores:
     return {piece.text: (piece.score, ids[piece.text]) for piece in pieces if piece.type == PieceType.NORMAL}
 
 
-class _State:
-    """A word on its way from characters to pieces.
+class _MergeState:
+    """A word after some BPE merges.
 
-    `merges` are the places of the pieces that can be merged with the next one, the highest score first and the leftmost
-    of equal ones; `after` holds the states that follow them, as far as they have been drawn, `ids` the pieces' ids.
+    `merges` are the positions of pieces that can be merged with the next one, by decreasing score, the leftmost first
+    among equals. `successors` caches the states after these merges, and `ids` the ids of the pieces.
     """
 
-    __slots__ = ("after", "ids", "merges", "pieces")
+    __slots__ = ("ids", "merges", "pieces", "successors")
 
     def __init__(self, pieces: tuple[str, ...], scores: Scores) -> None:
         self.pieces = pieces
         merged = map(operator.add, pieces, pieces[1:])
-        ranked = [(-scores[piece][0], place) for place, piece in enumerate(merged) if piece in scores]
-        self.merges = [place for _, place in sorted(ranked)]
-        self.after: dict[int, _State] = {}
+        ranked = [(-scores[piece][0], position) for position, piece in enumerate(merged) if piece in scores]
+        self.merges = [position for _, position in sorted(ranked)]
+        self.successors: dict[int, _MergeState] = {}
         self.ids: list[int] | None = None
 
 
 class BPEDropout:
-    """Begins with characters; at each step every possible merge is dropped with a probability of `rate`, and the best
-    of those left is done. Where none is left the word is finished."""
+    """BPE-dropout: at each step every possible merge is dropped with probability `rate`.
+
+    The best remaining merge is applied. If all are dropped, or none is possible, the word is finished.
+    """
 
     def __init__(self, scores: Scores, rate: float) -> None:
         self._scores, self._rate = scores, rate
-        self._words: dict[str, _State] = {}
-        self._states = 0  # of those words, and that follow from them
+        self._words: dict[str, _MergeState] = {}
+        self._states = 0  # number of cached states
 
     def __call__(self, text: str, draw: Draw) -> list[int] | None:
-        if self._states > _MOST_REMEMBERED:  # asked for each word: those known since long still take other ways
+        if self._states > _MAX_CACHED:  # checked at every word, since cached words get new successors too
             self._words, self._states = {}, 0
         state = self._words.get(text) or self._characters(text)
         rate = self._rate
         while True:
-            for place in state.merges:
+            for position in state.merges:
                 if draw() >= rate:
-                    state = state.after.get(place) or self._merge(state, place)
+                    state = state.successors.get(position) or self._merge(state, position)
                     break
             else:
                 break
@@ -174,24 +176,27 @@ class BPEDropout:
             state.ids = [self._scores[piece][1] for piece in state.pieces]
         return state.ids
 
-    def _characters(self, text: str) -> _State:
-        state = _State(tuple(text), self._scores)
-        if len(text) <= _REMEMBERED:
+    def _characters(self, text: str) -> _MergeState:
+        state = _MergeState(tuple(text), self._scores)
+        if len(text) <= _MAX_CACHED_CHARACTERS:
             self._words[text] = state
             self._states += 1
         return state
 
-    def _merge(self, state: _State, place: int) -> _State:
-        left, right = state.pieces[place : place + 2]
-        after = _State((*state.pieces[:place], left + right, *state.pieces[place + 2 :]), self._scores)
-        state.after[place] = after
+    def _merge(self, state: _MergeState, position: int) -> _MergeState:
+        left, right = state.pieces[position : position + 2]
+        successor = _MergeState((*state.pieces[:position], left + right, *state.pieces[position + 2 :]), self._scores)
+        state.successors[position] = successor
         self._states += 1
-        return after
+        return successor
 
 
-class _Arrivals(NamedTuple):
-    """The pieces that may end at a place of a text: where each begins, its id, and the share of all ways to that place
-    that end with it or with one before it."""
+class _IncomingEdges(NamedTuple):
+    """The pieces that can end at one position of a text.
+
+    For each piece: where it begins, its id, and the cumulative share of paths to this position that end with it or with
+    a piece before it in the list.
+    """
 
     begins: list[int]
     ids: list[int]
@@ -199,12 +204,15 @@ class _Arrivals(NamedTuple):
 
 
 class UnigramSampling:
-    """Draws among all segmentations, each with its probability to the power of `rate`: sums forward, draws backward."""
+    """Samples from all segmentations, with their probabilities to the power of `rate`, renormalized.
+
+    Forward filtering, backward sampling: sum over paths from the start, then draw pieces from the end.
+    """
 
     def __init__(self, scores: Scores, rate: float) -> None:
         self._scores, self._rate = scores, rate
         self._longest = max(map(len, scores))
-        self._lattices: dict[str, list[_Arrivals]] = {}
+        self._lattices: dict[str, list[_IncomingEdges]] = {}
 
     def __call__(self, text: str, draw: Draw) -> list[int] | None:
         lattice = self._lattices.get(text) or self._lattice(text)
@@ -214,14 +222,14 @@ class UnigramSampling:
             begins, ids, shares = lattice[end]
             if not begins:
                 return None
-            choice = min(bisect(shares, draw()), len(ids) - 1)
-            drawn.append(ids[choice])
-            end = begins[choice]
+            drawn_edge = min(bisect(shares, draw()), len(ids) - 1)
+            drawn.append(ids[drawn_edge])
+            end = begins[drawn_edge]
         return drawn[::-1]
 
-    def _lattice(self, text: str) -> list[_Arrivals]:
-        weights = [0.0]  # the logarithm of the sum over all ways to each place
-        lattice = [_Arrivals([], [], [])]
+    def _lattice(self, text: str) -> list[_IncomingEdges]:
+        weights = [0.0]  # log-sum-exp over all paths to each position
+        lattice = [_IncomingEdges([], [], [])]
         for end in range(1, len(text) + 1):
             found = [
                 (begin, *self._scores[text[begin:end]])
@@ -229,13 +237,15 @@ class UnigramSampling:
                 if text[begin:end] in self._scores and weights[begin] > -math.inf
             ]
             logs = [weights[begin] + self._rate * score for begin, score, _ in found]
-            highest = max(logs, default=0.0)
-            total = sum(math.exp(log - highest) for log in logs)
-            weights.append(highest + math.log(total) if found else -math.inf)
+            maximum = max(logs, default=0.0)
+            total = sum(math.exp(log - maximum) for log in logs)
+            weights.append(maximum + math.log(total) if found else -math.inf)
             shares = accumulate(math.exp(log - weights[end]) for log in logs)
-            lattice.append(_Arrivals([begin for begin, _, _ in found], [number for *_, number in found], list(shares)))
-        if len(text) <= _REMEMBERED:
-            if len(self._lattices) > _MOST_REMEMBERED:
+            lattice.append(
+                _IncomingEdges([begin for begin, _, _ in found], [number for *_, number in found], list(shares))
+            )
+        if len(text) <= _MAX_CACHED_CHARACTERS:
+            if len(self._lattices) > _MAX_CACHED:
                 self._lattices = {}
             self._lattices[text] = lattice
         return lattice

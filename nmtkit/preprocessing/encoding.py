@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data.binary import TokenFileWriter, Tokens, token_type
 from nmtkit.data.description import SplitSummary, split_stem
-from nmtkit.data.lines import LINE, dropped_path
+from nmtkit.data.lines import LINE_DTYPE, dropped_path
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.scan import Corpus
@@ -121,7 +121,7 @@ def encode_split(
                 writer.write(side.tokens, side.lengths)
                 unknown[number] += side.unknown
             dropped.update(block.dropped)
-            dropped_lines.write((block.dropped_lines + sum(lines)).astype(LINE).data)
+            dropped_lines.write((block.dropped_lines + sum(lines)).astype(LINE_DTYPE).data)
             lines[block.corpus] += block.read
             progress.advance(block.read)
     tokens = dict(zip(languages, (writer.tokens for writer in writers), strict=True))

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import pairwise
 
 from nmtkit.data.batch import Batch, collate, make_batch
-from nmtkit.data.batching import BatchSampler, Place, Update
+from nmtkit.data.batching import BatchSampler, DataPosition, Update
 from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.subwords import SubwordSampling
@@ -60,7 +60,7 @@ class Loader:
         self.split, self.sampler, self.sampling, self.pinned = split, sampler, sampling, pinned
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
-    def updates(self, place: Place) -> Iterator[Work]:
+    def updates(self, place: DataPosition) -> Iterator[Work]:
         """Updates without end from a place on; threads prepare one update ahead."""
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in self.sampler.updates(place))
@@ -70,7 +70,7 @@ class Loader:
                 del following  # its preparation has started
                 yield now
 
-    def _planned_ahead(self, place: Place) -> Iterator[Update]:
+    def _planned_ahead(self, place: DataPosition) -> Iterator[Update]:
         """The updates from a place on; a thread plans the next part of the epoch meanwhile."""
         plans = self.sampler.plans(place)
         with ThreadPoolExecutor(1) as planner:
@@ -97,7 +97,7 @@ class Loader:
         else:
             source, target = self.sampling.gather(epoch, indices)
             batch = make_batch(*source, *target)
-        return batch.pinned() if self.pinned else batch
+        return batch.pin_memory() if self.pinned else batch
 
 
 def subword_sampling(dataset: Dataset, split: Split, options: TrainingOptions) -> SubwordSampling | None:

@@ -100,8 +100,8 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
 def batch_loss(model: TranslationModel, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
     """The sums of smoothed loss and negative log-likelihood over the real target tokens of a batch."""
     hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths)).flatten(0, 1)  # (B·T, D)
-    hidden = hidden.index_select(0, batch.real)
-    target = batch.tgt_out.flatten().index_select(0, batch.real)
+    hidden = hidden.index_select(0, batch.target_indices)
+    target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
     return projected_cross_entropy(hidden, model.output_matrix, target, smoothing)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, load_weights
-from nmtkit.data.batching import ORDER_VERSION, START, parts_of
+from nmtkit.data.batching import ORDER_VERSION, START, count_parts
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
@@ -79,7 +79,7 @@ def _read(learner: Learner, save_dir: SaveDir, split: str, metric: str, options:
         return _Start(weights, averages=weights)
     check_fit(checkpoint, config, dataset, split, options)
     state = resumed_state(checkpoint, dataset.checksums(VALIDATION), metric, options)
-    _check_state(state, learner, parts_of(len(dataset.split(split))), save_dir.folder)
+    _check_state(state, learner, count_parts(len(dataset.split(split))), save_dir.folder)
     if state.best is None:
         save_dir.forget_validations()
     if given is not None:

@@ -39,7 +39,7 @@ class RunLog:
     def __init__(self, options: TrainingOptions, ranks: Ranks, cost: Cost) -> None:
         self.options, self.ranks, self.cost = options, ranks, cost
         self.metrics: MetricsWriter | None = None
-        self.updates_an_epoch = 0  # until the first update is planned
+        self.updates_per_epoch = 0  # until the first update is planned
 
     def summarize(self, state: RunState, dataset: Dataset, split: str, learner: Learner, validates: bool) -> None:
         """Describe the run at its start; `split` is trained on."""
@@ -68,7 +68,7 @@ class RunLog:
 
     def plan(self, work: Work, gradient: UpdateGradient) -> None:
         """Describe the plan of the first update and, once its first part is done, its duration if it is long."""
-        first, self.updates_an_epoch = not self.updates_an_epoch, work.update.an_epoch
+        first, self.updates_per_epoch = not self.updates_per_epoch, work.update.updates_per_epoch
         if not first:
             return
         micro_batches, began = len(work.update.micro_batches), time.monotonic()
@@ -111,7 +111,7 @@ class RunLog:
 
     def minutes_left(self, state: RunState) -> float:
         """Minutes until the run ends; see `Pace`."""
-        return self.pace.minutes_left(state, self.options.stop, self.updates_an_epoch)
+        return self.pace.minutes_left(state, self.options.stop, self.updates_per_epoch)
 
     def finish(self, state: RunState, reason: str | None) -> None:
         """Log why the run stops, and what it has cost."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from nmtkit.data.batching import Place, Update
+from nmtkit.data.batching import DataPosition, Update
 from nmtkit.training.config import StopConfig
 from nmtkit.training.loss import perplexity
 
@@ -67,7 +67,7 @@ class RunState:
         self.update += 1
         same_epoch = self.epoch == update.epoch  # larger updates than before may have ended the epoch
         before = self.updates_in_epoch if same_epoch else 0
-        self.place = update.after
+        self.place = update.next_position
         self.updates_in_epoch = before + 1 if self.epoch == update.epoch else 0
         self.validation = {}
 
@@ -105,12 +105,12 @@ class RunState:
         return self.epoch if self.updates_in_epoch else max(1, self.epoch - 1)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DataPosition:
         """The position in the data where the next update begins."""
-        return Place(self.epoch, self.part, self.updates_in_part)
+        return DataPosition(self.epoch, self.part, self.updates_in_part)
 
     @place.setter
-    def place(self, place: Place) -> None:
+    def place(self, place: DataPosition) -> None:
         self.epoch, self.part, self.updates_in_part = place
 
 

@@ -73,7 +73,7 @@ def describe_plan(work: Work) -> str:
     """Updates of an epoch, micro-batches of the next update."""
     batches = counted(len(work.update.micro_batches), "micro-batch", "micro-batches")
     return (
-        f"plan: {counted(work.update.an_epoch, 'update')} an epoch; "
+        f"plan: {counted(work.update.updates_per_epoch, 'update')} an epoch; "
         f"the next has {work.target_tokens} target tokens in {batches}, {len(work.numbers)} of them on this device"
     )
 
@@ -102,7 +102,7 @@ def long_update(target_tokens: int, micro_batches: int, seconds: float) -> str |
 def describe_divergence(state: RunState, rate: float, pairs: list[int], of: int, lines: LineNumbers) -> str:
     """Why a run stops after too many skipped updates; `pairs` of the last one's `of` sentence pairs are responsible."""
     blame = (
-        f"{len(pairs)} of its {of} sentence pairs to blame: {lines.name(pairs)}"
+        f"{len(pairs)} of its {of} sentence pairs to blame: {lines.describe(pairs)}"
         if pairs
         else "no single pair causes it"
     )
@@ -133,7 +133,7 @@ class Pace:
         """Updates since the start."""
         return state.update - self.update
 
-    def minutes_left(self, state: RunState, stop: StopConfig, updates_an_epoch: int) -> float:
+    def minutes_left(self, state: RunState, stop: StopConfig, updates_per_epoch: int) -> float:
         """Minutes until the first limit of `stop`; 0 before the first update.
 
         Validations and saves since the start count as part of the updates. --patience can end the run earlier.
@@ -143,7 +143,7 @@ class Pace:
         minutes_an_update = (time.monotonic() - self.began) / 60 / self.updates(state)
         left = [(stop.max_updates - state.update) * minutes_an_update]
         if stop.max_epochs is not None:
-            updates = (stop.max_epochs - state.epoch + 1) * updates_an_epoch - state.updates_in_epoch
+            updates = (stop.max_epochs - state.epoch + 1) * updates_per_epoch - state.updates_in_epoch
             left.append(updates * minutes_an_update)
         if stop.max_minutes is not None:
             left.append(stop.max_minutes - state.minutes)

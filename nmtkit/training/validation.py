@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from nmtkit.data.batch import Batch, collate
-from nmtkit.data.batching import cut
+from nmtkit.data.batching import batch_by_tokens
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.scoring import bleu, tokenized_bleu
@@ -62,7 +62,9 @@ class Validator:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)
             source, target = self.split.source.lengths[:], self.split.target.lengths[:]
             self.max_tokens = options.batches.max_tokens
-            self.batches = cut(np.lexsort((source, target)), source, target, self.max_tokens, self.max_tokens)
+            self.batches = batch_by_tokens(
+                np.lexsort((source, target)), source, target, self.max_tokens, self.max_tokens
+            )
 
     def better(self, value: float, than: float) -> bool:
         """Whether one value of the metric is better than another."""

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from nmtkit.data import batching
-from nmtkit.data.batching import START, BatchSampler, Place, Update, cut
+from nmtkit.data.batching import START, BatchSampler, DataPosition, Update, batch_by_tokens
 
 Lengths = NDArray[np.int32]
 
@@ -41,8 +41,11 @@ def padded(lengths: Lengths, micro: NDArray[np.int64]) -> int:
 def test_an_epoch_holds_every_sentence_once_within_the_bounds(batch_tokens: int, max_tokens: int) -> None:
     updates = list(sampler(batch_tokens, max_tokens).epoch(3))
     assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
-    assert [update.after for update in updates] == [*(Place(3, 0, n) for n in range(1, len(updates))), Place(4)]
-    assert {(update.epoch, update.an_epoch) for update in updates} == {(3, len(updates))}
+    assert [update.next_position for update in updates] == [
+        *(DataPosition(3, 0, n) for n in range(1, len(updates))),
+        DataPosition(4),
+    ]
+    assert {(update.epoch, update.updates_per_epoch) for update in updates} == {(3, len(updates))}
     for update in updates:
         for micro in update.micro_batches:
             assert padded(SOURCE, micro) <= max_tokens
@@ -123,9 +126,9 @@ def test_a_run_goes_on_from_wherever_it_stood(parts: int) -> None:
     assert sorted(itertools.chain(*flat(update for update in straight if update.epoch == 1))) == list(
         range(len(SOURCE))
     )
-    assert {update.after.part for update in straight} == set(range(parts))
+    assert {update.next_position.part for update in straight} == set(range(parts))
     for done in range(0, len(straight), 7):
-        place = straight[done - 1].after if done else START
+        place = straight[done - 1].next_position if done else START
         resumed = itertools.islice(sampler(2000).updates(place), len(straight) - done)
         assert flat(resumed) == flat(straight[done:])
 
@@ -133,7 +136,7 @@ def test_a_run_goes_on_from_wherever_it_stood(parts: int) -> None:
 def test_every_part_takes_its_sentences_from_all_over_the_corpus(parts: int) -> None:
     updates = list(sampler().epoch(2))
     assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
-    begun = [Place(2), *(update.after for update in updates)]
+    begun = [DataPosition(2), *(update.next_position for update in updates)]
     for part in range(parts):
         micro = [
             micro
@@ -149,13 +152,13 @@ def test_every_part_takes_its_sentences_from_all_over_the_corpus(parts: int) -> 
 
 def test_every_part_promises_about_as_many_updates_as_the_epoch_has(parts: int) -> None:
     updates = list(sampler().epoch(2))
-    assert all(abs(update.an_epoch - len(updates)) <= parts for update in updates)
+    assert all(abs(update.updates_per_epoch - len(updates)) <= parts for update in updates)
 
 
 def test_a_part_has_other_sentences_in_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "PART", 5000)
     made = sampler()
-    halves = [set(itertools.chain(*flat(next(made.plans(Place(epoch)))))) for epoch in range(1, 6)]
+    halves = [set(itertools.chain(*flat(next(made.plans(DataPosition(epoch)))))) for epoch in range(1, 6)]
     for one, other in itertools.combinations(halves, 2):
         assert 2200 < len(one & other) < 2800  # of 5,000; 2,500 are to be expected
 
@@ -172,8 +175,8 @@ def test_a_plan_looks_up_the_lengths_of_one_part_only(monkeypatch: pytest.Monkey
             asked.append(len(sentences))
             return TARGET[sentences % len(TARGET)]
 
-    update = next(BatchSampler(Asked(), Asked(), 4000, 1000, seed=1).updates(Place(7, 654_321, 2)))
-    assert update.after == Place(7, 654_321, 3)
+    update = next(BatchSampler(Asked(), Asked(), 4000, 1000, seed=1).updates(DataPosition(7, 654_321, 2)))
+    assert update.next_position == DataPosition(7, 654_321, 3)
     assert asked == [1000, 1000]
 
 
@@ -181,7 +184,7 @@ def test_a_plan_looks_up_the_lengths_of_one_part_only(monkeypatch: pytest.Monkey
 def test_a_tiny_corpus_is_no_special_case(pairs: int) -> None:
     made = BatchSampler(SOURCE[:pairs], TARGET[:pairs], 25_000, 4096, seed=1)
     (update,) = made.epoch(1)
-    assert update.after == Place(2)
+    assert update.next_position == DataPosition(2)
     assert sorted(itertools.chain(*flat([update]))) == list(range(pairs))
 
 
@@ -191,17 +194,17 @@ def test_a_micro_batch_is_filled_to_the_last_token_of_either_side(
     source: int, target: int, tokens: int, sizes: list[int]
 ) -> None:
     sources, targets = (np.full(5, length, np.int32) for length in (source, target))
-    assert [len(batch) for batch in cut(np.arange(5), sources, targets, tokens, 1000)] == sizes
+    assert [len(batch) for batch in batch_by_tokens(np.arange(5), sources, targets, tokens, 1000)] == sizes
 
 
 def test_a_micro_batch_is_filled_to_the_last_target_token_of_an_update() -> None:
     lengths = np.full(5, 10, np.int32)
     for tokens, sizes in ((50, [5]), (49, [4, 1])):
-        assert [len(batch) for batch in cut(np.arange(5), lengths // 2, lengths, 1000, tokens)] == sizes
+        assert [len(batch) for batch in batch_by_tokens(np.arange(5), lengths // 2, lengths, 1000, tokens)] == sizes
 
 
 def test_cutting_keeps_the_order_and_gives_overlong_sentences_a_batch_of_their_own() -> None:
     source = np.array([50, 2, 2, 2, 300, 2], np.int32)
     target = np.array([2, 2, 2, 3, 4, 500], np.int32)
-    batches = cut(np.arange(6), source, target, max_tokens=100, target_tokens=60)
+    batches = batch_by_tokens(np.arange(6), source, target, max_tokens=100, target_tokens=60)
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4], [5]]

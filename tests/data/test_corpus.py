@@ -101,7 +101,7 @@ def test_a_missing_file_is_named(dataset: Path) -> None:
 
 
 def test_a_large_dataset_is_verified_on_request_only(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpus, "ALWAYS_VERIFIED", 0)
+    monkeypatch.setattr(corpus, "ALWAYS_VERIFY_BELOW", 0)
     path = dataset / "train.en.bin"
     path.write_bytes(bytes(path.stat().st_size))
     Dataset.open(dataset)
@@ -228,7 +228,7 @@ def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path, key: str, w
 def test_a_file_of_dropped_lines_of_no_whole_numbers_is_refused(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
-    monkeypatch.setattr(corpus, "ALWAYS_VERIFIED", 0)
+    monkeypatch.setattr(corpus, "ALWAYS_VERIFY_BELOW", 0)
     (dataset / "train.dropped").write_bytes(content)
     rewrite(dataset, lambda description: description["files"]["train.dropped"].update(bytes=len(content)))
     with pytest.raises(UserError, match=r"train\.dropped: .*; run nmt-preprocess again"):
@@ -257,12 +257,12 @@ def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
 def test_pairs_too_long_for_an_option_are_counted_and_named(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(corpus, "_BLOCK", 1)
+    monkeypatch.setattr(corpus, "_PAIRS_PER_READ", 1)
     train = Dataset.open(dataset).split("train")
     train.check_lengths("--max-tokens", 4, "stay")
     with pytest.raises(UserError) as error:
         train.check_lengths("--max-tokens", 3, "stay")
-    (name, _), *_ = Dataset.open(dataset).rows["train"].corpora
+    (name, _), *_ = Dataset.open(dataset).summaries["train"].corpora
     assert str(error.value) == (
         f"--max-tokens 3: too small for 1 pair of 2 in split 'train', such as {name}, line 1: give at least 4, or stay"
     )

@@ -149,7 +149,7 @@ def read_all(folder: Path) -> None:
         split = dataset.split(name)
         every = np.arange(len(split))
         split.longest()
-        split.lines.name(every.tolist())
+        split.lines.describe(every.tolist())
         for side, tokenizer in ((split.source, dataset.source), (split.target, dataset.target)):
             tokens, lengths = side.gather(every)
             assert tokens.tolist() == [token for number in every for token in side[int(number)].tolist()]
@@ -205,7 +205,7 @@ def test_a_dataset_that_is_as_it_was_written_is_read(files: Files, tmp_path: Pat
 def test_forged_offsets_and_ids_are_refused_where_checksums_are_skipped(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus, "ALWAYS_VERIFIED", 0)
+    monkeypatch.setattr(corpus, "ALWAYS_VERIFY_BELOW", 0)
     messages = []
     for seed in range(SEEDS):
         mutate = (forge_offsets, forge_tokens)[seed % 2]

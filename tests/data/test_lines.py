@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmtkit.data.lines import LINE, LineNumbers, dropped_path
+from nmtkit.data.lines import LINE_DTYPE, LineNumbers, dropped_path
 from nmtkit.errors import UserError
 
 
@@ -16,22 +16,22 @@ def test_each_pair_has_the_line_that_was_kept(tmp_path: Path, share: float) -> N
     corpora = [("one", 70), ("empty", 0), ("two", 1), ("three", 129)]
     dropped = [line for line in range(200) if generator.random() < share]
     if dropped:
-        dropped_path(tmp_path, "train").write_bytes(np.array(dropped, LINE).tobytes())
+        dropped_path(tmp_path, "train").write_bytes(np.array(dropped, LINE_DTYPE).tobytes())
     lines = LineNumbers(200 - len(dropped), corpora, dropped_path(tmp_path, "train"))
     every = [(name, number) for name, count in corpora for number in range(1, count + 1)]
     kept = [place for line, place in enumerate(every) if line not in dropped]
-    assert [lines.place(pair) for pair in range(len(kept))] == kept
+    assert [lines.locate(pair) for pair in range(len(kept))] == kept
     with pytest.raises(IndexError):
-        lines.place(len(kept))
+        lines.locate(len(kept))
 
 
 def test_lines_are_named_by_text_and_no_more_than_a_few(tmp_path: Path) -> None:
-    dropped_path(tmp_path, "train").write_bytes(np.array([1, 10], LINE).tobytes())
+    dropped_path(tmp_path, "train").write_bytes(np.array([1, 10], LINE_DTYPE).tobytes())
     lines = LineNumbers(28, [("a/one", 10), ("two", 20)], dropped_path(tmp_path, "train"))
-    assert lines.name([0]) == "a/one, line 1"
-    assert lines.name([1, 8, 9]) == "a/one, lines 3, 10; two, line 2"
-    assert lines.name(list(range(10))) == "a/one, lines 1, 3, 4, 5, 6, 7, 8, 9, 10; two, line 2"
-    assert lines.name(list(range(11))) == "a/one, lines 1, 3, 4, 5, 6, 7, 8, 9, 10; two, line 2, …"
+    assert lines.describe([0]) == "a/one, line 1"
+    assert lines.describe([1, 8, 9]) == "a/one, lines 3, 10; two, line 2"
+    assert lines.describe(list(range(10))) == "a/one, lines 1, 3, 4, 5, 6, 7, 8, 9, 10; two, line 2"
+    assert lines.describe(list(range(11))) == "a/one, lines 1, 3, 4, 5, 6, 7, 8, 9, 10; two, line 2, …"
 
 
 def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -6,37 +6,37 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nmtkit.data.permutation import permuted
+from nmtkit.data.permutation import permute
 
 
 @pytest.mark.parametrize("size", [*range(1, 40), 99, 100, 101, 1000, 4097])
 def test_each_thing_stands_at_one_place(size: int) -> None:
     for key in ((1, 1), (1, 2), (2**63 - 1, 10**6)):
-        assert sorted(permuted(np.arange(size), size, key)) == list(range(size))
+        assert sorted(permute(np.arange(size), size, key)) == list(range(size))
 
 
 def test_places_can_be_asked_for_one_by_one() -> None:
-    whole = permuted(np.arange(12_345), 12_345, (1, 2))
+    whole = permute(np.arange(12_345), 12_345, (1, 2))
     places = np.array([12_344, 0, 77, 0])
-    assert permuted(places, 12_345, (1, 2)).tolist() == whole[places].tolist()
-    assert permuted(np.arange(0), 12_345, (1, 2)).tolist() == []
+    assert permute(places, 12_345, (1, 2)).tolist() == whole[places].tolist()
+    assert permute(np.arange(0), 12_345, (1, 2)).tolist() == []
 
 
 def test_other_keys_give_other_orders() -> None:
-    orders = [permuted(np.arange(10_000), 10_000, key).tolist() for key in ((1, 1), (1, 2), (2, 1))]
+    orders = [permute(np.arange(10_000), 10_000, key).tolist() for key in ((1, 1), (1, 2), (2, 1))]
     for one, other in itertools.combinations(orders, 2):
         assert sum(a == b for a, b in zip(one, other, strict=True)) < 10  # 1 is to be expected
 
 
 def test_all_orders_of_a_few_things_come_up_equally_often() -> None:
-    counts = Counter(tuple(permuted(np.arange(4), 4, (7, epoch)).tolist()) for epoch in range(4800))
+    counts = Counter(tuple(permute(np.arange(4), 4, (7, epoch)).tolist()) for epoch in range(4800))
     assert len(counts) == 24
     chi_squared = sum((count - 200) ** 2 / 200 for count in counts.values())
     assert chi_squared < 52  # 23 degrees of freedom: more than this once in 2,000 times
 
 
 def test_neighbours_are_parted() -> None:
-    order = permuted(np.arange(100_000), 100_000, (3, 4))
+    order = permute(np.arange(100_000), 100_000, (3, 4))
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.015
     assert abs(np.corrcoef(np.arange(100_000), order)[0, 1]) < 0.015
     distances = np.abs(np.diff(order)) / 100_000
@@ -45,7 +45,7 @@ def test_neighbours_are_parted() -> None:
 
 def test_numbers_beyond_32_bits_are_no_special_case() -> None:
     size = 10**13
-    order = permuted(np.arange(size - 1000, size), size, (1, 1))
+    order = permute(np.arange(size - 1000, size), size, (1, 1))
     assert len(set(order.tolist())) == 1000
     assert order.min() >= 0
     assert order.max() < size

@@ -19,7 +19,7 @@ from training_runs import OPTIONS, TRAIN, assert_near, finish, start
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data import subwords
 from nmtkit.data.batch import Batch
-from nmtkit.data.batching import START, BatchSampler, Place
+from nmtkit.data.batching import START, BatchSampler, DataPosition
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
@@ -169,11 +169,11 @@ def test_words_that_are_remembered_are_drawn_as_those_that_are_not() -> None:
 
 
 def test_what_is_remembered_is_bounded_though_no_new_word_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subwords, "_MOST_REMEMBERED", 20)
+    monkeypatch.setattr(subwords, "_MAX_CACHED", 20)
     segment, draw = BPEDropout(SCORES, 0.5), random.Random(1).random
 
     def states(words: dict[Any, Any]) -> int:
-        return sum(1 + states(state.after) for state in words.values())
+        return sum(1 + states(state.successors) for state in words.values())
 
     sizes = []
     for _ in range(200):
@@ -262,8 +262,10 @@ def test_a_model_that_knows_one_way_is_refused(model_type: str) -> None:
 # --- in training
 
 
-@pytest.mark.parametrize(("ranks", "workers", "place"), [(1, 2, START), (3, 0, START), (2, 1, Place(1, 0, 4))])
-def test_ranks_workers_and_resuming_change_no_batch(ranks: int, workers: int, place: Place, dataset: Dataset) -> None:
+@pytest.mark.parametrize(("ranks", "workers", "place"), [(1, 2, START), (3, 0, START), (2, 1, DataPosition(1, 0, 4))])
+def test_ranks_workers_and_resuming_change_no_batch(
+    ranks: int, workers: int, place: DataPosition, dataset: Dataset
+) -> None:
     split = dataset.split("train")
     sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
     straight = Loader(split, sampler, 0, 1, 0, sampling(dataset)).updates(START)

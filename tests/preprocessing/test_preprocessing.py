@@ -127,25 +127,25 @@ def test_training_text_is_cleaned_and_test_text_is_not(tmp_path: Path) -> None:
     assert len(dropped) == 4
     train = dataset.split("train")
     assert texts(dataset, train) == expected
-    assert dataset.rows["train"].dropped == dropped
-    assert [tuple(text) for text in dataset.rows["train"].corpora] == [(prefix, 300)]
+    assert dataset.summaries["train"].dropped == dropped
+    assert [tuple(text) for text in dataset.summaries["train"].corpora] == [(prefix, 300)]
     for number, pair in enumerate(expected):
-        text, line = train.lines.place(number)
+        text, line = train.lines.locate(number)
         assert (text, pairs[line - 1]) == (prefix, pair)
 
     assert dataset.split_names == ["train", "valid", "test", "test1"]
     for name in ("valid", "test", "test1"):
         assert texts(dataset, dataset.split(name)) == [(source.strip(), target.strip()) for source, target in pairs]
-        assert dataset.rows[name].dropped == {}
+        assert dataset.summaries[name].dropped == {}
 
 
 def test_rows_count_sentences_tokens_and_unknown_tokens(tmp_path: Path) -> None:
     train = write_pairs(tmp_path / "train", [("a b", "x"), ("a", "y")])
     test = write_pairs(tmp_path / "test", [("a c c", "x"), ("", "z")])
     dataset = make(tmp_path, [train], test=[test])
-    assert dataset.rows["train"].tokens == {"en": 2 + 1 + 2, "de": 1 + 1 + 2}
-    assert dataset.rows["test"].tokens == {"en": 3 + 0 + 2, "de": 1 + 1 + 2}
-    assert dataset.rows["test"].unknown == {"en": 2, "de": 1}
+    assert dataset.summaries["train"].tokens == {"en": 2 + 1 + 2, "de": 1 + 1 + 2}
+    assert dataset.summaries["test"].tokens == {"en": 3 + 0 + 2, "de": 1 + 1 + 2}
+    assert dataset.summaries["test"].unknown == {"en": 2, "de": 1}
 
 
 def test_many_unknown_tokens_are_doubted_but_in_the_text_that_was_learned_from(
@@ -190,7 +190,7 @@ def test_corpora_are_joined_in_order(tmp_path: Path) -> None:
     dataset = make(tmp_path, prefixes)
     train = dataset.split("train")
     assert texts(dataset, train) == first + second
-    assert [train.lines.place(number) for number in (4, 5)] == [(prefixes[0], 5), (prefixes[1], 1)]
+    assert [train.lines.locate(number) for number in (4, 5)] == [(prefixes[0], 5), (prefixes[1], 1)]
 
 
 def test_segmented_text_has_its_words_by_frequency(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_sentencepiece_learns_vocabularies_and_loses_no_text(
     assert (dataset.source is dataset.target) == joined_vocab
     assert len(dataset.source.vocab) == len(dataset.target.vocab) == 40
     assert (dataset.source.vocab == dataset.target.vocab) == joined_vocab
-    assert dataset.rows["train"].unknown == {"en": 0, "de": 0}
+    assert dataset.summaries["train"].unknown == {"en": 0, "de": 0}
 
 
 def test_segmented_text_is_not_for_sentencepiece_and_a_warning_says_so(
@@ -254,8 +254,8 @@ def test_byte_fallback_leaves_nothing_unknown(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tokenizer": "sentencepiece", "character_coverage": 1.0}
     plain = make(tmp_path, [train], test=[test], vocab_size=60, **options)
     bytewise = make(tmp_path, [train], test=[test], vocab_size=320, byte_fallback=True, **options)
-    assert plain.rows["test"].unknown["en"] > 0
-    assert bytewise.rows["test"].unknown == {"en": 0, "de": 0}
+    assert plain.summaries["test"].unknown["en"] > 0
+    assert bytewise.summaries["test"].unknown == {"en": 0, "de": 0}
     assert texts(bytewise, bytewise.split("test")) == [("日本", "\U0001f600 ok")]
 
 
@@ -363,9 +363,9 @@ def test_the_command_reports_what_it_did(corpus: Path, run_command: Run) -> None
     events = {event.get("split"): event for event in map(json.loads, done.stderr.splitlines())}  # and nothing else
     dataset = Dataset.open(corpus / "dataset")
     assert events["train"]["sentences"] == len(dataset.split("train"))
-    assert events["train"]["dropped"] == f"{dataset.rows['train'].dropped['empty']} empty"
+    assert events["train"]["dropped"] == f"{dataset.summaries['train'].dropped['empty']} empty"
     assert events["test"]["dropped"] == "nothing"
-    assert events["test"]["en tokens"] == dataset.rows["test"].tokens["en"]
+    assert events["test"]["en tokens"] == dataset.summaries["test"].tokens["en"]
 
 
 def test_running_again_is_safe_and_bad_input_leaves_the_older_dataset_alone(corpus: Path, run_command: Run) -> None:

@@ -85,7 +85,7 @@ def test_the_time_left_is_that_of_the_nearest_limit(monkeypatch: pytest.MonkeyPa
         (StopConfig(max_updates=100, max_minutes=9.0), 2),
         (StopConfig(max_updates=55), 0),
     ):
-        assert pace.minutes_left(state, stop, updates_an_epoch=10) == pytest.approx(expected)
+        assert pace.minutes_left(state, stop, updates_per_epoch=10) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
