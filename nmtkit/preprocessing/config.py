@@ -9,7 +9,7 @@ from nmtkit.errors import UserError
 from nmtkit.text import is_language
 from nmtkit.tokenizer import KINDS, SENTENCEPIECE, SPACE
 
-PIECES = 32_000
+DEFAULT_VOCAB_SIZE = 32_000
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FilesConfig(Config):
 
     @property
     def splits(self) -> dict[str, tuple[str, ...]]:
-        """The prefixes of each split, by its name: train, valid, valid1, …, test, test1, …"""
+        """The file prefixes of each split: train, valid, valid1, …, test, test1, …"""
         splits = {"train": self.trainpref} if self.trainpref else {}
         for name, prefixes in (("valid", self.validpref), ("test", self.testpref)):
             for number, prefix in enumerate(prefixes):
@@ -77,12 +77,12 @@ class VocabularyConfig(Config):
         above=4,
         max=10**7,
         help="Entries of the vocabulary, four special ones among them; "
-        f"left out: {PIECES} subwords, or every word with --tokenizer space.",
+        f"left out: {DEFAULT_VOCAB_SIZE} subwords, or every word with --tokenizer space.",
     )
     joined_vocab: bool = option(
         True, off="separate_vocab", help="One vocabulary (and model) for both languages, or one for each."
     )
-    model_type: str = option("bpe", choices=("bpe", "unigram"), help="PieceType of the SentencePiece model.")
+    model_type: str = option("bpe", choices=("bpe", "unigram"), help="Kind of the SentencePiece model.")
     character_coverage: float = option(
         0.9995, min=0.98, max=1, help="Share of the text's characters that the subwords must be able to spell."
     )
@@ -106,7 +106,7 @@ class VocabularyConfig(Config):
 
     @property
     def is_learned(self) -> bool:
-        """Whether the vocabulary comes from the training text."""
+        """Whether the vocabulary is learned from the training text."""
         return self.spm_model is None and self.vocab_from is None
 
 

@@ -1,4 +1,4 @@
-"""The second pass: text to ids, with what is left out of the training text."""
+"""The second pass: encodes text as ids, and drops unsuitable pairs of the training text."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,65 +21,67 @@ from nmtkit.vocab import EOS, UNK
 from nmtkit.workers import WorkerPool
 
 Lengths = NDArray[np.int32]
-Task = tuple[int, Block, Block, bytes]  # number of the corpus, source, target, a byte a pair: whether it is a repeat
+Task = tuple[int, Block, Block, bytes]  # corpus number, source, target, one byte per pair: is it a duplicate?
 
 
 @dataclass(frozen=True)
 class EncodedSide:
-    """One side of a block: its tokens in a row, and the length of each sentence, EOS counted."""
+    """One side of an encoded block: its concatenated tokens, and the length of each sentence, EOS counted."""
 
     tokens: Tokens
     lengths: Lengths
-    unknown: int
+    unknown: int  #: number of unknown tokens
 
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    corpus: int  #: the number of the text
-    read: int  #: sentence pairs in the text
+    """The kept sentence pairs of a block of text."""
+
+    corpus: int  #: number of the corpus
+    lines: int  #: lines of the block, dropped ones included
     sides: tuple[EncodedSide, EncodedSide]
-    dropped: Counter[str]
-    dropped_lines: NDArray[np.int64]  #: counted from the first of the block
+    dropped: Counter[str]  #: number of dropped pairs, by reason
+    dropped_lines: NDArray[np.int64]  #: counted from the first line of the block
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """What a worker does with a block of text. Without `cleaning` every pair is kept."""
+    """Encodes a block of text, in a worker. Without `cleaning` every pair is kept."""
 
     source: Tokenizer
     target: Tokenizer
     cleaning: CleaningConfig | None
 
     def __call__(self, task: Task) -> EncodedBlock:
-        corpus, source_block, target_block, repeats = task
+        corpus, source_block, target_block, duplicates = task
         sources = self.source.encode(source_block.lines())
         targets = self.target.encode(target_block.lines())
-        read, dropped = len(sources), Counter[str]()
+        lines, dropped = len(sources), Counter[str]()
         kept: NDArray[np.bool_] = np.ones(len(sources), np.bool_)
         if self.cleaning is not None:
-            kept = _clean(_lengths(sources), _lengths(targets), repeats, self.cleaning, dropped)
+            kept = _select_kept(_lengths(sources), _lengths(targets), duplicates, self.cleaning, dropped)
             sources, targets = list(compress(sources, kept)), list(compress(targets, kept))
         sides = _pack(sources, self.source), _pack(targets, self.target)
-        return EncodedBlock(corpus, read, sides, dropped, np.flatnonzero(~kept))
+        return EncodedBlock(corpus, lines, sides, dropped, np.flatnonzero(~kept))
 
 
-def _clean(
-    sources: Lengths, targets: Lengths, repeats: bytes, cleaning: CleaningConfig, dropped: Counter[str]
+def _select_kept(
+    sources: Lengths, targets: Lengths, duplicates: bytes, cleaning: CleaningConfig, dropped: Counter[str]
 ) -> NDArray[np.bool_]:
-    """Which pairs of so many tokens are kept. The others are counted in `dropped` under the first reason that holds."""
+    """Select the pairs to keep, in a boolean array (pairs,). Count the others in `dropped` by their first reason."""
     shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
     reasons = {
         "empty": shorter == 0,
-        "duplicate": np.frombuffer(repeats, np.bool_),
+        "duplicate": np.frombuffer(duplicates, np.bool_),
         "too long": longer > cleaning.max_length,
     }
     if cleaning.max_ratio is not None:
         reasons["ratio"] = longer > cleaning.max_ratio * shorter
     kept = np.ones(len(sources), np.bool_)
-    for reason, holds in reasons.items():
-        if count := np.count_nonzero(kept & holds):
+    for reason, applies in reasons.items():
+        if count := np.count_nonzero(kept & applies):
             dropped[reason] += int(count)
-        kept &= ~holds
+        kept &= ~applies
     return kept
 
 
@@ -101,12 +103,12 @@ def encode_split(
     corpora: Sequence[Corpus],
     pairs: int,
     encoder: Encoder,
-    repeats: NDArray[np.bool_] | None,
+    duplicates: NDArray[np.bool_] | None,
     languages: tuple[str, str],
     folder: Path,
     pool: WorkerPool,
 ) -> SplitSummary:
-    """Encode a split of `pairs` sentence pairs, write its files into `folder`, and say what became of it."""
+    """Encode a split of `pairs` sentence pairs, write its files into `folder`, and return its summary."""
     dropped, unknown, lines = Counter[str](), [0, 0], [0] * len(corpora)
     source_size, target_size = (len(side.vocab) for side in (encoder.source, encoder.target))
     with (
@@ -116,14 +118,14 @@ def encode_split(
         Progress(f"encoding {name}", total=pairs, unit="pairs") as progress,
     ):
         writers = source_file, target_file
-        for block in pool.map(encoder, _tasks(corpora, repeats)):
+        for block in pool.map(encoder, _tasks(corpora, duplicates)):
             for number, (writer, side) in enumerate(zip(writers, block.sides, strict=True)):
                 writer.write(side.tokens, side.lengths)
                 unknown[number] += side.unknown
             dropped.update(block.dropped)
             dropped_lines.write((block.dropped_lines + sum(lines)).astype(LINE_DTYPE).data)
-            lines[block.corpus] += block.read
-            progress.advance(block.read)
+            lines[block.corpus] += block.lines
+            progress.advance(block.lines)
     tokens = dict(zip(languages, (writer.tokens for writer in writers), strict=True))
     if not dropped:
         dropped_path(folder, name).unlink()
@@ -132,10 +134,10 @@ def encode_split(
     return SplitSummary(name, source_file.sentences, tokens, counts, dict(dropped), texts)
 
 
-def _tasks(corpora: Sequence[Corpus], repeats: NDArray[np.bool_] | None) -> Iterator[Task]:
-    place = 0
+def _tasks(corpora: Sequence[Corpus], duplicates: NDArray[np.bool_] | None) -> Iterator[Task]:
+    begin = 0
     for number, corpus in enumerate(corpora):
         for source, target in read_parallel(corpus.source, corpus.target):
-            end = place + source.count
-            yield number, source, target, bytes(source.count) if repeats is None else repeats[place:end].tobytes()
-            place = end
+            end = begin + source.count
+            yield number, source, target, bytes(source.count) if duplicates is None else duplicates[begin:end].tobytes()
+            begin = end

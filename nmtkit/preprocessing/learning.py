@@ -1,4 +1,4 @@
-"""Where the vocabulary comes from: learned from the training text, or taken over."""
+"""Makes the tokenizers: learned from the training text, or reused."""
 
 import functools
 import random
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
-from nmtkit.preprocessing.config import PIECES, VocabularyConfig
+from nmtkit.preprocessing.config import DEFAULT_VOCAB_SIZE, VocabularyConfig
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, read_blocks
 from nmtkit.text import read_bytes
 from nmtkit.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
@@ -15,15 +15,15 @@ from nmtkit.vocab import SPECIALS, Vocabulary
 from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
 
-_LARGEST_MODEL = 1 << 28  # bytes of a SentencePiece model; those of a million pieces have some 30 MB
+_MAX_MODEL_BYTES = 1 << 28  # a SentencePiece model of a million pieces has about 30 MB
 
-TRAINING_THREADS = 8  # not the number of workers: the model's bytes depend on it
+TRAINING_THREADS = 8  # fixed, since the model depends on it: --workers must not change the result
 
-Tokenizers = tuple[Tokenizer, Tokenizer]  # source, target; the same object when the vocabulary is joined
+Tokenizers = tuple[Tokenizer, Tokenizer]  # source, target; the same object if the vocabulary is joined
 
 
-def take_over(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
-    """The tokenizers that `--spm-model` or `--vocab-from` names."""
+def reuse_tokenizers(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
+    """Load the tokenizers of `--spm-model` or `--vocab-from`. Raises UserError if they do not fit the other options."""
     if config.vocab_from is not None:
         dataset = Dataset.open(config.vocab_from)
         if not dataset.joined and (dataset.source_language, dataset.target_language) != languages:
@@ -33,29 +33,29 @@ def take_over(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizer
         return dataset.source, dataset.target
     assert config.spm_model is not None
     try:
-        tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _LARGEST_MODEL))
+        tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _MAX_MODEL_BYTES))
     except (OSError, UserError) as error:
         raise UserError(f"--spm-model {config.spm_model}: {getattr(error, 'strerror', None) or error}") from error
     return tokenizer, tokenizer
 
 
-def learn(
-    config: VocabularyConfig, corpora: Sequence[Corpus], found: Scan, languages: tuple[str, str], pool: WorkerPool
+def learn_tokenizers(
+    config: VocabularyConfig, corpora: Sequence[Corpus], scan: Scan, languages: tuple[str, str], pool: WorkerPool
 ) -> Tokenizers:
-    """Tokenizers learned from the training text; `found` is what the first pass found in it."""
+    """Learn tokenizers from the training text. `scan` is the result of the first pass over it."""
     if config.tokenizer == SPACE:
-        counts = [found.words[0] + found.words[1]] if config.joined_vocab else found.words
-        made: list[Tokenizer] = [SpaceTokenizer(_frequent(words, config)) for words in counts]
+        counts = [scan.words[0] + scan.words[1]] if config.joined_vocab else scan.words
+        tokenizers: list[Tokenizer] = [SpaceTokenizer(_frequent_words(words, config)) for words in counts]
     else:
         sides = [(0, 1)] if config.joined_vocab else [(0,), (1,)]
         logger.info("training %s", counted(len(sides), "SentencePiece model"))
-        train = functools.partial(_train, config=config, corpora=corpora, pairs=found.pairs, languages=languages)
-        made = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
-    return made[0], made[-1]
+        train = functools.partial(_train, config=config, corpora=corpora, pairs=scan.pairs, languages=languages)
+        tokenizers = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
+    return tokenizers[0], tokenizers[-1]
 
 
-def _frequent(words: Words, config: VocabularyConfig) -> Vocabulary:
-    """The words seen often enough, the most frequent first; equally frequent ones by their code points."""
+def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:
+    """Make a vocabulary of the most frequent words, by decreasing count; ties are sorted by code points."""
     kept = [word for word, count in words.items() if count >= config.min_count and word not in SPECIALS]
     if not kept:
         raise UserError(f"--min-count {config.min_count}: there is no word so often, and so no vocabulary")
@@ -71,11 +71,11 @@ def _train(
     pairs: int,
     languages: tuple[str, str],
 ) -> bytes:
-    """Train a SentencePiece model on a sample of these sides (0 source, 1 target); in a worker, to spare the parent."""
+    """Train a SentencePiece model on a sample of these sides (0 source, 1 target), in a worker to save memory."""
     try:
         return train_sentencepiece(
             _sample(sides, corpora, pairs, config.spm_sample, config.seed),
-            vocab_size=config.vocab_size or PIECES,
+            vocab_size=config.vocab_size or DEFAULT_VOCAB_SIZE,
             model_type=config.model_type,
             character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback,
@@ -85,29 +85,29 @@ def _train(
         raise UserError(f"{' and '.join(languages[side] for side in sides)}: {error}") from error
 
 
-def _sample(sides: tuple[int, ...], corpora: Sequence[Corpus], pairs: int, wanted: int, seed: int) -> Iterator[str]:
-    """`wanted` of the sentences in their order, or all if there are fewer."""
+def _sample(sides: tuple[int, ...], corpora: Sequence[Corpus], pairs: int, count: int, seed: int) -> Iterator[str]:
+    """Sample `count` sentences in their order, or all if there are fewer."""
     total = pairs * len(sides)
-    picks = sample_places(total, min(wanted, total), seed)
-    pick = next(picks, None)
-    place = 0
+    positions = sample_positions(total, min(count, total), seed)
+    position = next(positions, None)
+    first = 0
     for blocks in read_blocks(corpora):
         size = blocks[0].count * len(sides)
         sentences: list[str] = []
-        while pick is not None and pick < place + size:
+        while position is not None and position < first + size:
             sentences = sentences or _interleave([blocks[side].lines() for side in sides])
-            yield sentences[pick - place]
-            pick = next(picks, None)
-        place += size
+            yield sentences[position - first]
+            position = next(positions, None)
+        first += size
 
 
 def _interleave(columns: Sequence[list[str]]) -> list[str]:
-    return [sentence for row in zip(*columns, strict=True) for sentence in row]
+    return [sentence for sentences in zip(*columns, strict=True) for sentence in sentences]
 
 
-def sample_places(total: int, wanted: int, seed: int) -> Iterator[int]:
-    """`wanted` places below `total`, ascending: a random one in each of `wanted` equal stretches."""
+def sample_positions(total: int, count: int, seed: int) -> Iterator[int]:
+    """Sample `count` ascending positions below `total`: one in each of `count` equal intervals."""
     draw = random.Random(seed).random
-    for number in range(wanted):
-        low, high = number * total // wanted, (number + 1) * total // wanted
+    for number in range(count):
+        low, high = number * total // count, (number + 1) * total // count
         yield low + int(draw() * (high - low))

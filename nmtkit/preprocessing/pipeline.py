@@ -1,4 +1,4 @@
-"""Raw text to a dataset folder."""
+"""The pipeline of nmt-preprocess: from raw text to a dataset folder."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +12,9 @@ from nmtkit.data.description import SplitSummary, is_dataset_file, may_replace, 
 from nmtkit.errors import UserError
 from nmtkit.log import logger, report
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
-from nmtkit.preprocessing.dedup import HASHES, REPEATS, mark_repeats
+from nmtkit.preprocessing.dedup import DUPLICATES_FILE, HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoding import Encoder, encode_split
-from nmtkit.preprocessing.learning import Tokenizers, learn, take_over
+from nmtkit.preprocessing.learning import Tokenizers, learn_tokenizers, reuse_tokenizers
 from nmtkit.preprocessing.scan import Corpus, Scan, scan
 from nmtkit.text import find_side
 from nmtkit.tokenizer import SENTENCEPIECE, SPACE
@@ -23,74 +23,78 @@ from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
 
 TRAIN = "train"
-_SEGMENTED = 0.05  # share of lines with marks of subwords, beyond what a text has by chance
+_SEGMENTED_SHARE = 0.05  # of lines with subword markers: more than raw text has by chance
 
 
 def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig) -> Dataset:
     """Make the dataset `files.destdir` from raw text, and open it.
 
-    The text is read through once to check and count it, once for a SentencePiece model to be trained on a sample of
-    it, and once to encode it. Raises UserError for text that is not sound, RunError when writing fails.
+    The text is read once to validate and count it, once to sample sentences for SentencePiece training, and once to
+    encode it. Raises UserError for invalid text, and RunError if writing fails.
     """
-    corpora = {name: [_find_pair(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
+    corpora = {name: [_find_corpus(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
     if vocabulary.is_learned and TRAIN not in corpora:
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
-    taken = None if vocabulary.is_learned else take_over(vocabulary, files.languages)
-    with staged_folder(files.destdir, _is_own_file, may_replace) as folder, WorkerPool(files.workers) as pool:
-        found, repeats = {}, None
+    reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages)
+    with (
+        staged_folder(files.destdir, _is_dataset_or_temporary, may_replace) as folder,
+        WorkerPool(files.workers) as pool,
+    ):
+        scans, duplicates = {}, None
         if TRAIN in corpora:
             count_words = vocabulary.is_learned and vocabulary.tokenizer == SPACE
-            found[TRAIN], repeats = _scan_train(corpora[TRAIN], pool, count_words, cleaning.dedup, folder)
+            scans[TRAIN], duplicates = _scan_train(corpora[TRAIN], pool, count_words, cleaning.dedup, folder)
         for name in [name for name in corpora if name != TRAIN]:
-            found[name] = scan(name, corpora[name], pool)
-        if (taken[0].kind if taken else vocabulary.tokenizer) == SENTENCEPIECE:
-            _warn_of_subwords(found, files.languages)
-        tokenizers = taken or learn(vocabulary, corpora[TRAIN], found[TRAIN], files.languages, pool)
+            scans[name] = scan(name, corpora[name], pool)
+        if (reused[0].kind if reused else vocabulary.tokenizer) == SENTENCEPIECE:
+            _warn_if_segmented(scans, files.languages)
+        tokenizers = reused or learn_tokenizers(vocabulary, corpora[TRAIN], scans[TRAIN], files.languages, pool)
         _write_tokenizers(folder, files.languages, tokenizers)
-        rows: list[SplitSummary] = []
+        summaries: list[SplitSummary] = []
         for name, paths in corpora.items():
             encoder = Encoder(*tokenizers, cleaning if name == TRAIN else None)
-            marks = repeats if name == TRAIN else None
-            row = encode_split(name, paths, found[name].pairs, encoder, marks, files.languages, folder, pool)
-            _report(row, doubtful=taken is not None or name != TRAIN)
-            if not row.sentences:
+            marks = duplicates if name == TRAIN else None
+            summary = encode_split(name, paths, scans[name].pairs, encoder, marks, files.languages, folder, pool)
+            _report(summary, warn_unknown=reused is not None or name != TRAIN)
+            if not summary.sentences:
                 raise UserError(
-                    f"nothing of the text for {name} is left; dropped: {_drops(row)}: raise --max-length or --max-ratio"
+                    f"nothing of the text for {name} is left; dropped: {_format_dropped(summary)}: "
+                    "raise --max-length or --max-ratio"
                 )
-            rows.append(row)
-        write_description(folder, files.languages, *tokenizers, rows)
+            summaries.append(summary)
+        write_description(folder, files.languages, *tokenizers, summaries)
     return Dataset.open(files.destdir)
 
 
-def _is_own_file(name: str) -> bool:
-    return is_dataset_file(name) or name in (HASHES, REPEATS)
+def _is_dataset_or_temporary(name: str) -> bool:
+    return is_dataset_file(name) or name in (HASHES_FILE, DUPLICATES_FILE)
 
 
-def _find_pair(prefix: str, files: FilesConfig) -> Corpus:
+def _find_corpus(prefix: str, files: FilesConfig) -> Corpus:
     return Corpus(prefix, find_side(prefix, files.source_lang), find_side(prefix, files.target_lang))
 
 
 def _scan_train(
     corpora: Sequence[Corpus], pool: WorkerPool, count_words: bool, dedup: bool, folder: Path
 ) -> tuple[Scan, NDArray[np.bool_] | None]:
-    """The first pass over the training text, and which of its pairs are repeats if they are to be left out."""
+    """Run the first pass over the training text, and with `dedup` mark its duplicates."""
     if not dedup:
         return scan(TRAIN, corpora, pool, count_words), None
-    hashes = folder / HASHES
+    hashes = folder / HASHES_FILE
     with hashes.open("wb") as file:
-        found = scan(TRAIN, corpora, pool, count_words, file)
-    return found, mark_repeats(hashes)
+        result = scan(TRAIN, corpora, pool, count_words, file)
+    return result, mark_duplicates(hashes)
 
 
-def _warn_of_subwords(found: dict[str, Scan], languages: tuple[str, str]) -> None:
-    """Warn of text that is segmented already, before SentencePiece segments it again."""
-    for name, split in found.items():
-        for language, marked in zip(languages, split.marked, strict=True):
-            if marked > _SEGMENTED * split.pairs:
+def _warn_if_segmented(scans: dict[str, Scan], languages: tuple[str, str]) -> None:
+    """Warn if text looks segmented already, since SentencePiece would segment it again."""
+    for name, found in scans.items():
+        for language, segmented in zip(languages, found.segmented, strict=True):
+            if segmented > _SEGMENTED_SHARE * found.pairs:
                 logger.warning(
                     "%s.%s: marks of subwords (@@ or ▁) stand in %d of %s: segmented text needs --tokenizer space, "
                     "raw text has none",
-                    *(name, language, marked, counted(split.pairs, "line")),
+                    *(name, language, segmented, counted(found.pairs, "line")),
                 )
 
 
@@ -105,20 +109,21 @@ def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Toke
     report("vocabulary", {**sizes, "joined": source is target})
 
 
-def _report(row: SplitSummary, doubtful: bool) -> None:
-    """Say what became of a split: sentences, tokens and unknown ones a side, what was dropped.
+def _report(summary: SplitSummary, warn_unknown: bool) -> None:
+    """Log the summary of a split: sentences, tokens and unknown tokens of each side, dropped pairs.
 
-    That much is unknown is in doubt where the vocabulary was not learned from this very text.
+    `warn_unknown` adds a warning about many unknown tokens. It is off for the text that the vocabulary was learned
+    from.
     """
-    values: dict[str, object] = {"split": row.name, "sentences": row.sentences}
-    for language, tokens in row.tokens.items():
+    values: dict[str, object] = {"split": summary.name, "sentences": summary.sentences}
+    for language, tokens in summary.tokens.items():
         values[f"{language} tokens"] = tokens
-        percent = unknown_percent(row.unknown[language], tokens)
+        percent = unknown_percent(summary.unknown[language], tokens)
         values[f"{language} unknown %"] = percent
-        if doubtful and (doubt := unknown_warning(f"{row.name}.{language}", percent)):
-            logger.warning("%s", doubt)
-    report("encoded", {**values, "dropped": _drops(row)})
+        if warn_unknown and (warning := unknown_warning(f"{summary.name}.{language}", percent)):
+            logger.warning("%s", warning)
+    report("encoded", {**values, "dropped": _format_dropped(summary)})
 
 
-def _drops(row: SplitSummary) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(row.dropped.items())) or "nothing"
+def _format_dropped(summary: SplitSummary) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(summary.dropped.items())) or "nothing"

@@ -37,7 +37,7 @@ VALUES: dict[str, list[object]] = {
     "--overlong": ["cut", "split"],
 }
 FLAGS = ["--sampling", "--alignment", "--copy-unknown", "--interactive", "--sacrebleu"]
-PIECES = [
+DEFAULT_VOCAB_SIZE = [
     "the",
     "dog",
     "die",
@@ -90,7 +90,9 @@ def test_every_combination_gives_its_rows_or_one_line_of_complaint(
         monkeypatch.setattr(footprint, "_admitted", {})
         monkeypatch.setattr(Translator, "of", lambda *_, own=translators[case % 2]: own)
         options = arguments(draw)
-        text = "".join(" ".join(draw.choices(PIECES, k=draw.randint(0, 5))) + "\n" for _ in range(draw.randint(0, 4)))
+        text = "".join(
+            " ".join(draw.choices(DEFAULT_VOCAB_SIZE, k=draw.randint(0, 5))) + "\n" for _ in range(draw.randint(0, 4))
+        )
         limits = () if {"--max-len-a", "--max-len-b"} & set(options) else ("--max-len-a", 0.5, "--max-len-b", 2)
         command = ("--checkpoint", tiny_checkpoint, "--device", "cpu", "--quiet", *limits, *options)
         done = run_here("nmt-generate", *command, input=text.encode())

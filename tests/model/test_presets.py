@@ -10,7 +10,7 @@ from nmtkit.model.presets import PRESETS
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.config import OptimizerConfig, StopConfig
 
-PIECES = 40_700  # what the paper's own counts imply
+DEFAULT_VOCAB_SIZE = 40_700  # what the paper's own counts imply
 
 # Millions of parameters, as Table 3 prints them; a row without a figure is "as base".
 PAPER = {
@@ -38,7 +38,7 @@ def model_config(preset: str) -> TransformerConfig:
 @pytest.mark.parametrize("preset", ROWS)
 def test_parameters_are_as_many_as_the_paper_counts(preset: str) -> None:
     with torch.device("meta"):  # shapes without memory
-        model = Transformer(model_config(preset), PIECES, PIECES)
+        model = Transformer(model_config(preset), DEFAULT_VOCAB_SIZE, DEFAULT_VOCAB_SIZE)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     # learned positions come on top of the table's "as base"
     millions -= sum(p.numel() for name, p in model.named_parameters() if "positions" in name) / 1e6

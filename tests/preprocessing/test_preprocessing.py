@@ -29,8 +29,8 @@ from nmtkit.data.corpus import Dataset, Split
 from nmtkit.errors import UserError
 from nmtkit.preprocessing import dedup
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
-from nmtkit.preprocessing.dedup import HASH, hash_pairs, mark_repeats
-from nmtkit.preprocessing.learning import sample_places
+from nmtkit.preprocessing.dedup import HASH, hash_pairs, mark_duplicates
+from nmtkit.preprocessing.learning import sample_positions
 from nmtkit.preprocessing.pipeline import preprocess
 from nmtkit.vocab import EOS, SPECIALS, UNK
 
@@ -168,10 +168,10 @@ def test_repeats_are_found_across_corpora_and_blocks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", [16, 64, 4096])
 def test_repeats_are_found_whatever_fits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
-    monkeypatch.setattr(dedup, "PART", part)
+    monkeypatch.setattr(dedup, "HASHES_PER_CHUNK", part)
     words = random.Random(1).choices([b"%d" % number for number in range(60)], k=150)
     (tmp_path / "hashes").write_bytes(hash_pairs(words, words))
-    marks = mark_repeats(tmp_path / "hashes")
+    marks = mark_duplicates(tmp_path / "hashes")
     assert marks.tolist() == [word in words[:number] for number, word in enumerate(words)]
     assert list(tmp_path.iterdir()) == []
 
@@ -288,15 +288,15 @@ def test_separate_vocabularies_are_taken_over_for_the_same_languages_only(tmp_pa
 
 @pytest.mark.parametrize(("total", "wanted"), [(0, 0), (1, 1), (10, 10), (10, 3), (1000, 999), (100, 7)])
 def test_a_sample_is_spread_over_the_text_without_repeats(total: int, wanted: int) -> None:
-    places = list(sample_places(total, wanted, seed=1))
+    places = list(sample_positions(total, wanted, seed=1))
     assert len(places) == wanted
     assert places == sorted(set(places))
     assert all(math.floor(number * total / wanted) <= place < total for number, place in enumerate(places))
 
 
 def test_a_sample_is_the_seed_s() -> None:
-    assert list(sample_places(1000, 50, seed=1)) == list(sample_places(1000, 50, seed=1))
-    assert list(sample_places(1000, 50, seed=1)) != list(sample_places(1000, 50, seed=2))
+    assert list(sample_positions(1000, 50, seed=1)) == list(sample_positions(1000, 50, seed=1))
+    assert list(sample_positions(1000, 50, seed=1)) != list(sample_positions(1000, 50, seed=2))
 
 
 @pytest.mark.usefixtures("small_blocks")
