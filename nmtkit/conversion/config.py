@@ -1,4 +1,4 @@
-"""The options of an export."""
+"""The options of nmt-export."""
 
 from dataclasses import dataclass
 from typing import ClassVar

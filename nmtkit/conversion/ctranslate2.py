@@ -1,4 +1,4 @@
-"""A folder for CTranslate2, the C++ engine."""
+"""Export to CTranslate2, an inference engine in C++."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -16,7 +16,7 @@ from nmtkit.model.positions import LearnedPositions, sinusoids
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import SPECIALS
 
-POSITIONS = 4096  # rows of the table of sines: CTranslate2 computes its own in another order
+MAX_POSITIONS = 4096  # of the exported sinusoids: CTranslate2 would order sines and cosines differently
 
 
 def to_ctranslate2(
@@ -27,10 +27,11 @@ def to_ctranslate2(
     *,
     replace: bool = False,
 ) -> None:
-    """Write a checkpoint as a CTranslate2 model with its tokenizers, atomically.
+    """Write a checkpoint as a CTranslate2 model, atomically.
 
-    `weights` are as in `WeightsConfig`; `quantization` is one of `QUANTIZATIONS`, or None for float32. Raises UserError
-    if the package is missing, the folder exists, or CTranslate2 does not support the model.
+    The tokenizers are written beside it, since CTranslate2 translates pieces, not text. `weights` is as in
+    `WeightsConfig`; `quantization` is one of `QUANTIZATIONS`, or None for float32. Raises UserError if the package
+    ctranslate2 is missing, the folder exists, or CTranslate2 does not support the model.
     """
     try:
         from ctranslate2.specs import TransformerSpec
@@ -71,7 +72,7 @@ def _fill_transformer(spec: Any, model: Transformer) -> None:
     spec.decoder.projection.weight = _array(model.output_matrix)
     for side, positions in ((spec.encoder, model.source_positions), (spec.decoder, model.target_positions)):
         learned = model.config.positions == "learned"
-        table = cast(LearnedPositions, positions).table if learned else sinusoids(POSITIONS, model.config.d_model)
+        table = cast(LearnedPositions, positions).table if learned else sinusoids(MAX_POSITIONS, model.config.d_model)
         side.position_encodings.encodings = _array(table)
     if model.config.norm == "pre":
         _fill_norm(spec.encoder.layer_norm, cast(nn.LayerNorm, model.encoder_norm))

@@ -1,4 +1,4 @@
-"""What every export has beside its weights: a folder that appears whole or not at all, and the tokenizers."""
+"""The folder of an export: written atomically, with the tokenizers beside the model."""
 
 import re
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ from nmtkit.text import read_bytes
 from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 
-# An export may be replaced by a new one; a folder that holds anything else may not.
-_LARGEST = 1 << 28  # bytes of a vocabulary or a SentencePiece model
-_OWN_FILE = re.compile(
+_MAX_BYTES = 1 << 28  # of a vocabulary or a SentencePiece model
+# A folder is replaced by a new export only if all its files have such names.
+_EXPORT_FILE = re.compile(
     r"config\.json|model\.(bin|safetensors)|(shared|source|target)_vocabulary\.json"
     r"|vocab(\..+)?\.txt|spm(\..+)?\.model"
 )
 
 
 def check_free(destination: Path, replace: bool) -> None:
-    """Raise UserError where there is something at the destination, and it is not to be replaced."""
+    """Raise UserError if the destination exists, is not empty, and may not be replaced."""
     taken = any(destination.iterdir()) if destination.is_dir() else destination.exists()
     if taken and not replace:
         raise UserError(f"{destination} exists: replace it with --force, or choose another --output")
@@ -31,41 +31,41 @@ def check_free(destination: Path, replace: bool) -> None:
 
 @contextmanager
 def export_folder(destination: Path, checkpoint: Checkpoint, replace: bool) -> Iterator[Path]:
-    """A folder to write a model into; the vocabularies and SentencePiece models come beside it, named as in a dataset.
+    """Yield a temporary folder to write a model to; at the end the tokenizers are added, named as in a dataset.
 
-    An export that stands at the destination already is replaced if `replace` says so. Raises UserError where the
-    destination is taken, RunError where writing fails.
+    With `replace`, an earlier export at the destination is replaced. Raises UserError if the destination exists, and
+    RunError if writing fails.
     """
     check_free(destination, replace)
     with staged_folder(destination, _is_export_file, _is_export) as staging:
         yield staging
-        write_tokenizer(staging, checkpoint.source, _language(checkpoint.source_language, checkpoint.joined))
+        write_tokenizer(staging, checkpoint.source, _file_language(checkpoint.source_language, checkpoint.joined))
         if not checkpoint.joined:
-            write_tokenizer(staging, checkpoint.target, _language(checkpoint.target_language, joined=False))
+            write_tokenizer(staging, checkpoint.target, _file_language(checkpoint.target_language, joined=False))
 
 
 def read_tokenizer(folder: Path, kind: str, language: str, joined: bool) -> Tokenizer:
-    """The tokenizer of one side of an export. UserError where a file is not a regular one."""
-    name = _language(language, joined)
-    vocabulary = Vocabulary.from_bytes(_content(folder / vocabulary_name(name)))
-    return make_tokenizer(kind, vocabulary, b"" if kind == SPACE else _content(folder / model_name(name)))
+    """Read the tokenizer of one side of an export. Raises UserError if a file is not a regular file."""
+    name = _file_language(language, joined)
+    vocabulary = Vocabulary.from_bytes(_read_file(folder / vocabulary_name(name)))
+    return make_tokenizer(kind, vocabulary, b"" if kind == SPACE else _read_file(folder / model_name(name)))
 
 
-def _content(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     if path.exists() and not path.is_file():  # a pipe would block
         raise UserError(f"{path.name} is not a regular file")
-    return read_bytes(path, _LARGEST)
+    return read_bytes(path, _MAX_BYTES)
 
 
-def _language(language: str, joined: bool) -> str | None:
-    """The language in the names of a side's files, None where the sides share them."""
+def _file_language(language: str, joined: bool) -> str | None:
+    """The language in the file names of a side, None if both sides share the files."""
     if not joined and Path(language).name != language:
         raise UserError(f"the language {language!r} cannot be part of a file name")
     return None if joined else language
 
 
 def _is_export_file(name: str) -> bool:
-    return _OWN_FILE.fullmatch(name) is not None
+    return _EXPORT_FILE.fullmatch(name) is not None
 
 
 def _is_export(folder: Path) -> bool:

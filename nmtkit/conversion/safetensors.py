@@ -1,4 +1,4 @@
-"""A folder of safetensors and JSON, for whatever reads these; and the way back."""
+"""Export to a folder of safetensors and JSON, and import from it."""
 
 import dataclasses
 import json
@@ -22,17 +22,17 @@ from nmtkit.errors import UserError
 from nmtkit.text import read_bytes
 
 HEADER = "config.json"
-_LARGEST_HEADER = 1 << 22  # bytes, as in a checkpoint
-_FLOATS = (torch.float16, torch.bfloat16, torch.float64)  # types that other programs may have given the weights
+_MAX_HEADER_BYTES = 1 << 22  # as in a checkpoint
+_CONVERTED_DTYPES = (torch.float16, torch.bfloat16, torch.float64)  # other programs may write these
 
 
 def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
-    """Write a checkpoint's model as `model.safetensors` and `config.json`, its tokenizers beside them.
+    """Write a checkpoint as `model.safetensors` and `config.json`, with its tokenizers beside them.
 
-    The tensors have the names of the model's parameters, and are the checkpoint's bit by bit. `weights` are as in
-    `WeightsConfig`. Raises UserError where the package is missing or the folder is taken.
+    The tensors are bit by bit those of the checkpoint, under the names of the model parameters. `weights` is as in
+    `WeightsConfig`. Raises UserError if the package safetensors is missing or the folder exists.
     """
-    library = _library()
+    library = _import_safetensors()
     tensors = {name: tensor.contiguous() for name, tensor in checkpoint.chosen(weights).items()}
     with export_folder(folder, checkpoint, replace) as staging:
         (staging / SAFETENSORS_FILE).write_bytes(library.torch.save(tensors, metadata={"format": "pt"}))
@@ -41,38 +41,38 @@ def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
 
 
 def from_safetensors(folder: Path) -> Checkpoint:
-    """The checkpoint that such a folder holds, without what only a training needs.
+    """Read an export as a checkpoint, without training state.
 
-    Tensors of the types in `_FLOATS` become float32. Raises UserError where the package or a file is missing, or where
-    the weights are not finite, or not those of the model that `config.json` describes.
+    Tensors of float16, bfloat16 and float64 become float32. Raises UserError if the package safetensors or a file is
+    missing, if a weight is not finite, or if the weights do not fit the model in `config.json`.
     """
-    library = _library()
+    library = _import_safetensors()
     if not (folder / SAFETENSORS_FILE).is_file():
         raise UserError(f"{folder} is a folder that has no {SAFETENSORS_FILE}: {checkpoint_in(folder)}")
     if not (folder / HEADER).is_file():
         raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
     with as_user_errors(folder):
-        header = parse_header(read_bytes(folder / HEADER, _LARGEST_HEADER))
+        header = parse_header(read_bytes(folder / HEADER, _MAX_HEADER_BYTES))
         try:
             weights = library.torch.load_file(folder / SAFETENSORS_FILE)
         except library.SafetensorError as error:
             raise UserError(f"{SAFETENSORS_FILE} is damaged ({error})") from error
         weights = {name: _to_float32(weight) for name, weight in weights.items()}
-        checkpoint = from_header(header, weights, lambda side: _tokenizer(folder, header, side))
+        checkpoint = from_header(header, weights, lambda side: _read_side_tokenizer(folder, header, side))
         check_finite(weights)
     return dataclasses.replace(checkpoint, weights={name: weights[name] for name in checkpoint.parameter_shapes()})
 
 
 def _to_float32(weight: Tensor) -> Tensor:
-    return weight.float() if weight.dtype in _FLOATS else weight
+    return weight.float() if weight.dtype in _CONVERTED_DTYPES else weight
 
 
-def _tokenizer(folder: Path, header: dict[str, Any], side: str) -> Any:
+def _read_side_tokenizer(folder: Path, header: dict[str, Any], side: str) -> Any:
     kind, language = header["tokenizer"][side], header[f"{side}_language"]
     return read_tokenizer(folder, kind, language, header["joined_vocabulary"])
 
 
-def _library() -> Any:
+def _import_safetensors() -> Any:
     try:
         import safetensors.torch
     except ImportError as error:
