@@ -11,25 +11,32 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nmtkit/version.py").read_text(encoding="utf-8"))
 assert VERSION
 
-# Inference in C++, once for each set of instructions. Where there is no compiler that takes it, nmtkit is installed
-# without.
-INSTRUCTIONS = {
-    "_native_avx2": ["avx2", "fma", "no-avx512f"],
-    "_native_avx512": ["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni", "fma"],
+# The compiled search, once for each set of instructions. Without a suitable compiler, nmtkit is installed without it.
+NATIVE_FLAGS = {
+    "_native_scalar": [],
+    "_native_avx2": ["-DNMTKIT_AVX2", "-mavx2", "-mfma", "-mno-avx512f"],
+    "_native_avx512": [
+        "-DNMTKIT_AVX512",
+        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma"),
+    ],
 }
+# Without contraction, x·y + z is rounded alike by every compiler and processor.
+COMMON_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
+IS_X86_64 = platform.machine() in ("x86_64", "AMD64")
 NATIVE = [
     Extension(
         f"nmtkit.{name}",
         ["nmtkit/native/module.cpp"],
         depends=[str(header.relative_to(HERE)) for header in sorted((HERE / "nmtkit/native").glob("*.h"))],
-        define_macros=[("NMTKIT_MODULE", name), *([("NMTKIT_AVX512", None)] if "avx512f" in needed else [])],
+        define_macros=[("NMTKIT_MODULE", name)],
         language="c++",
-        extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden", *(f"-m{each}" for each in needed)],
-        # each build calls its own functions, also where a program shares the symbols of all that it loads
+        extra_compile_args=[*COMMON_FLAGS, *flags],
+        # each build calls its own functions, even in a program that shares the symbols of all its libraries
         extra_link_args=["-Wl,-Bsymbolic"] if sys.platform == "linux" else [],
         optional=True,
     )
-    for name, needed in INSTRUCTIONS.items()
+    for name, flags in NATIVE_FLAGS.items()
+    if IS_X86_64 or name == "_native_scalar"
 ]
 
 setup(
@@ -40,7 +47,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    ext_modules=NATIVE if platform.machine() in ("x86_64", "AMD64") else [],
+    ext_modules=NATIVE,
     packages=find_packages(include=["nmtkit", "nmtkit.*"]),
     package_data={"nmtkit": ["py.typed", "_native.pyi", "decoding/attention.html", "serving/page.html"]},
     install_requires=[

@@ -10,7 +10,8 @@ import torch
 from nmtkit.log import logger
 
 BUILDS = {"_native_avx512": "AVX-512", "_native_avx2": "AVX2"}  # faster than torch, the fastest first
-PORTABLE = {"_native_scalar": "portable"}  # slower than torch, but with int8, which torch does not have
+# Slower than torch, or not measured; but with int8, which torch does not have.
+PORTABLE = {"_native_neon": "NEON", "_native_scalar": "portable"}
 
 
 def _load() -> ModuleType | None:

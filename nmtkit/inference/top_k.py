@@ -27,7 +27,7 @@ def _native_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     rows, width = scores.shape
     k = min(k, width)
     values, columns = scores.new_empty(rows, k), scores.new_empty(rows, k, dtype=torch.long)
-    native_build.native.best(
+    native_build.native.top_k(
         scores.data_ptr(), rows, width, k, values.data_ptr(), columns.data_ptr(), torch.get_num_threads()
     )
     return values, columns

@@ -1,191 +1,114 @@
-// x·Wᵀ + b for many x and one W, which is laid out once for the products to come.
+// x·Wᵀ + b for many x and one W, which is packed once in the order in which products read it.
 //
-// A row of the result depends on its row of x alone, to the last bit, whatever rows stand beside it: each sum runs over
-// the columns in their order. So no batch, and no number of threads, changes what a sentence becomes.
+// A row of the result depends on its row of x alone, to the last bit: each sum runs over the columns in order. So a
+// translation does not depend on its batch or on the number of threads.
 #pragma once
 
-#include <cstdlib>
-#include <cstring>
-#include <memory>
-#include <new>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "memory.h"
-#include "vectors.h"
+#include "quantization.h"
 
 namespace nmtkit {
 
-constexpr int kPanel = 2 * kLanes;  // rows of W that stand together: two vectors of a result
-constexpr int kBlock = 120;         // rows of x that one pass over W serves: they stay in the nearer caches
-constexpr int kWeightLevels = 127;  // of a weight in 8 bits, to each side of 0, at most
-constexpr int kDepth = 8;           // columns that integer sums take at once
-constexpr int kMostRows = 1 << 30;         // of W: padded to panels they fit into an int
-constexpr int kMostColumns = 1 << 24;      // of W: a panel's numbers fit into an int
-constexpr int kMostByteColumns = 1 << 16;  // of W in 8 bits: sums of products fit into 32 bits
+constexpr int kPanel = 2 * kLanes;         // rows of W that are packed together: two vectors of a result
+constexpr int kMaxRows = 1 << 30;          // of W: padded to panels they fit into an int
+constexpr int kMaxColumns = 1 << 24;       // of W: the elements of a panel fit into an int
+constexpr int kMaxInt8Columns = 1 << 16;  // of W in int8: sums of products fit into 32 bits
 
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-
-template <class T>
-using Aligned = std::unique_ptr<T[], Free>;
-
-// Zeros, aligned for vectors. Throws std::bad_alloc.
-template <class T>
-Aligned<T> aligned(size_t count) {
-  const size_t bytes = (product(count, sizeof(T)) + 63) / 64 * 64;
-  void* memory = std::aligned_alloc(64, std::max<size_t>(bytes, 64));
-  if (!memory) throw std::bad_alloc();
-  std::memset(memory, 0, bytes);
-  return Aligned<T>(static_cast<T*>(memory));
-}
-
-// What a thread needs for the products of a block of rows.
-struct Rounded {
-  std::vector<int32_t> x;     // four columns in each, as bytes: level + kLevels + 1
-  float scales[kBlock] = {};  // of each row
-
-  // Room for m rows, kBlock of them at most. Throws std::bad_alloc.
-  void reserve(size_t m, int columns) { x.resize(std::max(x.size(), std::min<size_t>(m, kBlock) * groups(columns))); }
-
-  static int groups(int columns) { return (columns + kDepth - 1) / kDepth * (kDepth / 4); }
-};
-
-// Weights that the products to come will read, to be asked for while others are computed: of few rows, products would
-// wait for them longer than they take.
-struct Ahead {
-  static constexpr int kLine = 64;  // bytes
+// Fetches the weights of the next products while others are computed: with few rows, products wait for memory longer
+// than they compute.
+struct Prefetcher {
+  static constexpr int kCacheLine = 64;  // bytes
 
   const char* at = nullptr;
-  int lines = 0;  // for each kDepth columns
+  int lines = 0;  // for each kColumnBlock
 
-  void ask() {
-    for (int i = 0; i < lines; ++i, at += kLine) __builtin_prefetch(at, 0, 2);
+  void fetch() {
+    for (int i = 0; i < lines; ++i, at += kCacheLine) __builtin_prefetch(at, 0, 2);
   }
 };
 
 class Matrix {
  public:
-  // weight (N, K) and bias (N), or null. With `eight_bits`, each row of W is rounded to integers by its own largest
-  // value, and each row of x as it comes; their sums are exact. Throws TooLarge, std::bad_alloc.
-  Matrix(const float* weight, const float* bias, int rows, int columns, bool eight_bits)
-      : rows_(rows), columns_(columns), eight_bits_(eight_bits) {
-    if (rows < 1 || columns < 1 || rows > kMostRows || columns > (eight_bits ? kMostByteColumns : kMostColumns))
-      throw TooLarge("there is no room for a matrix of " + std::to_string(rows) + " x " + std::to_string(columns));
-    bias_ = aligned<float>(padded());
+  // weight (N, K) and bias (N), or null. With `int8`, W and x are quantized row by row, and their products are exact.
+  // Throws TooLarge, std::bad_alloc.
+  Matrix(const float* weight, const float* bias, int rows, int columns, bool int8)
+      : rows_(rows), columns_(columns), is_int8_(int8) {
+    if (rows < 1 || columns < 1 || rows > kMaxRows || columns > (int8 ? kMaxInt8Columns : kMaxColumns))
+      throw TooLarge("cannot pack a matrix of " + std::to_string(rows) + " x " + std::to_string(columns));
+    bias_ = make_aligned<float>(padded_rows());
     if (bias) std::copy(bias, bias + rows, bias_.get());
-    if (eight_bits)
-      lay_out_bytes(weight);
+    if (int8)
+      pack_int8(weight);
     else
-      lay_out_floats(weight);
+      pack_fp32(weight);
   }
 
   int rows() const { return rows_; }
   int columns() const { return columns_; }
-  bool eight_bits() const { return eight_bits_; }
+  bool is_int8() const { return is_int8_; }
 
-  // y (m, N) = x (m, K)·Wᵀ + b, or its positive part.
-  void multiply(const float* x, int m, float* y, Rounded& rounded, bool positive = false) const {
-    for (int i = 0; i < m; i += kBlock) {
-      const int count = std::min(kBlock, m - i);
+  // y (m, N) = x (m, K)·Wᵀ + b, or max(0, that) with `relu`. `quantized` is memory for x in int8.
+  void multiply(const float* x, int m, float* y, QuantizedInput& quantized, bool relu = false) const {
+    for (int i = 0; i < m; i += kRowBlock) {
+      const int count = std::min(kRowBlock, m - i);
       const float* in = x + static_cast<size_t>(i) * columns_;
       float* out = y + static_cast<size_t>(i) * rows_;
-      if (eight_bits_) {
-        round(in, count, rounded);
-        tiles<kByteTileRows>(Bytes{rounded.x.data(), rounded.scales}, count, out, positive);
+      if (is_int8_) {
+        quantized.quantize(in, count, columns_);
+        multiply_block<kInt8TileRows>(Int8Rows{quantized.x.data(), quantized.scales}, count, out, relu);
       } else {
-        tiles<kTileRows>(in, count, out, positive);
+        multiply_block<kTileRows>(in, count, out, relu);
       }
     }
   }
 
  private:
-  // Rows of x in 8 bits.
-  struct Bytes {
+  struct Int8Rows {
     const int32_t* x;
     const float* scales;
   };
 
   int panels() const { return (rows_ + kPanel - 1) / kPanel; }
-  size_t padded() const { return static_cast<size_t>(panels()) * kPanel; }
-  int groups() const { return Rounded::groups(columns_); }
+  size_t padded_rows() const { return static_cast<size_t>(panels()) * kPanel; }
+  int groups() const { return column_groups(columns_); }
+
+  const float* skip_rows(const float* x, int i) const { return x + static_cast<size_t>(i) * columns_; }
+  Int8Rows skip_rows(Int8Rows in, int i) const { return {in.x + static_cast<size_t>(i) * groups(), in.scales + i}; }
 
   // Panel by panel; in a panel column by column, each of kPanel rows of W.
-  void lay_out_floats(const float* weight) {
-    floats_ = aligned<float>(product(padded(), columns_));
+  void pack_fp32(const float* weight) {
+    fp32_ = make_aligned<float>(checked_product(padded_rows(), columns_));
     for (int n = 0; n < rows_; ++n) {
-      float* panel = floats_.get() + static_cast<size_t>(n / kPanel) * kPanel * columns_;
+      float* panel = fp32_.get() + static_cast<size_t>(n / kPanel) * kPanel * columns_;
       for (int k = 0; k < columns_; ++k) panel[k * kPanel + n % kPanel] = weight[static_cast<size_t>(n) * columns_ + k];
     }
   }
 
-  // Panel by panel; in a panel by four columns, of kPanel rows of W each.
-  void lay_out_bytes(const float* weight) {
-    const size_t step = static_cast<size_t>(kPanel) * groups() * 4;
-    bytes_ = aligned<int8_t>(product(panels(), step));
-    scales_ = aligned<float>(padded());
-    offsets_ = aligned<int32_t>(padded());
-    std::vector<int> levels(groups() * 4);
+  // Panel by panel; in a panel by groups of four columns, each of kPanel rows of W.
+  void pack_int8(const float* weight) {
+    const size_t panel_bytes = static_cast<size_t>(kPanel) * groups() * 4;
+    int8_ = make_aligned<int8_t>(checked_product(panels(), panel_bytes));
+    scales_ = make_aligned<float>(padded_rows());
+    compensation_ = make_aligned<int32_t>(padded_rows());
+    std::vector<int> integers(groups() * 4);
     for (int n = 0; n < rows_; ++n) {
-      int8_t* panel = bytes_.get() + n / kPanel * step;
-      scales_[n] = round_weights(weight + static_cast<size_t>(n) * columns_, levels);
+      int8_t* panel = int8_.get() + n / kPanel * panel_bytes;
+      scales_[n] = quantize_weights(weight + static_cast<size_t>(n) * columns_, columns_, integers);
       for (int k = 0; k < columns_; ++k)
-        panel[k / 4 * 4 * kPanel + n % kPanel * 4 + k % 4] = static_cast<int8_t>(levels[k]);
-      offsets_[n] = -(kLevels + 1) * std::accumulate(levels.begin(), levels.end(), 0);
+        panel[k / 4 * 4 * kPanel + n % kPanel * 4 + k % 4] = static_cast<int8_t>(integers[k]);
+      compensation_[n] = -(kQuantMax + 1) * std::accumulate(integers.begin(), integers.end(), 0);
     }
   }
 
-  // A row of W to levels, of which `add_products` can add up four products; what a level is worth, or NaN or infinity
-  // where the row is not finite.
-  float round_weights(const float* row, std::vector<int>& levels) const {
-    float scale = largest(row) / kWeightLevels;
-    std::fill(levels.begin(), levels.end(), 0);
-    if (!std::isfinite(scale)) return scale;
-    for (;;) {
-      int most = 0;
-      for (int k = 0; k < columns_; ++k) levels[k] = static_cast<int>(std::nearbyint(row[k] / scale));
-      for (size_t k = 0; k < levels.size(); k += k % 4 == 2 ? 6 : 2) {  // two columns and the two that stand four further
-        int above = 0, below = 0;
-        for (const int each : {k, k + 1, k + 4, k + 5}) (levels[each] > 0 ? above : below) += std::abs(levels[each]);
-        most = std::max({most, above, below});
-      }
-      if (most <= kFourLevels) return scale;
-      scale *= static_cast<float>(most + 1) / kFourLevels;
-    }
-  }
-
-  // The largest magnitude of a row, and never 0. NaN where there is a NaN, so that it is not lost in rounding.
-  float largest(const float* row) const {
-    Floats peaks = every(1e-30f), total = every(0.0f);
-    for_vectors(columns_, [&](int k, int n) {
-      const Floats x = magnitude(load_some(row + k, n));
-      peaks = max(peaks, x);
-      total = total + x;
-    });
-    return any_nan(total) ? std::numeric_limits<float>::quiet_NaN() : greatest(peaks);
-  }
-
-  void round(const float* x, int m, Rounded& rounded) const {
-    rounded.reserve(m, columns_);
-    for (int i = 0; i < m; ++i) {
-      const float* row = x + static_cast<size_t>(i) * columns_;
-      uint8_t* levels = reinterpret_cast<uint8_t*>(rounded.x.data() + static_cast<size_t>(i) * groups());
-      const float peak = largest(row);
-      rounded.scales[i] = peak / kLevels;
-      const Floats factor = every(kLevels / peak);
-      for_vectors(columns_, [=](int k, int n) {
-        store_bytes(levels + k, plus(integers(load_some(row + k, n) * factor), every(kLevels + 1)), n);
-      });
-    }
-  }
-
-  // Write two vectors of a row of y, but for what lies beyond its end.
-  void write(Floats first, Floats second, int panel, float* row, bool positive) const {
-    if (positive) {
-      first = max(every(0.0f), first);  // in this order NaN stays NaN
-      second = max(every(0.0f), second);
+  // Store two vectors of a row of y, but for the padding of the last panel.
+  void store_result(FloatVec first, FloatVec second, int panel, float* row, bool relu) const {
+    if (relu) {
+      first = max(set1(0.0f), first);  // in this order NaN stays NaN
+      second = max(set1(0.0f), second);
     }
     float* to = row + panel * kPanel;
     const int left = rows_ - panel * kPanel;
@@ -198,25 +121,25 @@ class Matrix {
     }
   }
 
-  // The products of M rows of x with P panels of W, whose sums stay in registers.
+  // fp32 products of M rows of x with P panels of W, whose sums stay in registers.
   template <int M, int P>
-  __attribute__((noinline)) void tile(const float* x, int panel, float* y, bool positive, Ahead ahead) const {
-    Floats sums[M][P][2];
-    const size_t step = static_cast<size_t>(kPanel) * columns_;
-    const float* w = floats_.get() + panel * step;
+  __attribute__((noinline)) void tile(const float* x, int panel, float* y, bool relu, Prefetcher prefetcher) const {
+    FloatVec sums[M][P][2];
+    const size_t panel_size = static_cast<size_t>(kPanel) * columns_;
+    const float* w = fp32_.get() + panel * panel_size;
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i)
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) sums[i][p][0] = sums[i][p][1] = every(0.0f);
+      for (int p = 0; p < P; ++p) sums[i][p][0] = sums[i][p][1] = set1(0.0f);
 #pragma GCC unroll 1
     for (int k = 0; k < columns_; ++k, w += kPanel) {
-      if (k % kDepth == 0) ahead.ask();
+      if (k % kColumnBlock == 0) prefetcher.fetch();
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
-        const Floats first = load(w + p * step), second = load(w + p * step + kLanes);
+        const FloatVec first = load(w + p * panel_size), second = load(w + p * panel_size + kLanes);
 #pragma GCC unroll 16
         for (int i = 0; i < M; ++i) {
-          const Floats value = every(x[static_cast<size_t>(i) * columns_ + k]);
+          const FloatVec value = set1(x[static_cast<size_t>(i) * columns_ + k]);
           sums[i][p][0] = fma(value, first, sums[i][p][0]);
           sums[i][p][1] = fma(value, second, sums[i][p][1]);
         }
@@ -227,36 +150,36 @@ class Matrix {
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
         const float* bias = bias_.get() + (panel + p) * kPanel;
-        write(sums[i][p][0] + load(bias), sums[i][p][1] + load(bias + kLanes), panel + p,
-              y + static_cast<size_t>(i) * rows_, positive);
+        store_result(sums[i][p][0] + load(bias), sums[i][p][1] + load(bias + kLanes), panel + p,
+                     y + static_cast<size_t>(i) * rows_, relu);
       }
   }
 
-  // The same of integers.
+  // int8 products of M rows of x with P panels of W.
   template <int M, int P>
-  __attribute__((noinline)) void tile(Bytes in, int panel, float* y, bool positive, Ahead ahead) const {
-    Integers sums[M][P][2];
-    const int step = groups();
-    const size_t panel_bytes = static_cast<size_t>(kPanel) * step * 4;
-    const int8_t* w = bytes_.get() + panel * panel_bytes;
+  __attribute__((noinline)) void tile(Int8Rows in, int panel, float* y, bool relu, Prefetcher prefetcher) const {
+    IntVec sums[M][P][2];
+    const int groups = this->groups();
+    const size_t panel_bytes = static_cast<size_t>(kPanel) * groups * 4;
+    const int8_t* w = int8_.get() + panel * panel_bytes;
 #pragma GCC unroll 16
     for (int i = 0; i < M; ++i)
 #pragma GCC unroll 8
-      for (int p = 0; p < P; ++p) sums[i][p][0] = sums[i][p][1] = every(0);
+      for (int p = 0; p < P; ++p) sums[i][p][0] = sums[i][p][1] = set1(0);
 #pragma GCC unroll 1
-    for (int k = 0; k < step; k += 2, w += 8 * kPanel) {
-      ahead.ask();
+    for (int k = 0; k < groups; k += 2, w += 8 * kPanel) {
+      prefetcher.fetch();
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
-        Integers weights[4];  // of four columns, the two vectors of each; then of four more
+        IntVec weights[4];  // two vectors of group k, then two of group k + 1
 #pragma GCC unroll 4
         for (int v = 0; v < 4; ++v) weights[v] = load(w + p * panel_bytes + v * kLanes * 4);
 #pragma GCC unroll 16
         for (int i = 0; i < M; ++i) {
-          const Integers here = every(in.x[static_cast<size_t>(i) * step + k]);
-          const Integers further = every(in.x[static_cast<size_t>(i) * step + k + 1]);
-          sums[i][p][0] = add_products(sums[i][p][0], here, weights[0], further, weights[2]);
-          sums[i][p][1] = add_products(sums[i][p][1], here, weights[1], further, weights[3]);
+          const IntVec x0 = set1(in.x[static_cast<size_t>(i) * groups + k]);
+          const IntVec x1 = set1(in.x[static_cast<size_t>(i) * groups + k + 1]);
+          sums[i][p][0] = dot_int8(sums[i][p][0], x0, weights[0], x1, weights[2]);
+          sums[i][p][1] = dot_int8(sums[i][p][1], x0, weights[1], x1, weights[3]);
         }
       }
     }
@@ -264,75 +187,75 @@ class Matrix {
     for (int i = 0; i < M; ++i)
 #pragma GCC unroll 8
       for (int p = 0; p < P; ++p) {
-        Floats results[2];
+        FloatVec results[2];
 #pragma GCC unroll 2
-        for (int half = 0; half < 2; ++half) {
-          const int n = (panel + p) * kPanel + half * kLanes;
-          const Integers total = plus(sums[i][p][half], load(offsets_.get() + n));
-          const Floats scale = load(scales_.get() + n) * every(in.scales[i]);
-          results[half] = fma(floats(total), scale, load(bias_.get() + n));
-        }
-        write(results[0], results[1], panel + p, y + static_cast<size_t>(i) * rows_, positive);
+        for (int half = 0; half < 2; ++half)
+          results[half] = dequantize(sums[i][p][half], (panel + p) * kPanel + half * kLanes, in.scales[i]);
+        store_result(results[0], results[1], panel + p, y + static_cast<size_t>(i) * rows_, relu);
       }
   }
 
-  const float* further(const float* x, int i) const { return x + static_cast<size_t>(i) * columns_; }
-  Bytes further(Bytes in, int i) const { return {in.x + static_cast<size_t>(i) * groups(), in.scales + i}; }
+  // The results of kLanes rows of W from the n-th on, for a row of x with this scale.
+  FloatVec dequantize(IntVec sum, int n, float x_scale) const {
+    const IntVec total = add(sum, load(compensation_.get() + n));
+    const FloatVec scale = load(scales_.get() + n) * set1(x_scale);
+    return fma(to_float(total), scale, load(bias_.get() + n));
+  }
 
-  // m rows of x, at most `Most` at a time and all times about as many, panel by panel.
-  template <int Most, class Rows>
-  void tiles(Rows x, int m, float* y, bool positive) const {
-    if (m < 4) return few_rows<3>(x, m, y, positive);
-    const int count = (m + Most - 1) / Most;
+  // m rows of x in tiles of about the same size, at most MaxRows, panel by panel.
+  template <int MaxRows, class Rows>
+  void multiply_block(Rows x, int m, float* y, bool relu) const {
+    if (m < 4) return multiply_few_rows<3>(x, m, y, relu);
+    const int tiles = (m + MaxRows - 1) / MaxRows;
     for (int panel = 0; panel < panels(); ++panel)
-      for (int t = 0; t < count; ++t) {
-        const int i = m * t / count;
-        tile_of<Most>(m * (t + 1) / count - i, further(x, i), panel, y + static_cast<size_t>(i) * rows_, positive,
-                      ahead(panel + 1, t, count));
+      for (int t = 0; t < tiles; ++t) {
+        const int i = m * t / tiles;
+        select_tile<MaxRows>(m * (t + 1) / tiles - i, skip_rows(x, i), panel, y + static_cast<size_t>(i) * rows_, relu,
+                             prefetcher(panel + 1, t, tiles));
       }
   }
 
-  // The part of a panel that tile t of `count` asks for.
-  Ahead ahead(int panel, int t, int count) const {
-    if (panel == panels()) return {};
-    const size_t columns = eight_bits_ ? groups() * 4 : columns_, bytes = kPanel * (eight_bits_ ? 1 : sizeof(float));
-    const int all = static_cast<int>(bytes) * kDepth / Ahead::kLine, each = (all + count - 1) / count;
-    const int lines = std::min(each, all - t * each);
-    if (lines <= 0) return {};
-    const char* start = eight_bits_ ? reinterpret_cast<const char*>(bytes_.get())
-                                    : reinterpret_cast<const char*>(floats_.get());
-    const size_t asked_for = columns / kDepth * t * each * Ahead::kLine;
-    return {start + panel * bytes * columns + asked_for, lines};
-  }
-
-  // The tile of m rows, M at most.
+  // The tile of m <= M rows.
   template <int M, class Rows>
-  void tile_of(int m, Rows x, int panel, float* y, bool positive, Ahead ahead) const {
+  void select_tile(int m, Rows x, int panel, float* y, bool relu, Prefetcher prefetcher) const {
     if constexpr (M > 0) {
-      if (m == M) return tile<M, 1>(x, panel, y, positive, ahead);
-      tile_of<M - 1>(m, x, panel, y, positive, ahead);
+      if (m == M) return tile<M, 1>(x, panel, y, relu, prefetcher);
+      select_tile<M - 1>(m, x, panel, y, relu, prefetcher);
     }
   }
 
-  // Of few rows several panels at once, since a sum waits for the one before.
+  // m <= M rows with several panels at once, since each sum waits for the one before.
   template <int M, class Rows>
-  void few_rows(Rows x, int m, float* y, bool positive) const {
+  void multiply_few_rows(Rows x, int m, float* y, bool relu) const {
     if constexpr (M > 0) {
-      if (m != M) return few_rows<M - 1>(x, m, y, positive);
+      if (m != M) return multiply_few_rows<M - 1>(x, m, y, relu);
       constexpr int P = 4 / M;
       int panel = 0;
-      for (; panel + P <= panels(); panel += P) tile<M, P>(x, panel, y, positive, {});
-      for (; panel < panels(); ++panel) tile<M, 1>(x, panel, y, positive, {});
+      for (; panel + P <= panels(); panel += P) tile<M, P>(x, panel, y, relu, {});
+      for (; panel < panels(); ++panel) tile<M, 1>(x, panel, y, relu, {});
     }
+  }
+
+  // Fetches tile t's share of a panel, of so many tiles.
+  Prefetcher prefetcher(int panel, int t, int tiles) const {
+    if (panel == panels()) return {};
+    const size_t columns = is_int8_ ? groups() * 4 : columns_, column_bytes = kPanel * (is_int8_ ? 1 : sizeof(float));
+    const int lines = static_cast<int>(column_bytes) * kColumnBlock / Prefetcher::kCacheLine;
+    const int share = (lines + tiles - 1) / tiles, own = std::min(share, lines - t * share);
+    if (own <= 0) return {};
+    const char* start =
+        is_int8_ ? reinterpret_cast<const char*>(int8_.get()) : reinterpret_cast<const char*>(fp32_.get());
+    const size_t skipped = columns / kColumnBlock * t * share * Prefetcher::kCacheLine;
+    return {start + panel * column_bytes * columns + skipped, own};
   }
 
   int rows_, columns_;
-  bool eight_bits_;
-  Aligned<float> bias_;
-  Aligned<float> floats_;     // W
-  Aligned<int8_t> bytes_;     // or W in levels
-  Aligned<float> scales_;     // of a level in each row
-  Aligned<int32_t> offsets_;  // what the levels of x being above 0 add to each sum
+  bool is_int8_;
+  AlignedArray<float> bias_;
+  AlignedArray<float> fp32_;            // W, or
+  AlignedArray<int8_t> int8_;           // W in int8
+  AlignedArray<float> scales_;          // of each row in int8
+  AlignedArray<int32_t> compensation_;  // of each row: undoes that bytes of x are kQuantMax + 1 above their integers
 };
 
 }  // namespace nmtkit

@@ -1,11 +1,13 @@
-// What Python sees (nmtkit/_native.pyi): tensors come as addresses, and nmtkit/model/native.py answers for their shapes.
+// The Python module (nmtkit/_native.pyi). Tensors come as addresses; nmtkit/model/native.py has checked their shapes.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <string>
 
-#include "choice.h"
-#include "transformer.h"
+#include "log_softmax.h"
+#include "parallel.h"
+#include "search.h"
+#include "top_k.h"
 
 namespace {
 
@@ -13,17 +15,17 @@ using namespace nmtkit;
 using Address = unsigned long long;
 
 template <class T>
-T* at(Address address) {
+T* pointer(Address address) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
 }
 
-// Python's lock, given up for a while.
-class Unlocked {
+// Releases Python's global interpreter lock while it lives.
+class ReleaseGil {
  public:
-  Unlocked() : state_(PyEval_SaveThread()) {}
-  Unlocked(const Unlocked&) = delete;
-  Unlocked& operator=(const Unlocked&) = delete;
-  ~Unlocked() { PyEval_RestoreThread(state_); }
+  ReleaseGil() : state_(PyEval_SaveThread()) {}
+  ReleaseGil(const ReleaseGil&) = delete;
+  ReleaseGil& operator=(const ReleaseGil&) = delete;
+  ~ReleaseGil() { PyEval_RestoreThread(state_); }
 
  private:
   PyThreadState* state_;
@@ -38,46 +40,47 @@ constexpr const char* kName<Model> = "nmtkit.Model";
 template <>
 constexpr const char* kName<Search> = "nmtkit.Search";
 
+// nullptr with an exception set if it is another object.
 template <class T>
-T* held(PyObject* capsule) {
+T* from_capsule(PyObject* capsule) {
   return static_cast<T*>(PyCapsule_GetPointer(capsule, kName<T>));
 }
 
+// Takes ownership.
 template <class T>
-PyObject* hold(T* object) {
+PyObject* to_capsule(T* object) {
   if (!object) return PyErr_NoMemory();
-  PyObject* capsule =
-      PyCapsule_New(object, kName<T>, [](PyObject* self) { delete held<T>(self); });
+  PyObject* capsule = PyCapsule_New(object, kName<T>, [](PyObject* self) { delete from_capsule<T>(self); });
   if (!capsule) delete object;
   return capsule;
 }
 
-// Do some work; false, with an exception set, where it cannot be done.
-template <class Work>
-bool guarded(Work work) {
+// Run f and turn its C++ exception into Python's; false if there was one.
+template <class F>
+bool catch_exceptions(F f) {
   bool out_of_memory = false;
-  std::string wrong, too_large;
+  std::string bad_index, too_large;
   try {
-    work();
+    f();
   } catch (const std::out_of_range& error) {
-    wrong = error.what();
+    bad_index = error.what();
   } catch (const TooLarge& error) {
     too_large = error.what();
-  } catch (const std::exception&) {  // std::bad_alloc, or std::length_error: more than any memory has
+  } catch (const std::exception&) {  // std::bad_alloc, or std::length_error of a container
     out_of_memory = true;
   }
   if (out_of_memory) PyErr_NoMemory();
-  if (!wrong.empty()) PyErr_SetString(PyExc_IndexError, wrong.c_str());
+  if (!bad_index.empty()) PyErr_SetString(PyExc_IndexError, bad_index.c_str());
   if (!too_large.empty()) PyErr_SetString(PyExc_MemoryError, too_large.c_str());
   return !PyErr_Occurred();
 }
 
-// The same for what takes long, without Python's lock.
-template <class Work>
-bool unlocked(Work work) {
-  return guarded([&] {
-    const Unlocked here;
-    work();
+// The same without the global interpreter lock, for long computations.
+template <class F>
+bool without_gil(F f) {
+  return catch_exceptions([&] {
+    const ReleaseGil released;
+    f();
   });
 }
 
@@ -88,12 +91,12 @@ PyObject* none_if(bool done) {
 
 PyObject* matrix(PyObject*, PyObject* args) {
   Address weight, bias;
-  int rows, columns, eight_bits;
-  if (!PyArg_ParseTuple(args, "KKiip", &weight, &bias, &rows, &columns, &eight_bits)) return nullptr;
+  int rows, columns, int8;
+  if (!PyArg_ParseTuple(args, "KKiip", &weight, &bias, &rows, &columns, &int8)) return nullptr;
   Matrix* made = nullptr;
-  if (!unlocked([&] { made = new Matrix(at<float>(weight), at<float>(bias), rows, columns, eight_bits != 0); }))
+  if (!without_gil([&] { made = new Matrix(pointer<float>(weight), pointer<float>(bias), rows, columns, int8 != 0); }))
     return nullptr;
-  return hold(made);
+  return to_capsule(made);
 }
 
 PyObject* multiply(PyObject*, PyObject* args) {
@@ -101,37 +104,37 @@ PyObject* multiply(PyObject*, PyObject* args) {
   Address x, y;
   int rows, threads;
   if (!PyArg_ParseTuple(args, "OKiKi", &capsule, &x, &rows, &y, &threads)) return nullptr;
-  const Matrix* matrix = held<Matrix>(capsule);
+  const Matrix* matrix = from_capsule<Matrix>(capsule);
   if (!matrix) return nullptr;
-  return none_if(unlocked([&] {
-    const Blocks blocks(rows, threads);
-    std::vector<Rounded> rounded(std::max(1, std::min(threads, blocks.count())));
-    if (matrix->eight_bits())
-      for (auto& each : rounded) each.reserve(blocks.largest(), matrix->columns());
-    share_out(blocks.count(), threads, [&](int block, int thread) {
-      const int from = blocks.begin(block);
-      matrix->multiply(at<float>(x) + static_cast<size_t>(from) * matrix->columns(), blocks.end(block) - from,
-                       at<float>(y) + static_cast<size_t>(from) * matrix->rows(), rounded[thread]);
+  return none_if(without_gil([&] {
+    const RowBlocks blocks(rows, threads);
+    std::vector<QuantizedInput> quantized(std::max(1, std::min(threads, blocks.count())));
+    if (matrix->is_int8())
+      for (auto& input : quantized) input.reserve(blocks.max_size(), matrix->columns());
+    parallel_for(blocks.count(), threads, [&](int block, int thread) {
+      const int begin = blocks.begin(block);
+      matrix->multiply(pointer<float>(x) + static_cast<size_t>(begin) * matrix->columns(), blocks.end(block) - begin,
+                       pointer<float>(y) + static_cast<size_t>(begin) * matrix->rows(), quantized[thread]);
     });
   }));
 }
 
-// Takes matrices and norms in the order in which a batch meets them.
-class Parts {
+// Reads matrices and norms in the order in which a batch meets them. Sets a Python exception where one is missing.
+class ParameterReader {
  public:
-  Parts(PyObject* matrices, PyObject* norms, double epsilon)
+  ParameterReader(PyObject* matrices, PyObject* norms, double epsilon)
       : matrices_(matrices), norms_(norms), epsilon_(static_cast<float>(epsilon)) {}
 
   const Matrix* matrix() {
     PyObject* capsule = PyList_GetItem(matrices_, matrix_++);
-    return capsule ? held<Matrix>(capsule) : nullptr;
+    return capsule ? from_capsule<Matrix>(capsule) : nullptr;
   }
 
-  Norm norm() {
+  LayerNorm norm() {
     Address gain = 0, bias = 0;
     PyObject* pair = PyList_GetItem(norms_, norm_++);
     if (pair) PyArg_ParseTuple(pair, "KK", &gain, &bias);
-    return {at<float>(gain), at<float>(bias), epsilon_};
+    return {pointer<float>(gain), pointer<float>(bias), epsilon_};
   }
 
  private:
@@ -140,16 +143,16 @@ class Parts {
   Py_ssize_t matrix_ = 0, norm_ = 0;
 };
 
-// Throws TooLarge where the widths of a token's queries, keys and values do not fit into an int.
-void check_widths(const Model& model) {
+// Throws TooLarge if the size of a token's queries, keys and values does not fit into an int.
+void check_sizes(const Model& model) {
   for (const int size : {model.d_model, model.heads, model.d_k, model.d_v})
-    if (size < 1 || size > kMostColumns) throw TooLarge("there is no room for a model of such widths");
-  if (int64_t{model.heads} * (2 * model.d_k + model.d_v) > INT_MAX) throw TooLarge("there is no room for so many heads");
+    if (size < 1 || size > kMaxColumns) throw TooLarge("a size of the model is out of range");
+  if (int64_t{model.heads} * (2 * model.d_k + model.d_v) > INT_MAX) throw TooLarge("the model's heads are too large");
 }
 
 PyObject* model(PyObject*, PyObject* args) {
   std::unique_ptr<Model> made;
-  if (!guarded([&] { made = std::make_unique<Model>(); })) return nullptr;
+  if (!catch_exceptions([&] { made = std::make_unique<Model>(); })) return nullptr;
   Address source, target;
   int pre_norm, encoder_layers, decoder_layers;
   double epsilon;
@@ -158,30 +161,31 @@ PyObject* model(PyObject*, PyObject* args) {
                         &target, &encoder_layers, &decoder_layers, &PyList_Type, &matrices, &PyList_Type, &norms,
                         &epsilon))
     return nullptr;
-  const bool done = guarded([&] {
-    check_widths(*made);
+  const bool done = catch_exceptions([&] {
+    check_sizes(*made);
     made->pre_norm = pre_norm != 0;
-    made->source_embedding = at<float>(source);
-    made->target_embedding = at<float>(target);
-    Parts parts(matrices, norms, epsilon);
+    made->source_embedding = pointer<float>(source);
+    made->target_embedding = pointer<float>(target);
+    ParameterReader next(matrices, norms, epsilon);
     for (int l = 0; l < encoder_layers && !PyErr_Occurred(); ++l) {
-      const SelfAttention self{parts.matrix(), parts.matrix()};
-      const FeedForward feed_forward{parts.matrix(), parts.matrix()};
-      made->encoder.push_back({self, feed_forward, {parts.norm(), parts.norm()}});
+      const SelfAttention self_attention{next.matrix(), next.matrix()};
+      const FeedForward feed_forward{next.matrix(), next.matrix()};
+      made->encoder.push_back({self_attention, feed_forward, {next.norm(), next.norm()}});
     }
     for (int l = 0; l < decoder_layers && !PyErr_Occurred(); ++l) {
-      const SelfAttention self{parts.matrix(), parts.matrix()};
-      const CrossAttention cross{parts.matrix(), parts.matrix(), parts.matrix()};
-      const FeedForward feed_forward{parts.matrix(), parts.matrix()};
-      made->decoder.push_back({self, cross, feed_forward, {parts.norm(), parts.norm(), parts.norm()}});
+      const SelfAttention self_attention{next.matrix(), next.matrix()};
+      const CrossAttention cross_attention{next.matrix(), next.matrix(), next.matrix()};
+      const FeedForward feed_forward{next.matrix(), next.matrix()};
+      made->decoder.push_back(
+          {self_attention, cross_attention, feed_forward, {next.norm(), next.norm(), next.norm()}});
     }
-    made->output = parts.matrix();
+    made->output = next.matrix();
     if (made->pre_norm) {
-      made->encoder_norm = parts.norm();
-      made->decoder_norm = parts.norm();
+      made->encoder_norm = next.norm();
+      made->decoder_norm = next.norm();
     }
   });
-  return done ? hold(made.release()) : nullptr;
+  return done ? to_capsule(made.release()) : nullptr;
 }
 
 PyObject* encode(PyObject*, PyObject* args) {
@@ -190,15 +194,15 @@ PyObject* encode(PyObject*, PyObject* args) {
   int sentences, width, threads;
   if (!PyArg_ParseTuple(args, "OKKiiKi", &capsule, &source, &lengths, &sentences, &width, &positions, &threads))
     return nullptr;
-  const Model* model = held<Model>(capsule);
+  const Model* model = from_capsule<Model>(capsule);
   if (!model) return nullptr;
   Search* made = nullptr;
-  if (!unlocked([&] {
-        made = new Search(*model, at<int64_t>(source), at<int64_t>(lengths), sentences, width, at<float>(positions),
-                          threads);
+  if (!without_gil([&] {
+        made = new Search(*model, pointer<int64_t>(source), pointer<int64_t>(lengths), sentences, width,
+                          pointer<float>(positions), threads);
       }))
     return nullptr;
-  return hold(made);
+  return to_capsule(made);
 }
 
 PyObject* reorder(PyObject*, PyObject* args) {
@@ -206,9 +210,9 @@ PyObject* reorder(PyObject*, PyObject* args) {
   Address origins;
   int rows;
   if (!PyArg_ParseTuple(args, "OKi", &capsule, &origins, &rows)) return nullptr;
-  Search* search = held<Search>(capsule);
+  Search* search = from_capsule<Search>(capsule);
   if (!search) return nullptr;
-  return none_if(unlocked([&] { search->reorder(at<int64_t>(origins), rows); }));
+  return none_if(without_gil([&] { search->reorder(pointer<int64_t>(origins), rows); }));
 }
 
 PyObject* step(PyObject*, PyObject* args) {
@@ -216,41 +220,43 @@ PyObject* step(PyObject*, PyObject* args) {
   Address tokens, position, log_probs;
   int rows, threads;
   if (!PyArg_ParseTuple(args, "OKiKKi", &capsule, &tokens, &rows, &position, &log_probs, &threads)) return nullptr;
-  Search* search = held<Search>(capsule);
+  Search* search = from_capsule<Search>(capsule);
   if (!search) return nullptr;
-  return none_if(
-      unlocked([&] { search->step(at<int64_t>(tokens), rows, at<float>(position), at<float>(log_probs), threads); }));
-}
-
-PyObject* best_step(PyObject*, PyObject* args) {
-  PyObject *capsule, *never;
-  Address tokens, position, log_probs, best_tokens;
-  int rows, count, threads;
-  if (!PyArg_ParseTuple(args, "OKiKO!iKKi", &capsule, &tokens, &rows, &position, &PyTuple_Type, &never, &count,
-                        &log_probs, &best_tokens, &threads))
-    return nullptr;
-  Search* search = held<Search>(capsule);
-  if (!search) return nullptr;
-  std::vector<int64_t> ids;
-  const bool read = guarded([&] {
-    for (Py_ssize_t i = 0; i < PyTuple_Size(never); ++i) ids.push_back(PyLong_AsLongLong(PyTuple_GetItem(never, i)));
-  });
-  if (!read) return nullptr;
-  return none_if(unlocked([&] {
-    search->best_step(at<int64_t>(tokens), rows, at<float>(position), ids, count, at<float>(log_probs),
-                      at<int64_t>(best_tokens), threads);
+  return none_if(without_gil([&] {
+    search->step(pointer<int64_t>(tokens), rows, pointer<float>(position), pointer<float>(log_probs), threads);
   }));
 }
 
-// Call work(row) for n rows of a width.
-template <class Work>
-PyObject* for_rows(int n, int width, int threads, Work work) {
-  constexpr size_t kWorth = 1 << 16;  // numbers that a thread takes less time for than to start
-  return none_if(unlocked([&] {
-    if (static_cast<size_t>(n) * width < kWorth) threads = 1;
-    const Blocks blocks(n, threads);
-    share_out(blocks.count(), threads, [&](int block, int) {
-      for (int row = blocks.begin(block); row < blocks.end(block); ++row) work(static_cast<size_t>(row));
+PyObject* best_step(PyObject*, PyObject* args) {
+  PyObject *capsule, *excluded;
+  Address tokens, position, log_probs, best_tokens;
+  int rows, k, threads;
+  if (!PyArg_ParseTuple(args, "OKiKO!iKKi", &capsule, &tokens, &rows, &position, &PyTuple_Type, &excluded, &k,
+                        &log_probs, &best_tokens, &threads))
+    return nullptr;
+  Search* search = from_capsule<Search>(capsule);
+  if (!search) return nullptr;
+  std::vector<int64_t> ids;
+  const bool converted = catch_exceptions([&] {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(excluded); ++i)
+      ids.push_back(PyLong_AsLongLong(PyTuple_GetItem(excluded, i)));
+  });
+  if (!converted) return nullptr;
+  return none_if(without_gil([&] {
+    search->best_step(pointer<int64_t>(tokens), rows, pointer<float>(position), ids, k, pointer<float>(log_probs),
+                      pointer<int64_t>(best_tokens), threads);
+  }));
+}
+
+// Call body(row) for each row of a matrix (rows, width).
+template <class Body>
+PyObject* for_rows(int rows, int width, int threads, Body body) {
+  constexpr size_t kMinParallelSize = 1 << 16;  // elements: below, a thread takes longer to start than to compute
+  return none_if(without_gil([&] {
+    if (static_cast<size_t>(rows) * width < kMinParallelSize) threads = 1;
+    const RowBlocks blocks(rows, threads);
+    parallel_for(blocks.count(), threads, [&](int block, int) {
+      for (int row = blocks.begin(block); row < blocks.end(block); ++row) body(static_cast<size_t>(row));
     });
   }));
 }
@@ -259,18 +265,19 @@ PyObject* log_softmax(PyObject*, PyObject* args) {
   Address x;
   int rows, width, threads;
   if (!PyArg_ParseTuple(args, "Kiii", &x, &rows, &width, &threads)) return nullptr;
-  return for_rows(rows, width, threads, [&](size_t row) { nmtkit::log_softmax(at<float>(x) + row * width, width); });
+  return for_rows(rows, width, threads,
+                  [&](size_t row) { nmtkit::log_softmax(pointer<float>(x) + row * width, width); });
 }
 
-PyObject* best(PyObject*, PyObject* args) {
-  Address scores, values, columns;
-  int rows, width, count, threads;
-  if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &count, &values, &columns, &threads)) return nullptr;
-  if (count > width) return PyErr_Format(PyExc_IndexError, "there are no %d of %d numbers", count, width);
+PyObject* top_k(PyObject*, PyObject* args) {
+  Address scores, values, indices;
+  int rows, width, k, threads;
+  if (!PyArg_ParseTuple(args, "KiiiKKi", &scores, &rows, &width, &k, &values, &indices, &threads)) return nullptr;
+  if (k > width) return PyErr_Format(PyExc_IndexError, "there are no %d of %d scores", k, width);
   return for_rows(rows, width, threads, [&](size_t row) {
-    nmtkit::best(
-        at<float>(scores) + row * width, width, count, [](auto score) { return score; },
-        at<float>(values) + row * count, at<int64_t>(columns) + row * count);
+    nmtkit::top_k(
+        pointer<float>(scores) + row * width, width, k, [](auto score) { return score; },
+        pointer<float>(values) + row * k, pointer<int64_t>(indices) + row * k);
   });
 }
 
@@ -283,7 +290,7 @@ PyMethodDef kMethods[] = {
     {"step", step, METH_VARARGS, nullptr},
     {"best_step", best_step, METH_VARARGS, nullptr},
     {"log_softmax", log_softmax, METH_VARARGS, nullptr},
-    {"best", best, METH_VARARGS, nullptr},
+    {"top_k", top_k, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -297,10 +304,10 @@ PyModuleDef kModule = {
 
 }  // namespace
 
-// NMTKIT_MODULE is the module's name, which setup.py gives, one for each set of instructions.
+// setup.py defines NMTKIT_MODULE, the name of the module: one for each set of instructions.
 PyMODINIT_FUNC NMTKIT_JOIN(PyInit_, NMTKIT_MODULE)() {
-  if (!has_instructions()) {
-    PyErr_Format(PyExc_ImportError, "this CPU has no %s", kNeeded);
+  if (!cpu_supported()) {
+    PyErr_Format(PyExc_ImportError, "this CPU has no %s", kIsaName);
     return nullptr;
   }
   return PyModule_Create(&kModule);

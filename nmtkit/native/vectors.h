@@ -1,23 +1,14 @@
-// Vectors of numbers, as wide as the CPU has them, and the few functions of them that a Transformer needs.
+// The elementwise and rowwise functions of a Transformer, in terms of the vector primitives of one build.
 #pragma once
 
-#include <cstdint>
-
-namespace nmtkit {
-
-struct Bf16 {
-  uint16_t bits;
-};
-
-}  // namespace nmtkit
-
-#ifdef NMTKIT_AVX512
+#if defined(NMTKIT_AVX512)
 #include "avx512.h"
-#else
+#elif defined(NMTKIT_AVX2)
 #include "avx2.h"
+#else
+#include "scalar.h"
 #endif
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -25,89 +16,91 @@ namespace nmtkit {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Call each(i, n) for the vectors of `count` numbers: n numbers from the i-th on. n is known to be kLanes to the
-// compiler but for a last one of fewer, so that `load(x, n)` asks for no mask.
-template <class Each>
-inline void for_vectors(int count, Each each) {
+// Call body(i, n) for each vector of `count` elements: n elements from index i. The compiler knows that n is kLanes
+// but for the last, shorter vector, so that load_n and store_n need no mask.
+template <class Body>
+inline void for_vectors(int count, Body body) {
   int i = 0;
-  for (; i + kLanes <= count; i += kLanes) each(i, kLanes);
-  if (i < count) each(i, count - i);
+  for (; i + kLanes <= count; i += kLanes) body(i, kLanes);
+  if (i < count) body(i, count - i);
 }
 
 template <class T>
-inline Floats load_some(const T* from, int n) { return n == kLanes ? load(from) : load(from, n); }
-inline void store_some(float* to, Floats x, int n) { n == kLanes ? store(to, x) : store(to, x, n); }
+inline FloatVec load_n(const T* from, int n) { return n == kLanes ? load(from) : load(from, n); }
+inline void store_n(float* to, FloatVec x, int n) { n == kLanes ? store(to, x) : store(to, x, n); }
 
-// The nearest numbers in 16 bits, of two as near the even one.
-inline void store_some(Bf16* to, Floats x, int n) {
-  if (any_nan(x)) x = every(std::numeric_limits<float>::quiet_NaN());  // rounding up would make a number of some
-  const Integers odd = both(shifted_right<16>(bits(x)), every(1));
-  store_words(to, shifted_right<16>(plus(plus(bits(x), every(0x7fff)), odd)), n);
+// Rounds to the nearest bfloat16, ties to even.
+inline void store_n(Bf16* to, FloatVec x, int n) {
+  if (any_nan(x)) x = set1(std::numeric_limits<float>::quiet_NaN());  // rounding up turns some NaNs into numbers
+  const IntVec odd = bit_and(shift_right<16>(bit_cast(x)), set1(1));
+  store_uint16(to, shift_right<16>(add(add(bit_cast(x), set1(0x7fff)), odd)), n);
 }
 
+// Copy fp32 to fp32 or bfloat16.
 template <class T>
-inline void copy(const float* from, T* to, int count) {
-  for_vectors(count, [=](int i, int n) { store_some(to + i, load_some(from + i, n), n); });
+inline void convert(const float* from, T* to, int count) {
+  for_vectors(count, [=](int i, int n) { store_n(to + i, load_n(from + i, n), n); });
 }
 
-// e^x for x <= 0: 2^n · e^r with r within ln 2 / 2 of 0, where e^r is its Taylor series; 0 below -87, NaN for NaN.
-inline Floats exp(Floats x) {
-  const Floats n = whole(x * every(1.44269504088896341f));
-  Floats r = fma(n, every(-0.693359375f), x);  // ln 2 in two parts, the first of them exact
-  r = fma(n, every(2.12194440e-4f), r);
-  Floats y = every(1.0f / 5040);
-  for (const float inverse : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) y = fma(y, r, every(inverse));
-  return unless_below(y * power_of_two(n), x, -87.0f);
+// e^x for x <= 0: 2^n · e^r with |r| <= ln 2 / 2, where e^r is its Taylor series; 0 below -87, NaN for NaN.
+inline FloatVec exp(FloatVec x) {
+  const FloatVec n = round(x * set1(1.44269504088896341f));
+  FloatVec r = fma(n, set1(-0.693359375f), x);  // ln 2 in two parts, the first of them exact
+  r = fma(n, set1(2.12194440e-4f), r);
+  FloatVec y = set1(1.0f / 5040);
+  for (const float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) y = fma(y, r, set1(c));
+  return zero_below(y * pow2(n), x, -87.0f);
 }
 
 // y += a · x
-inline void add_scaled(float a, const float* x, float* y, int count) {
+inline void axpy(float a, const float* x, float* y, int count) {
   for_vectors(count, [=](int i, int n) {
-    store_some(y + i, fma(every(a), load_some(x + i, n), load_some(y + i, n)), n);
+    store_n(y + i, fma(set1(a), load_n(x + i, n), load_n(y + i, n)), n);
   });
 }
 
-inline void add(const float* x, float* y, int count) {
-  for_vectors(count, [=](int i, int n) { store_some(y + i, load_some(x + i, n) + load_some(y + i, n), n); });
+// y += x
+inline void add_in_place(const float* x, float* y, int count) {
+  for_vectors(count, [=](int i, int n) { store_n(y + i, load_n(x + i, n) + load_n(y + i, n), n); });
 }
 
-// The largest of `count` numbers.
-inline float greatest(const float* x, int count) {
-  Floats peaks = every(-kInfinity);
+// -∞ without elements.
+inline float reduce_max(const float* x, int count) {
+  FloatVec maxima = set1(-kInfinity);
   for_vectors(count, [&](int i, int n) {
-    peaks = max(peaks, n == kLanes ? load(x + i) : with_rest(load(x + i, n), n, peaks));
+    maxima = max(maxima, n == kLanes ? load(x + i) : blend(load(x + i, n), n, maxima));
   });
-  return greatest(peaks);
+  return reduce_max(maxima);
 }
 
-// x to weights that add up to 1.
+// In place.
 inline void softmax(float* x, int count) {
-  const Floats peak = every(greatest(x, count));
-  Floats total = every(0.0f);
+  const FloatVec peak = set1(reduce_max(x, count));
+  FloatVec total = set1(0.0f);
   for_vectors(count, [&](int i, int n) {
-    const Floats y = exp(load_some(x + i, n) - peak);
-    total = total + (n == kLanes ? y : with_rest(y, n, every(0.0f)));
-    store_some(x + i, y, n);
+    const FloatVec y = exp(load_n(x + i, n) - peak);
+    total = total + (n == kLanes ? y : blend(y, n, set1(0.0f)));
+    store_n(x + i, y, n);
   });
-  const Floats factor = every(1.0f / sum(total));
-  for_vectors(count, [=](int i, int n) { store_some(x + i, load_some(x + i, n) * factor, n); });
+  const FloatVec factor = set1(1.0f / reduce_add(total));
+  for_vectors(count, [=](int i, int n) { store_n(x + i, load_n(x + i, n) * factor, n); });
 }
 
 // x = gain · (x - mean) / √(variance + epsilon) + bias
-inline void normalize(float* x, const float* gain, const float* bias, float epsilon, int count) {
-  Floats total = every(0.0f);
-  for_vectors(count, [&](int i, int n) { total = total + load_some(x + i, n); });
-  const Floats mean = every(sum(total) / static_cast<float>(count));
-  Floats squares = every(0.0f);
+inline void layer_norm(float* x, const float* gain, const float* bias, float epsilon, int count) {
+  FloatVec total = set1(0.0f);
+  for_vectors(count, [&](int i, int n) { total = total + load_n(x + i, n); });
+  const FloatVec mean = set1(reduce_add(total) / static_cast<float>(count));
+  FloatVec squares = set1(0.0f);
   for_vectors(count, [&](int i, int n) {
-    const Floats distance = load_some(x + i, n) - mean;
-    const Floats counted = n == kLanes ? distance : with_rest(distance, n, every(0.0f));
+    const FloatVec deviation = load_n(x + i, n) - mean;
+    const FloatVec counted = n == kLanes ? deviation : blend(deviation, n, set1(0.0f));
     squares = fma(counted, counted, squares);
   });
-  const Floats factor = every(1.0f / std::sqrt(sum(squares) / static_cast<float>(count) + epsilon));
+  const FloatVec factor = set1(1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(count) + epsilon));
   for_vectors(count, [=](int i, int n) {
-    const Floats y = (load_some(x + i, n) - mean) * factor;
-    store_some(x + i, fma(y, load_some(gain + i, n), load_some(bias + i, n)), n);
+    const FloatVec y = (load_n(x + i, n) - mean) * factor;
+    store_n(x + i, fma(y, load_n(gain + i, n), load_n(bias + i, n)), n);
   });
 }
 

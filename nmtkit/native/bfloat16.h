@@ -1,0 +1,12 @@
+// The format of the cached keys and values of int8 models.
+#pragma once
+
+#include <cstdint>
+
+namespace nmtkit {
+
+struct Bf16 {
+  uint16_t bits;  // the upper half of a float
+};
+
+}  // namespace nmtkit

@@ -1,0 +1,83 @@
+// One step of the decoder for a block of rows.
+#pragma once
+
+#include "encoder.h"
+#include "kv_cache.h"
+#include "layers.h"
+
+namespace nmtkit {
+
+// The rows from `begin` on, n of them. The last position of the cache is that of this step.
+class DecoderStep {
+ public:
+  DecoderStep(const Model& model, const SourceBatch& batch, const std::vector<void*>& cross_kv,
+              const std::vector<int32_t>& sentence_of_row, KeyValueCache& kv_cache, int begin, int n,
+              Workspace& workspace)
+      : model_(model), batch_(batch), cross_kv_(cross_kv), sentence_of_row_(sentence_of_row), kv_cache_(kv_cache),
+        begin_(begin), n_(n), workspace_(workspace) {}
+
+  // Decode a token of each row, of all the batch's `tokens` (R,), at a `position` (D). The decoder's outputs (n, D) are
+  // left in workspace.x. T is the type of stored keys and values.
+  template <class T>
+  void run(const int64_t* tokens, const float* position) {
+    Workspace& w = workspace_;
+    float* x = w.x.data();
+    embed(model_, model_.target_embedding, tokens + begin_, n_, [&](int) { return position; }, x);
+    for (size_t l = 0; l < model_.decoder.size(); ++l) {
+      const auto& layer = model_.decoder[l];
+      residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention<T>(l, in); });
+      residual(model_, layer.norms[1], x, n_, w, [&](const float* in) { cross_attention<T>(l, in); });
+      residual(model_, layer.norms[2], x, n_, w, [&](const float* in) { feed_forward(layer.feed_forward, in, n_, w); });
+    }
+    if (model_.pre_norm) normalize_rows(model_, model_.decoder_norm, x, n_);
+  }
+
+ private:
+  float* heads(int i) { return workspace_.heads.data() + static_cast<size_t>(i) * model_.value_width(); }
+
+  template <class T>
+  void self_attention(size_t l, const float* in) {
+    Workspace& w = workspace_;
+    const auto& layer = model_.decoder[l].self_attention;
+    const int now = kv_cache_.length() - 1;
+    layer.qkv->multiply(in, n_, w.wide.data(), w.quantized);
+    for (int i = 0; i < n_; ++i) {
+      const int row = begin_ + i;
+      const float* qkv = w.wide.data() + static_cast<size_t>(i) * model_.qkv_width();
+      convert(qkv + model_.key_width(), kv_cache_.at<T>(now, row, l), model_.kv_width());
+      w.locate_kv(now + 1, [&](int t) { return kv_cache_.at<T>(t, row, l); });
+      for (int t = 0; t < now && i + 1 < n_; ++t) {
+        const T* next = kv_cache_.at<T>(t, row + 1, l);
+        prefetch(next, next + model_.kv_width());
+      }
+      Attention<T, 1>(model_, w.kv.data(), now + 1)(qkv, 0, w.scores.data(), heads(i));
+    }
+    layer.out->multiply(w.heads.data(), n_, w.y.data(), w.quantized);
+  }
+
+  template <class T>
+  void cross_attention(size_t l, const float* in) {
+    Workspace& w = workspace_;
+    const auto& layer = model_.decoder[l].cross_attention;
+    const auto kv = [&](int j) { return static_cast<T*>(cross_kv_[l]) + static_cast<size_t>(j) * model_.kv_width(); };
+    layer.q->multiply(in, n_, w.wide.data(), w.quantized);
+    for (int i = 0; i < n_; ++i) {
+      const int b = sentence_of_row_[begin_ + i], next = i + 1 < n_ ? sentence_of_row_[begin_ + i + 1] : b;
+      w.locate_kv(batch_.length(b), [&](int j) { return kv(batch_.starts[b] + j); });
+      if (next != b) prefetch(kv(batch_.starts[next]), kv(batch_.starts[next + 1]));
+      const float* query = w.wide.data() + static_cast<size_t>(i) * model_.key_width();
+      Attention<T, 1>(model_, w.kv.data(), batch_.length(b))(query, 0, w.scores.data(), heads(i));
+    }
+    layer.out->multiply(w.heads.data(), n_, w.y.data(), w.quantized);
+  }
+
+  const Model& model_;
+  const SourceBatch& batch_;
+  const std::vector<void*>& cross_kv_;
+  const std::vector<int32_t>& sentence_of_row_;
+  KeyValueCache& kv_cache_;
+  const int begin_, n_;
+  Workspace& workspace_;
+};
+
+}  // namespace nmtkit

@@ -1,0 +1,94 @@
+// The parts of a layer that encoder and decoder share (§3.1, §3.3, §3.4), and the memory that they work in.
+#pragma once
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <vector>
+
+#include "attention.h"
+#include "model.h"
+
+namespace nmtkit {
+
+// Activations of a block of rows, reused from step to step; one for each thread.
+struct Workspace {
+  std::vector<float> x, normed, y;         // (n, D)
+  std::vector<float> wide, heads, scores;  // projections, attention's result and its weights
+  Buffer logits;
+  std::vector<const void*> kv;  // by position: keys and values, for `Attention`
+  QuantizedInput quantized;
+
+  // For n rows that attend to at most `positions` positions, with `logits_per_row`. All but the logits is indexed by
+  // int. Throws TooLarge, std::bad_alloc.
+  void reserve(const Model& model, size_t n, int positions, int logits_per_row) {
+    size_t widest_input = std::max(model.d_model, model.value_width());
+    const auto consider = [&](const FeedForward& layer) {
+      widest_input = std::max<size_t>(widest_input, layer.outer->columns());
+    };
+    for (const auto& layer : model.encoder) consider(layer.feed_forward);
+    for (const auto& layer : model.decoder) consider(layer.feed_forward);
+    const auto grow = [](auto& part, size_t size) {
+      if (size > INT_MAX) throw TooLarge("the batch is too large");
+      part.resize(std::max(part.size(), size));
+    };
+    grow(x, n * model.d_model);
+    grow(normed, n * model.d_model);
+    grow(y, n * model.d_model);
+    grow(wide, n * std::max<size_t>(widest_input, model.qkv_width()));
+    grow(heads, n * model.value_width());
+    grow(scores, static_cast<size_t>(kQueryTile) * model.heads * padded_positions(positions));
+    logits.reserve(n * logits_per_row);
+    grow(kv, positions + 4);
+    quantized.reserve(n, static_cast<int>(widest_input));
+  }
+
+  // Fill kv with address(i) for each position, and the last one again behind them, as `Attention` requires.
+  template <class Address>
+  void locate_kv(int positions, Address address) {
+    for (int i = 0; i < positions; ++i) kv[i] = address(i);
+    std::fill_n(kv.begin() + positions, 4, positions ? kv[positions - 1] : nullptr);
+  }
+};
+
+// x (n, D) = √D · embedding + position(i) of token i.
+template <class Position>
+void embed(const Model& model, const float* table, const int64_t* tokens, int n, Position position, float* x) {
+  const int D = model.d_model;
+  const float scale = std::sqrt(static_cast<float>(D));
+  for (int i = 0; i < n; ++i) {
+    std::copy(position(i), position(i) + D, x + i * D);
+    axpy(scale, table + tokens[i] * D, x + i * D, D);
+  }
+}
+
+// Each row of x (n, D), in place.
+inline void normalize_rows(const Model& model, const LayerNorm& norm, float* x, int n) {
+  const int D = model.d_model;
+  for (int i = 0; i < n; ++i) layer_norm(x + i * D, norm.gain, norm.bias, norm.epsilon, D);
+}
+
+// x = LayerNorm(x + sublayer(x)) as in the paper, or x + sublayer(LayerNorm(x)) with pre_norm. sublayer(in) writes to
+// workspace.y.
+template <class Sublayer>
+void residual(const Model& model, const LayerNorm& norm, float* x, int n, Workspace& workspace, Sublayer sublayer) {
+  const int D = model.d_model;
+  if (model.pre_norm) {
+    std::copy(x, x + n * D, workspace.normed.data());
+    normalize_rows(model, norm, workspace.normed.data(), n);
+    sublayer(workspace.normed.data());
+    add_in_place(workspace.y.data(), x, n * D);
+  } else {
+    sublayer(x);
+    add_in_place(workspace.y.data(), x, n * D);
+    normalize_rows(model, norm, x, n);
+  }
+}
+
+// workspace.y = max(0, in·W₁ᵀ + b₁)·W₂ᵀ + b₂
+inline void feed_forward(const FeedForward& layer, const float* in, int n, Workspace& workspace) {
+  layer.inner->multiply(in, n, workspace.wide.data(), workspace.quantized, true);
+  layer.outer->multiply(workspace.wide.data(), n, workspace.y.data(), workspace.quantized);
+}
+
+}  // namespace nmtkit

@@ -1,0 +1,128 @@
+// A batch of sentences during a search: encoded once, then decoded step by step (§3.1).
+//
+// The layers are those of nmtkit/model, which trains. Here a block of rows goes through all layers while it is in the
+// nearer caches, and each thread has blocks of its own from the embedding to the logits.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#include "decoder.h"
+#include "encoder.h"
+#include "log_softmax.h"
+#include "parallel.h"
+#include "top_k.h"
+
+namespace nmtkit {
+
+// Not thread-safe, but several searches may use one model at once.
+class Search {
+ public:
+  // Encodes `source` (B, width), of whose rows the first lengths[b] tokens count, at `positions` (width, D). Each
+  // sentence has one row. Throws std::out_of_range for a length outside 1..width, TooLarge, std::bad_alloc.
+  Search(const Model& model, const int64_t* source, const int64_t* lengths, int sentences, int width,
+         const float* positions, int threads)
+      : model_(model), arena_(model.pool), batch_(source, lengths, sentences, width), sentence_of_row_(sentences),
+        kv_cache_(model, arena_) {
+    std::iota(sentence_of_row_.begin(), sentence_of_row_.end(), 0);
+    for (size_t l = 0; l < model.decoder.size(); ++l)
+      cross_kv_.push_back(allocate_kv(model, arena_, batch_.size(), 1));
+    const std::vector<int> groups = batch_.groups();
+    const int count = static_cast<int>(groups.size()) - 1;
+    reserve(std::min(threads, count), std::min(std::max(kRowBlock, batch_.longest), batch_.size()), 0);
+    parallel_for(count, threads, [&](int group, int thread) {
+      Encoder encoder(model_, batch_, groups[group], groups[group + 1], workspaces_[thread]);
+      if (model_.stores_bf16())
+        encoder.run<Bf16>(positions, cross_kv_);
+      else
+        encoder.run<float>(positions, cross_kv_);
+    });
+  }
+
+  int rows() const { return static_cast<int>(sentence_of_row_.size()); }
+
+  // Row i continues the row origins[i]; the rows of a sentence stay together. Throws std::out_of_range, std::bad_alloc.
+  void reorder(const int64_t* origins, int rows) {
+    check(origins, rows, this->rows(), "row");
+    std::vector<int32_t> sentences(rows);
+    for (int i = 0; i < rows; ++i) sentences[i] = sentence_of_row_[origins[i]];
+    kv_cache_.reorder(origins, rows);
+    sentence_of_row_ = std::move(sentences);
+  }
+
+  // Decode a token of each row (R,) at a `position` (D), into the log-probabilities (R, W) of the next tokens. Throws
+  // std::out_of_range, TooLarge, std::bad_alloc.
+  void step(const int64_t* tokens, int R, const float* position, float* log_probs, int threads) {
+    const int W = model_.output->rows();
+    decode(tokens, R, position, threads, 0, [&](int begin, int n, Workspace& w) {
+      float* out = log_probs + static_cast<size_t>(begin) * W;
+      model_.output->multiply(w.x.data(), n, out, w.quantized);
+      for (int i = 0; i < n; ++i) log_softmax(out + static_cast<size_t>(i) * W, W);
+    });
+  }
+
+  // The same, but only the k best tokens of each row and their log-probabilities (R, k), without the excluded tokens.
+  // A thread has all W logits of one block of rows at a time.
+  void best_step(const int64_t* tokens, int R, const float* position, const std::vector<int64_t>& excluded, int k,
+                 float* log_probs, int64_t* best_tokens, int threads) {
+    const int W = model_.output->rows();
+    check(excluded.data(), static_cast<int>(excluded.size()), W, "token");
+    if (k < 0 || k > W) throw std::out_of_range("there are no " + std::to_string(k) + " tokens");
+    decode(tokens, R, position, threads, W, [&](int begin, int n, Workspace& w) {
+      model_.output->multiply(w.x.data(), n, w.logits.data(), w.quantized);
+      for (int i = 0; i < n; ++i) {
+        float* logits = w.logits.data() + static_cast<size_t>(i) * W;
+        const LogSumExp normalize = log_sum_exp(logits, W);
+        for (const int64_t token : excluded) logits[token] = -kInfinity;
+        const size_t at = static_cast<size_t>(begin + i) * k;
+        top_k(logits, W, k, normalize, log_probs + at, best_tokens + at);
+      }
+    });
+  }
+
+ private:
+  static void check(const int64_t* numbers, int n, int end, const char* what) {
+    for (int i = 0; i < n; ++i)
+      if (numbers[i] < 0 || numbers[i] >= end)
+        throw std::out_of_range("there is no " + std::string(what) + " " + std::to_string(numbers[i]));
+  }
+
+  // Decode a token of each row, block by block, and call output(begin, n, workspace) after each block, with the
+  // decoder's outputs in workspace.x and memory for `logits_per_row`.
+  template <class Output>
+  void decode(const int64_t* tokens, int R, const float* position, int threads, int logits_per_row, Output output) {
+    if (R != rows()) throw std::out_of_range("a token is needed for each row");
+    check(tokens, R, model_.output->rows(), "token");
+    const RowBlocks blocks(R, threads);
+    reserve(std::min(threads, blocks.count()), blocks.max_size(), logits_per_row);
+    kv_cache_.append(R);  // the last that may throw
+    parallel_for(blocks.count(), threads, [&](int block, int thread) {
+      const int begin = blocks.begin(block), n = blocks.end(block) - begin;
+      Workspace& w = workspaces_[thread];
+      DecoderStep step(model_, batch_, cross_kv_, sentence_of_row_, kv_cache_, begin, n, w);
+      if (model_.stores_bf16())
+        step.run<Bf16>(tokens, position);
+      else
+        step.run<float>(tokens, position);
+      output(begin, n, w);
+    });
+  }
+
+  // Workspaces for the next step, or for the encoder. Throws TooLarge, std::bad_alloc.
+  void reserve(int threads, int rows, int logits_per_row) {
+    workspaces_.resize(std::max<size_t>(workspaces_.size(), std::max(threads, 1)));
+    const int positions = std::max(batch_.longest, kv_cache_.length() + 1);
+    for (int thread = 0; thread < std::max(threads, 1); ++thread)
+      workspaces_[thread].reserve(model_, rows, positions, logits_per_row);
+  }
+
+  const Model& model_;
+  Arena arena_;
+  SourceBatch batch_;
+  std::vector<void*> cross_kv_;           // by layer: (S, H·(K + V)) of cross-attention
+  std::vector<int32_t> sentence_of_row_;  // (R,)
+  KeyValueCache kv_cache_;
+  std::vector<Workspace> workspaces_;  // by thread
+};
+
+}  // namespace nmtkit
