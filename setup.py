@@ -17,7 +17,12 @@ NATIVE_FLAGS = {
     "_native_avx2": ["-DNMTKIT_AVX2", "-mavx2", "-mfma", "-mno-avx512f"],
     "_native_avx512": [
         "-DNMTKIT_AVX512",
-        *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mfma"),
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx512vnni",
+        "-mfma",
     ],
 }
 # Without contraction, x·y + z is rounded alike by every compiler and processor.

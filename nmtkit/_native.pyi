@@ -1,17 +1,22 @@
-"""What each build of nmtkit/native gives Python. A tensor is the address of its first number, and must be contiguous; its shape and
-type are in the comments. All functions may raise MemoryError, and work without Python's lock."""
+"""The functions of each build of nmtkit/native.
 
-# Capsules: they can be held and handed on.
+A tensor is passed as the address of its first element and must be contiguous; shapes and types are in the comments. All
+functions may raise MemoryError. The long ones release the global interpreter lock.
+"""
+
+# Capsules, to be kept and passed on.
 class Matrix: ...
 class Model: ...
 class Search: ...
 
-def matrix(weight: int, bias: int, rows: int, columns: int, eight_bits: bool) -> Matrix:
-    """W (N, K) and b (N), or 0 for none, fp32: copied into the layout of products. MemoryError for more than 2^30 rows, 2^24
-    columns, or in eight bits 2^16 columns."""
+def matrix(weight: int, bias: int, rows: int, columns: int, int8: bool) -> Matrix:
+    """Pack a copy of W (N, K) and b (N,), fp32; b may be 0 for none. With `int8`, W and the inputs are quantized.
+
+    MemoryError for more than 2^30 rows or 2^24 columns, or 2^16 columns in int8.
+    """
 
 def multiply(matrix: Matrix, x: int, rows: int, y: int, threads: int) -> None:
-    """x·Wᵀ + b for x (n, K) into y (n, N), fp32."""
+    """Compute x·Wᵀ + b for x (rows, K) into y (rows, N), fp32."""
 
 def model(
     d_model: int,
@@ -27,22 +32,29 @@ def model(
     norms: list[tuple[int, int]],
     epsilon: float,
 ) -> Model:
-    """A Transformer of matrices and norms (gain and bias) in the order in which a batch meets them: W_QKV, W_O and the
-    feed-forward network's two of each encoder layer; W_QKV, W_O, then W_Q, W_KV, W_O to the source, and the two of each
-    decoder layer; the output's. All must outlive it."""
+    """A Transformer. Everything passed must outlive it.
+
+    Embeddings (W, D), fp32. Matrices and layer norms (gain and bias, (D,) each) come in the order of computation: for
+    each encoder layer W_QKV, W_O and the feed-forward network's two; for each decoder layer W_QKV, W_O, then W_Q, W_KV,
+    W_O of cross-attention, and the feed-forward network's two; at last the output matrix.
+    """
 
 def encode(
     model: Model, source: int, lengths: int, sentences: int, width: int, positions: int, threads: int
 ) -> Search:
-    """A search for source (B, S) and the lengths of its sentences (B,), int64, with the encodings (S, D) of the positions.
-    The model must outlive it. It has a row for each sentence. IndexError for a length that is not from 1 to S."""
+    """Encode source (B, width) with lengths (B,), int64, at positions (width, D), fp32, for a search of one row a sentence.
+
+    The model must outlive the search. IndexError for a length outside 1..width.
+    """
 
 def reorder(search: Search, origins: int, rows: int) -> None:
-    """Row i goes on from row origins[i], int64. IndexError where there is no such row."""
+    """Make row i continue row origins[i], int64. IndexError for a row that does not exist."""
 
 def step(search: Search, tokens: int, rows: int, position: int, log_probs: int, threads: int) -> None:
-    """Feed tokens (R,), int64, at a position whose encoding is (D,); the log-probabilities of the next ones go into
-    (R, W). IndexError for other tokens than the W, or more or fewer than the search has rows."""
+    """Decode tokens (R,), int64, at a position (D,) into the log-probabilities (R, W) of the next tokens, fp32.
+
+    IndexError for a token outside the vocabulary, or another number of rows than the search has.
+    """
 
 def best_step(
     search: Search,
@@ -50,17 +62,21 @@ def best_step(
     rows: int,
     position: int,
     excluded: tuple[int, ...],
-    count: int,
+    k: int,
     log_probs: int,
     best_tokens: int,
     threads: int,
 ) -> None:
-    """As `step`, but of the next tokens without those in `never` the `count` best of each row (R, count), int64, and
-    their log-probabilities. IndexError for a count beyond W, too."""
+    """As `step`, but only the k best next tokens of each row (R, k), int64, and their log-probabilities (R, k).
+
+    Tokens in `excluded` count as impossible. IndexError also for k > W.
+    """
 
 def log_softmax(x: int, rows: int, width: int, threads: int) -> None:
-    """In place, of each row of x (n, W)."""
+    """Compute it in place for each row of x (rows, width), fp32."""
 
-def best(scores: int, rows: int, width: int, count: int, values: int, columns: int, threads: int) -> None:
-    """The `count` highest, W at most, of each row of scores (n, W) into values (n, count), highest first, of equal ones
-    the first, with their columns, int64. IndexError for a count beyond W."""
+def top_k(scores: int, rows: int, width: int, k: int, values: int, indices: int, threads: int) -> None:
+    """The k highest of each row of scores (rows, width) into values (rows, k) and indices (rows, k), int64.
+
+    In descending order; of equal scores the first. NaN counts as -∞. IndexError for k > width.
+    """

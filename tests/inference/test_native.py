@@ -428,7 +428,9 @@ def test_given_outputs_have_the_scores_of_the_search_to_the_last_bit_in_any_batc
 
 @torch.inference_mode()
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_searches_that_become_larger_and_larger_keep_no_more_than_one_needs() -> None:
+def test_searches_that_become_larger_and_larger_keep_no_more_than_one_needs(build: str) -> None:
+    if build == "_native_scalar":
+        pytest.skip("too slow, and memory is the same in every build")
     model = packed(make(d_model=64, d_ff=64, decoder_layers=6))
     steps, sizes = 20, range(1000, 3001, 250)
 

@@ -1,0 +1,242 @@
+"""Each build of the compiled search computes what the portable one does: primitives, products, whole searches."""
+
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from native_programs import compile_program
+from numpy.typing import NDArray
+from patience import PATIENCE
+from torch import Tensor
+
+HERE = Path(__file__).parent
+FAST = ("_native_avx2", "_native_avx512")
+# kQuantMax and kPairSumLimit of AVX-512, for a portable program that computes the same int8 products
+AVX512_LIMITS = ("-DNMTKIT_QUANT_MAX=127", "-DNMTKIT_PAIR_SUM_LIMIT=508")
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the builds need GCC or Clang")
+
+
+def module(build: str) -> Any:
+    """A build; skips the test where it was not compiled or the CPU cannot run it."""
+    try:
+        return import_module(f"nmtkit.{build}")
+    except ImportError as error:
+        if not isinstance(error, ModuleNotFoundError) and "this CPU has no" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+# --- primitives
+
+
+@pytest.mark.parametrize("build", FAST)
+def test_each_vector_primitive_computes_the_same_as_the_portable_one(build: str, tmp_path: Path) -> None:
+    module(build)
+    outputs = []
+    for each in ("_native_scalar", build):
+        program = compile_program(HERE / "primitives.cpp", each, tmp_path / each)
+        outputs.append(subprocess.run([program], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout)
+    reference, found = (output.splitlines() for output in outputs)
+    assert len(reference) > 50
+    assert found == reference
+
+
+# --- products
+
+
+@pytest.mark.parametrize("build", FAST)
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (16, 24), (83, 256), (40, 5)])
+def test_products_are_those_of_the_portable_build(build: str, int8: bool, rows: int, columns: int) -> None:
+    if int8 and build == "_native_avx512":
+        pytest.skip("AVX-512 quantizes with 8 bits, the portable build with 7")
+    generator = torch.Generator().manual_seed(1)
+    weight, bias = torch.randn(rows, columns, generator=generator), torch.randn(rows, generator=generator)
+    for count in (1, 2, 3, 4, 7, 13, 130):
+        x = torch.randn(count, columns, generator=generator)
+        expected, found = torch.empty(count, rows), torch.empty(count, rows)
+        for each, y in (("_native_scalar", expected), (build, found)):
+            native = module(each)
+            matrix = native.matrix(weight.data_ptr(), bias.data_ptr(), rows, columns, int8)
+            native.multiply(matrix, x.data_ptr(), count, y.data_ptr(), 2)
+        assert torch.equal(found, expected)  # each sum runs over the columns in order
+
+
+# --- whole searches
+
+W, B, BEAM, STEPS = 37, 4, 4, 12
+SIZES: list[dict[str, Any]] = [{}, {"pre_norm": True, "d_k": 5, "d_v": 24}]
+
+
+class Weights(NamedTuple):
+    """A random Transformer in the order of `_native.model`, and sentences for it."""
+
+    sizes: dict[str, int]  # d_model, heads, d_k, d_v, pre_norm, int8, encoder_layers, decoder_layers
+    embeddings: list[Tensor]  # (W, D): source, target
+    matrices: list[tuple[Tensor, Tensor | None]]  # (N, K), (N,)
+    norms: list[tuple[Tensor, Tensor]]  # (D,), (D,)
+    source: Tensor  # (B, S)
+    lengths: Tensor  # (B,)
+    positions: Tensor  # (S or steps, D)
+
+
+class Step(NamedTuple):
+    """Input and output of one step of R rows."""
+
+    origins: Tensor  # (R,)
+    tokens: Tensor  # (R,)
+    position: Tensor  # (D,)
+    best_tokens: Tensor  # (R, BEAM)
+    log_probs: Tensor  # (R, BEAM)
+
+
+def random_weights(int8: bool, **changes: int) -> Weights:
+    sizes = {"d_model": 16, "heads": 2, "d_k": 8, "d_v": 8, "pre_norm": False, "int8": int8}
+    sizes = {**sizes, "encoder_layers": 2, "decoder_layers": 2, **changes}
+    generator = torch.Generator().manual_seed(1)
+
+    def random(*shape: int, scale: float = 1.0) -> Tensor:
+        return torch.randn(*shape, generator=generator) * scale
+
+    def matrix(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+        return random(rows, columns, scale=columns**-0.5), random(rows, scale=0.1)
+
+    D, keys, values = sizes["d_model"], sizes["heads"] * sizes["d_k"], sizes["heads"] * sizes["d_v"]
+    self_attention = [(2 * keys + values, D), (D, values)]
+    cross_attention, feed_forward = [(keys, D), (keys + values, D), (D, values)], [(32, D), (D, 32)]
+    shapes = [*self_attention, *feed_forward] * sizes["encoder_layers"]
+    shapes += [*self_attention, *cross_attention, *feed_forward] * sizes["decoder_layers"]
+    count = 2 * sizes["encoder_layers"] + 3 * sizes["decoder_layers"] + 2 * sizes["pre_norm"]
+    lengths = torch.tensor([7, 1, 130, 12])  # one that is longer than a block of rows
+    return Weights(
+        sizes,
+        [random(W, D, scale=0.5), random(W, D, scale=0.5)],
+        [*(matrix(*shape) for shape in shapes), (random(W, D), None)],
+        [(1 + random(D, scale=0.1), random(D, scale=0.1)) for _ in range(count)],
+        torch.randint(4, W, (B, int(lengths.max())), generator=generator),
+        lengths,
+        random(int(lengths.max()), D, scale=0.5),
+    )
+
+
+def beam_search(native: Any, weights: Weights) -> list[Step]:
+    """A beam search of STEPS steps without an end, by a build of the compiled search."""
+    sizes = weights.sizes
+    matrices = [
+        native.matrix(weight.data_ptr(), 0 if bias is None else bias.data_ptr(), *weight.shape, sizes["int8"])
+        for weight, bias in weights.matrices
+    ]
+    model = native.model(
+        *(sizes[name] for name in ("d_model", "heads", "d_k", "d_v", "pre_norm")),
+        *(embedding.data_ptr() for embedding in weights.embeddings),
+        *(sizes[name] for name in ("encoder_layers", "decoder_layers")),
+        matrices,
+        [(gain.data_ptr(), bias.data_ptr()) for gain, bias in weights.norms],
+        1e-5,
+    )
+    addresses = weights.source.data_ptr(), weights.lengths.data_ptr()
+    search = native.encode(model, *addresses, *weights.source.shape, weights.positions.data_ptr(), 2)
+    origins, tokens, totals = torch.arange(B), torch.full((B,), 2), torch.zeros(B, 1)
+    steps = []
+    for position in weights.positions[:STEPS]:
+        rows = len(tokens)
+        best_tokens, log_probs = torch.empty(rows, BEAM, dtype=torch.long), torch.empty(rows, BEAM)
+        native.reorder(search, origins.data_ptr(), rows)
+        results = (log_probs.data_ptr(), best_tokens.data_ptr())
+        native.best_step(search, tokens.data_ptr(), rows, position.data_ptr(), (0, 2), BEAM, *results, 2)
+        steps.append(Step(origins, tokens, position, best_tokens, log_probs))
+        totals, chosen = (totals.reshape(-1, 1) + log_probs).reshape(B, -1).topk(BEAM)
+        origins = (chosen // BEAM + torch.arange(B).unsqueeze(1) * (rows // B)).flatten()
+        tokens = best_tokens.reshape(B, -1).gather(1, chosen).flatten()
+    return steps
+
+
+@pytest.mark.parametrize("build", FAST)
+@pytest.mark.parametrize("changes", SIZES)
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_search_finds_the_tokens_and_scores_of_the_portable_build(
+    build: str, changes: dict[str, Any], int8: bool
+) -> None:
+    if int8 and build == "_native_avx512":
+        pytest.skip("AVX-512 quantizes with 8 bits, the portable build with 7")
+    weights = random_weights(int8, **changes)
+    for found, expected in zip(
+        beam_search(module(build), weights), beam_search(module("_native_scalar"), weights), strict=True
+    ):
+        assert torch.equal(found.tokens, expected.tokens)
+        assert torch.equal(found.best_tokens, expected.best_tokens)
+        torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=0.0, atol=1e-5)
+
+
+def write_search(path: Path, weights: Weights, steps: list[Step]) -> None:
+    """Write the file that portable_search.cpp reads."""
+    vectors = [tensor for pair in weights.norms for tensor in pair]
+    layers = weights.matrices
+    with path.open("wb") as file:
+
+        def write(values: NDArray[Any] | Tensor | list[int]) -> None:
+            array = np.asarray(values).ravel()
+            array = array.astype("<f4" if array.dtype.kind == "f" else "<i8")
+            file.write(np.int64(array.size).tobytes() + array.tobytes())
+
+        def write_matrix(weight: Tensor, bias: Tensor | None) -> None:
+            write(list(weight.shape))
+            write(weight)
+            write(np.zeros(0, dtype=np.float32) if bias is None else bias)
+
+        def write_layers(count: int, matrices: int, norms: int) -> None:
+            for _ in range(count):
+                for _ in range(matrices):
+                    write_matrix(*layers.pop(0))
+                for _ in range(2 * norms):
+                    write(vectors.pop(0))
+
+        layers, sizes = list(layers), weights.sizes
+        write(list(sizes.values()))
+        for embedding in weights.embeddings:
+            write(embedding)
+        write_layers(sizes["encoder_layers"], 4, 2)
+        write_layers(sizes["decoder_layers"], 7, 3)
+        write_layers(1, 1, 2 * sizes["pre_norm"])
+        for tensor in (weights.source, weights.lengths, weights.positions):
+            write(tensor)
+        write([len(steps)])
+        for step in steps:
+            for tensor in step:
+                write(tensor)
+
+
+def check_program(command: list[str | Path], build: str, directory: Path) -> None:
+    """Compare a compiled portable_search.cpp with a build of this machine."""
+    for int8, changes in product([False, True], SIZES):
+        weights, path = random_weights(int8, **changes), directory / "search"
+        write_search(path, weights, beam_search(module(build), weights))
+        for threads in ("1", "3"):
+            done = subprocess.run([*command, path, "1e-5", threads], capture_output=True, text=True, timeout=PATIENCE)
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert done.stdout.startswith(f"{STEPS} steps, ")
+
+
+@pytest.mark.parametrize("build", ["_native_scalar", *FAST])
+def test_a_portable_program_repeats_the_search_of_each_build(build: str, tmp_path: Path) -> None:
+    module(build)
+    limits = AVX512_LIMITS if build == "_native_avx512" else ()
+    program = compile_program(HERE / "portable_search.cpp", "_native_scalar", tmp_path / "program", *limits)
+    check_program([program], build, tmp_path)
+
+
+@pytest.mark.slow
+def test_aarch64_repeats_the_search_of_this_machine(tmp_path: Path) -> None:
+    if shutil.which("qemu-aarch64-static") is None:
+        pytest.skip("qemu-aarch64-static is not installed")
+    source, target, compiler = HERE / "portable_search.cpp", tmp_path / "program", "aarch64-linux-gnu-g++"
+    program = compile_program(source, "_native_scalar", target, "-static", compiler=compiler)
+    check_program(["qemu-aarch64-static", program], "_native_scalar", tmp_path)
