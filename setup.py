@@ -24,10 +24,15 @@ NATIVE_FLAGS = {
         "-mavx512vnni",
         "-mfma",
     ],
+    "_native_neon": ["-DNMTKIT_NEON"],
+}
+PROCESSORS = {  # of the builds that need one
+    "_native_avx2": ("x86_64", "AMD64"),
+    "_native_avx512": ("x86_64", "AMD64"),
+    "_native_neon": ("aarch64", "arm64"),
 }
 # Without contraction, x·y + z is rounded alike by every compiler and processor.
 COMMON_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
-IS_X86_64 = platform.machine() in ("x86_64", "AMD64")
 NATIVE = [
     Extension(
         f"nmtkit.{name}",
@@ -41,7 +46,7 @@ NATIVE = [
         optional=True,
     )
     for name, flags in NATIVE_FLAGS.items()
-    if IS_X86_64 or name == "_native_scalar"
+    if platform.machine() in PROCESSORS.get(name, (platform.machine(),))
 ]
 
 setup(

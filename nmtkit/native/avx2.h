@@ -67,7 +67,7 @@ inline FloatVec max(FloatVec a, FloatVec b) { return _mm256_max_ps(a, b); }  // 
 inline FloatVec abs(FloatVec x) { return _mm256_andnot_ps(set1(-0.0f), x); }
 inline FloatVec round(FloatVec x) { return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
-inline IntVec to_int(FloatVec x) { return _mm256_cvtps_epi32(x); }  // to the nearest; INT_MIN if it does not fit
+inline IntVec to_int(FloatVec x) { return _mm256_cvtps_epi32(x); }  // to the nearest; unspecified if it does not fit
 inline FloatVec to_float(IntVec x) { return _mm256_cvtepi32_ps(x); }
 inline IntVec bit_cast(FloatVec x) { return _mm256_castps_si256(x); }
 inline IntVec add(IntVec a, IntVec b) { return _mm256_add_epi32(a, b); }

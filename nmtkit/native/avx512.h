@@ -56,7 +56,7 @@ inline FloatVec max(FloatVec a, FloatVec b) { return _mm512_max_ps(a, b); }  // 
 inline FloatVec abs(FloatVec x) { return _mm512_abs_ps(x); }
 inline FloatVec round(FloatVec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
-inline IntVec to_int(FloatVec x) { return _mm512_cvtps_epi32(x); }  // to the nearest; INT_MIN if it does not fit
+inline IntVec to_int(FloatVec x) { return _mm512_cvtps_epi32(x); }  // to the nearest; unspecified if it does not fit
 inline FloatVec to_float(IntVec x) { return _mm512_cvtepi32_ps(x); }
 inline IntVec bit_cast(FloatVec x) { return _mm512_castps_si512(x); }
 inline IntVec add(IntVec a, IntVec b) { return _mm512_add_epi32(a, b); }

@@ -1,5 +1,5 @@
-// Vector primitives in portable C++17, for every processor: the readable reference for avx2.h and avx512.h, which
-// define the same names.
+// Vector primitives in portable C++17, for every processor: the readable reference for avx2.h, avx512.h and
+// neon.h, which define the same names.
 //
 // Vectors have eight lanes and reductions add in the order of avx2.h, so both builds compute the same bits.
 #pragma once
@@ -105,7 +105,7 @@ inline FloatVec max(FloatVec a, FloatVec b) {  // b if either is NaN
 inline FloatVec abs(FloatVec x) { return map([](float each) { return std::fabs(each); }, x); }
 inline FloatVec round(FloatVec x) { return map([](float each) { return std::nearbyint(each); }, x); }
 
-inline IntVec to_int(FloatVec x) {  // to the nearest; INT_MIN if it does not fit
+inline IntVec to_int(FloatVec x) {  // to the nearest; unspecified if it does not fit
   const auto convert = [](float each) {
     return std::fabs(each) < 0x1p31f ? static_cast<int32_t>(std::nearbyint(each)) : INT_MIN;
   };

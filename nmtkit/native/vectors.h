@@ -5,6 +5,8 @@
 #include "avx512.h"
 #elif defined(NMTKIT_AVX2)
 #include "avx2.h"
+#elif defined(NMTKIT_NEON)
+#include "neon.h"
 #else
 #include "scalar.h"
 #endif

@@ -45,7 +45,7 @@ void print_float_functions(const std::vector<float>& a, const std::vector<float>
   print_vectors("max of x, odd", [&](int i) { return max(x(i), z(i)); });
   print_vectors("abs", [&](int i) { return abs(z(i)); });
   print_vectors("round", [&](int i) { return round(z(i)); });
-  print_vectors("to_int", [&](int i) { return to_float(to_int(z(i))); });
+  print_vectors("to_int", [&](int i) { return to_float(to_int(x(i))); });
   print_vectors("pow2", [&](int i) { return pow2(round(x(i))); });
   print_vectors("zero_below", [&](int i) { return zero_below(x(i), z(i), 0.5f); });
   print_vectors("exp", [&](int i) { return exp(set1(0.0f) - abs(x(i) * x(i))); });
@@ -69,7 +69,7 @@ void print_int_functions(const std::vector<float>& a) {
 }
 
 void print_partial(const std::vector<float>& a, const std::vector<float>& odd) {
-  for (int n = 1; n < 8; ++n) {  // every build has so many lanes
+  for (int n = 1; n < 4; ++n) {  // every build has four lanes or more
     const std::string count = std::to_string(n);
     std::vector<float> loaded(kLanes), stored(kLanes, 7.0f), blended(kLanes), halves(kLanes);
     std::vector<Bf16> bf16(kLanes, Bf16{0x4000});
@@ -80,18 +80,18 @@ void print_partial(const std::vector<float>& a, const std::vector<float>& odd) {
     store_n(bf16.data(), load(odd.data() + n), n);
     store(halves.data(), load(bf16.data(), n));
     store_uint8(bytes.data(), to_int(abs(load(a.data())) * set1(20.0f)), n);
-    for (auto* each : {&loaded, &stored, &blended, &halves}) each->resize(8);
+    for (auto* each : {&loaded, &stored, &blended, &halves}) each->resize(4);
     print(("load " + count).c_str(), loaded);
     print(("store " + count).c_str(), stored);
     print(("blend " + count).c_str(), blended);
     print(("bfloat16 " + count).c_str(), halves);
-    print(("store_uint8 " + count).c_str(), std::vector<float>(bytes.begin(), bytes.begin() + 8));
+    print(("store_uint8 " + count).c_str(), std::vector<float>(bytes.begin(), bytes.begin() + 4));
   }
 }
 
 // Of whole numbers: the order of additions does not matter.
 void print_reductions(const std::vector<float>& a, const std::vector<float>& odd) {
-  std::vector<float> whole(kCount), sums(8, 0.0f), greater(kCount);
+  std::vector<float> whole(kCount), sums(4, 0.0f), greater(kCount);
   for (int i = 0; i < kCount; ++i) whole[i] = std::nearbyint(a[i] * 100.0f);
   float largest = -kInfinity, total = 0.0f;
   int nans = 0;
