@@ -1,5 +1,6 @@
 """Each build of the compiled search computes what the portable one does: primitives, products, whole searches."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import torch
 from native_programs import compile_program
 from numpy.typing import NDArray
 from patience import PATIENCE
+from repository import ROOT
 from torch import Tensor
 
 HERE = Path(__file__).parent
@@ -35,6 +37,26 @@ def module(build: str) -> Any:
 
 
 # --- primitives
+
+HEADERS = {f"{name}.h" for name in ("scalar", "avx2", "avx512", "neon")}
+
+
+def functions(header: str) -> set[str]:
+    """The functions that a header defines for the other files, without its private ones."""
+    text = (ROOT / "nmtkit/native" / header).read_text(encoding="utf-8")
+    return set(re.findall(r"^inline \w+ (\w+)\(", text, re.M)) - {"map", "dot_bytes", "lane_mask"}
+
+
+def test_the_headers_of_all_builds_define_the_same_functions() -> None:
+    reference = functions("scalar.h")
+    assert len(reference) > 20
+    assert all(functions(header) == reference for header in HEADERS)
+
+
+def test_intrinsics_are_only_in_the_headers_of_builds() -> None:
+    intrinsic = re.compile(r"\b_mm\d*_|__m\d+|__builtin_ia32|immintrin|arm_neon|float32x4_t")
+    files = {path.name for path in (ROOT / "nmtkit/native").iterdir() if intrinsic.search(path.read_text("utf-8"))}
+    assert files == HEADERS - {"scalar.h"}
 
 
 def output_of(command: list[str | Path]) -> list[str]:
