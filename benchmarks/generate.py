@@ -1,15 +1,16 @@
-"""nmtkit beside CTranslate2 on the same checkpoint: sentences per second, taking turns on the same cores.
+"""Benchmark: nmtkit vs. CTranslate2 on the same checkpoint and the same cores, in sentences per second.
 
     pip install ctranslate2
     python benchmarks/generate.py averaged.pt test.en --beam 4 --beam 1
     python benchmarks/generate.py averaged.pt test.en --one-by-one 100
 
-The checkpoint is converted to CTranslate2's format, and the greedy translations of both are compared first. Then each
-engine, in every number format and as one process of many threads or many of one thread, waits in a process of its own
-and translates the whole text in its turn; loading and tokenizing are not counted, and nmtkit's turns include the
-detokenizing. Each engine has the best of the batch sizes for itself. The table has the median of the turns by the
-clock, and by the processor time of all its processes, which says more on a machine that does other things as well.
-Linux only: processor times are read from /proc. On a GPU (--device cuda) clock times are the ones to read.
+The benchmark converts the checkpoint to CTranslate2's format and first compares the greedy translations of both. Then
+it measures each engine in every precision, as one process with many threads and as many processes with one thread.
+Every engine runs in its own process, and the engines translate the whole text alternately. Loading and tokenizing are
+not timed; nmtkit's time includes detokenizing. Each engine uses its own fastest batch size.
+
+Each result is the median of the turns, by wall time and by the CPU time of all processes of the engine. CPU time is
+more reliable on a busy machine. Linux only: CPU times are read from /proc. On a GPU (--device cuda) use wall times.
 """
 
 import multiprocessing
@@ -32,15 +33,15 @@ from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.text import read_lines
 
 TICK = os.sysconf("SC_CLK_TCK")
-OURS, THEIRS = "nmtkit", "CTranslate2"
+NMTKIT, CTRANSLATE2 = "nmtkit", "CTranslate2"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to translate the text."""
+    """An engine and its configuration."""
 
     system: str
-    precision: str  # by the system's own name for it
+    precision: str  # in the system's own terms
     workers: int
     threads: int  # of each worker
     beam: int
@@ -51,30 +52,30 @@ class Setting:
 
 @dataclass(frozen=True)
 class Task:
-    """What all engines do."""
+    """The input and the limits that all engines share."""
 
     checkpoint: Path
     converted: Path
     sentences: list[list[str]]  # pieces
-    length: int | None  # of the output, where it is forced
+    length: int | None  # forced length of the output
     one_by_one: bool
     device: str
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one turn took: seconds of the clock and of all processors. How many tokens it gave, </s> counted."""
+    """One translation of the text: wall and CPU seconds, and the number of output tokens with </s>."""
 
     wall: float
     cpu: float
     tokens: int
 
 
-Translate = Callable[[int], list[list[str]]]  # of a batch size in tokens: the output's pieces
+Translate = Callable[[int], list[list[str]]]  # from a batch size in tokens to the pieces of the outputs
 
 
-def ours(task: Task, setting: Setting) -> Translate:
-    """nmtkit, by what `Translator` offers to everyone."""
+def load_nmtkit(task: Task, setting: Setting) -> Translate:
+    """Load nmtkit through the public API, `Translator`."""
     translator = Translator.from_checkpoint(
         task.checkpoint,
         device=task.device,
@@ -82,7 +83,7 @@ def ours(task: Task, setting: Setting) -> Translate:
         threads=setting.threads,
         workers=setting.workers,
     )
-    # its last step, for </s>, is one that CTranslate2 does not take where it is cut off
+    # nmtkit takes one more step, for </s>; CTranslate2 stops without it at the maximum length
     lengths = {} if task.length is None else {"max_len_a": 0.0, "max_len_b": task.length - 1}
     search = SearchConfig(beam=setting.beam, **lengths)  # type: ignore[arg-type]
     ids = [translator.source.vocab.to_ids(pieces) for pieces in task.sentences]
@@ -95,8 +96,8 @@ def ours(task: Task, setting: Setting) -> Translate:
     return translate
 
 
-def theirs(task: Task, setting: Setting) -> Translate:
-    """CTranslate2, with the same limits and the same length penalty."""
+def load_ctranslate2(task: Task, setting: Setting) -> Translate:
+    """Load CTranslate2 with the same limits and the same length penalty."""
     engine = ctranslate2.Translator(
         str(task.converted),
         device=task.device,
@@ -122,9 +123,9 @@ def theirs(task: Task, setting: Setting) -> Translate:
     return translate
 
 
-def serve(connection: Connection, task: Task, setting: Setting) -> None:
-    """The life of an engine's process: load, then translate with each batch size that comes."""
-    translate = (ours if setting.system == OURS else theirs)(task, setting)
+def run_engine(connection: Connection, task: Task, setting: Setting) -> None:
+    """Load an engine, then translate the text once for every batch size received; 0 ends the process."""
+    translate = (load_nmtkit if setting.system == NMTKIT else load_ctranslate2)(task, setting)
     connection.send(None)
     while batch := connection.recv():
         wall, cpu = time.perf_counter(), processor_time()
@@ -134,21 +135,21 @@ def serve(connection: Connection, task: Task, setting: Setting) -> None:
 
 
 def processor_time() -> float:
-    """Seconds that this process and its living workers have had."""
+    """CPU seconds of this process and its live workers."""
     own = os.getpid()
     children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
     fields = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in (own, *children))
     return sum(int(times[11]) + int(times[12]) for times in fields) / TICK
 
 
-class Contestant:
-    """An engine in a process of its own."""
+class EngineProcess:
+    """An engine in its own process."""
 
     def __init__(self, task: Task, setting: Setting) -> None:
         self.setting, self.turns = setting, list[Turn]()
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
-        self._process = context.Process(target=serve, args=(other, task, setting))
+        self._process = context.Process(target=run_engine, args=(other, task, setting))
         self._process.start()
         other.close()
         self._connection.recv()
@@ -159,7 +160,7 @@ class Contestant:
         return result
 
     def choose_batch(self, sizes: tuple[int, ...]) -> None:
-        """Keep the batch size with which a first turn was the fastest."""
+        """Choose the fastest batch size, measured by one turn each."""
         self.batch = min(sizes, key=lambda size: self.turn(size)[0].wall)
 
     def close(self) -> None:
@@ -170,13 +171,13 @@ class Contestant:
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("text", type=click.Path(path_type=Path))
-@click.option("--beam", "beams", multiple=True, default=(4, 1), help="Widths to compare.")
-@click.option("--cores", default=2, help="One process of so many threads, or so many of one thread.")
+@click.option("--beam", "beams", multiple=True, default=(4, 1), help="Beam size; can be given several times.")
+@click.option("--cores", default=2, help="Threads of one process, or processes of one thread each.")
 @click.option("--turns", default=5)
-@click.option("--lines", type=int, help="Take the first lines of the text only.")
+@click.option("--lines", type=int, help="Use only the first lines of the text.")
 @click.option("--batch", "batches", multiple=True, default=(512, 1024, 2048, 4096), help="Batch sizes to choose from.")
-@click.option("--length", type=int, help="Force the length of the output (for a model that has learned nothing).")
-@click.option("--one-by-one", is_flag=True, help="Each sentence by itself: the time to wait for one.")
+@click.option("--length", type=int, help="Force the output length, for an untrained model.")
+@click.option("--one-by-one", is_flag=True, help="Translate sentence by sentence, to measure latency.")
 @click.option("--device", default="cpu")
 def main(
     checkpoint: Path,
@@ -190,7 +191,7 @@ def main(
     one_by_one: bool,
     device: str,
 ) -> None:
-    """Translate TEXT with CHECKPOINT by nmtkit and by CTranslate2 in turn."""
+    """Translate TEXT with CHECKPOINT, with nmtkit and CTranslate2 alternately."""
     loaded = load_checkpoint(checkpoint)
     sentences = [
         loaded.source.vocab.to_pieces(ids) for ids in loaded.source.encode(list(read_lines(text))[:lines]) if ids
@@ -200,15 +201,15 @@ def main(
         task = Task(checkpoint, Path(folder) / "converted", sentences, length, one_by_one, device)
         compare_outputs(task)
         for beam in beams:
-            contest(task, settings(beam, cores, device, one_by_one), turns, batches)
+            compare_speed(task, settings(beam, cores, device, one_by_one), turns, batches)
 
 
 def settings(beam: int, cores: int, device: str, one_by_one: bool) -> list[Setting]:
-    """All ways to be compared: formats and divisions of the cores."""
+    """Every combination of system, precision and division of the cores into workers and threads."""
     divisions = [(1, cores)] if one_by_one or device != "cpu" else [(1, cores), (cores, 1)]
-    formats = {OURS: ["fp32", "int8"], THEIRS: ["float32", "int8"]}
+    formats = {NMTKIT: ["fp32", "int8"], CTRANSLATE2: ["float32", "int8"]}
     if device != "cpu":
-        formats = {OURS: ["bf16"], THEIRS: ["bfloat16"]}
+        formats = {NMTKIT: ["bf16"], CTRANSLATE2: ["bfloat16"]}
     return [
         Setting(system, precision, workers, threads, beam)
         for system, names in formats.items()
@@ -218,32 +219,32 @@ def settings(beam: int, cores: int, device: str, one_by_one: bool) -> list[Setti
 
 
 def compare_outputs(task: Task) -> None:
-    """Print how many greedy translations are the same in single precision."""
-    contestants = [Contestant(task, Setting(*names, 1, 1, 1)) for names in ((OURS, "fp32"), (THEIRS, "float32"))]
-    outputs = [contestant.turn(1024)[1] for contestant in contestants]
-    for contestant in contestants:
-        contestant.close()
-    end = task.length - 1 if task.length else None  # where nmtkit has </s>
+    """Print how many greedy translations are equal in fp32."""
+    engines = [EngineProcess(task, Setting(*names, 1, 1, 1)) for names in ((NMTKIT, "fp32"), (CTRANSLATE2, "float32"))]
+    outputs = [engine.turn(1024)[1] for engine in engines]
+    for engine in engines:
+        engine.close()
+    end = task.length - 1 if task.length else None  # without the token that takes the place of </s> in nmtkit
     same = sum(a == b[:end] for a, b in zip(*outputs, strict=True))
     print(f"greedy, fp32: {same} of {len(task.sentences)} translations are the same", flush=True)
 
 
-def contest(task: Task, ways: list[Setting], turns: int, batches: tuple[int, ...]) -> None:
-    """Let all take turns, and print the medians."""
-    contestants = [Contestant(task, way) for way in ways]
-    for contestant in contestants:
-        contestant.choose_batch(batches[:1] if task.one_by_one else batches)
+def compare_speed(task: Task, settings: list[Setting], turns: int, batches: tuple[int, ...]) -> None:
+    """Measure the engines in alternating turns and print the medians."""
+    engines = [EngineProcess(task, setting) for setting in settings]
+    for engine in engines:
+        engine.choose_batch(batches[:1] if task.one_by_one else batches)
     for _ in range(turns):
-        for contestant in contestants:
-            contestant.turns.append(contestant.turn(contestant.batch)[0])
-    for contestant in contestants:
-        contestant.close()
-        wall = statistics.median(turn.wall for turn in contestant.turns)
-        cpu = statistics.median(turn.cpu for turn in contestant.turns)
-        tokens = contestant.turns[0].tokens
+        for engine in engines:
+            engine.turns.append(engine.turn(engine.batch)[0])
+    for engine in engines:
+        engine.close()
+        wall = statistics.median(turn.wall for turn in engine.turns)
+        cpu = statistics.median(turn.cpu for turn in engine.turns)
+        tokens = engine.turns[0].tokens
         count = len(task.sentences)
         rates = f"{count / wall:.1f} sentences/s, {tokens / wall:.0f} tokens/s; by processor time {count / cpu:.1f}"
-        print(f"{contestant.setting}, batch {contestant.batch}: {rates} sentences/s", flush=True)
+        print(f"{engine.setting}, batch {engine.batch}: {rates} sentences/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Times beam search on a GPU three ways, and says in which share of the time the GPU had work.
+"""Benchmark: three implementations of beam search on a GPU, with throughput and the GPU's idle time.
 
     python benchmarks/generate_gpu.py --arch transformer_base --batch 2048
     python benchmarks/generate_gpu.py --checkpoint averaged.pt --text test.en --batch 1024
@@ -8,9 +8,9 @@
   there is masked. More is computed, and every step has the same operators on the same memory.
 * graph: the static step recorded as a CUDA graph, which the host starts by one call (on a GPU only).
 
-Without a checkpoint the model is random, and so is the text; outputs are of --length then. All ways must give the same
-words, which is checked first; in bf16 a few may differ by rounding, and their number is shown. For CTranslate2 beside
-this, see benchmarks/generate.py --device cuda.
+Without a checkpoint, model and text are random, and outputs have --length pieces. All implementations must give the
+same outputs, which is checked first. In bf16 a few may differ by rounding; the benchmark prints how many are equal.
+For a comparison with CTranslate2, see benchmarks/generate.py --device cuda.
 """
 
 import statistics
@@ -43,29 +43,29 @@ from nmtkit.model.transformer import Memory, Transformer
 from nmtkit.text import read_lines
 from nmtkit.vocab import EOS, PAD, SPECIALS
 
-BLOCK = 16  # positions that are added to the cache at once
-WARM_UP = 3  # runs of a step before it is recorded
+BLOCK = 16  # positions by which the cache grows
+WARM_UP = 3  # runs of a step before it is captured
 
 
 class StaticState:
-    """B sentences with `beam` places each, N = B·beam, in memory that stays where it is.
+    """Decoder state of B sentences with `beam` slots each, N = B·beam, at fixed memory addresses.
 
-    Caches are time first, (room, N, ·), once for even steps and once for odd ones: a step brings the rows that go on
-    from one to the other. Which places the R rows of the search have is worked out outside of what is recorded.
+    Caches are time first, (capacity, N, ·), and double-buffered: a step copies the surviving rows from the cache of
+    the previous step. The slots of the R rows of the search are computed outside of the captured graph.
     """
 
     def __init__(self, decoder: "StaticDecoder", memory: Memory) -> None:
         B, device = memory.values.size(0), memory.values.device
         self.decoder, self.source = decoder, decoder.plain.start(memory)
         self.tokens = torch.zeros(B * decoder.beam, dtype=torch.long, device=device)  # (N,), as are
-        self.origins = torch.zeros_like(self.tokens)  # the places that each goes on from
+        self.origins = torch.zeros_like(self.tokens)  # the slots whose prefixes they extend
         self.position = torch.zeros(1, dtype=torch.long, device=device)
         self.caches = [self._caches(BLOCK), self._caches(BLOCK)]
-        self.recorded: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}  # by room and evenness
+        self.captured: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Tensor]] = {}  # by capacity, parity
         self.begin()
 
     def begin(self, memory: Memory | None = None) -> "StaticState":
-        """Take up other sentences of the same shape, with one row each."""
+        """Reset the state for other sentences of the same shape, with one row each."""
         if memory is not None:
             fresh = self.decoder.plain.start(memory)
             self.source.memory_bias.copy_(fresh.memory_bias)
@@ -73,15 +73,15 @@ class StaticState:
                 mine.memory_keys.copy_(other.memory_keys)
                 mine.memory_values.copy_(other.memory_values)
         self.length = 0
-        self.sentences = torch.arange(self.source.memory_bias.size(0), device=self.tokens.device)  # (R,) of each row
-        self.places = self.sentences * self.decoder.beam  # (R,) of each row
+        self.sentences = torch.arange(self.source.memory_bias.size(0), device=self.tokens.device)  # (R,)
+        self.places = self.sentences * self.decoder.beam  # (R,)
         return self
 
-    def _caches(self, room: int) -> list[list[Tensor]]:
-        """Keys and values of each layer."""
+    def _caches(self, capacity: int) -> list[list[Tensor]]:
+        """Empty caches for the keys and values of each layer."""
         like, N = self.source.memory_bias, self.tokens.numel()
         layers = cast(list[DecoderLayer], self.decoder.model.decoder)
-        return [[like.new_zeros(room, N, width) for width in layer.self_attention.widths[1:]] for layer in layers]
+        return [[like.new_zeros(capacity, N, width) for width in layer.self_attention.widths[1:]] for layer in layers]
 
     def _grow(self) -> None:
         larger = [self._caches(2 * self.length) for _ in self.caches]
@@ -89,7 +89,7 @@ class StaticState:
             for cache, before in zip(chain.from_iterable(new), chain.from_iterable(old), strict=True):
                 cache[: self.length] = before
         self.caches = larger
-        self.recorded.clear()
+        self.captured.clear()
 
     def reorder(self, origins: Tensor) -> None:
         """As `InferenceState.reorder`."""
@@ -102,29 +102,29 @@ class StaticState:
         self.origins.index_copy_(0, self.places, came_from)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Log-probabilities of the rows."""
+        """Log-probabilities (R, W) of the next tokens."""
         if self.length == self.caches[0][0][0].size(0):
             self._grow()
         self.tokens.index_copy_(0, self.places, tokens)
         self.position.fill_(self.length)
-        log_probs = self._computed(room=(self.length // BLOCK + 1) * BLOCK, odd=self.length % 2)
+        log_probs = self._log_probs(capacity=(self.length // BLOCK + 1) * BLOCK, odd=self.length % 2)
         self.length += 1
         return log_probs.index_select(0, self.places)
 
-    def _computed(self, room: int, odd: int) -> Tensor:
+    def _log_probs(self, capacity: int, odd: int) -> Tensor:
         if not self.decoder.graphs:
-            return self.decoder.compute(self, room, odd)
-        if (room, odd) not in self.recorded:
-            beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            beside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(beside):
+            return self.decoder.compute(self, capacity, odd)
+        if (capacity, odd) not in self.captured:
+            side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side_stream):
                 for _ in range(WARM_UP):
-                    self.decoder.compute(self, room, odd)
-            torch.cuda.current_stream().wait_stream(beside)
+                    self.decoder.compute(self, capacity, odd)
+            torch.cuda.current_stream().wait_stream(side_stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.decoder.pool):
-                self.recorded[room, odd] = graph, self.decoder.compute(self, room, odd)
-        graph, log_probs = self.recorded[room, odd]
+                self.captured[capacity, odd] = graph, self.decoder.compute(self, capacity, odd)
+        graph, log_probs = self.captured[capacity, odd]
         graph.replay()
         return log_probs
 
@@ -155,18 +155,18 @@ class StaticDecoder(TransformerInference):
         """As `InferenceModel.step`."""
         return state.step(tokens)
 
-    def compute(self, state: StaticState, room: int, odd: int) -> Tensor:
-        """Log-probabilities (N, W) of a step of all places, from and to the state's memory, nothing of the host's."""
+    def compute(self, state: StaticState, capacity: int, odd: int) -> Tensor:
+        """Log-probabilities (N, W) of one step of all slots, in the state's memory, without host synchronization."""
         model = self.model
         learned = model.config.positions == "learned"
-        encodings = model.target_positions(0, min(room, model.config.max_positions) if learned else room)
+        encodings = model.target_positions(0, min(capacity, model.config.max_positions) if learned else capacity)
         positions = encodings.index_select(0, state.position)
         x = model.target_embedding(state.tokens) * model.config.d_model**0.5 + positions
-        hidden = torch.arange(room, device=x.device) > state.position
-        bias = x.new_zeros(1, room).masked_fill_(hidden, -torch.inf)
+        hidden = torch.arange(capacity, device=x.device) > state.position
+        bias = x.new_zeros(1, capacity).masked_fill_(hidden, -torch.inf)
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
             before, after = state.caches[1 - odd][number], state.caches[odd][number]
-            attend_to_target = partial(self._attend_to_target, layer, state, before, after, room, bias)
+            attend_to_target = partial(self._attend_to_target, layer, state, before, after, capacity, bias)
             x = layer.around_self_attention(x, attend_to_target)
             x = layer.around_cross_attention(x, partial(self._attend_to_source, layer, state, number))
             x = layer.around_feed_forward(x, layer.feed_forward)
@@ -178,17 +178,17 @@ class StaticDecoder(TransformerInference):
         state: StaticState,
         before: list[Tensor],
         after: list[Tensor],
-        room: int,
+        capacity: int,
         bias: Tensor,
         x: Tensor,
     ) -> Tensor:
         attention, heads = layer.self_attention, layer.self_attention.heads
         q, *new = attention.qkv(x).split(attention.widths, dim=-1)
         for cache, old, now in zip(after, before, new, strict=True):
-            torch.index_select(old[:room], 1, state.origins, out=cache[:room])
+            torch.index_select(old[:capacity], 1, state.origins, out=cache[:capacity])
             cache.index_copy_(0, state.position, now.unsqueeze(0))
         k, v = (
-            cache[:room].view(room, -1, heads, width // heads).permute(1, 2, 0, 3)
+            cache[:capacity].view(capacity, -1, heads, width // heads).permute(1, 2, 0, 3)
             for cache, width in zip(after, attention.widths[1:], strict=True)
         )
         attended = F.scaled_dot_product_attention(q.view(q.size(0), heads, 1, -1), k, v, attn_mask=bias)
@@ -209,7 +209,7 @@ def random_batches(batch: int, length: int, vocabulary: int, count: int) -> list
 
 
 def read_batches(checkpoint: Any, text: Path, batch: int) -> list[list[list[int]]]:
-    """The sentences of a text, the longest first, `batch` of them at a time."""
+    """The sentences of a text in batches of `batch`, longest first."""
     encoded = checkpoint.source.encode(list(read_lines(text)))
     ids = sorted(([*row, EOS] for row in encoded if row), key=len, reverse=True)
     return [ids[start : start + batch] for start in range(0, len(ids), batch)]
@@ -220,10 +220,10 @@ def read_batches(checkpoint: Any, text: Path, batch: int) -> list[list[list[int]
 @click.option("--text", type=click.Path(exists=True, path_type=Path), help="Needs --checkpoint.")
 @click.option("--arch", type=click.Choice(list(PRESETS)), default="transformer_base", show_default=True)
 @click.option("--vocabulary", default=37_000, show_default=True)
-@click.option("--length", default=27, show_default=True, help="Of random sentences and their outputs, in pieces.")
+@click.option("--length", default=27, show_default=True, help="Pieces of random sentences and of their outputs.")
 @click.option("--batch", default=1024, show_default=True, help="Sentences in a batch.")
 @click.option("--beam", default=4, show_default=True)
-@click.option("--runs", default=5, show_default=True, help="To time; the median is shown.")
+@click.option("--runs", default=5, show_default=True, help="Timed runs, of which the median is printed.")
 @click.option("--precision", default="bf16", show_default=True)
 @click.option("--device", default="auto", show_default=True)
 def main(
@@ -238,7 +238,7 @@ def main(
     precision: str,
     device: str,
 ) -> None:
-    """Search with the plain step, the static one and its CUDA graph in turn."""
+    """Time the search with the plain step, the static step and its CUDA graph alternately."""
     if (checkpoint is None) != (text is None):
         raise click.UsageError("--checkpoint and --text go together")
     on = resolve_device(device)
@@ -261,13 +261,13 @@ def main(
     def run(name: str) -> float:
         start = time.perf_counter()
         found = [nbest for src, lengths in sources for nbest in search(ways[name], src, lengths, config)]
-        seconds = time.perf_counter() - start  # the search ends with its words on the host
+        seconds = time.perf_counter() - start  # the search ends by copying its outputs to the host
         outputs[name] = [nbest[0].ids for nbest in found]
         return seconds
 
     with torch.cuda.device(on) if on.type == "cuda" else nullcontext():
         for name in [*ways, *ways]:
-            run(name)  # not timed: memory, kernels, tables of positions, graphs of all rooms
+            run(name)  # warm-up: memory, kernels, position tables, graphs of all capacities
         for name in ways:
             same = sum(a == b for a, b in zip(outputs["plain"], outputs[name], strict=True))
             print(f"{name}: {same} of {len(outputs[name])} outputs are those of the plain step")

@@ -1,13 +1,13 @@
-"""Times training updates on a GPU and says what each of the means brings: compiled layers, fused attention, fused Adam,
-the loss in parts.
+"""Benchmark: training updates on a GPU, with an ablation of each optimization.
 
     python benchmarks/gpu.py --arch transformer_base --batch-tokens 100000 --max-tokens 25000
     python benchmarks/gpu.py --arch transformer_big --lengths captions
 
-All but the reading of a dataset is what nmt-train does: batches by length with their padding, the gradient of an
-update, Adam's step. The sentences are random; their lengths are those of news (about 27 pieces) or of captions (about
-15, as in Multi30k). Each row leaves one of the means out. Utilization is of the rate that the device is known to have,
-and counts the model's own operations, none for padding. The idle share is the time in which no kernel ran.
+The optimizations are compiled layers, fused attention, fused Adam and the loss in parts. Each row disables one of them.
+Everything except reading a dataset is done as in nmt-train: length-bucketed batches with padding, the gradient of an
+update, Adam's step. The sentences are random. Their lengths are distributed as in news (about 27 pieces) or in
+captions (about 15, as in Multi30k). Utilization is relative to the nominal peak rate of the device; it counts the
+operations of the model on real tokens, not on padding. The idle share is the fraction of the time without a kernel.
 """
 
 import contextlib
@@ -44,18 +44,18 @@ SEED = 1
 
 
 class Update(NamedTuple):
-    """What an update computes on."""
+    """The batches and statistics of an update."""
 
     share: list[tuple[int, Batch]]
-    tokens: int  # of the target
-    padding: float
+    tokens: int  # target tokens
+    padding: float  # fraction of all tokens
     flops: int
 
 
 def make_updates(
     model: ModelConfig, vocabulary: int, lengths: str, batch_tokens: int, max_tokens: int, most: int
 ) -> list[Update]:
-    """Updates of random sentences, in pinned memory where there is a GPU: `most` of them, or as pairs suffice for."""
+    """At most `most` updates of random sentences, fewer if the pairs run out; in pinned memory if there is a GPU."""
     random = np.random.default_rng(SEED)
     mean, deviation = LENGTHS[lengths]
     target = np.clip(random.lognormal(mean, deviation, PAIRS), 2, 250).astype(np.int32)
@@ -79,7 +79,7 @@ MEANS = ("compiled layers", "fused attention", "fused Adam", "loss in parts")
 
 @contextlib.contextmanager
 def only(means: set[str]) -> Iterator[None]:
-    """Keep attention and loss from what is not among the means."""
+    """Disable the optimizations of attention and loss that are not in `means`."""
     with contextlib.ExitStack() as stack:
         if "fused attention" not in means:
             stack.enter_context(mock.patch.object(attention, "_fused_pays", return_value=False))
@@ -89,7 +89,7 @@ def only(means: set[str]) -> Iterator[None]:
 
 
 class Training:
-    """A model with what trains it."""
+    """A model with its optimizer and the gradient of an update."""
 
     def __init__(
         self, config: ModelConfig, vocabulary: int, ranks: Ranks, precision: torch.dtype, means: set[str]
@@ -106,13 +106,13 @@ class Training:
         self.gradient = UpdateGradient(self.model, ranks, precision, scaler, 0.1, SEED, max_tokens=1 << 40)
 
     def update(self, number: int, update: Update) -> None:
-        """One update, to the end that the host sees."""
+        """Run one update and wait for it on the host."""
         self.gradient.compute(number, update.share, update.tokens, votes=())
         float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), torch.inf))
         self.optimizer.step()
 
     def run(self, updates: list[Update]) -> float:
-        """Seconds that these take."""
+        """Run the updates; return the seconds they took."""
         start = time.perf_counter()
         for number, update in enumerate(updates, 1):
             self.update(number, update)
@@ -122,7 +122,7 @@ class Training:
 
 
 def idle_share(run: Callable[[], float]) -> float | None:
-    """The share of the seconds that `run` says it took in which no kernel was at work; None without a GPU."""
+    """Fraction of the time without a running kernel; None without a GPU. `run` returns its own duration in seconds."""
     if not torch.cuda.is_available():
         return None
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -136,11 +136,11 @@ def idle_share(run: Callable[[], float]) -> float | None:
 @click.option("--vocabulary", default=37_000, show_default=True)
 @click.option("--lengths", type=click.Choice(list(LENGTHS)), default="news", show_default=True)
 @click.option("--batch-tokens", default=100_000, show_default=True, help="Target tokens of an update.")
-@click.option("--max-tokens", default=25_000, show_default=True, help="Of a side of a micro-batch, with padding.")
-@click.option("--updates", default=20, show_default=True, help="To time, after three that are not timed.")
+@click.option("--max-tokens", default=25_000, show_default=True, help="Tokens of a micro-batch's side, with padding.")
+@click.option("--updates", default=20, show_default=True, help="Timed updates, after three for warm-up.")
 @click.option("--precision", default="bf16", show_default=True)
 @click.option("--device", default="auto", show_default=True)
-@click.option("--compile/--no-compile", "compiled", default=True, help="Whether compiled layers are among the means.")
+@click.option("--compile/--no-compile", "compiled", default=True, help="Whether to compile layers.")
 def main(
     arch: str,
     vocabulary: int,

@@ -1,4 +1,4 @@
-"""Pictures of growth, as SVG: curves over axes whose steps are factors, and the exponent that a curve rises with."""
+"""Log-log plots as SVG, and the exponent of a power law fitted to a curve."""
 
 import math
 from collections.abc import Sequence
@@ -8,15 +8,15 @@ from html import escape
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 460, 330  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 62, 22, 34, 46  # around its axes
+LEFT, RIGHT, TOP, BOTTOM = 62, 22, 34, 46  # margins around its axes
 LEGEND_ROW, LEGEND_COLUMNS = 22, 3
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#a0479a", "#8a6d00", "#444444")  # told apart by the colour-blind too
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#a0479a", "#8a6d00", "#444444")  # distinguishable for colour-blind readers
 MARKERS = ("circle", "square", "diamond")
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Positive numbers over positive numbers, x rising."""
+    """Points with positive coordinates, in order of increasing x."""
 
     name: str
     points: Sequence[Point]
@@ -24,7 +24,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """A pair of axes. Curves of one name look the same in all panels."""
+    """A pair of axes with curves. Curves of the same name look the same in all panels."""
 
     title: str
     x_label: str
@@ -33,7 +33,7 @@ class Panel:
 
 
 def exponent(points: Sequence[Point], last: int | None = None) -> float:
-    """b of the y = a·x^b that is nearest to the points, or to the `last` of them, by least squares of logarithms."""
+    """The exponent b of y = a·x^b, fitted by least squares to the logarithms of the points, or of the `last` ones."""
     chosen = points[-last:] if last else points
     xs, ys = zip(*((math.log(x), math.log(y)) for x, y in chosen), strict=True)
     x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
@@ -42,7 +42,7 @@ def exponent(points: Sequence[Point], last: int | None = None) -> float:
 
 
 def picture(title: str, panels: Sequence[Panel], columns: int = 2) -> str:
-    """The panels in rows of `columns`, under one legend: a complete SVG document."""
+    """A complete SVG document: a legend, and the panels below it in rows of `columns`."""
     names = list(dict.fromkeys(curve.name for panel in panels for curve in panel.curves))
     legend_height = LEGEND_ROW * -(-len(names) // LEGEND_COLUMNS) + 8
     width, height = WIDTH * columns, legend_height + HEIGHT * -(-len(panels) // columns)
@@ -79,11 +79,11 @@ def _panel(panel: Panel, names: list[str]) -> list[str]:
     y_axis = _Axis.over(10, [y for _, y in points], bottom, TOP)
     parts = []
     for tick in x_axis.ticks:
-        parts.append(f'<path class="grid" d="M{x_axis.place(tick):.1f} {TOP} V{bottom}"/>')
-        parts.append(_text(x_axis.place(tick), bottom + 16, f"{tick:g}", 'class="tick" text-anchor="middle"'))
+        parts.append(f'<path class="grid" d="M{x_axis.position(tick):.1f} {TOP} V{bottom}"/>')
+        parts.append(_text(x_axis.position(tick), bottom + 16, f"{tick:g}", 'class="tick" text-anchor="middle"'))
     for tick in y_axis.ticks:
-        parts.append(f'<path class="grid" d="M{LEFT} {y_axis.place(tick):.1f} H{right}"/>')
-        parts.append(_text(LEFT - 6, y_axis.place(tick) + 4, f"{tick:,g}", 'class="tick" text-anchor="end"'))
+        parts.append(f'<path class="grid" d="M{LEFT} {y_axis.position(tick):.1f} H{right}"/>')
+        parts.append(_text(LEFT - 6, y_axis.position(tick) + 4, f"{tick:,g}", 'class="tick" text-anchor="end"'))
     parts.append(f'<path class="axis" d="M{LEFT} {TOP} V{bottom} H{right}"/>')
     across, down = (LEFT + right) / 2, (TOP + bottom) / 2
     parts.append(_text(across, 20, panel.title, 'text-anchor="middle" font-weight="600"'))
@@ -91,16 +91,16 @@ def _panel(panel: Panel, names: list[str]) -> list[str]:
     parts.append(_text(0, 0, panel.y_label, f'text-anchor="middle" transform="translate(15 {down:.0f}) rotate(-90)"'))
     for curve in panel.curves:
         number = names.index(curve.name)
-        places = [(x_axis.place(x), y_axis.place(y)) for x, y in curve.points]
-        way = " L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-        parts.append(f'<path class="curve" stroke="{_color(number)}" d="M{way}"/>')
-        parts += [_marker(number, x, y) for x, y in places]
+        positions = [(x_axis.position(x), y_axis.position(y)) for x, y in curve.points]
+        path = " L".join(f"{x:.1f} {y:.1f}" for x, y in positions)
+        parts.append(f'<path class="curve" stroke="{_color(number)}" d="M{path}"/>')
+        parts += [_marker(number, x, y) for x, y in positions]
     return parts
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """From the first tick, at `start` in the picture, to the last, at `end`."""
+    """A logarithmic axis from the first tick, at coordinate `start`, to the last, at `end`."""
 
     ticks: Sequence[float]
     start: float
@@ -108,14 +108,14 @@ class _Axis:
 
     @classmethod
     def over(cls, base: int, values: Sequence[float], start: float, end: float) -> "_Axis":
-        """With the powers of `base` around the values and between them, two at least."""
+        """An axis that covers the values, with ticks at powers of `base`, at least two."""
         first = math.floor(math.log(min(values), base) + 1e-9)
         last = max(first + 1, math.ceil(math.log(max(values), base) - 1e-9))
         return cls([float(base) ** power for power in range(first, last + 1)], start, end)
 
-    def place(self, value: float) -> float:
-        share = math.log(value / self.ticks[0]) / math.log(self.ticks[-1] / self.ticks[0])
-        return self.start + (self.end - self.start) * share
+    def position(self, value: float) -> float:
+        fraction = math.log(value / self.ticks[0]) / math.log(self.ticks[-1] / self.ticks[0])
+        return self.start + (self.end - self.start) * fraction
 
 
 def _text(x: float, y: float, content: str, attributes: str = "") -> str:

@@ -1,10 +1,9 @@
-"""Times the operators that nmtkit does in its own way on CPUs against torch's: dropout, attention, the loss, and the
-products of the compiled search.
+"""Benchmark: nmtkit's CPU operators vs. torch's: dropout, attention, loss, and products of the compiled search.
 
     python benchmarks/operators.py [--threads 1]
 
-Each row is the median CPU time of forward and backward, ours and torch's, in milliseconds; CPU time, not wall time, so
-that a busy machine disturbs it little. Products, forward only, are given in GFLOP/s.
+Each row is the median CPU time of forward and backward pass in milliseconds, for nmtkit and for torch. CPU time is
+more reliable than wall time on a busy machine. Products are forward only, in GFLOP/s.
 """
 
 import statistics
@@ -24,7 +23,7 @@ from nmtkit.training.loss import projected_cross_entropy
 
 
 def milliseconds(work: Callable[[], Tensor], inputs: list[Tensor], runs: int = 9) -> float:
-    """The median CPU time of `work` and of its backward pass."""
+    """Median CPU time of `work` and its backward pass, in milliseconds."""
     times = []
     for _ in range(runs + 1):
         for tensor in inputs:
@@ -36,7 +35,7 @@ def milliseconds(work: Callable[[], Tensor], inputs: list[Tensor], runs: int = 9
 
 
 def compare(name: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor], inputs: list[Tensor]) -> None:
-    """Print one row."""
+    """Measure both operators and print one row."""
     mine, other = milliseconds(ours, inputs), milliseconds(theirs, inputs)
     click.echo(f"{name:44s} {mine:9.2f} {other:9.2f} {other / mine:8.2f}x")
 
@@ -72,7 +71,7 @@ def products(columns: int, outputs: int) -> None:
 @click.command()
 @click.option("--threads", default=1, show_default=True)
 def main(threads: int) -> None:
-    """Compare operators with torch's own."""
+    """Compare nmtkit's operators with torch's."""
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     click.echo(f"{'forward + backward, ms of CPU time':44s} {'nmtkit':>9s} {'torch':>9s} {'ratio':>9s}")

@@ -1,12 +1,13 @@
-"""nmt-preprocess beside bare SentencePiece: sentence pairs per second on the same cores, and resident memory.
+"""Benchmark: nmt-preprocess vs. plain SentencePiece on the same cores, in sentence pairs per second and memory.
 
     python benchmarks/preprocess.py data/multi30k/train -s en -t de --pairs 1000000 --pairs 4000000
 
-A corpus is repeated to each number of pairs. A first run, which trains the model too, shows the memory. Then the two
-take turns, and the best turn of each is compared, because a machine that does other things as well can only slow them
-down (where it does, their processor time says more than the clock): nmt-preprocess with that model (its encoding, and
-the whole command with starting, checking the text, checksums), and as many processes that do nothing but call
-SentencePiece's encoder (their reading is not counted). Linux only: memory is read from /proc.
+The corpus is repeated to each number of pairs. A first run trains the SentencePiece model and measures memory. Then
+nmt-preprocess and SentencePiece encode the corpus alternately with that model, in the same number of processes. For
+nmt-preprocess, the benchmark reports both the encoding and the whole command, with start-up, checks of the text and
+checksums. The SentencePiece processes only call its encoder; their reading is not timed. The best turn of each is
+compared, since other load can only slow a turn down. On a busy machine, compare CPU times.
+Linux only: memory is read from /proc.
 """
 
 import itertools
@@ -27,21 +28,21 @@ from sentencepiece import SentencePieceProcessor
 from nmtkit.text import find_side, read_raw_lines
 
 COMMAND = Path(__file__).parent.parent / "bin" / "nmt-preprocess"
-BATCH = 4096  # lines in a call of the encoder
+BATCH = 4096  # lines per call of the encoder
 
 
 @click.command()
 @click.argument("prefix")
 @click.option("-s", "--source-lang", required=True)
 @click.option("-t", "--target-lang", required=True)
-@click.option("--pairs", multiple=True, default=(1_000_000,), help="Sizes to which the corpus is repeated.")
+@click.option("--pairs", multiple=True, default=(1_000_000,), help="Size of the corpus; can be given several times.")
 @click.option("--vocab-size", default=8000)
 @click.option("--workers", default=2)
-@click.option("--repeats", default=3, help="Turns of each of the two; 0: memory only.")
+@click.option("--repeats", default=3, help="Turns of each; 0 measures memory only.")
 def main(
     prefix: str, source_lang: str, target_lang: str, pairs: tuple[int, ...], vocab_size: int, workers: int, repeats: int
 ) -> None:
-    """Compare nmt-preprocess with bare SentencePiece on the text PREFIX.SOURCE, PREFIX.TARGET."""
+    """Compare nmt-preprocess with plain SentencePiece on the text PREFIX.SOURCE, PREFIX.TARGET."""
     sides = find_side(prefix, source_lang), find_side(prefix, target_lang)
     for count in pairs:
         with tempfile.TemporaryDirectory() as name:
@@ -75,7 +76,7 @@ def report(name: str, count: int, turns: Sequence["Cost"], field: str) -> float:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of the clock and of all processors; of the command also those of its encoding, and resident MB."""
+    """Wall and CPU seconds; for nmt-preprocess also the seconds of its encoding, and peak resident memory in MB."""
 
     wall: float
     cpu: float
@@ -85,14 +86,14 @@ class Cost:
 
 
 def repeat_text(side: Path, count: int, result: Path) -> None:
-    """Write the lines of a text over and over until there are `count`."""
+    """Write `count` lines by repeating the lines of a text."""
     lines = [line + b"\n" for line in read_raw_lines(side)]
     with result.open("wb") as file:
         file.writelines(itertools.islice(itertools.cycle(lines), count))
 
 
 def preprocess(common: list[object], *more: object, watch: bool = True) -> Cost:
-    """Run the command to its end, and `watch` its memory on the way, which takes some time from it."""
+    """Run nmt-preprocess; `watch` samples its memory, which slows it down slightly."""
     wall, cpu = time.perf_counter(), children_cpu()
     with tempfile.TemporaryFile("w+") as log:
         command = [sys.executable, str(COMMAND), "--log-format", "json", *map(str, [*common, *more])]
@@ -113,32 +114,32 @@ def preprocess(common: list[object], *more: object, watch: bool = True) -> Cost:
 
 
 def children_cpu() -> float:
-    """Processor seconds of all processes that this one has waited for, and of those that they have."""
+    """CPU seconds of all finished child processes and their descendants."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def peak_memory(parent: int) -> Iterator[tuple[int, float]]:
-    """(process, highest resident MB so far) of a process and of its workers."""
+    """Yield (process id, peak resident MB) of a process and of its workers."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
             is_worker = int(status["PPid"]) == parent and b"spawn_main" in (folder / "cmdline").read_bytes()
-        except (OSError, ValueError):  # gone in the meantime
+        except (OSError, ValueError):  # the process has ended
             continue
         if "VmHWM" in status and (is_worker or int(folder.name) == parent):
             yield int(folder.name), int(status["VmHWM"].split()[0]) / 1024
 
 
 def encode(texts: tuple[Path, Path], model: Path, processes: int) -> Cost:
-    """What so many processes need to encode both texts, each its share of the lines."""
+    """The cost of encoding both texts in `processes` processes that share the lines."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         costs = pool.starmap(encode_share, [(texts, model, number, processes) for number in range(processes)])
     return Cost(max(cost.wall for cost in costs), sum(cost.cpu for cost in costs))
 
 
 def encode_share(texts: tuple[Path, Path], model: Path, number: int, of: int) -> Cost:
-    """Encode every `of`-th batch of the lines, beginning with `number`; what the encoder took."""
+    """Encode every `of`-th batch of lines, starting at batch `number`; return the cost of the encoder."""
     processor = SentencePieceProcessor(model_file=str(model))
     wall = cpu = 0.0
     for text in texts:

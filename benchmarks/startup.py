@@ -1,11 +1,10 @@
-"""How long training takes to start on a large corpus, and what it holds in memory: all that comes before the model.
+"""Benchmark: start-up time and memory of training on a large corpus, without the model.
 
     python benchmarks/startup.py --pairs 100000000
 
-The corpus is made up: real indexes, 16 bytes a pair on the disk, over token files that are holes. One process, or two
-at once, open the dataset, check the lengths of all pairs and wait for the micro-batches of their first update, at the
-beginning or in the middle of an epoch; then they go on until two more parts of the epoch have been planned. Linux only:
-memory is read from /proc.
+The corpus is synthetic. One process, or two concurrent ones, open the dataset, check the lengths of all pairs and wait
+for the micro-batches of their first update, at the beginning or in the middle of an epoch. They continue until two more
+parts of the epoch have been planned. Linux only: memory is read from /proc.
 """
 
 import itertools
@@ -33,7 +32,7 @@ LONGEST = 250
 
 
 def make_dataset(folder: Path, pairs: int) -> None:
-    """A dataset of sentences of about 25 tokens, all of one word; one line in twenty was left out."""
+    """Write a dataset of sentences of about 25 tokens, all of the same word; one line in twenty was dropped."""
     random = np.random.default_rng(1)
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "a"]))
     corpus.write_tokenizer(folder, tokenizer, None)
@@ -42,12 +41,12 @@ def make_dataset(folder: Path, pairs: int) -> None:
     dropped.tofile(dropped_path(folder, "train"))
     texts = [("text", pairs + len(dropped))]
     row = description.SplitSummary("train", pairs, tokens, {"en": 0, "de": 0}, {"empty": len(dropped)}, texts)
-    with mock.patch.object(description, "sha256", return_value=""):  # of a large dataset they are read on request only
+    with mock.patch.object(description, "sha256", return_value=""):  # read on request only for a large dataset
         description.write_description(folder, ("en", "de"), tokenizer, tokenizer, [row])
 
 
 def write_side(folder: Path, language: str, pairs: int, random: np.random.Generator) -> int:
-    """The files of one side; returns its tokens."""
+    """Write the files of one side; return its number of tokens."""
     with TokenFileWriter(description.split_stem(folder, "train", language), len(SPECIALS) + 1) as writer:
         for begin in range(0, pairs, BLOCK):
             lengths = np.clip(random.gamma(3, 8, min(BLOCK, pairs - begin)), 2, LONGEST).astype(np.int32)
@@ -57,8 +56,8 @@ def write_side(folder: Path, language: str, pairs: int, random: np.random.Genera
     return writer.tokens
 
 
-def forget(folder: Path) -> None:
-    """Let the system drop what it holds of the files in memory."""
+def drop_page_cache(folder: Path) -> None:
+    """Ask the system to drop the files of a folder from its page cache."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -66,20 +65,20 @@ def forget(folder: Path) -> None:
 
 
 def kilobytes(path: str, name: str) -> int:
-    """What the system says of this process."""
+    """A field of a /proc file of this process, in kB."""
     (line,) = [line for line in Path(path).read_text().splitlines() if line.startswith(f"{name}:")]
     return int(line.split()[1])
 
 
 class Found(NamedTuple):
-    """What one process needs: seconds, and MB."""
+    """Start-up times in seconds and memory in MB of one process."""
 
-    checked: float
-    ready: float
+    checked: float  # until all lengths are checked
+    ready: float  # until the first update is ready
     updates_per_second: float
-    own: float  # what the data adds to it
-    mapped: float  # from files
-    share: float  # of that, divided by the processes that hold it as well
+    own: float  # anonymous memory that the data adds
+    mapped: float  # memory-mapped files
+    share: float  # proportional share of the mapped files
 
 
 def measure(folder: Path, place: DataPosition, rank: int, ranks: int, max_tokens: int) -> Found:
@@ -108,10 +107,10 @@ def measure(folder: Path, place: DataPosition, rank: int, ranks: int, max_tokens
 
 
 @click.command()
-@click.option("--pairs", default=100_000_000, help="Sentence pairs; from some 40 million on, checksums are not read.")
+@click.option("--pairs", default=100_000_000, help="Sentence pairs; above about 40 million, without checksums.")
 @click.option("--max-tokens", default=4096)
 def main(pairs: int, max_tokens: int) -> None:
-    """Print a table with a line a process."""
+    """Print a table with one row per process."""
     print("| from | process | lengths checked | first update | updates/s | own memory | mapped | share of that |")
     print("|---|---|---|---|---|---|---|---|")
     middle = DataPosition(3, pairs // PART // 2, 77)
@@ -120,14 +119,14 @@ def main(pairs: int, max_tokens: int) -> None:
         make_dataset(Path(name), pairs)
         for (where, place), ranks in itertools.product(places.items(), (1, 2)):
             if "nothing" in where:
-                forget(Path(name))
+                drop_page_cache(Path(name))
             with multiprocessing.get_context("spawn").Pool(ranks) as pool:
                 tasks = [(Path(name), place, rank, ranks, max_tokens) for rank in range(ranks)]
-                for rank, found in enumerate(pool.starmap(measure, tasks, chunksize=1), 1):
+                for rank, cost in enumerate(pool.starmap(measure, tasks, chunksize=1), 1):
                     print(
-                        f"| {where} | {rank} of {ranks} | {found.checked:.1f} s | {found.ready:.1f} s "
-                        f"| {found.updates_per_second:.0f} | {found.own:.0f} MB | {found.mapped:.0f} MB "
-                        f"| {found.share:.0f} MB |",
+                        f"| {where} | {rank} of {ranks} | {cost.checked:.1f} s | {cost.ready:.1f} s "
+                        f"| {cost.updates_per_second:.0f} | {cost.own:.0f} MB | {cost.mapped:.0f} MB "
+                        f"| {cost.share:.0f} MB |",
                         flush=True,
                     )
 

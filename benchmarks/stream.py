@@ -1,10 +1,10 @@
-"""How nmt-generate takes a long stream: lines a second, and memory from the first line to the last.
+"""Benchmark: nmt-generate on a long stream, in lines per second and memory over time.
 
     python benchmarks/stream.py --lines 10000000
 
-Numbered lines go through a pipe into the command itself, whose search is replaced by one that gives the source back:
-what is measured is reading, tokenizing, batching, detokenizing and writing. Each line that comes out is compared with
-the one that went in. Linux only: memory is read from /proc.
+Numbered lines are piped through the real command, whose search is replaced by one that copies the source. So the
+benchmark measures reading, tokenizing, batching, detokenizing and writing. Each output line is compared with its input
+line. Linux only: memory is read from /proc.
 """
 
 import os
@@ -22,20 +22,20 @@ from nmtkit.decoding import engine
 from nmtkit.decoding.search import Hypothesis
 
 WORDS = ("dogs", "run", "over", "snow")
-PORTION = 1000  # lines that are written and compared at once
+CHUNK = 1000  # lines per write and comparison
 
 
 def line(number: int) -> str:
-    """A line of one to five words, like no other."""
+    """A unique line of one to five words."""
     return " ".join([f"{number:,}", *WORDS[: number % 5]])
 
 
-def portions(lines: int) -> list[range]:
-    return [range(first, min(first + PORTION, lines)) for first in range(0, lines, PORTION)]
+def chunks(lines: int) -> list[range]:
+    return [range(first, min(first + CHUNK, lines)) for first in range(0, lines, CHUNK)]
 
 
 def make_checkpoint(path: Path) -> None:
-    """An untrained model, with a tokenizer that knows the lines."""
+    """Save an untrained model with a tokenizer trained on the lines."""
     from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
     from nmtkit.model.config import TransformerConfig
     from nmtkit.model.transformer import Transformer
@@ -50,7 +50,7 @@ def make_checkpoint(path: Path) -> None:
 
 
 def echo(model: object, batch: engine.SearchBatch, *_: object, **__: object) -> list[list[Hypothesis]]:
-    """In place of `engine.search_batch`."""
+    """Replacement for `engine.search_batch` that copies the source."""
     return [[Hypothesis(row[:-1], 0.0, [0.0] * len(row))] for row in batch.rows]
 
 
@@ -62,7 +62,7 @@ def resident_mib(process: int) -> float:
 @click.command()
 @click.option("--lines", default=200_000, show_default=True)
 @click.option("--buffer", default=4096, show_default=True)
-@click.option("--as-command", "checkpoint", type=Path, hidden=True, help="Be the command that is measured.")
+@click.option("--as-command", "checkpoint", type=Path, hidden=True, help="Run as the measured command.")
 def main(lines: int, buffer: int, checkpoint: Path | None) -> None:
     """Send numbered lines through nmt-generate."""
     if checkpoint is not None:
@@ -77,7 +77,7 @@ def main(lines: int, buffer: int, checkpoint: Path | None) -> None:
 
 
 def measure(process: "subprocess.Popen[bytes]", lines: int) -> None:
-    """Feed the process, compare what it gives, and print its memory at each tenth of the way."""
+    """Feed the process, compare its output, and print its memory after each tenth of the lines."""
     assert process.stdin
     assert process.stdout
     feeder = threading.Thread(target=feed, args=(process, lines), daemon=True)
@@ -85,15 +85,15 @@ def measure(process: "subprocess.Popen[bytes]", lines: int) -> None:
     output = process.stdout
     start = time.monotonic()
     tenth = 1
-    for portion in portions(lines):
-        expected = "".join(f"{line(number)}\n" for number in portion).encode()
+    for chunk in chunks(lines):
+        expected = "".join(f"{line(number)}\n" for number in chunk).encode()
         if output.read(len(expected)) != expected:
-            raise click.ClickException(f"lines {portion.start} to {portion.stop} have come out otherwise")
-        if portion.start == 0:
+            raise click.ClickException(f"lines {chunk.start} to {chunk.stop} have come out otherwise")
+        if chunk.start == 0:
             start = time.monotonic()  # the model is loaded
-        if portion.stop * 10 >= tenth * lines:
+        if chunk.stop * 10 >= tenth * lines:
             tenth += 1
-            click.echo(f"{portion.stop:>12,} lines {resident_mib(process.pid):8.1f} MiB")
+            click.echo(f"{chunk.stop:>12,} lines {resident_mib(process.pid):8.1f} MiB")
     seconds = time.monotonic() - start
     if output.read() or process.wait():
         raise click.ClickException("more came out than went in")
@@ -102,8 +102,8 @@ def measure(process: "subprocess.Popen[bytes]", lines: int) -> None:
 
 def feed(process: "subprocess.Popen[bytes]", lines: int) -> None:
     assert process.stdin
-    for portion in portions(lines):
-        process.stdin.write("".join(f"{line(number)}\n" for number in portion).encode())
+    for chunk in chunks(lines):
+        process.stdin.write("".join(f"{line(number)}\n" for number in chunk).encode())
     process.stdin.close()
 
 

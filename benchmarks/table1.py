@@ -1,14 +1,16 @@
-"""Table 1 of the paper, measured: what a layer costs in time and memory as the sequence, or the layer, grows.
+"""Table 1 of the paper, measured: time and memory of a layer as sequence length or layer width grows.
 
     python benchmarks/table1.py --picture table1.svg
 
-Forward and backward pass of one sequence, fp32, one thread; processor time, the median of several runs. The memory is
-the most that was held at once: torch's profiler tells every allocation and release of its allocator on the CPU, and the
-highest sum of them, above what the layer and its input take before, is what is shown. What a library below torch
-allocates by itself is not in it.
+Time is the median CPU time of a forward and backward pass of one sequence, in fp32 with one thread. Memory is the peak
+of torch's CPU allocator during the pass, without the layer and its input. It comes from torch's profiler, so memory
+that other libraries allocate is not included.
 
-The terms of Table 1 count what passes between positions. So attention is measured by itself, queries, keys and values
-given, and as a whole layer with its four projections, O(n·d²) for any length.
+The complexities of Table 1 count operations between positions. So attention is measured both alone, with given queries,
+keys and values, and as a whole layer with its four projections, which add O(n·d²).
+
+The paper's r is the size of the neighborhood of restricted attention. A window of w positions on each side has
+r = 2·w + 1.
 """
 
 import os
@@ -28,8 +30,8 @@ from nmtkit.model.attention import SelfAttention, attend, attend_blockwise
 from nmtkit.model.config import TransformerConfig
 
 HEAD = 64  # width of a head, as in the paper: a wider layer has more heads
-KERNEL = 3  # positions that a convolution sees
-FITTED = 3  # the largest sizes of a sweep, which exponents are fitted to
+KERNEL = 3  # width of the convolution, in positions
+FITTED = 3  # exponents are fitted to this many of the largest sizes
 
 Work = Callable[[], Tensor]
 
@@ -38,14 +40,14 @@ class Layer(NamedTuple):
     """A row of Table 1."""
 
     name: str
-    complexity: str  # per layer, in the paper
-    length_exponent: int  # of n in it
-    width_exponent: int  # of d in it
-    make: Callable[[int, int, int], tuple[Work, list[Tensor]]]  # of n, d, r: the forward pass, and what has gradients
+    complexity: str  # per layer, as in the paper
+    length_exponent: int  # exponent of n
+    width_exponent: int  # exponent of d
+    make: Callable[[int, int, int], tuple[Work, list[Tensor]]]  # (n, d, window) -> forward, tensors with gradients
 
 
 def heads_of(length: int, width: int) -> list[Tensor]:
-    """Queries, keys and values (1, H, n, 64)."""
+    """Random queries, keys and values (1, H, n, 64)."""
     return [torch.randn(1, width // HEAD, length, HEAD, requires_grad=True) for _ in range(3)]
 
 
@@ -92,14 +94,14 @@ LAYERS = [
 
 
 class Cost(NamedTuple):
-    """Of one forward and backward pass."""
+    """The cost of one forward and backward pass."""
 
     milliseconds: float
     mebibytes: float
 
 
 def cost(layer: Layer, length: int, width: int, window: int, runs: int) -> Cost:
-    """Of a layer of this size."""
+    """Measure a layer of this size: median CPU time of `runs` passes, and peak memory."""
     torch.manual_seed(1)
     forward, inputs = layer.make(length, width, window)
 
@@ -108,7 +110,7 @@ def cost(layer: Layer, length: int, width: int, window: int, runs: int) -> Cost:
         output.backward(torch.ones_like(output))  # type: ignore[no-untyped-call]
 
     times = []
-    for _ in range(runs + 1):  # the first is not counted
+    for _ in range(runs + 1):  # the first is for warm-up
         for tensor in inputs:
             tensor.grad = None
         start = time.process_time()
@@ -120,16 +122,21 @@ def cost(layer: Layer, length: int, width: int, window: int, runs: int) -> Cost:
 
 
 def peak_bytes(work: Callable[[], None]) -> int:
-    """The most that torch's allocator has given out at once while `work` ran, less what it held before."""
+    """Peak memory of torch's CPU allocator during `work`, without what was allocated before."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         work()
     recorded = profiler.profiler.kineto_results.events()
     changes = sorted((event.start_ns(), event.nbytes()) for event in recorded if event.name() == "[memory]")
-    held = most = 0
+    allocated = peak = 0
     for _, change in changes:
-        held += change
-        most = max(most, held)
-    return most
+        allocated += change
+        peak = max(peak, allocated)
+    return peak
+
+
+def neighborhood(window: int) -> int:
+    """The paper's r: the number of positions that a position attends to, itself included."""
+    return 2 * window + 1
 
 
 def doubling(first: int, last: int) -> list[int]:
@@ -140,24 +147,24 @@ def doubling(first: int, last: int) -> list[int]:
 
 
 class Sweep(NamedTuple):
-    """What each layer costs while one size grows."""
+    """The costs of each layer over a range of one size."""
 
     variable: str
     sizes: list[int]
-    costs: dict[str, list[Cost]]  # by the layer's name
+    costs: dict[str, list[Cost]]  # by name of the layer
 
-    def points(self, layer: str, what: str) -> list[Point]:
-        return list(zip(self.sizes, (getattr(one, what) for one in self.costs[layer]), strict=True))
+    def points(self, layer: str, quantity: str) -> list[Point]:
+        return list(zip(self.sizes, (getattr(one, quantity) for one in self.costs[layer]), strict=True))
 
-    def exponent(self, layer: str, what: str) -> float:
-        return exponent(self.points(layer, what), FITTED)
+    def exponent(self, layer: str, quantity: str) -> float:
+        return exponent(self.points(layer, quantity), FITTED)
 
-    def panel(self, what: str, title: str, unit: str, x_label: str) -> Panel:
-        return Panel(title, x_label, unit, [Curve(name, self.points(name, what)) for name in self.costs])
+    def panel(self, quantity: str, title: str, unit: str, x_label: str) -> Panel:
+        return Panel(title, x_label, unit, [Curve(name, self.points(name, quantity)) for name in self.costs])
 
 
 def show_fits(lengths: Sweep, widths: Sweep) -> None:
-    """The exponents beside those of the paper, as a table in Markdown."""
+    """Print the exponents and those of the paper as a Markdown table."""
     click.echo("| layer | in the paper | time ~ n^ (paper) | time ~ d^ (paper) | memory ~ n^ | memory ~ d^ |")
     click.echo("|---|---|---|---|---|---|")
     for layer in LAYERS:
@@ -167,45 +174,54 @@ def show_fits(lengths: Sweep, widths: Sweep) -> None:
         click.echo(f"| {layer.name} | {layer.complexity} | {times} | {' | '.join(memory)} |")
 
 
-def show_costs(sweep: Sweep, what: str, unit: str) -> None:
-    """The figures themselves."""
+def show_costs(sweep: Sweep, quantity: str, unit: str) -> None:
+    """Print the measured costs as a Markdown table."""
     click.echo(f"\n| {unit}, {sweep.variable} = | {' | '.join(map(str, sweep.sizes))} |")
     click.echo("|---" * (len(sweep.sizes) + 1) + "|")
     for name, costs in sweep.costs.items():
-        click.echo(f"| {name} | {' | '.join(f'{getattr(one, what):.3g}' for one in costs)} |")
+        click.echo(f"| {name} | {' | '.join(f'{getattr(one, quantity):.3g}' for one in costs)} |")
 
 
 def show_windows(windows: Sequence[int], length: int, width: int, runs: int) -> None:
-    """That restricted attention costs what its window does."""
+    """Print the cost of restricted attention over r, the size of its neighborhood, and the fitted exponent."""
     layer = LAYERS[1]
     costs = [cost(layer, length, width, window, runs) for window in windows]
-    fit = exponent([(window, one.milliseconds) for window, one in zip(windows, costs, strict=True)], FITTED)
-    click.echo(f"\n| {layer.name}, n = {length}, d = {width}, r = | {' | '.join(map(str, windows))} | r^ (paper) |")
+    sizes = [neighborhood(window) for window in windows]
+    fit = exponent([(r, one.milliseconds) for r, one in zip(sizes, costs, strict=True)], FITTED)
+    header = f"{layer.name}, n = {length}, d = {width}, r = 2 · window + 1 ="
+    click.echo(f"\n| {header} | {' | '.join(map(str, sizes))} | r^ (paper) |")
     click.echo("|---" * (len(windows) + 2) + "|")
     click.echo(f"| ms | {' | '.join(f'{one.milliseconds:.3g}' for one in costs)} | {fit:.2f} (1) |")
     click.echo(f"| MiB | {' | '.join(f'{one.mebibytes:.3g}' for one in costs)} | |")
 
 
 @click.command()
-@click.option("--max-length", default=4096, show_default=True, help="Of the sweep over n, from 64 on.")
-@click.option("--max-width", default=1024, show_default=True, help="Of the sweep over d, from 64 on.")
-@click.option("--length", default=1024, show_default=True, help="n while d grows.")
-@click.option("--width", default=256, show_default=True, help="d while n grows.")
-@click.option("--window", default=32, show_default=True, help="r, positions to each side.")
-@click.option("--runs", default=5, show_default=True)
+@click.option("--max-length", default=4096, show_default=True, help="Largest n; the smallest is 64.")
+@click.option("--max-width", default=1024, show_default=True, help="Largest d; the smallest is 64.")
+@click.option("--length", default=1024, show_default=True, help="n in the sweep over d.")
+@click.option("--width", default=256, show_default=True, help="d in the sweep over n.")
+@click.option(
+    "--window",
+    default=32,
+    show_default=True,
+    help="Positions that restricted attention sees on each side; the paper's r is 2 · window + 1.",
+)
+@click.option("--runs", default=5, show_default=True, help="Passes of each layer and size, after one for warm-up.")
 @click.option("--threads", default=1, show_default=True)
-@click.option("--picture", "path", type=click.Path(path_type=Path), help="Where to draw it, as SVG.")
+@click.option("--picture", "path", type=click.Path(path_type=Path), help="Path of an SVG plot of the costs.")
 def main(
     max_length: int, max_width: int, length: int, width: int, window: int, runs: int, threads: int, path: Path | None
 ) -> None:
-    """Measure, and print Table 1 with exponents."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own messages
+    """Measure the layers and print Table 1 with fitted exponents."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence the profiler's own messages
     torch.set_num_threads(threads)
     sizes = doubling(64, max_length)
     lengths = Sweep("n", sizes, {one.name: [cost(one, n, width, window, runs) for n in sizes] for one in LAYERS})
     sizes = doubling(64, max_width)
     widths = Sweep("d", sizes, {one.name: [cost(one, length, d, window, runs) for d in sizes] for one in LAYERS})
-    click.echo(f"Over n: d = {width}. Over d: n = {length}. r = {window}. Fitted to the {FITTED} largest sizes.\n")
+    click.echo(f"Sweep over n: d = {width}. Sweep over d: n = {length}.")
+    click.echo(f"Restricted attention: window = {window}, so r = 2 · {window} + 1 = {neighborhood(window)}.")
+    click.echo(f"Exponents are fitted to the {FITTED} largest sizes.\n")
     show_fits(lengths, widths)
     for sweep in (lengths, widths):
         show_costs(sweep, "milliseconds", "ms")

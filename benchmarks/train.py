@@ -1,13 +1,14 @@
-"""Times nmt-train on the small model (3+3 layers, 256, 1024, 4 heads) in updates of 4,096 target tokens, by itself or
-in turns with OpenNMT-py on the same pieces of text.
+"""Benchmark: nmt-train alone or vs. OpenNMT-py, in target tokens per second.
 
     nmt-preprocess -s en -t de --trainpref train --validpref val --destdir data-bin --vocab-size 8000
     python benchmarks/train.py data-bin --threads 2 --peer opennmt --peer-command VENV/bin/onmt_train
 
-OpenNMT-py 3.5.1 is installed into an environment of its own, `pip install OpenNMT-py`, or where its old torch is not
-to be had, `pip install --no-deps OpenNMT-py` beside a torch of today and what else it imports. Both train on the same
-pieces. Compared are target tokens per second as each logs them, every ten updates, without the first ten. The turns
-alternate, since a machine is not equally fast at all times; tokens a processor second say what a busy one would hide.
+Both train the small model (3+3 layers, 256, 1024, 4 heads) on the same pieces in updates of 4,096 target tokens.
+Install OpenNMT-py 3.5.1 into its own environment: `pip install OpenNMT-py`. If its old torch is unavailable, use `pip
+install --no-deps OpenNMT-py` with a current torch and its other dependencies.
+
+The benchmark compares the rates that each toolkit logs every ten updates, without the first ten. Turns alternate, since
+the speed of a machine varies over time. Tokens per CPU second are more reliable on a busy machine.
 """
 
 import os
@@ -73,14 +74,14 @@ accum_count: [1]
 
 
 def write_pieces(sentences: TokenFile, tokenizer: Tokenizer, path: Path) -> None:
-    """A side of a split as text: pieces with spaces between them, without the end mark."""
+    """Write one side of a split as text: pieces separated by spaces, without </s>."""
     with path.open("w", encoding="utf-8") as file:
         for i in range(len(sentences)):
             print(*tokenizer.vocab.to_pieces(sentences[i][:-1].tolist()), file=file)
 
 
 def prepare_opennmt(dataset: Dataset, folder: Path, updates: int) -> Path:
-    """The training split and the configuration for OpenNMT-py; returns the latter."""
+    """Write the training split, vocabulary and configuration for OpenNMT-py; return the path of the configuration."""
     split = dataset.split("train")
     write_pieces(split.source, dataset.source, folder / "source")
     write_pieces(split.target, dataset.target, folder / "target")
@@ -92,49 +93,49 @@ def prepare_opennmt(dataset: Dataset, folder: Path, updates: int) -> Path:
 
 
 class Rate(NamedTuple):
-    """Target tokens a second of a training: by the clock, and by the processor time that it has taken meanwhile."""
+    """Target tokens per second of training, by wall time and by CPU time."""
 
     wall: float
     processor: float
 
 
 def measure(command: list[str], pattern: str, threads: int) -> Rate:
-    """Run a training; the medians over the lines that it logs, without the first."""
+    """Run a training; return the medians over its log lines, without the first."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
-    rates, said = [], []
+    rates, output = [], []
     last = (0.0, 0.0)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said.append(line)
+            output.append(line)
             if match := re.search(pattern, line):
                 now = (time.perf_counter(), processor_seconds(process.pid))
                 elapsed, used = now[0] - last[0], now[1] - last[1]
                 wall, last = float(match[1]), now
                 rates.append(Rate(wall, wall * elapsed / used))
     if process.returncode or len(rates) < 2:
-        raise click.ClickException(f"{command[0]}: exit code {process.returncode}\n{''.join(said[-20:])}")
+        raise click.ClickException(f"{command[0]}: exit code {process.returncode}\n{''.join(output[-20:])}")
     return Rate(*map(statistics.median, zip(*rates[1:], strict=True)))
 
 
 def processor_seconds(process: int) -> float:
-    """What a process and its children have used so far, all their threads together (Linux)."""
-    place = Path(f"/proc/{process}")
-    fields = (place / "stat").read_text().rpartition(")")[2].split()
-    children = {int(child) for path in place.glob("task/*/children") for child in path.read_text().split()}
+    """CPU seconds of a process and its live descendants, over all threads (Linux)."""
+    folder = Path(f"/proc/{process}")
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+    children = {int(child) for path in folder.glob("task/*/children") for child in path.read_text().split()}
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(map(processor_seconds, children))
 
 
 @click.command()
 @click.argument("dataset", type=click.Path(exists=True, path_type=Path))
 @click.option("--threads", default=2, show_default=True)
-@click.option("--processes", default=1, show_default=True, help="Of nmt-train, which share the threads out.")
-@click.option("--updates", default=40, show_default=True, help="Of each turn.")
-@click.option("--turns", default=3, show_default=True, help="Of each system.")
-@click.option("--precision", default="fp32", show_default=True, help="Of nmt-train; OpenNMT-py computes in fp32.")
-@click.option("--max-tokens", default="1024", show_default=True, help="Of nmt-train, in each micro-batch.")
+@click.option("--processes", default=1, show_default=True, help="Processes of nmt-train, which share the threads.")
+@click.option("--updates", default=40, show_default=True, help="Updates per turn.")
+@click.option("--turns", default=3, show_default=True, help="Turns per toolkit.")
+@click.option("--precision", default="fp32", show_default=True, help="For nmt-train; OpenNMT-py computes in fp32.")
+@click.option("--max-tokens", default="1024", show_default=True, help="Target tokens per micro-batch of nmt-train.")
 @click.option("--peer", type=click.Choice(["none", "opennmt"]), default="none", show_default=True)
 @click.option("--peer-command", default="onmt_train", show_default=True, help="Its training command.")
 def main(
@@ -148,7 +149,7 @@ def main(
     peer: str,
     peer_command: str,
 ) -> None:
-    """Train on DATASET, in turns, and print target tokens per second."""
+    """Train on DATASET in alternating turns and print target tokens per second."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
@@ -173,8 +174,8 @@ def main(
         rates: dict[str, list[Rate]] = {name: [] for name in commands}
         for turn in range(turns):
             for name, (command, pattern) in commands.items():
-                place = ["--save-dir", str(folder / str(turn))] if name == "nmtkit" else []
-                rates[name].append(measure([*command, *place], pattern, threads))
+                save_dir = ["--save-dir", str(folder / str(turn))] if name == "nmtkit" else []
+                rates[name].append(measure([*command, *save_dir], pattern, threads))
                 report(f"turn {turn + 1}", name, rates[name][-1])
         medians = {name: Rate(*map(statistics.median, zip(*seen, strict=True))) for name, seen in rates.items()}
         for name, median in medians.items():
