@@ -1,12 +1,12 @@
-# Every target makes the environment it needs (.venv) by itself; `make` alone lists the targets.
-# PYTHON=python3.12 make test   takes another Python for it.
+# Every target creates the environment that it needs in .venv. `make` without a target lists the targets.
+# PYTHON=python3.12 make test   uses another Python.
 
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/installed-by-$(subst /,-,$(PYTHON))
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-# A folder that was given, as the recipes see it from folders of their own; its name may have spaces.
+# The absolute path of a folder, because recipes run in their own folders. Its name may have spaces.
 absolute = "$(subst |, ,$(abspath $(subst $() ,|,$(1))))"
 
 RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table3 positions
@@ -17,10 +17,10 @@ RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' Makefile
 
-install: $(INSTALLED)  ## Make .venv with nmtkit and its development tools in it
+install: $(INSTALLED)  ## Create .venv with nmtkit and its development tools
 
-# An environment that this rule has made with another Python gives way; one that somebody else has made does not.
-# torch comes first and by its exact version: a range would let pip take a newer build, gigabytes larger.
+# An environment that this rule created with another Python is replaced; any other environment is kept.
+# torch is installed first and in an exact version: with a range, pip may choose a newer build, gigabytes larger.
 $(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*)
 	$(if $(filter-out $@,$(wildcard $(VENV)/installed-by-*)),rm -rf $(VENV))
 	$(PYTHON) -m venv $(VENV)
@@ -34,7 +34,7 @@ lint: $(INSTALLED)  ## Check style (ruff) and types (mypy)
 	ruff format --check
 	mypy
 
-test: lint  ## Check style and types, and run the whole test suite
+test: lint  ## Check style and types, and run all tests
 	pytest -n auto --maxprocesses 8 --dist worksteal
 
 demo: $(INSTALLED)  ## Train on a built-in language pair and translate its unseen test set: about 3 minutes
@@ -52,7 +52,7 @@ tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_
 parsing: $(INSTALLED)  ## English constituency parsing, from trees to labelled F1 (TREEBANK_DIR; EXTRA, SIZE=paper)
 	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(call absolute,$(TREEBANK_DIR)) EXTRA="$(abspath $(EXTRA))"
 
-# Each takes GPUS, NODES, DATA_DIR, SMOKE=1 and all that examples/wmt14/README.md names.
+# Each accepts GPUS, NODES, DATA_DIR, SMOKE=1 and the other variables in examples/wmt14/README.md.
 wmt14 = +@$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(call absolute,$(DATA_DIR))
 
 wmt14-en-de: $(INSTALLED)  ## The paper's base model, WMT 2014 English to German, from the download to BLEU (GPUS, DATA_DIR, SMOKE=1)
@@ -67,12 +67,12 @@ wmt14-en-fr: $(INSTALLED)  ## The base model, English to French
 wmt14-en-fr-big: $(INSTALLED)  ## The big model, English to French
 	$(wmt14) PAIR=en-fr SIZE=big
 
-table3: $(INSTALLED)  ## The rows of the paper's Table 3, scaled to the machine, beside the paper's (CORPUS, UPDATES, ROWS)
+table3: $(INSTALLED)  ## The rows of the paper's Table 3, scaled down, compared with the paper (CORPUS, UPDATES, ROWS)
 	@$(MAKE) --no-print-directory -C examples/table3 CORPUS=$(call absolute,$(CORPUS))
 
-positions: $(INSTALLED)  ## Sinusoids against learned positions, on sentences longer than those of training (CORPUS)
+positions: $(INSTALLED)  ## Sinusoidal vs. learned positions on sentences longer than in training (CORPUS)
 	@$(MAKE) --no-print-directory -C examples/table3 positions CORPUS=$(call absolute,$(CORPUS))
 
-clean:  ## Remove the environment and everything that the recipes have made
+clean:  ## Remove the environment and all outputs of the recipes
 	rm -rf $(VENV) build nmtkit/*.so examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,7 +1,9 @@
-"""Training curves: loss, perplexity and BLEU of one run or several, over their updates, as an SVG picture.
+"""Plots training curves of one or several runs as SVG: loss, perplexity and BLEU over updates.
 
-python examples/curves.py checkpoints/en-de
-python examples/curves.py base=checkpoints/base big=checkpoints/big --output curves.svg
+    python examples/curves.py checkpoints/en-de
+    python examples/curves.py base=checkpoints/base big=checkpoints/big --output curves.svg
+
+The first form names the run by its folder.
 """
 
 import json
@@ -19,19 +21,19 @@ from nmtkit.cli.command import command
 from nmtkit.errors import UserError
 from nmtkit.text import read_raw_lines
 
-Points = list[tuple[int, float]]  # updates with a number each
+Points = list[tuple[int, float]]  # (update, value)
 
-WIDTH, HEIGHT = 300, 210  # of the area in a panel that has the lines
-LEFT, TOP, RIGHT, BELOW = 52, 44, 20, 46  # what stands around it
+WIDTH, HEIGHT = 300, 210  # plot area of a panel
+LEFT, TOP, RIGHT, BELOW = 52, 44, 20, 46  # margins around it
 COLORS = ("#0b63c5", "#c2410c", "#0f7f4f", "#9333a8", "#a16207", "#0e7490")
 COLORS_IN_DARK = ("#8ab4ff", "#ff9e64", "#62dc98", "#d7a3f0", "#e6c35c", "#5fd3e6")
 LEGEND_ROW = 22
-MOST_DOTS = 60  # beyond, the line is enough
+MAX_DOTS = 60  # longer lines have no dots
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What one of the pictures side by side shows, by the keys of metrics.jsonl."""
+    """A plot: its title, and the keys of metrics.jsonl that it shows."""
 
     title: str
     validation: str
@@ -48,17 +50,17 @@ PANELS = (
 
 @dataclass(frozen=True)
 class Run:
-    """A training: its name in the legend, and the numbers of its metrics.jsonl by their keys."""
+    """A training run: its name in the legend, and the values of its metrics.jsonl by key."""
 
     name: str
-    numbers: dict[str, Points]
+    metrics: dict[str, Points]
 
     @classmethod
     def read(cls, argument: str) -> "Run":
-        """Read `NAME=PATH`, or a path alone, of a metrics.jsonl or of the folder with it.
+        """Read `NAME=PATH` or `PATH`, where the path is a metrics.jsonl or its folder.
 
-        Lines that are no JSON objects with an update are passed over, as a kill may leave the last one cut; of an
-        update that comes twice the later line counts. Raises UserError where no line is left.
+        Lines that are not JSON objects with an update are skipped, since a kill may truncate the last line. If an
+        update occurs twice, the later line counts. Raises UserError if no line is usable.
         """
         name, _, path_name = ("", "", argument) if Path(argument).exists() else argument.rpartition("=")
         path = Path(path_name)
@@ -80,24 +82,23 @@ class Run:
 
 
 class Axis:
-    """Numbers to places from 0 to `length`, with round numbers at both ends and as ticks between them: on a logarithmic
-    axis those that begin with 1, 2 or 5."""
+    """Maps values to positions from 0 to `length`. The axis starts and ends at a tick, which is a round number."""
 
-    def __init__(self, numbers: Iterable[float], length: float, logarithmic: bool = False) -> None:
+    def __init__(self, values: Iterable[float], length: float, logarithmic: bool = False) -> None:
         self.length, self._scale = length, math.log10 if logarithmic else float
-        numbers = list(numbers)
-        low, high = min(numbers), max(numbers)
-        round_numbers = _ones_twos_and_fives(low, high) if logarithmic else _multiples(low, high)
+        values = list(values)
+        low, high = min(values), max(values)
+        round_numbers = _logarithmic_ticks(low, high) if logarithmic else _linear_ticks(low, high)
         first = max((number for number in round_numbers if number <= low), default=low)
         last = min((number for number in round_numbers if number >= high and number > first), default=high)
         self.ticks = [number for number in round_numbers if first <= number <= last]
         self._low, self._high = self._scale(first), self._scale(last)
 
-    def place(self, number: float) -> float:
-        return (self._scale(number) - self._low) / (self._high - self._low) * self.length
+    def position(self, value: float) -> float:
+        return (self._scale(value) - self._low) / (self._high - self._low) * self.length
 
 
-def _multiples(low: float, high: float) -> list[float]:
+def _linear_ticks(low: float, high: float) -> list[float]:
     """About five multiples of a round step, from below `low` to above `high`."""
     rough = (high - low) / 5 or 1.0
     power = 10.0 ** math.floor(math.log10(rough))
@@ -106,14 +107,15 @@ def _multiples(low: float, high: float) -> list[float]:
     return [number * step for number in range(first, max(math.ceil(high / step), first + 1) + 1)]
 
 
-def _ones_twos_and_fives(low: float, high: float) -> list[float]:
+def _logarithmic_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten, from below `low` to above `high`."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 2)
     return [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
 
 
 def draw(runs: Sequence[Run]) -> str:
-    """The picture, of the panels that there are numbers for. Raises UserError where there are none."""
-    panels = [panel for panel in PANELS if any(_lines(panel, run) for run in runs)]
+    """An SVG document with all panels that have data. Raises UserError if there are none."""
+    panels = [panel for panel in PANELS if any(_curves(panel, run) for run in runs)]
     if not panels:
         raise UserError("there is neither a loss, nor a perplexity, nor BLEU in what is given")
     step = LEFT + WIDTH + RIGHT
@@ -127,8 +129,8 @@ def draw(runs: Sequence[Run]) -> str:
         row, column = divmod(number, len(panels))
         x, y = step * column + LEFT, below + LEGEND_ROW * row + 10
         content.append(f'<path class="{_color(number)}"{_dashes(number)} d="M{x} {y}h24"/>')
-        content.append(f'<text x="{x + 32}" y="{y + 4}">{_text(run.name)}</text>')
-    names = _text(", ".join(run.name for run in runs))
+        content.append(f'<text x="{x + 32}" y="{y + 4}">{_escape(run.name)}</text>')
+    names = _escape(", ".join(run.name for run in runs))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"\n'
         f' role="img" aria-label="Training curves: {names}" font-family="system-ui, sans-serif" font-size="12">\n'
@@ -138,32 +140,32 @@ def draw(runs: Sequence[Run]) -> str:
 
 
 def _panel(panel: Panel, runs: Sequence[Run]) -> str:
-    lines = [(number, key, points) for number, run in enumerate(runs) for key, points in _lines(panel, run)]
+    lines = [(number, key, points) for number, run in enumerate(runs) for key, points in _curves(panel, run)]
     across = Axis([0, *(update for _, _, points in lines for update, _ in points)], WIDTH)
     up = Axis([value for _, _, points in lines for _, value in points], HEIGHT, panel.logarithmic)
     drawn = [f'<text class="title" y="-16">{panel.title}</text>']
     for tick in up.ticks:
-        y = HEIGHT - up.place(tick)
+        y = HEIGHT - up.position(tick)
         drawn.append(f'<path class="grid" d="M0 {y:.1f}h{WIDTH}"/>')
         drawn.append(f'<text class="left" x="-8" y="{y + 4:.1f}">{tick:,g}</text>')
     for tick in across.ticks:
-        x = across.place(tick)
+        x = across.position(tick)
         drawn.append(f'<path class="grid" d="M{x:.1f} {HEIGHT}v5"/>')
         drawn.append(f'<text class="middle" x="{x:.1f}" y="{HEIGHT + 19}">{tick:,.0f}</text>')
     drawn.append(f'<text class="middle" x="{WIDTH / 2}" y="{HEIGHT + 37}">updates</text>')
     for number, key, points in lines:
-        places = [(across.place(update), HEIGHT - up.place(value)) for update, value in points]
+        positions = [(across.position(update), HEIGHT - up.position(value)) for update, value in points]
         thin = " thin" if key == panel.training else ""
-        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
         drawn.append(f'<polyline class="{_color(number)}{thin}"{_dashes(number)} data-key="{key}" points="{joined}"/>')
-        if not thin and len(places) <= MOST_DOTS:
-            drawn += [f'<circle class="{_color(number)}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"/>' for x, y in places]
+        if not thin and len(positions) <= MAX_DOTS:
+            drawn += [f'<circle class="{_color(number)}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"/>' for x, y in positions]
     return "\n".join(drawn)
 
 
-def _lines(panel: Panel, run: Run) -> list[tuple[str, Points]]:
-    """What a panel shows of a run: that of training first, below that of validation."""
-    found = [(key, run.numbers[key]) for key in (panel.training, panel.validation) if key in run.numbers]
+def _curves(panel: Panel, run: Run) -> list[tuple[str, Points]]:
+    """The keys and points of a run in a panel; training comes first, so validation is drawn on top of it."""
+    found = [(key, run.metrics[key]) for key in (panel.training, panel.validation) if key in run.metrics]
     if not panel.logarithmic:
         return found
     positive = [(key, [(update, value) for update, value in points if value > 0]) for key, points in found]
@@ -193,13 +195,13 @@ def _color(number: int) -> str:
 
 
 def _dashes(number: int) -> str:
-    """What tells a run from those before it that have its color: dashes, with a dot more each time."""
+    """The SVG attribute for dashes, which distinguish runs of the same color."""
     turn = number // len(COLORS)
     return f' stroke-dasharray="8 3{" 2 3" * (turn - 1)}"' if turn else ""
 
 
-def _text(name: str) -> str:
-    """A name as XML has it, without the characters that XML cannot hold."""
+def _escape(name: str) -> str:
+    """Escape a text for XML, and replace the characters that XML forbids."""
     return escape(re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", name), {'"': "&quot;"})
 
 
@@ -207,7 +209,7 @@ def _text(name: str) -> str:
 @click.argument("runs", metavar="[NAME=]PATH...", nargs=-1, required=True)
 @click.option("--output", metavar="FILE", default="curves.svg", show_default=True, type=click.Path(path_type=Path))
 def main(runs: tuple[str, ...], output: Path) -> None:
-    """Draw the training curves of runs, whose PATHs are save folders of nmt-train or their metrics.jsonl."""
+    """Plot the training curves of runs. PATH is a save folder of nmt-train or its metrics.jsonl."""
     read = [Run.read(argument) for argument in runs]
     picture = draw(read)
     with staged_file(output) as file:

@@ -1,8 +1,8 @@
-# From text to a scored translation: the steps that the recipes share. A recipe's Makefile names its data (SOURCE, TARGET,
+# The shared steps of the recipes, from text to a scored translation. A recipe's Makefile defines its data (SOURCE, TARGET,
 # TRAIN, VALID, TEST; FOLDER, URL) and the options of the four commands (PREPROCESS, TRAINING, AVERAGE, SEARCH, SCORES),
-# then includes this file. What is done is not done again, and a training that was broken off goes on; a step whose
-# command has changed is done anew, with all that follows from it. Only the text, once there, is not fetched again.
-# Needs nmtkit on the PATH; the Makefile in the project's root sees to that.
+# then includes this file. Finished steps are not repeated, and an interrupted training is resumed. A step whose command
+# has changed is repeated with all steps that depend on it. The text is fetched only once.
+# nmtkit must be on the PATH; the Makefile in the project's root takes care of that.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,7 +10,7 @@ SHELL := bash
 
 ENDING ?= .gz
 WORK ?= work
-RUN ?= $(WORK)# where several trainings share a dataset, each has a folder of its own
+RUN ?= $(WORK)# trainings that share a dataset set their own folders
 SIDES := $(foreach split,$(TRAIN) $(VALID) $(TEST),$(split).$(SOURCE)$(ENDING) $(split).$(TARGET)$(ENDING))
 TEXT := $(SIDES:%=$(WORK)/text/%)
 
@@ -28,7 +28,7 @@ score: $(RUN)/scores.txt
 	@$(if $(shown),true,cat $<)
 endif
 
-# What a rule writes gets its name when it is whole: a kill leaves a .part, which the next call writes anew.
+# A rule writes to .part and renames the file when it is complete, so a kill leaves no incomplete target.
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
 $(WORK)/text/%:
 	@mkdir -p $(@D)
@@ -42,17 +42,17 @@ endif
 	@mv $@.part $@
 endif
 
-# The command that a step was last begun with: a new file only where it has changed.
+# The last command of a step; the file is rewritten only if the command has changed.
 %.command: always
 	@mkdir -p $(@D)
 	@echo '$($(*F))' | cmp -s - $@ || echo '$($(*F))' > $@
 
-# What stands around the commands here (ON_…, LAUNCH) is about the machine: it changes no result, and repeats no step.
+# Settings of the machine (ON_…, LAUNCH) change no result, so they repeat no step.
 $(WORK)/data-bin/dataset.json: $(TEXT) $(WORK)/preprocess.command
 	$(strip $(preprocess) $(ON_CORES))
 
-# A new dataset or a changed command begins a new training, and what the one before has learned is laid aside. Without
-# this, one that was broken off goes on.
+# A new dataset or a changed command starts a new training and moves the old checkpoints away. Otherwise an interrupted
+# training is resumed.
 $(RUN)/begun: $(WORK)/data-bin/dataset.json $(RUN)/train.command
 	@if [ -e $(RUN)/checkpoints ]; then \
 		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); mv $(RUN)/checkpoints $$aside; \
@@ -67,7 +67,7 @@ $(RUN)/trained: $(RUN)/begun
 $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
 	$(average)
 
-# What makes the scores shows them as well, so that `score` need not.
+# The rule that computes the scores also prints them, so `score` does not print them again.
 $(RUN)/scores.txt: $(RUN)/averaged.pt $(RUN)/generate.command
 	$(generate) 2>&1 | tee $@.part$(eval shown := yes)
 	@mv $@.part $@

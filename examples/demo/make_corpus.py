@@ -1,19 +1,21 @@
-"""The demonstration's corpus: English to Ravic, a language made for it, out of nothing but this file.
+"""Generates the demo's parallel corpus: English and Ravic, a constructed language.
 
-    python make_corpus.py FOLDER     writes FOLDER/{train,valid,test}.{en,rv}
+    python make_corpus.py FOLDER
 
-Ravic cannot be reached word by word. Against English it
-  * puts the verb last, the receiver before the object, and the time of a sentence first;
-  * puts adjectives and determiners behind their noun, in its gender, number and case, and owners before it;
-  * puts a relative clause before its noun, as a participle in gender, number and case of that noun;
-  * says "the house behind", with a case of its own, for "behind the house";
-  * has no pronouns: the ending of the verb says who, and in the past the gender of the subject too;
-  * says no with a word before the verb and an ending on it, and then puts the object in the genitive;
+writes FOLDER/{train,valid,test}.{en,rv}. It needs no other data.
+
+Ravic cannot be translated word by word. Unlike English, it
+  * puts the verb last, the recipient before the object, and the time first;
+  * puts adjectives and determiners after their noun, agreeing in gender, number and case, and possessors before it;
+  * puts a relative clause before its noun, as a participle that agrees with the noun;
+  * uses postpositions with the locative: "the house behind" for "behind the house";
+  * has no pronouns: the verb is inflected for person and number, and in the past also for gender;
+  * negates with a word before the verb and an ending on it, which put the object in the genitive;
   * marks a question by its first word.
 
-Some pairs of words (`held_out`) never meet in training. Every sentence of valid and test holds an adjective with a
-noun, and a verb with an object, that training never showed together: remembering sentences or phrases does not help.
-The corpus is the same on every machine and for every version of Python.
+Some pairs of words are excluded from training (`held_out`). Every sentence of valid and test has both an
+adjective-noun pair and a verb-object pair that are not in training, so memorizing sentences or phrases does not help.
+The corpus is the same on every machine and in every version of Python.
 """
 
 import random
@@ -33,7 +35,7 @@ Verb = tuple[str, str, str]  # base, third person, past
 SIZES = {"train": 16_000, "valid": 300, "test": 300}
 LONGEST = 14  # words of an English sentence
 
-# Each noun has its root in Ravic and a gender that nothing in the English word tells.
+# Root and gender of each noun in Ravic; the gender cannot be inferred from the English word.
 PEOPLE = {
     "boy": ("palk", "m"), "teacher": ("dros", "f"), "farmer": ("guv", "m"), "girl": ("lind", "f"),
     "doctor": ("met", "n"), "king": ("rov", "m"), "queen": ("sel", "f"), "child": ("nip", "n"),
@@ -90,59 +92,59 @@ PARTICIPLE, NOT, NOT_ENDING, QUESTION = "and", "ma", "ko", "chu"
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun and what hangs on it: "the old dog", "the king's dog", "the dog that saw the cat"."""
+    """A noun phrase, such as "the old dog", "the king's dog" or "the dog that saw the cat"."""
 
     word: str
     number: str
     determiner: str = "the"
     adjective: str | None = None
-    owner: "Noun | None" = None  # stands where the determiner would
-    clause: "tuple[Verb, Noun] | None" = None  # what the noun did, and to whom
+    owner: "Noun | None" = None  # possessor, which replaces the determiner
+    clause: "tuple[Verb, Noun] | None" = None  # relative clause: verb and object
 
     @property
     def person(self) -> tuple[str, str, str]:
         return "3", self.number, NOUNS[self.word][1]
 
-    def inner(self) -> "Iterator[Noun]":
-        """This noun and every noun inside it."""
+    def nested(self) -> "Iterator[Noun]":
+        """Yield this noun and every noun inside it."""
         yield self
         for noun in (self.owner, self.clause and self.clause[1]):
             if noun:
-                yield from noun.inner()
+                yield from noun.nested()
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A statement or a question, before it is said in either language. A word as subject is a pronoun."""
+    """A statement or question, independent of the language. A string as subject is a pronoun."""
 
     subject: str | Noun
     verb: Verb
     tense: str
     object: Noun | None = None
-    receiver: Noun | None = None
+    recipient: Noun | None = None
     place: tuple[str, Noun] | None = None
     time: str | None = None
     negated: bool = False
     question: bool = False
 
     def nouns(self) -> Iterator[Noun]:
-        """Every noun in the sentence."""
-        for noun in (self.subject, self.object, self.receiver, self.place and self.place[1]):
+        """Yield every noun of the sentence."""
+        for noun in (self.subject, self.object, self.recipient, self.place and self.place[1]):
             if isinstance(noun, Noun):
-                yield from noun.inner()
+                yield from noun.nested()
 
-    def described(self) -> set[tuple[str, str]]:
-        """Every (adjective, noun) in the sentence."""
+    def adjective_noun_pairs(self) -> set[tuple[str, str]]:
+        """Every (adjective, noun) of the sentence."""
         return {(noun.adjective, noun.word) for noun in self.nouns() if noun.adjective}
 
-    def done(self) -> set[tuple[str, str]]:
-        """Every (verb, object) in the sentence and in its relative clauses."""
+    def verb_object_pairs(self) -> set[tuple[str, str]]:
+        """Every (verb, object) of the sentence and its relative clauses."""
         main = {(self.verb[0], self.object.word)} if self.object else set()
         return main | {(noun.clause[0][0], noun.clause[1].word) for noun in self.nouns() if noun.clause}
 
 
 def held_out(word: str, noun: str) -> bool:
-    """Whether training must never show this adjective with this noun, or this verb with this noun as object."""
+    """Whether a pair of an adjective or verb with a noun is excluded from training."""
     words = [*ADJECTIVES, *(verb[0] for verb in VERBS)]
     return (words.index(word) + list(NOUNS).index(noun)) % 8 == 0
 
@@ -151,14 +153,14 @@ def held_out(word: str, noun: str) -> bool:
 
 
 def english(sentence: Sentence) -> str:
-    """The sentence in English, without capitals."""
+    """Realize a sentence in English, in lower case."""
     subject = sentence.subject if isinstance(sentence.subject, str) else english_noun(sentence.subject)
     first, rest = _english_verb(sentence)
     words = [first, subject, *rest] if sentence.question else [subject, first, *rest]
     if sentence.object:
         words.append(english_noun(sentence.object))
-    if sentence.receiver:
-        words += ["to", english_noun(sentence.receiver)]
+    if sentence.recipient:
+        words += ["to", english_noun(sentence.recipient)]
     if sentence.place:
         words += [sentence.place[0], english_noun(sentence.place[1])]
     if sentence.time:
@@ -167,7 +169,7 @@ def english(sentence: Sentence) -> str:
 
 
 def _english_verb(sentence: Sentence) -> tuple[str, list[str]]:
-    """The word that changes places with the subject in a question, and the rest of the verb."""
+    """The finite verb, which precedes the subject in a question, and the rest of the verb phrase."""
     base, third, past = sentence.verb
     person, number, _ = _person(sentence.subject)
     is_third = (person, number) == ("3", "sg")
@@ -180,7 +182,7 @@ def _english_verb(sentence: Sentence) -> tuple[str, list[str]]:
 
 
 def english_noun(noun: Noun) -> str:
-    """The noun in English, with everything that hangs on it."""
+    """Realize a noun phrase in English."""
     plural = PLURALS.get(noun.word, f"{noun.word}s")
     words = [noun.adjective] if noun.adjective else []
     words.append(noun.word if noun.number == "sg" else plural)
@@ -200,7 +202,7 @@ def english_noun(noun: Noun) -> str:
 
 
 def ravic(sentence: Sentence) -> str:
-    """The sentence in Ravic, without capitals."""
+    """Realize a sentence in Ravic, in lower case."""
     words = [QUESTION] if sentence.question else []
     if sentence.time:
         words.append(TIMES[sentence.tense][sentence.time])
@@ -208,8 +210,8 @@ def ravic(sentence: Sentence) -> str:
         words.append(ravic_noun(sentence.subject, "nominative"))
     if sentence.place:
         words += [ravic_noun(sentence.place[1], "locative"), PLACES[sentence.place[0]]]
-    if sentence.receiver:
-        words.append(ravic_noun(sentence.receiver, "dative"))
+    if sentence.recipient:
+        words.append(ravic_noun(sentence.recipient, "dative"))
     if sentence.object:
         words.append(ravic_noun(sentence.object, "genitive" if sentence.negated else "accusative"))
     words += [NOT, _ravic_verb(sentence) + NOT_ENDING] if sentence.negated else [_ravic_verb(sentence)]
@@ -224,7 +226,7 @@ def _ravic_verb(sentence: Sentence) -> str:
 
 
 def ravic_noun(noun: Noun, case: str) -> str:
-    """The noun in Ravic and in this case, with everything that hangs on it."""
+    """Realize a noun phrase in Ravic, in the given case."""
     root, gender = NOUNS[noun.word]
     ending = VOWELS[gender, noun.number] + CASES[case]
     words = []
@@ -250,8 +252,8 @@ def _person(subject: str | Noun) -> tuple[str, str, str]:
 # --- The corpus
 
 
-class Speaker:
-    """Makes sentences up. Uses `random()` alone, whose numbers are the same in every version of Python."""
+class SentenceGenerator:
+    """Draws random sentences. Uses only `Random.random`, whose numbers are the same in every version of Python."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -263,7 +265,7 @@ class Speaker:
         return choices[int(self._random.random() * len(choices))]
 
     def noun(self, words: Sequence[str], simple: bool = False) -> Noun:
-        """A noun out of `words`; a simple one has no owner and no clause."""
+        """Draw a noun from `words`; a simple one has no owner and no clause."""
         number = "pl" if self.chance(0.3) else "sg"
         adjective = self.pick(list(ADJECTIVES)) if self.chance(0.45) else None
         owner = clause = None
@@ -281,7 +283,7 @@ class Speaker:
             verb=verb,
             tense=tense,
             object=None if verb in INTRANSITIVE else self.noun(list(NOUNS)),
-            receiver=self.noun(list(PEOPLE), simple=True) if verb in DITRANSITIVE else None,
+            recipient=self.noun(list(PEOPLE), simple=True) if verb in DITRANSITIVE else None,
             place=(self.pick(list(PLACES)), self.noun(list(THINGS), simple=True)) if self.chance(0.25) else None,
             time=self.pick(list(TIMES[tense])) if self.chance(0.3) else None,
             negated=self.chance(0.25),
@@ -290,15 +292,15 @@ class Speaker:
 
 
 def make(sizes: dict[str, int]) -> dict[str, list[Sentence]]:
-    """The splits: so many sentences of each, no two of them alike."""
+    """Generate splits of the given sizes; all sentences are distinct."""
     splits: dict[str, list[Sentence]] = {name: [] for name in sizes}
-    speaker = Speaker(seed=1)
+    generator = SentenceGenerator(seed=1)
     seen: set[str] = set()
     while any(len(splits[name]) < size for name, size in sizes.items()):
-        sentence = speaker.sentence()
+        sentence = generator.sentence()
         text = english(sentence)
-        new_adjectives = any(held_out(*pair) for pair in sentence.described())
-        new_objects = any(held_out(*pair) for pair in sentence.done())
+        new_adjectives = any(held_out(*pair) for pair in sentence.adjective_noun_pairs())
+        new_objects = any(held_out(*pair) for pair in sentence.verb_object_pairs())
         if text in seen or len(text.split()) > LONGEST or new_adjectives != new_objects:
             continue
         wanted = [name for name in splits if (name != "train") == new_adjectives and len(splits[name]) < sizes[name]]

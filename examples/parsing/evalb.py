@@ -1,11 +1,12 @@
-"""How well trees agree with those of a treebank, as EVALB counts it with Collins's parameters (COLLINS.prm).
+"""Scores trees against a treebank as EVALB does with Collins's parameters (COLLINS.prm).
 
     python evalb.py GOLD TREES
 
-Punctuation is deleted, brackets left empty by that and the root are not counted, ADVP and PRT are the same label;
-traces have been left out when the trees were read.
-What is punctuation the treebank says, for both trees: EVALB goes by each tree's own tags, and leaves out sentences for
-which these do not delete the same words.
+Punctuation is deleted. The root and brackets that become empty are not counted. ADVP and PRT are the same label. Traces
+are removed when the trees are read.
+
+The tags of the treebank decide which words are punctuation in both trees. EVALB uses the tags of each tree, and skips
+sentences in which they delete different words.
 """
 
 from collections import Counter
@@ -26,14 +27,14 @@ EQUIVALENT = {"PRT": "ADVP"}
 
 @dataclass(frozen=True)
 class Agreement:
-    """What is counted, over one sentence or many."""
+    """Counts over one or several sentences."""
 
-    matched: int = 0  #: brackets that both trees have
-    gold: int = 0
-    found: int = 0
-    complete: int = 0  #: sentences with the same brackets
-    sentences: int = 0  #: with words besides punctuation
-    tags: int = 0  #: words with the same tag
+    matched: int = 0  # brackets in both trees
+    gold: int = 0  # brackets of the treebank
+    predicted: int = 0  # brackets of the other trees
+    complete: int = 0  # sentences with equal brackets
+    sentences: int = 0  # sentences with other words than punctuation
+    tags: int = 0  # words with equal tags
     words: int = 0
 
     def __add__(self, other: "Agreement") -> "Agreement":
@@ -45,11 +46,11 @@ class Agreement:
 
     @property
     def precision(self) -> float:
-        return self.matched / self.found if self.found else 0.0
+        return self.matched / self.predicted if self.predicted else 0.0
 
     @property
     def f1(self) -> float:
-        return 2 * self.matched / (self.gold + self.found) if self.matched else 0.0
+        return 2 * self.matched / (self.gold + self.predicted) if self.matched else 0.0
 
 
 def brackets(tree: Tree) -> "Counter[tuple[str, int, int]]":
@@ -57,36 +58,36 @@ def brackets(tree: Tree) -> "Counter[tuple[str, int, int]]":
     return Counter((EQUIVALENT.get(label, label), start, end) for label, start, end in spans)
 
 
-def agreement(gold: Tree, found: Tree) -> Agreement:
-    """What two trees over the same words have in common. Raises ValueError where their words differ."""
-    if gold.words != found.words:
-        raise ValueError(f"the words differ: {' '.join(gold.words)} | {' '.join(found.words)}")
+def agreement(gold: Tree, predicted: Tree) -> Agreement:
+    """Compare two trees over the same words. Raises ValueError if their words differ."""
+    if gold.words != predicted.words:
+        raise ValueError(f"the words differ: {' '.join(gold.words)} | {' '.join(predicted.words)}")
     counted = [leaf.tag not in DELETED for leaf in gold.leaves]
     if not any(counted):
         return Agreement()
-    gold, found = gold.only(counted), found.only(counted)
-    expected, given = brackets(gold), brackets(found)
+    gold, predicted = gold.keep_leaves(counted), predicted.keep_leaves(counted)
+    expected, given = brackets(gold), brackets(predicted)
     return Agreement(
         matched=(expected & given).total(),
         gold=expected.total(),
-        found=given.total(),
+        predicted=given.total(),
         complete=expected == given,
         sentences=1,
-        tags=sum(one.tag == other.tag for one, other in zip(gold.leaves, found.leaves, strict=True)),
+        tags=sum(one.tag == other.tag for one, other in zip(gold.leaves, predicted.leaves, strict=True)),
         words=len(gold.leaves),
     )
 
 
-def compare(gold: Path, found: Path) -> Agreement:
-    """Two files, tree by tree."""
+def compare(gold: Path, predicted: Path) -> Agreement:
+    """Compare two files tree by tree. Raises UserError if words or numbers of trees differ."""
     total = Agreement()
-    for number, (one, other) in enumerate(zip_longest(read_trees(gold), read_trees(found)), 1):
+    for number, (one, other) in enumerate(zip_longest(read_trees(gold), read_trees(predicted)), 1):
         if one is None or other is None:
-            raise UserError(f"{gold if one is None else found} ends before tree {number}, the other file goes on")
+            raise UserError(f"{gold if one is None else predicted} ends before tree {number}, the other file goes on")
         try:
             total += agreement(one, other)
         except ValueError as error:
-            raise UserError(f"{found}, tree {number}: {error}") from error
+            raise UserError(f"{predicted}, tree {number}: {error}") from error
     return total
 
 
@@ -94,10 +95,10 @@ def compare(gold: Path, found: Path) -> Agreement:
 @click.argument("gold", type=PathName())
 @click.argument("trees", type=PathName())
 def main(gold: Path, trees: Path) -> None:
-    """Compare TREES with those of a treebank, GOLD."""
+    """Score TREES against the trees of a treebank, GOLD."""
     total = compare(gold, trees)
     print(f"Sentences          {total.sentences}")
-    print(f"Brackets           {total.matched} matched, {total.gold} in the treebank, {total.found} found")
+    print(f"Brackets           {total.matched} matched, {total.gold} in the treebank, {total.predicted} found")
     for name, share in {
         "Recall": total.recall,
         "Precision": total.precision,

@@ -1,9 +1,11 @@
-"""What training has seen of words: those that a model knows, classes for all others, and the tags of each.
+"""The lexicon of a parser: known words, classes of unknown words, and the tags of each.
 
-    python lexicon.py SIZE TREES... > LEXICON     the SIZE most frequent words of those that come more than once
+    python lexicon.py SIZE TREES... > LEXICON
 
-A line of a lexicon is a word or a class, and its tags, frequent ones first. A word that comes only once in training is
-its class there, so that training shows what a class stands for.
+keeps the SIZE most frequent words among those that occur more than once.
+
+A line of a lexicon has a word or a class, and its tags in order of decreasing frequency. Training replaces words that
+occur only once by their classes, so that the model learns the classes.
 """
 
 import re
@@ -18,24 +20,27 @@ from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.text import read_lines
 
-Lexicon = Mapping[str, Sequence[str]]  # the tags of each word and class, frequent ones first
+Lexicon = Mapping[str, Sequence[str]]  # tags of each word or class, most frequent first
 
-_ENDINGS = re.compile(
+_SUFFIXES = re.compile(
     "(ing|ed|tion|sion|ity|ness|ment|able|ible|al|ous|ive|less|ful|ic|ly|est|er|or|ist|ism|ies|es|ss|us|s|y|e)$"
 )
 
 
 def word_class(word: str) -> str:
-    """What can be seen of a word: digits, capitals, a hyphen, and an English ending."""
+    """The class of an unknown word, from its digits, capitals, hyphen and English suffix."""
     digits = "-digit" * any(character.isdigit() for character in word)
     capital = "-capital" * word[0].isupper() + "-capitals" * (word.isupper() and len(word) > 1)
     hyphen = "-hyphen" * ("-" in word)
-    ending = _ENDINGS.search(word.lower()[2:])  # of a stem with two letters at least
-    return f"unknown{digits}{capital}{hyphen}" + (f"-{ending[0]}" if ending else "")
+    suffix = _SUFFIXES.search(word.lower()[2:])  # the stem has at least two letters
+    return f"unknown{digits}{capital}{hyphen}" + (f"-{suffix[0]}" if suffix else "")
 
 
 def model_words(words: Sequence[str], known: Container[str]) -> list[str]:
-    """The words of a sentence as the model sees them: each itself, in lower case at the beginning, or its class."""
+    """The input of the model for a sentence: known words, and the classes of others.
+
+    The first word is lowercased if only its lowercase form is known.
+    """
     seen = [word if word in known else word_class(word) for word in words]
     if words and words[0] not in known and words[0].lower() in known:
         seen[0] = words[0].lower()
@@ -43,12 +48,12 @@ def model_words(words: Sequence[str], known: Container[str]) -> list[str]:
 
 
 def tags_of(words: Sequence[str], lexicon: Lexicon) -> list[Sequence[str]]:
-    """The tags that each word of a sentence can have; none where its class has not been seen either."""
+    """The possible tags of each word of a sentence; empty if the lexicon has neither the word nor its class."""
     return [lexicon.get(word, ()) for word in model_words(words, lexicon)]
 
 
 def make_lexicon(size: int, leaves: Iterable[Leaf]) -> dict[str, "Counter[str]"]:
-    """How often each known word, and each class of others, has which tag."""
+    """Count the tags of each known word and of each class of unknown words."""
     seen = Counter(leaves)
     words: Counter[str] = Counter()
     for leaf, count in seen.items():
@@ -68,7 +73,7 @@ def read_lexicon(path: Path) -> Lexicon:
 @click.argument("size", type=click.IntRange(min=0))
 @click.argument("trees", nargs=-1, required=True, type=PathName())
 def main(size: int, trees: tuple[Path, ...]) -> None:
-    """Write the lexicon of TREES to stdout, with the SIZE most frequent of the words that come more than once."""
+    """Print the lexicon of TREES with the SIZE most frequent words among those that occur more than once."""
     lexicon = make_lexicon(size, (leaf for path in trees for tree in read_trees(path) for leaf in tree.leaves))
     for word, tags in lexicon.items():
         print(word, *(tag for tag, _ in tags.most_common()))

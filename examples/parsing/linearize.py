@@ -1,9 +1,9 @@
-"""Trees to the two sides of a parallel text, for a model to learn parsing as translation.
+"""Converts trees to parallel text, for training a parser as a translation model.
 
-    python linearize.py LEXICON PREFIX TREES     writes PREFIX.txt, PREFIX.words and PREFIX.tree
+    python linearize.py LEXICON PREFIX TREES
 
-PREFIX.txt has the words of each tree as they are, PREFIX.words as the model sees them, known ones and classes,
-PREFIX.tree the brackets. Each tree is checked to come back from these as it was.
+writes three files with a line per tree: PREFIX.txt has its words, PREFIX.words the input of the model (known words and
+classes), PREFIX.tree the linearized tree. Every tree is checked to be restorable from them.
 """
 
 import sys
@@ -26,7 +26,7 @@ from nmtkit.errors import RunError
 @click.argument("prefix")
 @click.argument("trees", type=PathName())
 def main(lexicon: Path, prefix: str, trees: Path) -> None:
-    """Write PREFIX.txt, PREFIX.words and PREFIX.tree, a line for each of TREES."""
+    """Write PREFIX.txt, PREFIX.words and PREFIX.tree, with a line for each of TREES."""
     known = read_lexicon(lexicon)
     with ExitStack() as stack:
         text, source, target = (

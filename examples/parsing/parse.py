@@ -1,10 +1,12 @@
-"""Sentences of one's own to trees, with a model that the recipe has trained.
+"""Parses sentences with a model that the recipe has trained.
 
     python parse.py CHECKPOINT LEXICON < SENTENCES > TREES
-    python parse.py --whole --beam 4 CHECKPOINT LEXICON < SENTENCES > TREES     for EXTRA, to train on with the treebank
+    python parse.py --whole --beam 4 CHECKPOINT LEXICON < SENTENCES > TREES
 
-A sentence a line, its words between spaces as in the treebank: punctuation apart, "do n't", `` for opening quotes.
-Brackets are written as the treebank has them, -LRB- for (.
+The second form writes trees for EXTRA, which the recipe mixes with the treebank for training.
+
+SENTENCES has one sentence per line, with words separated by spaces as in the treebank: punctuation apart, "do n't", ``
+for opening quotes. Brackets are replaced by the treebank's tokens, such as -LRB- for (.
 """
 
 import sys
@@ -31,7 +33,7 @@ AS_IN_TREEBANKS = str.maketrans(
 def parse(
     sentences: Iterable[str], translator: Translator, lexicon: Lexicon, beam: int = BEAM
 ) -> Iterator[tuple[Tree, bool]]:
-    """A tree for each sentence, and whether the model gave it as it stands, with nothing to mend."""
+    """Yield a tree for each sentence, and whether the model's output was this tree without repair."""
     words, again = tee(sentence.translate(AS_IN_TREEBANKS).split() for sentence in sentences)
     seen = (" ".join(model_words(sentence, lexicon)) for sentence in again)
     search = SearchConfig(beam=beam, nbest=beam, length_penalty=0.3, max_len_b=300)
@@ -46,13 +48,13 @@ def parse(
 @command("parse.py")
 @click.argument("checkpoint", type=PathName())
 @click.argument("lexicon", type=PathName())
-@click.option("--beam", default=BEAM, show_default=True, help="Hypotheses; the one that fits the words best is taken.")
-@click.option("--whole", is_flag=True, help="Leave out sentences whose tree had to be mended, and blank ones.")
+@click.option("--beam", default=BEAM, show_default=True, help="Hypotheses; the one that fits the words best is used.")
+@click.option("--whole", is_flag=True, help="Skip blank sentences and those whose tree had to be repaired.")
 def main(checkpoint: Path, lexicon: Path, beam: int, whole: bool) -> None:
-    """Write a tree for each sentence of stdin to stdout."""
+    """Print a tree for each sentence of stdin."""
     known, model = read_lexicon(lexicon), Translator.from_checkpoint(checkpoint)
-    for tree, unmended in parse(sys.stdin, model, known, beam):
-        if not whole or (unmended and tree.leaves):
+    for tree, unchanged in parse(sys.stdin, model, known, beam):
+        if not whole or (unchanged and tree.leaves):
             print(tree)
 
 

@@ -1,6 +1,6 @@
-"""Constituency trees: read from and written to Penn's brackets, and as the tokens that a translation model gives.
+"""Constituency trees: Penn Treebank format, and linearization for a translation model.
 
-A tree is kept flat, as its leaves and the spans of its constituents, so that no depth of nesting is too much.
+A tree is stored flat, as its leaves and the spans of its constituents, so the depth of nesting is not limited.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from nmtkit.errors import UserError
 from nmtkit.text import read_lines
 
-ROOTS = ("", "TOP", "ROOT", "S1")  # what treebanks and parsers call the root, which is no constituent
+ROOTS = ("", "TOP", "ROOT", "S1")  # labels of the root, which is not a constituent
 ROOT = "TOP"
 TRACE = "-NONE-"
 ANY_TAG = "XX"
@@ -32,7 +32,7 @@ class Leaf(NamedTuple):
 
 
 class Constituent(NamedTuple):
-    """A label over the leaves from `start` up to, and without, `end`."""
+    """A label and its span of leaves, from `start` to `end` (exclusive)."""
 
     label: str
     start: int
@@ -41,7 +41,7 @@ class Constituent(NamedTuple):
 
 @dataclass(frozen=True)
 class Tree:
-    """A sentence and its constituents, outer ones before inner ones, left ones before right ones; none is empty."""
+    """A sentence and its nonempty constituents in preorder: outer before inner, left before right."""
 
     leaves: tuple[Leaf, ...]
     constituents: tuple[Constituent, ...]
@@ -50,17 +50,17 @@ class Tree:
     def words(self) -> list[str]:
         return [leaf.word for leaf in self.leaves]
 
-    def only(self, kept: Sequence[bool]) -> "Tree":
-        """The tree of some of its leaves; constituents that lose all of theirs go with them."""
-        place = [0, *accumulate(kept)]
-        spans = (Constituent(label, place[start], place[end]) for label, start, end in self.constituents)
+    def keep_leaves(self, kept: Sequence[bool]) -> "Tree":
+        """Remove leaves, and constituents that become empty."""
+        index = [0, *accumulate(kept)]
+        spans = (Constituent(label, index[start], index[end]) for label, start, end in self.constituents)
         return Tree(
             tuple(leaf for leaf, stays in zip(self.leaves, kept, strict=True) if stays),
             tuple(span for span in spans if span.start < span.end),
         )
 
     def __str__(self) -> str:
-        """Penn's brackets, on one line."""
+        """Penn Treebank brackets on one line."""
         leaves = iter(self.leaves)
 
         def penn(token: str) -> str:
@@ -72,29 +72,29 @@ class Tree:
 
 
 def linearize(tree: Tree) -> list[str]:
-    """The tree as tokens: (NP opens a constituent, )NP closes it, a leaf is its tag."""
+    """Convert a tree to tokens: (NP opens a constituent, )NP closes it, and a leaf is its tag."""
     tokens: list[str] = []
-    inside: list[Constituent] = []
-    coming = 0
-    for place in range(len(tree.leaves) + 1):
-        while inside and inside[-1].end == place:
-            tokens.append(f"){inside.pop().label}")
-        while coming < len(tree.constituents) and tree.constituents[coming].start == place:
-            inside.append(tree.constituents[coming])
-            tokens.append(f"({inside[-1].label}")
-            coming += 1
-        if place < len(tree.leaves):
-            tokens.append(tree.leaves[place].tag)
+    open_spans: list[Constituent] = []
+    following = 0
+    for position in range(len(tree.leaves) + 1):
+        while open_spans and open_spans[-1].end == position:
+            tokens.append(f"){open_spans.pop().label}")
+        while following < len(tree.constituents) and tree.constituents[following].start == position:
+            open_spans.append(tree.constituents[following])
+            tokens.append(f"({open_spans[-1].label}")
+            following += 1
+        if position < len(tree.leaves):
+            tokens.append(tree.leaves[position].tag)
     return tokens
 
 
 class TreeBuilder:
-    """A tree in the making, from left to right."""
+    """Builds a tree from left to right."""
 
     def __init__(self) -> None:
         self.leaves: list[Leaf] = []
         self.spans: list[Constituent] = []
-        self.open: list[int] = []  # places among the spans
+        self.open: list[int] = []  # indices into `spans`, outermost first
 
     def begin(self, label: str) -> None:
         self.open.append(len(self.spans))
@@ -103,12 +103,12 @@ class TreeBuilder:
     def end(self, count: int = 1) -> None:
         """Close the innermost `count` constituents."""
         for _ in range(count):
-            place = self.open.pop()
-            self.spans[place] = self.spans[place]._replace(end=len(self.leaves))
+            index = self.open.pop()
+            self.spans[index] = self.spans[index]._replace(end=len(self.leaves))
 
-    def opened_since(self, label: str) -> int:
-        """How many constituents are open from the innermost of that label on; 0 where none has it."""
-        depths = (depth for depth, place in enumerate(reversed(self.open), 1) if self.spans[place].label == label)
+    def depth_of(self, label: str) -> int:
+        """Number of open constituents from the innermost one up to the first with this label; 0 if there is none."""
+        depths = (depth for depth, index in enumerate(reversed(self.open), 1) if self.spans[index].label == label)
         return next(depths, 0)
 
     def tree(self) -> Tree:
@@ -116,20 +116,20 @@ class TreeBuilder:
 
 
 def bare(label: str) -> str:
-    """A label without functional tags, indices and alternatives: NP for NP-SBJ-1, NP=2, NP|NX; but -LRB- is a label."""
+    """Strip functional tags, indices and alternatives: NP-SBJ-1, NP=2 and NP|NX become NP. -LRB- is kept."""
     return label if label.startswith("-") else re.split("[-=|]", label, maxsplit=1)[0]
 
 
 def read_trees(path: Path) -> Iterator[Tree]:
-    """The trees of a file in Penn's brackets, on one line each or on several, without traces and functional tags.
+    """Yield the trees of a file in Penn Treebank format, without traces and functional tags.
 
-    Raises UserError that names file and line where brackets do not match.
+    A tree may span several lines. Raises UserError with file and line if brackets do not match.
     """
     return parse_brackets(read_lines(path), str(path))
 
 
 def parse_brackets(lines: Iterable[str], name: str) -> Iterator[Tree]:
-    """The same of lines, which errors call `name`."""
+    """Yield the trees of lines, as `read_trees`; errors call the lines `name`."""
     builder, depth, number = TreeBuilder(), 0, 0
     for number, line in enumerate(lines, 1):
         for part in _PART.finditer(line):
@@ -146,7 +146,7 @@ def parse_brackets(lines: Iterable[str], name: str) -> Iterator[Tree]:
                 builder.end(min(1, len(builder.open)))
             if depth == 0:
                 tree = builder.tree()
-                yield tree.only([leaf.tag != TRACE for leaf in tree.leaves])
+                yield tree.keep_leaves([leaf.tag != TRACE for leaf in tree.leaves])
                 builder = TreeBuilder()
     if depth:
         raise UserError(f"{name}, line {number}: the file ends within a tree, {depth} brackets are open")

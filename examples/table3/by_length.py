@@ -1,8 +1,9 @@
-"""How translation holds up beyond the lengths trained on: perplexity and BLEU by length, as a table in Markdown.
+"""Length generalization of models: perplexity and BLEU by sentence length, as a Markdown table.
 
-python by_length.py SOURCE TARGET LANGUAGE LONGEST NAME=CHECKPOINT …
+    python by_length.py SOURCE TARGET LANGUAGE LONGEST NAME=CHECKPOINT …
 
-SOURCE and TARGET are files, LANGUAGE that of the latter, LONGEST the tokens a side of the longest pair trained on.
+SOURCE and TARGET are parallel text files. LANGUAGE is the language of TARGET. LONGEST is the maximum number of tokens
+per side in training.
 """
 
 import math
@@ -20,26 +21,27 @@ from nmtkit.decoding.scoring import bleu
 from nmtkit.errors import UserError
 from nmtkit.text import read_lines
 
-STEPS = (1.0, 1.25, 1.5, 2.0)  # times LONGEST: where the ranges of lengths end; the last has no end
+STEPS = (1.0, 1.25, 1.5, 2.0)  # upper bounds of the length ranges, relative to LONGEST
 
 
 class Pair(NamedTuple):
-    """A sentence pair, and what a model made of it."""
+    """A sentence pair with the output of a model for it."""
 
-    length: int  # of the longer side, in tokens
+    length: int  # tokens of the longer side
     reference: str
     translation: str
-    log_probabilities: list[float]  # of the reference's tokens, its end counted
+    log_probabilities: list[float]  # of the reference's tokens with </s>
 
 
 def pairs(checkpoint: str, sources: Sequence[str], references: Sequence[str]) -> list[Pair]:
-    """What the model of a checkpoint makes of the pairs."""
+    """Translate the sources and score the references with the model of a checkpoint."""
     translator = Translator.from_checkpoint(checkpoint, precision="fp32")
     translations = translator.translate(sources, beam=4)
     requests = [Request(source, target=reference) for source, reference in zip(sources, references, strict=True)]
-    given = [list(scored.candidates[0].token_log_probs) for scored in translator.stream(requests)]
-    lengths = [max(len(ids), len(own) - 1) for ids, own in zip(translator.source.encode(sources), given, strict=True)]
-    return list(map(Pair, lengths, references, translations, given))
+    log_probabilities = [list(scored.candidates[0].token_log_probs) for scored in translator.stream(requests)]
+    source_ids = translator.source.encode(sources)
+    lengths = [max(len(ids), len(own) - 1) for ids, own in zip(source_ids, log_probabilities, strict=True)]
+    return list(map(Pair, lengths, references, translations, log_probabilities))
 
 
 def perplexity(some: Sequence[Pair]) -> float:
@@ -48,7 +50,7 @@ def perplexity(some: Sequence[Pair]) -> float:
 
 
 def ranges(longest: int) -> list[tuple[int, int | None]]:
-    """The lengths of each line of the table, both ends included."""
+    """The inclusive range of lengths of each row; the last one has no upper bound."""
     ends = [round(step * longest) for step in STEPS]
     return [*zip([1, *(end + 1 for end in ends)], [*ends, None], strict=True)]
 
@@ -81,7 +83,7 @@ def print_table(source: Path, target: Path, language: str, longest: int, checkpo
 @click.argument("longest", type=click.IntRange(min=1))
 @click.argument("models", metavar="NAME=CHECKPOINT...", nargs=-1, required=True)
 def main(source: Path, target: Path, language: str, longest: int, models: tuple[str, ...]) -> None:
-    """Write a table of perplexity and BLEU by length to stdout, a column for each model."""
+    """Print perplexity and BLEU by sentence length, with a column for each model."""
     named = [model.rpartition("=") for model in models]
     if not all(name for name, _, _ in named):
         raise UserError(f"a NAME=CHECKPOINT is expected for each model, not {' '.join(models)}")

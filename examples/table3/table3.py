@@ -1,6 +1,8 @@
-"""The rows of Table 3 that have been trained, beside the paper's, as a table in Markdown.
+"""Compares trained rows of Table 3 with the paper's, as a Markdown table.
 
-python table3.py FOLDER [ROW]...     with a folder for each row, named as in variations.py; all rows, or some
+    python table3.py FOLDER [ROW]...
+
+FOLDER has a folder for each row, named as in variations.py. Without ROW, all rows are compared.
 """
 
 import re
@@ -22,7 +24,7 @@ COLUMNS = [
 
 
 class Result(NamedTuple):
-    """What a row has come to."""
+    """The results of a trained row."""
 
     model: TransformerConfig
     updates: int
@@ -34,7 +36,7 @@ class Result(NamedTuple):
 
 
 def result(folder: Path) -> Result | None:
-    """Of the row in this folder; None where it is not complete."""
+    """Read the result of the row in a folder; None if it is incomplete."""
     scores, checkpoint = folder / "scores.txt", folder / "averaged.pt"
     if not (scores.exists() and checkpoint.exists()):
         return None
@@ -53,9 +55,9 @@ def sizes(model: TransformerConfig) -> str:
 
 
 def cells(row: Row, ours: Result | None, base: Result | None) -> list[str]:
-    """A line of the table; blank where there is nothing to say, as in the paper.
+    """The cells of a row; unknown values are blank, as in the paper.
 
-    Only what has had as many updates as base is compared with it.
+    A row is compared with base only if both were trained for the same number of updates.
     """
     paper = ROWS["base"]
     if ours and base and ours.updates != base.updates:
@@ -74,9 +76,12 @@ def cells(row: Row, ours: Result | None, base: Result | None) -> list[str]:
     ]
 
 
-def same_side(results: dict[str, Result], base: Result) -> tuple[int, int]:
-    """Of how many rows the perplexity differs from base's in the direction of the paper, and of how many rows, of those
-    that have had as many updates."""
+def same_direction(results: dict[str, Result], base: Result) -> tuple[int, int]:
+    """Count rows whose perplexity differs from base in the same direction as in the paper.
+
+    Returns that count and the number of compared rows: those with as many updates as base, and with a difference both
+    here and in the paper.
+    """
     ours = {name: one.perplexity - base.perplexity for name, one in results.items() if one.updates == base.updates}
     paper = {name: ROWS[name].perplexity - ROWS["base"].perplexity for name in ours}
     compared = [name for name in ours if ours[name] and paper[name]]
@@ -87,7 +92,7 @@ def same_side(results: dict[str, Result], base: Result) -> tuple[int, int]:
 @click.argument("folder", type=PathName())
 @click.argument("rows", metavar="[ROW]...", nargs=-1, type=click.Choice(tuple(ROWS)))
 def main(folder: Path, rows: tuple[str, ...]) -> None:
-    """Write the table to stdout, of the rows in FOLDER, all or some."""
+    """Print a table of the rows in FOLDER and of the paper's."""
     results = {name: one for name in rows or ROWS if (one := result(folder / name))}
     base = results.get("base")
     print(f"| {' | '.join(COLUMNS)} |")
@@ -97,7 +102,7 @@ def main(folder: Path, rows: tuple[str, ...]) -> None:
     minutes, flops = sum(one.minutes for one in results.values()), sum(one.flops for one in results.values())
     print(f"\n{len(results)} of {len(ROWS)} rows, {minutes:.0f} minutes of training, {flops:.2g} operations.", end=" ")
     if base:
-        same, compared = same_side(results, base)
+        same, compared = same_direction(results, base)
         print(f"Perplexity lies on the paper's side of base in {same} of {compared} rows.")
 
 

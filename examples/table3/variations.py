@@ -1,6 +1,8 @@
-"""The rows of the paper's Table 3: what each changes, what it reached, and the options that train it.
+"""The rows of the paper's Table 3, with their results and the options of nmt-train that train them.
 
-python variations.py ROW WIDTH DEPTH     the options of nmt-train: widths divided by WIDTH, layers by DEPTH
+    python variations.py ROW WIDTH DEPTH
+
+prints the options of ROW, with widths divided by WIDTH and the number of layers divided by DEPTH.
 """
 
 from typing import NamedTuple
@@ -14,7 +16,7 @@ from nmtkit.model.presets import PRESETS
 
 
 class Row(NamedTuple):
-    """A row of the table as printed: newstest2013, English to German, no averaging; None where it leaves a blank."""
+    """A row of the printed table: English to German, newstest2013, no averaging; None for a blank cell."""
 
     letter: str
     change: str
@@ -54,9 +56,9 @@ def arch(row: str) -> str:
 
 
 def options(row: str, width: int, depth: int) -> list[str]:
-    """The options of nmt-train for a row: widths divided by `width`, layers by `depth`, as many heads as ever.
+    """The options of nmt-train for a row: widths divided by `width`, layers by `depth`, the same number of heads.
 
-    Raises UserError where a division leaves a rest.
+    Raises UserError if a size is not divisible.
     """
     full = PRESETS[arch(row)].model_config()
     assert isinstance(full, TransformerConfig)

@@ -1,6 +1,8 @@
-"""What is known of the archives, and whether a file is the one that it should be.
+"""Verifies archives against a list of known checksums and sizes.
 
-python archives.py LIST ARCHIVE     checks ARCHIVE against the line of LIST that names it
+    python archives.py LIST ARCHIVE
+
+checks ARCHIVE against its line in LIST.
 """
 
 import hashlib
@@ -17,28 +19,29 @@ from nmtkit.errors import UserError
 BLOCK = 1 << 20
 
 
-class Known(NamedTuple):
-    """A line of the list: the checksum, the size where it is known, and the place on the server."""
+class Entry(NamedTuple):
+    """A line of the list."""
 
     checksum: str  # algorithm:hexadecimal
-    size: int | None
-    place: str
+    size: int | None  # bytes, if known
+    path: str  # on the server
 
 
-def read(path: Path) -> dict[str, Known]:
-    """The archives of a list, by the names of their files."""
+def read(path: Path) -> dict[str, Entry]:
+    """Read a list; the keys are the file names of the archives."""
     lines = [line.split() for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     return {
-        Path(place).name: Known(checksum, None if size == "-" else int(size), place) for checksum, size, place in lines
+        Path(remote).name: Entry(checksum, None if size == "-" else int(size), remote)
+        for checksum, size, remote in lines
     }
 
 
-def difference(archive: Path, known: Known) -> str | None:
-    """What is wrong with a file, or None."""
+def mismatch(archive: Path, entry: Entry) -> str | None:
+    """Describe how a file differs from its entry; None if it matches."""
     size = archive.stat().st_size
-    if known.size not in (None, size):
-        return f"it has {size} bytes and not {known.size}"
-    algorithm, checksum = known.checksum.split(":")
+    if entry.size not in (None, size):
+        return f"it has {size} bytes and not {entry.size}"
+    algorithm, checksum = entry.checksum.split(":")
     digest = hashlib.new(algorithm)
     with archive.open("rb") as file:
         while block := file.read(BLOCK):
@@ -51,13 +54,13 @@ def difference(archive: Path, known: Known) -> str | None:
 @click.argument("listed", metavar="LIST", type=PathName())
 @click.argument("archive", type=PathName())
 def main(listed: Path, archive: Path) -> None:
-    """Check ARCHIVE against the line of LIST that names it."""
-    known = read(listed).get(archive.name.removesuffix(".part"))
-    if known is None:
+    """Check ARCHIVE against its line in LIST."""
+    entry = read(listed).get(archive.name.removesuffix(".part"))
+    if entry is None:
         raise UserError(f"{archive}: {listed} does not name it")
-    wrong = difference(archive, known)
-    if wrong:
-        raise UserError(f"{archive}: {wrong}: broken, or changed since; remove it, get it again, and call make again")
+    fault = mismatch(archive, entry)
+    if fault:
+        raise UserError(f"{archive}: {fault}: broken, or changed since; remove it, get it again, and call make again")
     print(f"{archive}: as it should be", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""The paper's two models: what their training took, and what they reached."""
+"""The paper's base and big models: training cost and BLEU."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from nmtkit.model.flops import rates_of, table2_flops, training_flops
 GPUS, GPU = 8, "P100"
 VOCABULARY = {"en-de": 37_000, "en-fr": 32_000}
 BATCH_TOKENS = 25_000  # of each side (§5.1)
-_SENTENCE = 27  # tokens of a typical sentence; the length has little weight beside that of the matrices
+_SENTENCE = 27  # tokens of a typical sentence; the cost depends little on it
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class Training:
     arch: str
     updates: int
     hours: float
-    bleu: dict[str, float]  # of newstest2014, by language pair
+    bleu: dict[str, float]  # on newstest2014, by language pair
 
     @property
     def flops(self) -> float:
-        """By the paper's method: time × GPUs × what one of them sustains."""
+        """Cost by the paper's method: time × GPUs × sustained rate of one GPU."""
         rates = rates_of(GPU)
         assert rates is not None
         return table2_flops(3600 * self.hours, GPUS, rates.single * 1e12)
@@ -37,7 +37,7 @@ TRAININGS = {
 
 
 def counted_flops(model: ModelConfig, vocabulary: int, updates: int, batch_tokens: int) -> float:
-    """What the formulas of the model need, for updates of so many tokens of each side."""
+    """Floating-point operations by the model's formulas, for updates of `batch_tokens` tokens per side."""
     lengths = np.full(1000, _SENTENCE)
-    a_token = training_flops(model, vocabulary, lengths, lengths) / int(lengths.sum())
-    return a_token * batch_tokens * updates
+    per_token = training_flops(model, vocabulary, lengths, lengths) / int(lengths.sum())
+    return per_token * batch_tokens * updates

@@ -1,10 +1,10 @@
-"""Two sides of a corpus, as the archives have them, to two files of text, line by line.
+"""Converts the two sides of a corpus from the archives to parallel text files.
 
     python parallel_text.py FROM_SOURCE FROM_TARGET TO_SOURCE TO_TARGET
 
-Development and test sets are .sgm files: their segments are taken in order, all of them, as they are. Training text,
-plain or .gz, is cleaned: a pair is left out if a side is not UTF-8 or blank, or if both sides are the same; how many
-that were is told. Length and ratio are nmt-preprocess's to judge, which knows the tokens.
+Development and test sets are .sgm files; all their segments are kept, in order. Training text, plain or .gz, is
+cleaned: a pair is dropped if a side is not UTF-8 or blank, or if both sides are equal. The numbers of dropped pairs are
+printed to stderr. nmt-preprocess filters by length and length ratio, because it knows the tokens.
 """
 
 import html
@@ -24,7 +24,7 @@ from nmtkit.errors import UserError
 from nmtkit.text import read_lines, read_raw_lines
 
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE | re.DOTALL)
-_UNPRINTED = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")  # other tools' ends of lines, and the like
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")  # some tools split lines at these
 
 Pair = tuple[str, str]
 
@@ -36,7 +36,7 @@ def segments(path: Path) -> list[str]:
 
 
 def side_by_side(source: Path, target: Path) -> Iterator[tuple[bytes, bytes]]:
-    """The lines of two files that must have as many."""
+    """Yield the lines of two files in parallel. Raises UserError if their numbers differ."""
     for number, (one, other) in enumerate(zip_longest(read_raw_lines(source), read_raw_lines(target)), 1):
         if one is None or other is None:
             ended, longer = (source, target) if one is None else (target, source)
@@ -47,10 +47,10 @@ def side_by_side(source: Path, target: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 def cleaned(pairs: Iterable[tuple[bytes, bytes]], left_out: Counter[str]) -> Iterator[Pair]:
-    """The pairs that can be learned from; the others are counted by reason."""
+    """Yield the pairs that are usable for training; count the dropped ones in `left_out`, by reason."""
     for pair in pairs:
         try:
-            source, target = (_UNPRINTED.sub(" ", side.decode("utf-8")).strip() for side in pair)
+            source, target = (_CONTROLS.sub(" ", side.decode("utf-8")).strip() for side in pair)
         except UnicodeDecodeError:
             left_out["not UTF-8"] += 1
             continue
@@ -63,7 +63,7 @@ def cleaned(pairs: Iterable[tuple[bytes, bytes]], left_out: Counter[str]) -> Ite
 
 
 def convert(source: Path, target: Path, to_source: Path, to_target: Path) -> None:
-    """Write both files. Raises UserError where the two sides do not have as many lines."""
+    """Write both files. Raises UserError if the two sides differ in their number of lines or segments."""
     left_out: Counter[str] = Counter()
     if source.suffix == ".sgm":
         sides = segments(source), segments(target)
@@ -88,7 +88,7 @@ def convert(source: Path, target: Path, to_source: Path, to_target: Path) -> Non
 @click.argument("to_source", type=PathName())
 @click.argument("to_target", type=PathName())
 def main(from_source: Path, from_target: Path, to_source: Path, to_target: Path) -> None:
-    """Write TO_SOURCE and TO_TARGET, the text of the other two line by line."""
+    """Write FROM_SOURCE and FROM_TARGET to TO_SOURCE and TO_TARGET as parallel text."""
     convert(from_source, from_target, to_source, to_target)
 
 

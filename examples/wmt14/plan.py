@@ -1,6 +1,6 @@
-"""What the recipe is going to take, before it begins: disk, memory, updates, hours on the hardware at hand, cost.
+"""Estimates what the recipe needs before it starts: disk, memory, updates, hours on this hardware, cost.
 
-Run by make, with the numbers of the recipe; a moment of training, with a model of that size, tells the pace.
+make runs this script with the settings of the recipe. A short trial with a model of the same size measures the speed.
 """
 
 import argparse
@@ -26,19 +26,19 @@ from nmtkit.training.save_dir import existing_part
 from nmtkit.training.summary import describe_model, duration, peak_memory
 from nmtkit.vocab import EOS
 
-LENGTH = 32  # tokens of a trial's sentences
-TRIAL_TOKENS_ON_CPU = 256  # a side
+LENGTH = 32  # tokens per sentence in the trial
+TRIAL_TOKENS_ON_CPU = 256  # per side
 TRIAL_SECONDS = 1.0
-KEPT_BESIDE = 3  # checkpoints more than are averaged: the best, and one in the making; then their mean
+EXTRA_CHECKPOINTS = 3  # besides those that are averaged: the best, one being written, and the average
 
 
 class Trial(NamedTuple):
-    """What a moment of training showed."""
+    """Measurements of a short training."""
 
-    tokens_per_second: float  # target tokens, of one device
-    memory: float  # GiB that training takes on a device
+    tokens_per_second: float  # target tokens per device
+    memory: float  # GiB per device
     parameters: int
-    model: str  # its sizes, in words
+    model: str  # description of its sizes
 
 
 def arguments() -> argparse.Namespace:
@@ -55,14 +55,14 @@ def arguments() -> argparse.Namespace:
 
 
 def training_options(flags: list[str]) -> tuple[ModelConfig, dict[str, Any]]:
-    """The model, and all options by name, that nmt-train makes of its command line."""
+    """Parse a command line of nmt-train; return the model options, and all options by name."""
     with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
         choose_model(context.params)
         return context.params["model"], context.params
 
 
 def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.device) -> Trial:
-    """Forward and backward passes over a micro-batch, again and again for a moment."""
+    """Repeat forward and backward passes over a micro-batch for about a second, and measure them."""
     tokens = tokens if device.type == "cuda" else min(tokens, TRIAL_TOKENS_ON_CPU)
     rows = torch.full((max(1, tokens // LENGTH), LENGTH), EOS)
     batch = Batch.unpadded(rows, rows, rows).to(device)
@@ -80,11 +80,11 @@ def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.devic
             begun = time.monotonic()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     adam = 8 * parameters / 2**30
-    pace = passes * rows.numel() / (time.monotonic() - begun)
-    return Trial(pace, peak_memory(device) + adam, parameters, describe_model(model).removeprefix("model: "))
+    speed = passes * rows.numel() / (time.monotonic() - begun)
+    return Trial(speed, peak_memory(device) + adam, parameters, describe_model(model).removeprefix("model: "))
 
 
-def memory_there(device: torch.device) -> float:
+def device_memory(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1] / 2**30
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
@@ -96,13 +96,13 @@ def describe_archives(paths: list[Path]) -> str:
 
 
 def describe_disk(given: argparse.Namespace, kept: int, parameters: int) -> str:
-    """Text is there twice, as it was and cleaned; a checkpoint has the weights and Adam's two moments."""
-    known = archives.read(given.list)
+    """Describe the needed and free disk space. Text is stored raw and cleaned; checkpoints hold Adam's moments too."""
+    entries = archives.read(given.list)
     parts = {
-        "archives": sum(known[path.name].size or 0 for path in given.archives if not path.exists()) / 1e9,
+        "archives": sum(entries[path.name].size or 0 for path in given.archives if not path.exists()) / 1e9,
         "text": 2 * given.text_gb,
         "dataset": given.text_gb / 2,
-        "checkpoints": (kept + KEPT_BESIDE) * 12 * parameters / 1e9,
+        "checkpoints": (kept + EXTRA_CHECKPOINTS) * 12 * parameters / 1e9,
     }
     free = shutil.disk_usage(existing_part(given.folder)).free / 1e9
     listed = ", ".join(f"{name} {size:.3g}" for name, size in parts.items())
@@ -119,13 +119,13 @@ def main() -> None:
     devices = max(1, given.gpus) * given.nodes
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     minutes = updates * batch_tokens / (seen.tokens_per_second * devices) / 60
-    there, published = memory_there(device), paper.TRAININGS[given.size]
+    available, published = device_memory(device), paper.TRAININGS[given.size]
     lines = {
         "model": seen.model,
         "archives": describe_archives(given.archives),
         "disk": describe_disk(given, training["keep_last"], seen.parameters),
         "memory": f"{'about' if device.type == 'cuda' else 'at least'} {seen.memory:.2g} GiB on each device, which has "
-        f"{there:.3g}{'' if there > seen.memory else ': TOO LITTLE'}",
+        f"{available:.3g}{'' if available > seen.memory else ': TOO LITTLE'}",
         "updates": f"{updates} of about {batch_tokens} target tokens, whatever the number of devices",
         "time": f"about {duration(minutes)} of training on {devices} × {name} ({seen.tokens_per_second:.3g} target "
         "tokens a second each in a trial), validations and what comes before and after not counted",

@@ -1,6 +1,8 @@
-"""What a training has reached and cost, beside the paper's figures.
+"""Compares the cost of a training with the paper's; make prints it below the scores of nmt-score.
 
-python report.py SAVE_DIR PAIR SIZE DEVICES     after the scores of nmt-score
+    python report.py SAVE_DIR PAIR SIZE DEVICES
+
+DEVICES is the number of devices that trained.
 """
 
 from pathlib import Path
@@ -19,7 +21,7 @@ _ROW = "{:<60} {:>16} {:>10}"
 
 
 def rows(progress: dict[str, float], pair: str, size: str, devices: int) -> list[tuple[str, str, str]]:
-    """Table 2's cost of this training and of the paper's, as in the paper and counted; by the name of each."""
+    """Table rows with the cost of this training and of the paper's, by the paper's method and as counted operations."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     hours, rates, published = progress["minutes"] / 60, rates_of(device), paper.TRAININGS[size]
     as_in_paper = f"{table2_flops(3600 * hours, devices, rates.single * 1e12):.2g}" if rates else "rate not known"
@@ -42,7 +44,7 @@ def rows(progress: dict[str, float], pair: str, size: str, devices: int) -> list
 @click.argument("size", type=click.Choice(tuple(paper.TRAININGS)))
 @click.argument("devices", type=click.IntRange(min=1))
 def main(save_dir: Path, pair: str, size: str, devices: int) -> None:
-    """Write what the training in SAVE_DIR cost to stdout, beside the paper's."""
+    """Print the cost of the training in SAVE_DIR and of the paper's."""
     kind = "after compound splitting" if pair == "en-de" else "tokenized"
     print(f"The paper's BLEU of its {size} model, {kind}: {paper.TRAININGS[size].bleu[pair]}\n")
     for row in rows(read_progress(save_dir / LAST), pair, size, devices):

@@ -1,9 +1,11 @@
-"""Tiny archives with the names, the layout and the formats of WMT 2014's, for SMOKE=1 and for the tests.
+"""Writes tiny archives with the names, layout and formats of WMT 2014's, for SMOKE=1 and for the tests.
 
-    python smoke_archives.py FOLDER     writes FOLDER/archives.txt and what it lists, in the server's folders
+    python smoke_archives.py FOLDER
 
-The text is the demonstration's: English, and its made-up language in the place of German and of French. Like the real
-text, it has pairs that are to be left out, and signs that stand escaped in .sgm files.
+writes FOLDER/archives.txt and the archives that it lists, in the folders of the server.
+
+The text is the demo's: English, and its constructed language in place of German and French. Like the real text, it
+has pairs that are to be dropped, and characters that are escaped in .sgm files.
 """
 
 import gzip
@@ -22,15 +24,15 @@ from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 
 FOREIGN = ("de", "fr")
-PAIRS = 400  # of each training corpus
+PAIRS = 400  # per training corpus
 CORPUS = Path(__file__).parent.parent / "demo/make_corpus.py"
 BAD = {"en": ["", "Same.", "\udcff broken"], "other": ["Leer.", "Same.", "Kaputt."]}
 
-Text = dict[str, list[str]]  # the lines of "en" and of "other", the language for German and French
+Text = dict[str, list[str]]  # lines of "en" and of "other", which stands for German or French
 
 
-def demonstration() -> dict[str, Text]:
-    """The demonstration's splits, by name."""
+def demo_splits() -> dict[str, Text]:
+    """The splits of the demo's corpus, by name."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, CORPUS, folder], check=True)
         return {
@@ -51,7 +53,7 @@ def plain(lines: list[str]) -> bytes:
 
 
 def sgm(lines: list[str], kind: str, name: str) -> bytes:
-    """A source set or a reference set, in documents of ten segments."""
+    """A source set or reference set in SGML, in documents of ten segments."""
     parts = [f'<{kind} setid="{name}" srclang="any">']
     for start in range(0, len(lines), 10):
         parts.append(f'<doc sysid="ref" docid="{name}.{start}" genre="news" origlang="en">\n<p>')
@@ -62,11 +64,11 @@ def sgm(lines: list[str], kind: str, name: str) -> bytes:
 
 
 def training(texts: list[Text]) -> dict[str, dict[str, bytes]]:
-    """Members of the archives of training text, by archive; each text makes one corpus."""
+    """The members of each archive of training text; each text becomes one corpus."""
     europarl, crawl, news, nations, giga = texts
     members: dict[str, dict[str, bytes]] = {
-        place: {}
-        for place in (
+        name: {}
+        for name in (
             *("wmt13/training-parallel-europarl-v7.tgz", "wmt13/training-parallel-commoncrawl.tgz"),
             *("wmt14/training-parallel-nc-v9.tgz", "wmt13/training-parallel-un.tgz", "wmt10/training-giga-fren.tar"),
         )
@@ -92,7 +94,7 @@ def training(texts: list[Text]) -> dict[str, dict[str, bytes]]:
 
 
 def held_out(valid: Text, test: Text) -> dict[str, dict[str, bytes]]:
-    """The same of newstest2013 and newstest2014."""
+    """The members of the archives of newstest2013 and newstest2014."""
     dev = {
         f"test/newstest2013-src.{language}.sgm": sgm(side(valid, language), "srcset", "newstest2013")
         for language in ("en", *FOREIGN)
@@ -106,7 +108,7 @@ def held_out(valid: Text, test: Text) -> dict[str, dict[str, bytes]]:
 
 
 def pack(path: Path, members: dict[str, bytes]) -> None:
-    """Write an archive, the same to the byte each time."""
+    """Write an archive; its bytes are reproducible."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for name, member in members.items():
@@ -121,14 +123,14 @@ def pack(path: Path, members: dict[str, bytes]) -> None:
 @click.argument("folder", type=PathName())
 def main(folder: Path) -> None:
     """Write FOLDER/archives.txt and the archives that it lists."""
-    splits = demonstration()
+    splits = demo_splits()
     train = splits["train"]
     texts = [
         {name: lines[start : start + PAIRS] for name, lines in train.items()} for start in range(0, 5 * PAIRS, PAIRS)
     ]
     few = [{name: [*lines[:20], "R&D <today>"] for name, lines in splits[split].items()} for split in ("valid", "test")]
-    for place, members in (training(texts) | held_out(*few)).items():
-        pack(folder / place, members)
+    for name, members in (training(texts) | held_out(*few)).items():
+        pack(folder / name, members)
     listed = [
         f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()} {path.stat().st_size} {path.relative_to(folder)}\n"
         for path in sorted(folder.glob("wmt*/*"))

@@ -1,4 +1,4 @@
-"""The benchmarks run: what they measure is for others to judge."""
+"""The benchmarks run; their measurements are not checked."""
 
 import os
 import re
@@ -18,7 +18,7 @@ def run(name: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_the_one_for_gpus_runs_on_a_cpu_as_well() -> None:
+def test_the_training_benchmark_for_gpus_also_runs_on_a_cpu() -> None:
     small = ("--arch", "transformer_tiny", "--vocabulary", 100, "--batch-tokens", 200, "--max-tokens", 100)
     shown = run("gpu.py", *small, "--updates", 1, "--device", "cpu", "--precision", "fp32", "--no-compile")
     assert re.findall(r"^without (\w+)", shown, re.MULTILINE) == ["nothing", "fused", "fused", "loss"]
@@ -35,7 +35,7 @@ def test_table_1_is_measured_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "table1.svg").read_text(encoding="utf-8").endswith("</svg>\n")
 
 
-def test_on_a_gpu_a_static_step_is_to_find_what_the_plain_one_does() -> None:
+def test_the_static_step_of_the_search_benchmark_gives_the_outputs_of_the_plain_one() -> None:
     small = ("--arch", "transformer_tiny", "--vocabulary", 60, "--length", 20, "--batch", 5, "--beam", 3, "--runs", 1)
     shown = run("generate_gpu.py", *small, "--device", "cpu", "--precision", "fp32")
     assert re.findall(r"(\w+): (\d+) of 10 outputs", shown) == [("plain", "10"), ("static", "10")]

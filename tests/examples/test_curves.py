@@ -1,4 +1,4 @@
-"""The example that draws training curves."""
+"""The script that plots training curves."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from patience import PATIENCE
 from repository import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
-PLACES = tuple[float, float]
+Point = tuple[float, float]
 
 
 def curves(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
@@ -26,7 +26,7 @@ def curves(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str
 
 
 def run_in(folder: Path, updates: int, scale: float = 1.0) -> list[dict[str, Any]]:
-    """The lines of a run that logs each update and validates every second one, written to its metrics.jsonl."""
+    """Write and return the metrics of a run that logs each update and validates every second one."""
     rows: list[dict[str, Any]] = []
     for update in range(1, updates + 1):
         loss = 2 + scale * 6 / update
@@ -40,12 +40,12 @@ def run_in(folder: Path, updates: int, scale: float = 1.0) -> list[dict[str, Any
     return rows
 
 
-def drawn(picture: Path) -> list[tuple[str, str, list[PLACES]]]:
-    """The color, the key and the places of each line of a picture that is well-formed XML."""
+def drawn(picture: Path) -> list[tuple[str, str, list[Point]]]:
+    """The color, key and points of each line in a plot, which must be well-formed XML."""
     lines = []
     for line in ElementTree.parse(picture).iter(f"{SVG}polyline"):
-        places = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
-        lines.append((line.attrib["class"].split()[0], line.attrib["data-key"], [(x, y) for x, y in places]))
+        points = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
+        lines.append((line.attrib["class"].split()[0], line.attrib["data-key"], [(x, y) for x, y in points]))
     return lines
 
 
@@ -53,16 +53,16 @@ def test_each_run_has_a_line_with_all_its_points_in_each_panel(tmp_path: Path) -
     run_in(tmp_path / "short", updates=6)
     run_in(tmp_path / "long", updates=10, scale=1.2)
     done = curves(tmp_path, "short", 'a <better> & "longer" one=long/metrics.jsonl', "--output", "two.svg")
-    said = 'wrote two.svg, the curves of short, a <better> & "longer" one\n'
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", said)
+    message = 'wrote two.svg, the curves of short, a <better> & "longer" one\n'
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", message)
     lines = drawn(tmp_path / "two.svg")
     keys = ("loss", "valid_loss", "valid_ppl", "valid_bleu")
-    assert {(color, key): len(places) for color, key, places in lines} == {
+    assert {(color, key): len(points) for color, key, points in lines} == {
         **dict(zip([("run0", key) for key in keys], (6, 3, 3, 3), strict=True)),
         **dict(zip([("run1", key) for key in keys], (10, 5, 5, 5), strict=True)),
     }
-    bleu = {color: places for color, key, places in lines if key == "valid_bleu"}
-    assert bleu["run0"] == bleu["run1"][:3]  # the same numbers stand in the same places
+    bleu = {color: points for color, key, points in lines if key == "valid_bleu"}
+    assert bleu["run0"] == bleu["run1"][:3]  # equal values have equal positions
     assert [x for x, _ in bleu["run1"]] == pytest.approx([60, 120, 180, 240, 300])
     assert [y for _, y in bleu["run1"]] == pytest.approx(
         [210 * (10 - update) / 8 for update in (2, 4, 6, 8, 10)], abs=0.1
@@ -71,7 +71,7 @@ def test_each_run_has_a_line_with_all_its_points_in_each_panel(tmp_path: Path) -
     assert texts[-2:] == ["short", 'a <better> & "longer" one']
 
 
-def test_damaged_lines_are_passed_over_and_the_last_of_an_update_counts(tmp_path: Path) -> None:
+def test_damaged_lines_are_skipped_and_the_last_line_of_an_update_counts(tmp_path: Path) -> None:
     run_in(tmp_path / "run", updates=4)
     with (tmp_path / "run/metrics.jsonl").open("ab") as file:
         file.write(b'[]\n7\n"update"\n\n\xff\xfe\n{"update": null, "loss": 1}\n{"loss": 1}\n')
@@ -79,23 +79,23 @@ def test_damaged_lines_are_passed_over_and_the_last_of_an_update_counts(tmp_path
         file.write(b'{"event": "train", "update": 5, "loss": null}\n{"event": "train", "update": 6, "loss": NaN}\n')
         file.write(b'{"event": "valid", "update": 4, "valid_bleu": 0.0}\n{"event": "valid", "update": 6, "valid_bl')
     assert curves(tmp_path, "run").returncode == 0
-    places = {key: places for _, key, places in drawn(tmp_path / "curves.svg")}
-    assert {key: len(own) for key, own in places.items()} == {
+    points = {key: points for _, key, points in drawn(tmp_path / "curves.svg")}
+    assert {key: len(own) for key, own in points.items()} == {
         "loss": 4,
         "valid_loss": 2,
         "valid_ppl": 2,
         "valid_bleu": 2,
     }
-    assert places["valid_bleu"][-1] == (300, 210)
+    assert points["valid_bleu"][-1] == (300, 210)
 
 
-def test_what_a_run_writes_can_be_drawn(train: Train, tmp_path: Path) -> None:
+def test_the_metrics_of_nmt_train_can_be_plotted(train: Train, tmp_path: Path) -> None:
     train(tmp_path / "run", "--max-updates", 3, "--validate-every", 1, "--valid-bleu")
     assert curves(tmp_path, "run").returncode == 0
-    assert [len(places) for _, _, places in drawn(tmp_path / "curves.svg")] == [3, 3, 3, 3]
+    assert [len(points) for _, _, points in drawn(tmp_path / "curves.svg")] == [3, 3, 3, 3]
 
 
-def test_a_single_number_and_a_run_without_validation_have_their_panels(tmp_path: Path) -> None:
+def test_a_single_value_and_a_run_without_validation_are_plotted(tmp_path: Path) -> None:
     (tmp_path / "lr=5e-4.jsonl").write_text('{"event": "valid", "update": 100, "valid_ppl": 5}\n')
     run_in(tmp_path / "run", updates=1)
     assert curves(tmp_path, "lr=5e-4.jsonl", "run").returncode == 0
@@ -125,7 +125,7 @@ def test_no_two_runs_look_alike(tmp_path: Path) -> None:
         ('{"update": 1, "lr": 0.1}\n', "there is neither a loss, nor a perplexity, nor BLEU"),
     ],
 )
-def test_what_cannot_be_drawn_is_said_in_one_line(content: str | None, message: str, tmp_path: Path) -> None:
+def test_unusable_metrics_are_refused_in_one_line(content: str | None, message: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "metrics.jsonl").write_text(content)
     done = curves(tmp_path, "metrics.jsonl")

@@ -1,4 +1,4 @@
-"""The demonstration's corpus: what it promises about Ravic and about its unseen test set."""
+"""The demo's corpus: the grammar of Ravic, and the separation of training and test set."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from make_corpus import (
     TRANSITIVE,
     Noun,
     Sentence,
-    Speaker,
+    SentenceGenerator,
     english,
     held_out,
     make,
@@ -53,46 +53,48 @@ def test_no_test_sentence_occurs_in_training_on_either_side(splits: Splits) -> N
         assert not trained & {say(sentence) for sentence in splits["valid"] + splits["test"]}
 
 
-def test_each_test_sentence_holds_word_pairs_that_training_never_showed(splits: Splits) -> None:
-    described = set(chain(*(sentence.described() for sentence in splits["train"])))
-    done = set(chain(*(sentence.done() for sentence in splits["train"])))
-    assert all(sentence.described() - described and sentence.done() - done for sentence in splits["test"])
+def test_each_test_sentence_has_word_pairs_that_are_not_in_training(splits: Splits) -> None:
+    adjectives = set(chain(*(sentence.adjective_noun_pairs() for sentence in splits["train"])))
+    objects = set(chain(*(sentence.verb_object_pairs() for sentence in splits["train"])))
+    for sentence in splits["test"]:
+        assert sentence.adjective_noun_pairs() - adjectives
+        assert sentence.verb_object_pairs() - objects
 
 
-def test_each_single_form_of_a_test_sentence_is_known_from_training_but_for_a_few(splits: Splits) -> None:
-    """The test asks for new combinations, not for words out of nowhere."""
+def test_more_than_95_percent_of_the_ravic_words_of_test_sentences_occur_in_training(splits: Splits) -> None:
+    """The test set needs new combinations, not unknown words."""
     trained = {word for sentence in splits["train"] for word in ravic(sentence).strip("?.").split()}
     tested = [word for sentence in splits["test"] for word in ravic(sentence).strip("?.").split()]
     assert sum(word in trained for word in tested) > 0.95 * len(tested)
 
 
-def test_every_adjective_and_every_verb_misses_only_a_few_nouns() -> None:
+def test_an_eighth_of_the_nouns_is_held_out_for_every_adjective_and_transitive_verb() -> None:
     for word in [*ADJECTIVES, *(verb[0] for verb in TRANSITIVE)]:
         assert sum(held_out(word, noun) for noun in NOUNS) == len(NOUNS) / 8
 
 
-def test_copying_earns_nothing(splits: Splits) -> None:
+def test_english_and_ravic_test_sentences_share_no_word(splits: Splits) -> None:
     english_words, ravic_words = (
         {word for sentence in splits["test"] for word in say(sentence).strip("?.").split()} for say in (english, ravic)
     )
     assert not english_words & ravic_words
 
 
-def test_one_english_sentence_has_one_translation() -> None:
-    speaker = Speaker(seed=2)
+def test_equal_english_sentences_have_equal_translations() -> None:
+    generator = SentenceGenerator(seed=2)
     translations: dict[str, str] = {}
-    for sentence in (speaker.sentence() for _ in range(20_000)):
+    for sentence in (generator.sentence() for _ in range(20_000)):
         source, target = translation(sentence)
         assert translations.setdefault(source, target) == target
 
 
-def test_genders_are_spread_over_people_and_things() -> None:
+def test_people_and_all_nouns_have_every_gender_and_distinct_roots() -> None:
     for words in (PEOPLE, NOUNS):
         assert {gender for _, gender in words.values()} == {"m", "f", "n"}
     assert len({root for root, _ in NOUNS.values()}) == len(NOUNS)
 
 
-def test_the_object_comes_before_the_verb_and_adjectives_agree_behind_their_noun() -> None:
+def test_the_object_precedes_the_verb_and_adjectives_agree_after_their_noun() -> None:
     sentence = Sentence(Noun("dog", "sg", "the", "old"), SEE, "past", object=Noun("house", "sg", "a", "red"))
     assert translation(sentence) == ("the old dog saw a red house.", "karvo veto doman ruban enan vidaleto.")
 
@@ -102,7 +104,7 @@ def test_negation_moves_the_object_to_the_genitive() -> None:
     assert translation(sentence) == ("she did not see two houses.", "domes dunes ma vidaletako.")
 
 
-def test_a_relative_clause_stands_before_its_noun_and_agrees_with_it() -> None:
+def test_a_relative_clause_precedes_its_noun_and_agrees_with_it() -> None:
     cats = Noun("cat", "pl", "those", clause=(SEE, Noun("boat", "sg", "the", "small")))
     sentence = Sentence("i", SEE, "future", object=cats)
     assert translation(sentence) == (
@@ -121,7 +123,7 @@ def test_questions_times_places_and_owners_move() -> None:
     )
 
 
-def test_english_spells_its_small_words_right() -> None:
+def test_articles_auxiliaries_plurals_and_possessives_are_correct_english() -> None:
     apple = Noun("apple", "sg", "a")
     assert english(Sentence("i", SEE, "present", object=apple)) == "i see an apple."
     assert english(Sentence("he", SEE, "present", object=apple, negated=True)) == "he does not see an apple."
@@ -129,7 +131,7 @@ def test_english_spells_its_small_words_right() -> None:
     assert english(Sentence(Noun("cat", "sg", owner=Noun("boy", "pl")), SLEEP, "past")) == "the boys' cat slept."
 
 
-def test_every_intransitive_verb_stays_without_object(splits: Splits) -> None:
+def test_intransitive_verbs_have_no_object(splits: Splits) -> None:
     assert all(sentence.object is None for sentence in splits["train"] if sentence.verb in INTRANSITIVE)
 
 

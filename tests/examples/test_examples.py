@@ -1,4 +1,4 @@
-"""The scripts of the examples as commands: what they say to one who calls them without their arguments."""
+"""The scripts of the examples as commands: their messages for missing and invalid arguments."""
 
 import signal
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ SCRIPTS = {
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_before() -> Iterator[None]:
+def _restore_signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_without_its_arguments_says_what_it_expects(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_without_arguments_prints_its_usage(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit:
         import_module(name).main([])
     (line,) = capsys.readouterr().err.splitlines()
@@ -43,7 +43,7 @@ def test_a_script_without_its_arguments_says_what_it_expects(name: str, capsys: 
         ("evalb", ("missing.mrg", "missing.trees"), "cannot read missing.mrg: No such file"),
     ],
 )
-def test_what_a_script_cannot_take_is_named(
+def test_an_invalid_argument_is_named(
     name: str, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit:

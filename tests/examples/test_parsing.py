@@ -1,4 +1,4 @@
-"""Parsing as translation: trees to tokens and back from any tokens, labelled F1 as EVALB counts it, the recipe."""
+"""Parsing as translation: trees to tokens and back, repair of malformed output, lexicon, labelled F1 as in EVALB."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -39,12 +39,12 @@ def test_a_tree_becomes_labelled_brackets_around_tags() -> None:
 
 
 @pytest.mark.parametrize("root", ["( %s )", "(TOP %s)", "(ROOT\n  %s\n)", "(S1 %s)", "%s"])
-def test_the_root_is_no_constituent_whatever_it_is_called(root: str) -> None:
+def test_the_root_is_not_a_constituent_under_any_of_its_names(root: str) -> None:
     sentence = "(S (NP (PRP It)) (VP (VBZ is)))"
     assert str(tree(root % sentence)) == f"(TOP {sentence})"
 
 
-def test_traces_go_with_all_that_holds_nothing_else() -> None:
+def test_traces_are_removed_with_constituents_that_have_nothing_else() -> None:
     text = "(S (NP-SBJ-1 (PRP he)) (VP (VBD said) (SBAR (-NONE- 0) (S (NP (-NONE- *-1)) (-NONE- *T*-2)))) (. .))"
     assert str(tree(text)) == "(TOP (S (NP (PRP he)) (VP (VBD said)) (. .)))"
 
@@ -53,7 +53,7 @@ def test_traces_go_with_all_that_holds_nothing_else() -> None:
     ("label", "bare"),
     [("NP-SBJ-1", "NP"), ("NP=2", "NP"), ("NP-SBJ=1-3", "NP"), ("ADVP|PRT", "ADVP")],
 )
-def test_functional_tags_and_indices_are_left_out(label: str, bare: str) -> None:
+def test_functional_tags_and_indices_are_removed(label: str, bare: str) -> None:
     assert linearize(tree(f"( ({label} (-LRB- -LRB-) (PRP$ its) (-RRB- -RRB-)))")) == [
         *(f"({bare}", "-LRB-", "PRP$", "-RRB-", f"){bare}")
     ]
@@ -68,13 +68,13 @@ def test_functional_tags_and_indices_are_left_out(label: str, bare: str) -> None
         ("S (NN a)", "here, line 1: 'S' stands outside"),
     ],
 )
-def test_brackets_that_do_not_match_are_named_by_line(text: str, says: str) -> None:
+def test_mismatched_brackets_are_reported_with_their_line(text: str, says: str) -> None:
     with pytest.raises(UserError) as caught:
         list(parse_brackets(text.split("\n"), "here"))
     assert str(caught.value).startswith(says)
 
 
-# --- there and back
+# --- round trips and repair
 
 NAMES = st.sampled_from(["NN", "DT", ".", ",", "``", "-LRB-", "PRP$", "#", "XX"])
 LABELS = st.sampled_from(["S", "NP", "VP", "PP", "WHNP", "X", "TOP"])
@@ -94,14 +94,14 @@ SYMBOLS = st.text("()-=| NPS\u3042", min_size=1, max_size=4).map(lambda text: te
 
 @settings(deadline=None)
 @given(TREES)
-def test_every_tree_comes_back_from_its_text_and_from_its_tokens(text: str) -> None:
-    there = tree(text)
-    assert str(there) == text
-    assert restore(linearize(there), there.words) == there
+def test_every_tree_is_restored_from_its_text_and_from_its_tokens(text: str) -> None:
+    original = tree(text)
+    assert str(original) == text
+    assert restore(linearize(original), original.words) == original
 
 
 def well_formed(some: Tree) -> bool:
-    """Constituents lie within each other, outer and left ones first; none is empty."""
+    """Constituents are nested, in preorder and not empty."""
     inside = [len(some.leaves)]
     before = 0
     for _, start, end in some.constituents:
@@ -119,16 +119,16 @@ SENTENCES = st.lists(st.tuples(WORDS, st.lists(st.sampled_from(["NN", "DT", "."]
 
 @settings(deadline=None)
 @given(st.lists(TOKENS | SYMBOLS, max_size=40), SENTENCES)
-def test_any_tokens_give_a_well_formed_tree_over_exactly_the_words(
+def test_any_tokens_are_restored_to_a_well_formed_tree_over_exactly_the_words(
     tokens: list[str], sentence: list[tuple[str, list[str]]]
 ) -> None:
     words = [word for word, _ in sentence]
-    there = restore(tokens, words, [tags for _, tags in sentence])
-    assert there.words == words
-    assert well_formed(there)
-    assert tree(str(there)) == there
-    assert restore(linearize(there), words) == restore(linearize(there), words, [[leaf.tag] for leaf in there.leaves])
-    assert restore(linearize(there), words) == there
+    restored = restore(tokens, words, [tags for _, tags in sentence])
+    assert restored.words == words
+    assert well_formed(restored)
+    assert tree(str(restored)) == restored
+    assert restore(linearize(restored), words) == restored
+    assert restore(linearize(restored), words, [[leaf.tag] for leaf in restored.leaves]) == restored
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_any_tokens_give_a_well_formed_tree_over_exactly_the_words(
         ("", "(XX a) (XX b) (XX c)"),
     ],
 )
-def test_wrong_output_is_mended(tokens: str, expected: str) -> None:
+def test_malformed_output_is_repaired(tokens: str, expected: str) -> None:
     assert str(restore(tokens.split(), ["a", "b", "c"])) == f"(TOP {expected})"
 
 
@@ -166,13 +166,13 @@ def test_wrong_output_is_mended(tokens: str, expected: str) -> None:
         ("(S (NP PRP NN )NP (VP VBZ )VP . )S", "(S (NP (PRP the) (NN dog)) (VP (VBZ barks)) (. .))"),
     ],
 )
-def test_tags_that_words_can_have_tell_where_leaves_are_missing_or_too_many(tokens: str, expected: str) -> None:
+def test_possible_tags_of_words_locate_missing_and_superfluous_leaves(tokens: str, expected: str) -> None:
     tags = [["DT"], ["NN", "VB"], ["VBZ", "NNS"], ["."]]
     assert str(restore(tokens.split(), ["the", "dog", "barks", "."], tags)) == f"(TOP {expected})"
 
 
 def fewest_edits(found: list[str], tags: list[list[str]]) -> int:
-    """The definition, by trying everything."""
+    """Reference implementation by exhaustive recursion."""
     if not found or not tags:
         return len(found) + len(tags)
     return min(
@@ -196,7 +196,7 @@ def test_words_and_tags_are_aligned_with_the_fewest_edits(found: list[str], tags
     assert edits == misfits + len(found) + len(tags) - 2 * len(together) == fewest_edits(found, tags)
 
 
-def test_no_depth_is_too_much() -> None:
+def test_trees_of_depth_5000_are_supported() -> None:
     tokens = [*["(NP"] * 5000, "NN", *[")NP"] * 5000]
     deep = restore(tokens, ["rain"])
     assert linearize(deep) == tokens
@@ -204,7 +204,7 @@ def test_no_depth_is_too_much() -> None:
     assert agreement(deep, deep).matched == 5000
 
 
-def test_the_script_says_how_many_outputs_it_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_number_of_repaired_outputs_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lexicon").write_text("it PRP\nunknown-s NNS VBZ\n")
     (tmp_path / "text").write_text("it rains\nit rains\n")
     (tmp_path / "output").write_text("(S PRP VBZ )S\n(S PRP\n")
@@ -218,7 +218,7 @@ def test_the_script_says_how_many_outputs_it_mended(tmp_path: Path, capsys: pyte
 
 
 class Scripted:
-    """A translator that always says the same."""
+    """A translator with a constant n-best list."""
 
     def __init__(self, output: str) -> None:
         self.output = output
@@ -231,7 +231,7 @@ class Scripted:
             yield Translation(line, tuple(map(Candidate, texts)))
 
 
-def test_sentences_are_parsed_with_brackets_as_treebanks_write_them() -> None:
+def test_brackets_in_sentences_are_replaced_by_the_tokens_of_treebanks() -> None:
     translator = Scripted("(S NN -LRB- -RRB- )S")
     lexicon = {"rain": ["NN"], "-LRB-": ["-LRB-"], "-RRB-": ["-RRB-"], "unknown": ["RB"]}
     parsed = list(parse(["rain (again)\n", "\n"], cast(Translator, translator), lexicon))
@@ -239,15 +239,13 @@ def test_sentences_are_parsed_with_brackets_as_treebanks_write_them() -> None:
     assert [str(tree) for tree, _ in parsed] == ["(TOP (S (NN rain) (-LRB- -LRB-) (RB again) (-RRB- -RRB-)))", "(TOP)"]
 
 
-def test_trees_that_were_mended_are_told_from_whole_ones() -> None:
+def test_repaired_trees_are_distinguished_from_unchanged_ones() -> None:
     translator, lexicon = cast(Translator, Scripted("(S NN NN )S")), {"rain": ["NN"]}
-    assert [whole for _, whole in parse(["rain rain", "rain"], translator, lexicon)] == [True, False]
-    assert [whole for _, whole in parse(["rain rain"], translator, lexicon, beam=1)] == [False]
+    assert [unchanged for _, unchanged in parse(["rain rain", "rain"], translator, lexicon)] == [True, False]
+    assert [unchanged for _, unchanged in parse(["rain rain"], translator, lexicon, beam=1)] == [False]
 
 
-def test_of_several_outputs_the_one_is_taken_whose_tags_fit_the_words_best(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_output_whose_tags_fit_the_words_best_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lexicon").write_text("it PRP\nunknown-s NNS VBZ\n")
     (tmp_path / "text").write_text("it rains\n\nit\n")
     (tmp_path / "output").write_text("(X PRP )X\n(S PRP VBZ )S\n(X PRP NNS )X\n" + "\n" * 3 + "(X NN )X\nPRP\n\n")
@@ -273,11 +271,11 @@ def test_of_several_outputs_the_one_is_taken_whose_tags_fit_the_words_best(
         ("nonrecurring", "unknown-ing"),
     ],
 )
-def test_a_class_tells_what_can_be_seen_of_a_word(word: str, expected: str) -> None:
+def test_the_class_of_a_word_has_its_digits_capitals_hyphen_and_suffix(word: str, expected: str) -> None:
     assert word_class(word) == expected
 
 
-def test_a_lexicon_has_the_most_frequent_words_and_the_classes_of_others_with_their_tags() -> None:
+def test_a_lexicon_has_the_tags_of_the_most_frequent_words_and_of_the_classes_of_others() -> None:
     leaves = [
         Leaf(*pair.split("/")) for pair in ["NN/b", "NN/b", "VB/b", "NN/a", "NN/a", "JJ/once", "NN/twice", "NN/twice"]
     ]
@@ -288,13 +286,13 @@ def test_a_lexicon_has_the_most_frequent_words_and_the_classes_of_others_with_th
     }
 
 
-def test_the_tags_of_a_word_are_its_own_or_those_of_its_class(tmp_path: Path) -> None:
+def test_an_unknown_word_has_the_tags_of_its_class(tmp_path: Path) -> None:
     (tmp_path / "lexicon").write_text("the DT\nunknown-ed VBD VBN\n")
     lexicon = read_lexicon(tmp_path / "lexicon")
     assert tags_of(["The", "rained", "42"], lexicon) == [["DT"], ["VBD", "VBN"], ()]
 
 
-def test_the_model_sees_known_words_and_classes() -> None:
+def test_the_input_of_the_model_has_known_words_and_classes() -> None:
     known = {"the", "company", "in"}
     assert model_words(["The", "company", "walked", "in", "The", "end"], known) == [
         *("the", "company", "unknown-ed", "in", "unknown-capital-e", "unknown")
@@ -304,8 +302,8 @@ def test_the_model_sees_known_words_and_classes() -> None:
 
 # --- labelled F1
 
-# Brackets matched, in the treebank, found; tags that agree, words. PYEVALB 0.1.3 gave these figures for the same trees
-# (its Scorer.score_trees). It knows no parameters, so it was given them as COLLINS.prm leaves them: see PARAMETERS.
+# Brackets: matched, in the treebank, predicted; equal tags; words. The figures are those of PYEVALB 0.1.3
+# (Scorer.score_trees) for the same trees. It has no parameters, so COLLINS.prm was applied before: see PARAMETERS.
 DOG = "(S (NP (DT the) (NN dog)) (VP (VBZ barks)))"
 COUNTED_BY_PYEVALB = {
     "the same": (DOG, DOG, 3, 3, 3, 3, 3),
@@ -340,16 +338,16 @@ COUNTED_BY_PYEVALB = {
 
 
 @pytest.mark.parametrize("case", COUNTED_BY_PYEVALB.values(), ids=list(COUNTED_BY_PYEVALB))
-def test_brackets_and_tags_are_counted_as_another_program_counts_them(
+def test_brackets_and_tags_are_counted_as_by_pyevalb(
     case: tuple[str, str, int, int, int, int, int],
 ) -> None:
     gold, found, *expected = case
     counted = agreement(tree(gold), tree(found))
-    assert [counted.matched, counted.gold, counted.found, counted.tags, counted.words] == expected
-    assert counted.complete == (counted.matched == counted.gold == counted.found)
+    assert [counted.matched, counted.gold, counted.predicted, counted.tags, counted.words] == expected
+    assert counted.complete == (counted.matched == counted.gold == counted.predicted)
 
 
-# What EVALB makes of COLLINS.prm: both trees count as the third one, or as nothing.
+# The effect of COLLINS.prm in EVALB: both trees count as the third one.
 PARAMETERS = {
     "a comma in another place": (
         "(S (NP (DT the) (NN dog) (, ,)) (VP (VBZ barks)) (. .))",
@@ -361,7 +359,7 @@ PARAMETERS = {
         "(S (NP (DT the) (NN dog) (: --) (. !)) (VP (VBZ barks)))",
         DOG,
     ),
-    "punctuation that the model tags otherwise": (
+    "punctuation that the model tags differently": (
         "(S (`` ``) (NP (DT the) (NN dog)) ('' '') (VP (VBZ barks)))",
         "(S (XX ``) (NP (DT the) (NN dog)) (VP (POS '') (VBZ barks)))",
         DOG,
@@ -372,41 +370,41 @@ PARAMETERS = {
         "(S (NP (PRP it)) (VP (VBD gave) (ADVP (RP up))))",
     ),
     "the root within": ("(S (NN rain))", "(TOP (TOP (S (NN rain))))", "(S (NN rain))"),
-    # one bracket of the treebank answers for one that was found, and not for more
+    # each bracket of the treebank matches at most one predicted bracket
     "a label twice in both": ("(NP (NP (NN rain)))", "(NP (NP (NN rain)))", "(NP (NP (NN rain)))"),
 }
 
 
 @pytest.mark.parametrize(("gold", "found", "counts_as"), PARAMETERS.values(), ids=list(PARAMETERS))
-def test_what_the_parameters_delete_or_make_equal_does_not_count(gold: str, found: str, counts_as: str) -> None:
+def test_punctuation_root_and_equivalent_labels_do_not_change_the_score(gold: str, found: str, counts_as: str) -> None:
     brackets = len(tree(counts_as).constituents)
     words = len(tree(counts_as).leaves)
     assert agreement(tree(gold), tree(found)) == Agreement(brackets, brackets, brackets, 1, 1, words, words)
 
 
-def test_a_constituent_called_as_traces_are_counts() -> None:
-    """EVALB deletes words tagged -NONE-. Of a constituent's label it drops what follows a hyphen before it looks."""
+def test_a_constituent_labelled_as_a_trace_counts() -> None:
+    """EVALB deletes words tagged -NONE-, but strips the label of a constituent from its first hyphen on."""
     found = agreement(tree(DOG), tree("(S (NP (DT the) (NN dog)) (-NONE- (VP (VBZ barks))))"))
-    assert (found.matched, found.gold, found.found) == (3, 3, 4)
+    assert (found.matched, found.gold, found.predicted) == (3, 3, 4)
 
 
-def test_a_sentence_of_nothing_but_punctuation_is_passed_over() -> None:
+def test_a_sentence_of_nothing_but_punctuation_is_skipped() -> None:
     dots = tree("(S (: ...) (. .))")
     assert agreement(dots, dots) == Agreement()
 
 
 def spans(text: str, start: int = 0) -> tuple[int, "Counter[tuple[str, int, int]]"]:
-    """EVALB's definition by another road, for text without punctuation: where it ends, and its brackets."""
+    """Reference implementation on text without punctuation: the end of a bracket, and all brackets within it."""
     parts = text[1:-1].split(" ", 1)
     if not parts[1].startswith("("):
         return start + 1, Counter()
-    end, found, depth, begun = start, Counter[tuple[str, int, int]](), 0, 0
-    for place, letter in enumerate(parts[1]):
+    end, found, depth, opened = start, Counter[tuple[str, int, int]](), 0, 0
+    for position, letter in enumerate(parts[1]):
         if letter == "(" and not depth:
-            begun = place
+            opened = position
         depth += (letter == "(") - (letter == ")")
         if letter == ")" and not depth:
-            end, inner = spans(parts[1][begun : place + 1], end)
+            end, inner = spans(parts[1][opened : position + 1], end)
             found += inner
     if parts[0] != "TOP":
         found["ADVP" if parts[0] == "PRT" else parts[0], start, end] += 1
@@ -418,24 +416,24 @@ NO_PUNCTUATION = TREES.map(lambda text: text.translate({ord(","): "NN", ord(".")
 
 @settings(deadline=None)
 @given(NO_PUNCTUATION, st.lists(TOKENS, max_size=40))
-def test_brackets_are_those_of_a_walk_through_the_text(text: str, tokens: list[str]) -> None:
+def test_brackets_are_counted_as_by_a_reference_on_the_text(text: str, tokens: list[str]) -> None:
     gold = tree(text)
     found = restore(tokens, gold.words)
     counted = agreement(gold, found)
     expected, given = spans(text)[1], spans(str(found))[1]
-    assert (counted.matched, counted.gold, counted.found) == (
+    assert (counted.matched, counted.gold, counted.predicted) == (
         *((expected & given).total(), expected.total(), given.total()),
     )
 
 
-def test_f1_is_of_all_brackets_together_and_not_a_mean_of_sentences() -> None:
-    total = Agreement(matched=1, gold=2, found=1) + Agreement(matched=5, gold=8, found=11)
+def test_f1_is_computed_over_all_brackets_and_not_averaged_over_sentences() -> None:
+    total = Agreement(matched=1, gold=2, predicted=1) + Agreement(matched=5, gold=8, predicted=11)
     assert (total.recall, total.precision) == (0.6, 0.5)
     assert total.f1 == pytest.approx(12 / 22)
     assert Agreement().f1 == 0
 
 
-def test_trees_over_other_words_are_refused_and_named(tmp_path: Path) -> None:
+def test_trees_over_different_words_are_refused_with_file_and_number(tmp_path: Path) -> None:
     gold, found = tmp_path / "gold", tmp_path / "found"
     gold.write_text(f"{DOG}\n{DOG}\n")
     found.write_text(f"{DOG}\n{DOG.replace('dog', 'cat')}\n")

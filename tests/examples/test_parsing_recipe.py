@@ -1,4 +1,4 @@
-"""The recipe for parsing: all of it on a treebank that the test makes up, and what changes bring about."""
+"""The parsing recipe: complete runs on a generated treebank, and reruns after changes."""
 
 import gzip
 import os
@@ -25,7 +25,7 @@ Make = Callable[..., str]
 
 
 def sentence(draw: random.Random) -> str:
-    """A tree in Penn's brackets, with functional tags, and a trace now and then."""
+    """A random tree in Penn Treebank format, with functional tags and occasional traces."""
 
     def nominal(function: str = "") -> str:
         words = f"(DT {draw.choice(['the', 'a'])}) (NN {draw.choice(['dog', 'cat', 'king', 'tree'])})"
@@ -39,7 +39,7 @@ def sentence(draw: random.Random) -> str:
 
 @pytest.fixture
 def treebank(tmp_path: Path) -> Path:
-    """A folder with train.mrg.gz, of trees on several lines, and dev.mrg."""
+    """A folder with dev.mrg and train.mrg.gz, whose trees span several lines."""
     folder = tmp_path / "treebank"
     folder.mkdir()
     draw = random.Random(1)
@@ -57,7 +57,7 @@ def recipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(recipe: Path, treebank: Path, tmp_path: Path) -> Make:
-    """Run make on the treebank; returns what it says."""
+    """Run make on the treebank; return its stdout and stderr."""
     (tmp_path / "bin").mkdir()
     for name, program in {**{f"nmt-{name}": f"{ROOT}/bin/nmt-{name}" for name in COMMANDS}, "python": ""}.items():
         (tmp_path / "bin" / name).write_text(f'#!/bin/bash\nexec {sys.executable} {program} "$@"\n')
@@ -85,12 +85,12 @@ def make(recipe: Path, treebank: Path, tmp_path: Path) -> Make:
     return run
 
 
-def test_trees_are_learned_restored_and_scored_and_then_there_is_nothing_to_do(
+def test_the_recipe_trains_parses_and_scores_and_a_second_run_does_nothing(
     make: Make, recipe: Path, treebank: Path
 ) -> None:
-    said = make()
-    assert float(re.findall(r"^F1 +([\d.]+)$", said, re.MULTILINE)[0]) > 30
-    assert "train.mrg: 200 trees, each of which comes back" in said
+    output = make()
+    assert float(re.findall(r"^F1 +([\d.]+)$", output, re.MULTILINE)[0]) > 30
+    assert "train.mrg: 200 trees, each of which comes back" in output
     work = recipe / "work/treebank"
     gold, found = (list(read_trees(path)) for path in (treebank / "dev.mrg", work / "small/dev.trees"))
     assert [tree.words for tree in found] == [tree.words for tree in gold]
@@ -99,9 +99,7 @@ def test_trees_are_learned_restored_and_scored_and_then_there_is_nothing_to_do(
     assert "nmt-" not in make()
 
 
-def test_trees_of_a_parser_are_mixed_in_beside_the_treebank_and_its_results(
-    make: Make, recipe: Path, tmp_path: Path
-) -> None:
+def test_extra_trees_are_mixed_with_the_treebank_in_a_separate_folder(make: Make, recipe: Path, tmp_path: Path) -> None:
     one, other = tmp_path / "one.trees", tmp_path / "other.trees.gz"
     one.write_text("(ROOT (S (NP (NNP Rain)) (VP (VBZ falls))))\n" * 5)
     other.write_bytes(gzip.compress(b"(S1 (S (NP (NN Snow)) (VP (VBZ falls))))\n" * 3))
@@ -109,27 +107,29 @@ def test_trees_of_a_parser_are_mixed_in_beside_the_treebank_and_its_results(
     make(f"EXTRA={one}", dataset)
     text = recipe / "work/semi-supervised/text"
     assert (text / "extra.words").read_text() == "Rain falls\n" * 5
-    said = make(f"EXTRA={one} {other}", dataset)
+    output = make(f"EXTRA={one} {other}", dataset)
     assert (
         text / "extra.tree"
     ).read_text() == "(S (NP NNP )NP (VP VBZ )VP )S\n" * 5 + "(S (NP NN )NP (VP VBZ )VP )S\n" * 3
-    assert "sentences 208" in said
+    assert "sentences 208" in output
     assert "nmt-" not in make(f"EXTRA={one} {other}", dataset)
     assert not (recipe / "work/treebank").exists()
 
 
-def test_a_plain_file_is_taken_and_not_its_compressed_twin_as_well(make: Make, recipe: Path, treebank: Path) -> None:
+def test_a_plain_file_takes_precedence_over_a_compressed_one(make: Make, recipe: Path, treebank: Path) -> None:
     (treebank / "train.mrg").write_text("(S (NN rain))\n")
     make("work/treebank/trees/train.mrg")
     assert (recipe / "work/treebank/trees/train.mrg").read_text() == "(S (NN rain))\n"
 
 
-def test_a_missing_treebank_is_asked_for(make: Make, recipe: Path) -> None:
+def test_a_missing_treebank_is_reported(make: Make, recipe: Path) -> None:
     assert "set TREEBANK_DIR" in make("TREEBANK_DIR=elsewhere", code=2)
     assert not list((recipe / "work").rglob("*.mrg"))
 
 
-def test_a_broken_treebank_is_named_by_line_and_the_next_call_goes_on(make: Make, recipe: Path, treebank: Path) -> None:
+def test_a_malformed_treebank_is_reported_with_its_line_and_the_next_call_resumes(
+    make: Make, recipe: Path, treebank: Path
+) -> None:
     whole = (treebank / "dev.mrg").read_text()
     (treebank / "dev.mrg").write_text(whole.replace("(", "", 1))
     dev = "work/treebank/text/dev.words"
@@ -140,7 +140,7 @@ def test_a_broken_treebank_is_named_by_line_and_the_next_call_goes_on(make: Make
     assert len((recipe / dev).read_text().splitlines()) == 12
 
 
-def test_the_papers_size_has_the_papers_numbers(make: Make) -> None:
+def test_size_paper_has_the_settings_of_the_paper(make: Make) -> None:
     shown = make("-n", settings=["SIZE=paper"])
     assert "--encoder-layers 4 --decoder-layers 4 --d-model 1024 " in shown
     assert "--dropout 0.2 --batch-tokens 25000 --max-tokens 4096 --lr-schedule paper --lr-scale 0.5 " in shown

@@ -1,4 +1,4 @@
-"""The recipes as make runs them, with commands that only note that they were called: what is done anew, and when."""
+"""The Multi30k recipe and the root Makefile with stub commands: which steps make repeats, and when."""
 
 import os
 import shutil
@@ -13,8 +13,8 @@ from repository import ROOT
 
 PREPROCESS, TRAIN, AVERAGE, GENERATE = ALL = ["preprocess", "train", "average", "generate"]
 
-# Each makes the file that its rule promises. Training makes a checkpoint more, and breaks off where a file `stop` is;
-# a file `kill` makes an end of everything once there is something in the file that is named in it, or in its .part.
+# Each stub writes the target of its rule. Training adds a checkpoint, and fails if a file `stop` exists. A file `kill`
+# kills all processes once the file that it names, or the .part of that file, is not empty.
 KILL = "[ ! -e kill ] || { read f < kill; until [ -s $f -o -s $f.part ]; do sleep 0.01; done; kill -9 0; }"
 COMMANDS = {
     PREPROCESS: "mkdir -p work/data-bin; touch work/data-bin/dataset.json",
@@ -41,7 +41,7 @@ def recipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(recipe: Path, tmp_path: Path) -> Make:
-    """Run make, with variables like BEAM=4; returns which commands it called. The file `said` has what it said."""
+    """Run make with variables such as BEAM=4; return the commands it called. Its stdout is in the file `stdout`."""
     (tmp_path / "bin").mkdir()
     for name, body in COMMANDS.items():
         script = tmp_path / "bin" / f"nmt-{name}"
@@ -64,7 +64,7 @@ def make(recipe: Path, tmp_path: Path) -> Make:
             start_new_session=True,
         )
         assert done.returncode == code, done.stderr.decode()
-        (recipe / "said").write_bytes(done.stdout)
+        (recipe / "stdout").write_bytes(done.stdout)
         return (recipe / "called").read_text().split()
 
     return run
@@ -74,15 +74,15 @@ def checkpoints(recipe: Path) -> set[str]:
     return {path.name for path in (recipe / "work/checkpoints").iterdir()}
 
 
-def test_what_is_done_is_not_done_again(make: Make) -> None:
+def test_a_second_run_repeats_no_step(make: Make) -> None:
     assert make() == ALL
     assert make() == []
 
 
-def test_the_scores_are_shown_once_be_they_new_or_not(make: Make, recipe: Path) -> None:
+def test_every_run_prints_the_scores_once(make: Make, recipe: Path) -> None:
     for _ in range(2):
         make()
-        assert (recipe / "said").read_text().count("BLEU = 36") == 1
+        assert (recipe / "stdout").read_text().count("BLEU = 36") == 1
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_the_scores_are_shown_once_be_they_new_or_not(make: Make, recipe: Path) 
         ("BEAM=5", [GENERATE]),
     ],
 )
-def test_a_changed_variable_repeats_what_depends_on_it(variable: str, again: list[str], make: Make) -> None:
+def test_a_changed_variable_repeats_the_steps_that_depend_on_it(variable: str, again: list[str], make: Make) -> None:
     make()
     assert make(variable) == again
     assert make(variable) == []
@@ -103,7 +103,7 @@ def test_a_changed_variable_repeats_what_depends_on_it(variable: str, again: lis
 
 
 @pytest.mark.parametrize("variable", ["VOCAB_SIZE=8000", "UPDATES=6000"])
-def test_a_new_dataset_or_training_meets_no_old_checkpoints_and_loses_none(
+def test_a_new_dataset_or_training_moves_old_checkpoints_away_and_keeps_them(
     variable: str, make: Make, recipe: Path
 ) -> None:
     make()
@@ -114,7 +114,7 @@ def test_a_new_dataset_or_training_meets_no_old_checkpoints_and_loses_none(
     assert {path.name for path in (recipe / "work").glob("until-*/checkpoints/*")} == before
 
 
-def test_a_training_that_was_broken_off_goes_on(make: Make, recipe: Path) -> None:
+def test_an_interrupted_training_is_resumed(make: Make, recipe: Path) -> None:
     (recipe / "stop").touch()
     assert make(code=2) == [PREPROCESS, TRAIN]
     before = checkpoints(recipe)
@@ -123,13 +123,13 @@ def test_a_training_that_was_broken_off_goes_on(make: Make, recipe: Path) -> Non
     assert checkpoints(recipe) > before
 
 
-def test_an_unknown_text_is_said_where_to_get(make: Make, recipe: Path) -> None:
+def test_a_recipe_without_its_text_stops_before_preprocessing(make: Make, recipe: Path) -> None:
     assert make("MULTI30K_DIR=", "URL=", "HOW_TO_GET=ask", code=2) == []
     assert not (recipe / "work" / "data-bin").exists()
 
 
 @pytest.mark.parametrize(("file", "end"), [("text/val.de.gz", "all of it"), ("scores.txt", "BLEU = 36\n")])
-def test_after_a_kill_no_half_of_a_file_is_taken_for_all_of_it(file: str, end: str, make: Make, recipe: Path) -> None:
+def test_a_file_that_a_kill_left_incomplete_is_written_again(file: str, end: str, make: Make, recipe: Path) -> None:
     if file == "scores.txt":
         make("work/averaged.pt")
     (recipe / "kill").write_text(f"work/{file}\n")
@@ -139,12 +139,12 @@ def test_after_a_kill_no_half_of_a_file_is_taken_for_all_of_it(file: str, end: s
     assert (recipe / "work" / file).read_text().endswith(end)
 
 
-# --- the Makefile in the project's root
+# --- the Makefile of the project
 
 
 @pytest.fixture
 def checkout(recipe: Path, tmp_path: Path) -> Path:
-    """The folder of that Makefile, with two Pythons, whose environments have nothing but a pip that does nothing."""
+    """A folder with the project's Makefile and two stub Pythons, whose environments have only a stub pip."""
     folder = recipe.parent.parent
     shutil.copy(ROOT / "Makefile", folder)
     for name in ("setup.py", "constraints.txt"):
@@ -165,7 +165,7 @@ def test_folders_may_have_spaces_in_their_names(make: Make, recipe: Path, checko
     assert (recipe / "work/text/val.de.gz").read_text() == "all of it"
 
 
-def test_the_environment_is_that_of_the_python_which_is_asked_for(make: Make, checkout: Path) -> None:
+def test_the_environment_is_made_with_the_requested_python(make: Make, checkout: Path) -> None:
     def made() -> list[str]:
         return sorted(path.name for path in (checkout / ".venv").glob("of-*"))
 
@@ -177,7 +177,7 @@ def test_the_environment_is_that_of_the_python_which_is_asked_for(make: Make, ch
     assert made() == []
 
 
-def test_an_environment_that_somebody_else_has_made_stays(make: Make, checkout: Path) -> None:
+def test_an_environment_that_make_did_not_create_is_kept(make: Make, checkout: Path) -> None:
     (checkout / ".venv").mkdir()
     (checkout / ".venv/theirs").touch()
     make("install", "PYTHON=./python-one", folder=checkout)

@@ -1,4 +1,4 @@
-"""The recipe of Table 3: its rows as options of nmt-train, what is done anew and when, and the tables at its end."""
+"""The Table 3 recipe: rows as options of nmt-train, the steps that make repeats, and the printed tables."""
 
 import os
 import re
@@ -26,7 +26,7 @@ SIZES = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 8, "d_ff": 8, "key
 
 
 def told(*flags: str) -> dict[str, Any]:
-    """All options of nmt-train by name, as it understands these."""
+    """Parse flags of nmt-train; return all options by name."""
     with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
         choose_model(context.params)
         return context.params
@@ -51,7 +51,7 @@ def test_a_row_at_the_papers_own_size_is_its_preset(row: str) -> None:
 
 
 @pytest.mark.parametrize("row", variations.ROWS)
-def test_a_scaled_row_keeps_the_papers_proportions(row: str) -> None:
+def test_a_scaled_row_has_all_sizes_divided_and_the_rest_unchanged(row: str) -> None:
     full, small = (model_of(told(*variations.options(row, width, depth))) for width, depth in ((1, 1), (8, 2)))
     assert {name: getattr(small, name) * divisor for name, divisor in SIZES.items()} == {
         name: getattr(full, name) for name in SIZES
@@ -67,7 +67,7 @@ def test_a_scaled_row_keeps_the_papers_proportions(row: str) -> None:
         ("c_n2", 8, 4, "c_n2: encoder-layers is 2, which 4"),
     ],
 )
-def test_sizes_that_cannot_be_had_are_named(row: str, width: int, depth: int, said: str) -> None:
+def test_sizes_that_are_not_divisible_are_refused(row: str, width: int, depth: int, said: str) -> None:
     with pytest.raises(UserError, match=said):
         variations.options(row, width, depth)
 
@@ -76,12 +76,12 @@ def test_ranges_of_lengths_have_no_gap() -> None:
     assert by_length.ranges(15) == [(1, 15), (16, 19), (20, 22), (23, 30), (31, None)]
 
 
-def test_perplexity_is_of_all_tokens_together() -> None:
+def test_perplexity_is_computed_over_all_tokens() -> None:
     some = [by_length.Pair(1, "", "", [-1.0, -2.0]), by_length.Pair(1, "", "", [-6.0])]
     assert by_length.perplexity(some) == pytest.approx(20.0855, abs=1e-3)  # e^3
 
 
-def test_models_are_set_side_by_side_in_each_range_of_lengths(
+def test_models_are_compared_in_each_range_of_lengths(
     tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = ["ein hund", "a cat", "the dog runs and runs", "die katze läuft über die straße und zurück"]
@@ -95,27 +95,28 @@ def test_models_are_set_side_by_side_in_each_range_of_lengths(
     assert all(row[2] == row[3] and row[4] == row[5] for row in rows)
 
 
-def test_the_sides_of_base_are_compared_where_the_paper_has_two() -> None:
+def test_rows_are_counted_whose_perplexity_differs_from_base_in_the_direction_of_the_paper() -> None:
     def reached(perplexity: float, updates: int = 1) -> table3.Result:
         return table3.Result(TransformerConfig(), updates, 1.0, 1.0, perplexity, 1.0, 1)
 
     base = reached(10.0)
     results = {"base": base, "c_n2": reached(12.0), "c_n8": reached(11.0), "e_learned": reached(9.0)}
-    assert table3.same_side(results, base) == (1, 2)  # worse as in the paper; not better; as good as base in the paper
+    # c_n2 is worse as in the paper, c_n8 is not better, e_learned equals base in the paper
+    assert table3.same_direction(results, base) == (1, 2)
     further = reached(5.0, updates=2)
-    assert table3.same_side(results | {"c_ff4096": further}, base) == (1, 2)
-    assert table3.cells(variations.ROWS["c_ff4096"], further, base)[7::4] == ["", ""]  # what compares it with base
+    assert table3.same_direction(results | {"c_ff4096": further}, base) == (1, 2)
+    assert table3.cells(variations.ROWS["c_ff4096"], further, base)[7::4] == ["", ""]  # not compared with base
 
 
-# --- as make runs it
+# --- with make
 
 
 def value(option: str) -> str:
-    """In bash, of an option of the command that is running."""
+    """A bash expression for the value of an option of the running command."""
     return f'$(sed "s/.*--{option} \\([^ ]*\\).*/\\1/" <<< "$*")'
 
 
-NOTED = {  # commands that make what their rules promise, and say what they were called for
+STUBS = {  # commands that write the targets of their rules and print their folders
     "preprocess": f"folder={value('destdir')}; mkdir -p $folder; touch $folder/dataset.json; echo preprocess $folder",
     "train": f"folder={value('save-dir')}; mkdir -p $folder; touch $folder/{value('max-updates')}; echo train $folder\n"
     "[ ! -e stop ]",
@@ -140,7 +141,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 def running(folder: Path, recipe: Path, bodies: dict[str, str]) -> Make:
-    """Runs make with these commands."""
+    """A function that runs make with these commands in PATH."""
     folder.mkdir()
     for name, body in (bodies | {"python": f'exec {sys.executable} "$@"'}).items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -157,7 +158,7 @@ def running(folder: Path, recipe: Path, bodies: dict[str, str]) -> Make:
 
 @pytest.fixture
 def make(recipe: Path, tmp_path: Path) -> Make:
-    return running(tmp_path / "bin", recipe, {f"nmt-{name}": body for name, body in NOTED.items()})
+    return running(tmp_path / "bin", recipe, {f"nmt-{name}": body for name, body in STUBS.items()})
 
 
 def called(done: "subprocess.CompletedProcess[str]") -> list[str]:
@@ -173,7 +174,7 @@ def test_rows_share_a_dataset_and_are_trained_once(make: Make) -> None:
     assert called(make("rows", "ROWS=base c_n8", "SEED=2")) == [BASE.replace("1", "2"), DEEP.replace("1", "2")]
 
 
-def test_a_row_that_was_broken_off_goes_on_and_the_others_stay(make: Make, recipe: Path) -> None:
+def test_an_interrupted_row_is_resumed_and_others_are_not_repeated(make: Make, recipe: Path) -> None:
     make("rows", "ROWS=base")
     (recipe / "stop").touch()
     broken = make("rows", "ROWS=base c_n8")
@@ -184,7 +185,7 @@ def test_a_row_that_was_broken_off_goes_on_and_the_others_stay(make: Make, recip
     assert (recipe / DEEP / "before").exists()
 
 
-def test_more_updates_go_on_and_other_numbers_begin_anew(make: Make, recipe: Path) -> None:
+def test_more_updates_resume_training_and_other_changes_restart_it(make: Make, recipe: Path) -> None:
     make("rows", "ROWS=base")
     assert called(make("rows", "ROWS=base", "UPDATES=900")) == [BASE]
     assert {path.name for path in (recipe / BASE).iterdir()} == {"600", "900"}
@@ -195,19 +196,19 @@ def test_more_updates_go_on_and_other_numbers_begin_anew(make: Make, recipe: Pat
 def test_settings_may_come_from_the_environment(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPDATES", "50")
     monkeypatch.setenv("ROWS", "base")
-    make = running(tmp_path / "bin", recipe, {f"nmt-{name}": body for name, body in NOTED.items()})
+    make = running(tmp_path / "bin", recipe, {f"nmt-{name}": body for name, body in STUBS.items()})
     assert called(make("rows")) == ["work/data-bin", BASE]
     assert {path.name for path in (recipe / BASE).iterdir()} == {"50"}
 
 
-def test_a_row_that_does_not_exist_stops_make(make: Make) -> None:
+def test_an_unknown_row_is_refused(make: Make) -> None:
     done = make("rows", "ROWS=c_n3")
     assert done.returncode == 2
     assert "'c_n3' is not one of" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_row_is_trained_scored_and_set_beside_the_papers(recipe: Path, tmp_path: Path) -> None:
+def test_a_row_is_trained_scored_and_compared_with_the_paper(recipe: Path, tmp_path: Path) -> None:
     names = ("preprocess", "train", "average", "generate")
     make = running(
         tmp_path / "real", recipe, {f"nmt-{one}": f'exec {sys.executable} {ROOT}/bin/nmt-{one} "$@"' for one in names}
@@ -223,5 +224,5 @@ def test_a_row_is_trained_scored_and_set_beside_the_papers(recipe: Path, tmp_pat
     assert float(minutes) >= 0
     assert float(perplexity) > 1
     assert 0.1 < float(parameters) < 0.2
-    shutil.copytree(recipe / "work/seed-1/c_n2", recipe / "work/seed-1/c_n4")  # of another call, with other settings
+    shutil.copytree(recipe / "work/seed-1/c_n2", recipe / "work/seed-1/c_n4")  # a row that was not requested
     assert make(*asked).stdout.endswith(report)

@@ -1,4 +1,4 @@
-"""The recipe for WMT 2014: all of it on tiny archives, and what it does with faults."""
+"""The WMT 2014 recipe: complete runs on tiny archives, and its behaviour after faults."""
 
 import os
 import re
@@ -36,7 +36,7 @@ downloads = pytest.mark.skipif(shutil.which("curl") is None, reason="curl, which
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the tiny archives, as they lie on the server."""
+    """A folder with the tiny archives in the layout of the server."""
     folder = tmp_path_factory.mktemp("server")
     subprocess.run([sys.executable, ROOT / "examples/wmt14/smoke_archives.py", folder], check=True, timeout=PATIENCE)
     return folder
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def recipe(tmp_path: Path, server: Path) -> Path:
-    """The folder of a copy of the recipe, whose server has the archives already."""
+    """The folder of a copy of the recipe, with the archives on its server."""
     examples = shutil.copytree(ROOT / "examples", tmp_path / "my examples", ignore=shutil.ignore_patterns("work"))
     folder = examples / "wmt14"
     shutil.copytree(server, folder / "work/smoke/server")
@@ -52,7 +52,7 @@ def recipe(tmp_path: Path, server: Path) -> Path:
 
 
 def scripts(folder: Path, bodies: dict[str, str]) -> dict[str, str]:
-    """The environment of a make that finds these commands, and this Python."""
+    """Write commands to a folder; return an environment for make with them and this Python in PATH."""
     folder.mkdir()
     for name, body in (bodies | {"python": f'exec {sys.executable} "$@"'}).items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -68,9 +68,7 @@ def files(folder: Path) -> dict[Path, float]:
 
 @downloads
 @pytest.mark.slow
-def test_all_targets_work_from_the_download_to_the_scores_and_then_there_is_nothing_to_do(
-    recipe: Path, tmp_path: Path
-) -> None:
+def test_the_recipe_runs_from_download_to_scores_and_a_second_run_does_nothing(recipe: Path, tmp_path: Path) -> None:
     bodies = {f"nmt-{name}": f'exec {sys.executable} {ROOT}/bin/nmt-{name} "$@"' for name in COMMANDS}
     environment = scripts(tmp_path / "bin", bodies)
 
@@ -101,9 +99,9 @@ def test_all_targets_work_from_the_download_to_the_scores_and_then_there_is_noth
     assert files(recipe / "work") == before
 
 
-# --- the rest with commands that only make the files that their rules promise
+# --- the following tests use stub commands that only write the targets of their rules
 
-VALUE = 'sed "s/.*--{} \\([^ ]*\\).*/\\1/" <<< "$*"'  # of an option
+VALUE = 'sed "s/.*--{} \\([^ ]*\\).*/\\1/" <<< "$*"'  # value of an option
 OUTPUT = f"touch $({VALUE.format('output')})"
 BODIES = {
     "nmt-preprocess": f"folder=$({VALUE.format('destdir')}); mkdir -p $folder; touch $folder/dataset.json",
@@ -116,7 +114,7 @@ BODIES = {
 
 @pytest.fixture
 def make(recipe: Path, tmp_path: Path) -> Make:
-    """Run make in the recipe's folder; no file may become larger than `kilobytes`."""
+    """Run make in the recipe's folder, with files limited to `kilobytes`."""
     environment = scripts(tmp_path / "bin", BODIES)
     for script in ("plan.py", "report.py"):
         (recipe / script).write_text("")
@@ -132,7 +130,7 @@ def make(recipe: Path, tmp_path: Path) -> Make:
 
 @pytest.fixture
 def data_dir(server: Path, tmp_path: Path) -> Path:
-    """A folder with the archives that someone has downloaded."""
+    """A folder with downloaded archives."""
     folder = tmp_path / "data"
     folder.mkdir()
     for path in server.glob("wmt*/*"):
@@ -141,7 +139,7 @@ def data_dir(server: Path, tmp_path: Path) -> Path:
 
 
 def texts(recipe: Path, pair: str = "en-de") -> dict[str, int]:
-    """The lines of each text."""
+    """The number of lines of each text file."""
     folder = recipe / f"work/smoke/{pair}/text"
     return {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(folder.iterdir())}
 
@@ -160,13 +158,13 @@ ALL_TEXTS = {
 
 
 @downloads
-def test_french_has_the_un_corpus_and_the_giga_corpus_as_well(make: Make, recipe: Path) -> None:
+def test_french_also_uses_the_un_and_giga_corpora(make: Make, recipe: Path) -> None:
     make("PAIR=en-fr", "SIZE=big")
     french = {name.replace(".de", ".fr"): lines for name, lines in ALL_TEXTS.items()}
     assert texts(recipe, "en-fr") == french | dict.fromkeys(("un.en", "un.fr", "giga.en", "giga.fr"), 400)
 
 
-def test_archives_in_data_dir_are_not_downloaded_and_a_missing_one_is_named(
+def test_archives_in_data_dir_are_not_downloaded_and_a_missing_one_is_reported(
     make: Make, recipe: Path, data_dir: Path
 ) -> None:
     missing = data_dir / "training-parallel-nc-v9.tgz"
@@ -179,7 +177,7 @@ def test_archives_in_data_dir_are_not_downloaded_and_a_missing_one_is_named(
     assert texts(recipe) == ALL_TEXTS
 
 
-def test_a_data_dir_that_make_cannot_take_is_refused(make: Make, data_dir: Path) -> None:
+def test_a_data_dir_with_a_space_is_refused(make: Make, data_dir: Path) -> None:
     assert (
         "give a link to it that has none"
         in make(f"DATA_DIR={data_dir.rename(data_dir.parent / 'my data')}", code=2).stderr
@@ -191,7 +189,7 @@ def test_a_data_dir_that_make_cannot_take_is_refused(make: Make, data_dir: Path)
     [(lambda good: good[:5000], "it has 5000 bytes and not"), (lambda good: good[:-9] + b"different", "its sha256 is")],
     ids=["half", "changed"],
 )
-def test_an_archive_that_is_not_the_one_it_should_be_is_named(
+def test_an_archive_with_a_wrong_size_or_checksum_is_refused(
     damage: Callable[[bytes], bytes], said: str, make: Make, recipe: Path, data_dir: Path
 ) -> None:
     archive = data_dir / "training-parallel-commoncrawl.tgz"
@@ -206,7 +204,7 @@ def test_an_archive_that_is_not_the_one_it_should_be_is_named(
 
 @downloads
 @pytest.mark.parametrize("share", [0.3, 1.0])
-def test_a_download_that_was_broken_off_goes_on(share: float, make: Make, recipe: Path) -> None:
+def test_an_interrupted_download_is_resumed(share: float, make: Make, recipe: Path) -> None:
     whole = (recipe / "work/smoke/server/wmt14/test-full.tgz").read_bytes()
     (recipe / "work/smoke/archives").mkdir()
     (recipe / "work/smoke/archives/test-full.tgz.part").write_bytes(whole[: int(share * len(whole))])
@@ -216,17 +214,17 @@ def test_a_download_that_was_broken_off_goes_on(share: float, make: Make, recipe
 
 
 @downloads
-def test_a_server_that_does_not_answer_ends_with_one_line_and_the_next_call_goes_on(make: Make, recipe: Path) -> None:
+def test_a_failed_download_is_reported_and_the_next_call_resumes(make: Make, recipe: Path) -> None:
     there = recipe / "work/smoke/server/wmt13/test.tgz"
     aside = there.rename(there.with_name("aside"))
     assert "archives/test.tgz: the download broke off; call make again" in make(code=2).stderr
     aside.rename(there)
-    assert make().stdout.count("downloading") == 2  # this one and the one that was to follow
+    assert make().stdout.count("downloading") == 2  # this archive and the next
     assert texts(recipe) == ALL_TEXTS
 
 
 @downloads
-def test_a_full_disk_ends_the_recipe_and_the_next_call_goes_on(make: Make, recipe: Path, data_dir: Path) -> None:
+def test_a_full_disk_is_reported_and_the_next_call_resumes(make: Make, recipe: Path, data_dir: Path) -> None:
     assert "the download broke off" in make(code=2, kilobytes="8").stderr
     here = f"DATA_DIR={data_dir}"
     make(here, code=2, kilobytes="8")
@@ -238,7 +236,7 @@ def test_a_full_disk_ends_the_recipe_and_the_next_call_goes_on(make: Make, recip
 
 
 @downloads
-def test_what_computes_may_change_between_calls_and_nothing_is_done_anew(make: Make, recipe: Path) -> None:
+def test_other_devices_do_not_repeat_preprocessing_and_training(make: Make, recipe: Path) -> None:
     make()
     before = files(recipe / "work/smoke/en-de/data-bin") | files(recipe / "work/smoke/en-de/base/checkpoints")
     assert make("GPUS=1", "CORES=1").stdout == "BLEU = 27.3\n"
@@ -247,7 +245,7 @@ def test_what_computes_may_change_between_calls_and_nothing_is_done_anew(make: M
 
 
 @pytest.mark.parametrize("change", [os.utime, Path.unlink], ids=["copied again", "removed"])
-def test_archives_that_have_been_taken_are_not_taken_again(
+def test_extracted_archives_that_are_touched_or_removed_are_not_extracted_again(
     change: Callable[[Path], None], make: Make, recipe: Path, data_dir: Path
 ) -> None:
     make(f"DATA_DIR={data_dir}")
@@ -258,9 +256,7 @@ def test_archives_that_have_been_taken_are_not_taken_again(
 
 
 @downloads
-def test_a_kill_in_the_middle_of_the_extraction_leaves_nothing_half_done(
-    make: Make, recipe: Path, tmp_path: Path
-) -> None:
+def test_a_kill_during_the_extraction_leaves_no_incomplete_corpus(make: Make, recipe: Path, tmp_path: Path) -> None:
     tar = tmp_path / "bin/tar"
     tar.write_text(f'#!/bin/bash\n{shutil.which("tar")} "$@"; touch {tmp_path}/extracted; sleep 60\n')
     tar.chmod(0o755)
@@ -286,7 +282,7 @@ def commands(make: Make, *arguments: str) -> str:
     return re.sub(r"\\\n\s*", "", make("-n", *arguments).stdout)
 
 
-def test_an_update_has_as_many_tokens_on_any_number_of_gpus(make: Make) -> None:
+def test_an_update_has_the_same_number_of_tokens_on_any_number_of_gpus(make: Make) -> None:
     trainings = {
         gpus: re.findall(
             r"^(torchrun .*?)?(nmt-train .*?)( --device cpu)?$", commands(make, f"GPUS={gpus}"), re.MULTILINE
@@ -309,7 +305,7 @@ def test_an_update_has_as_many_tokens_on_any_number_of_gpus(make: Make) -> None:
         ("en-fr", "big", "--dropout 0.1 --max-updates 300000 --keep-last 20 --vocab-size 32000"),
     ],
 )
-def test_the_numbers_are_the_papers(pair: str, size: str, expected: str, make: Make) -> None:
+def test_the_settings_are_those_of_the_paper(pair: str, size: str, expected: str, make: Make) -> None:
     shown = commands(make, f"PAIR={pair}", f"SIZE={size}", "SMOKE=")
     same = "--label-smoothing 0.1 --warmup-updates 4000 --batch-tokens 25000 --beam 4 --length-penalty 0.6"
     for option in re.findall(r"--\S+ \S+", f"{expected} {same} --arch transformer_{size}"):
@@ -317,7 +313,7 @@ def test_the_numbers_are_the_papers(pair: str, size: str, expected: str, make: M
 
 
 @downloads
-def test_several_machines_need_a_dataset_and_a_place_to_meet(make: Make, recipe: Path) -> None:
+def test_several_machines_need_a_dataset_and_a_rendezvous(make: Make, recipe: Path) -> None:
     assert "make ready first, on one machine" in make("NODES=2", "RENDEZVOUS=a:1", code=2).stderr
     make("ready")
     assert "RENDEZVOUS=host:port is missing" in make("NODES=2", code=2).stderr
@@ -339,7 +335,7 @@ def test_segments_are_read_in_order_with_entities_resolved(tmp_path: Path) -> No
     assert parallel_text.segments(path) == ["A head", 'R&D <b> "x"', "", "two lines"]
 
 
-def test_pairs_that_cannot_be_learned_from_are_left_out_and_counted() -> None:
+def test_pairs_that_are_unusable_for_training_are_dropped_and_counted() -> None:
     left_out: Counter[str] = Counter()
     pairs = [
         *[
@@ -378,7 +374,7 @@ def test_every_archive_of_the_recipe_has_a_known_checksum() -> None:
     assert all(re.fullmatch(r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}", archive.checksum) for archive in known.values())
 
 
-def test_the_papers_cost_is_that_of_table_2_and_the_count_near_six_operations_a_parameter_and_token() -> None:
+def test_the_papers_cost_equals_table_2_and_the_count_is_near_6_operations_per_parameter_and_token() -> None:
     base, big = paper.TRAININGS["base"], paper.TRAININGS["big"]
     assert (f"{base.flops:.1e}", f"{big.flops:.1e}") == ("3.3e+18", "2.3e+19")
     counted = paper.counted_flops(PRESETS[base.arch].model_config(), 37_000, base.updates, paper.BATCH_TOKENS)
@@ -386,7 +382,7 @@ def test_the_papers_cost_is_that_of_table_2_and_the_count_near_six_operations_a_
     assert 0.9 < counted / in_layers_and_output < 1.1
 
 
-def test_the_papers_run_would_be_reported_with_the_papers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_like_the_papers_is_reported_with_the_papers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla P100-SXM2-16GB")
     _, here, published = report.rows({"update": 100_000, "minutes": 12 * 60, "flops": 9.5e17}, "en-de", "base", 8)
@@ -394,20 +390,20 @@ def test_the_papers_run_would_be_reported_with_the_papers_cost(monkeypatch: pyte
     assert here[1:] == published[1:] == ("3.3e+18", "9.5e+17")
 
 
-def test_a_device_of_unknown_rate_has_no_cost_by_the_papers_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_cost_is_unknown_for_a_device_of_unknown_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     _, here, _ = report.rows({"update": 40, "minutes": 0.1, "flops": 1e11}, "en-fr", "big", 1)
     assert here[1:] == ("rate not known", "1e+11")
 
 
-def test_the_plan_knows_the_options_of_the_training_as_nmt_train_does() -> None:
+def test_the_plan_parses_options_as_nmt_train_does() -> None:
     model, options = plan.training_options(["--arch", "transformer_big", "--heads", "8", "--batch-tokens", "30000"])
     assert isinstance(model, TransformerConfig)
     assert (model.d_model, model.heads, model.dropout) == (1024, 8, 0.3)
     assert (options["max_updates"], options["batch_tokens"], options["keep_last"]) == (300_000, 30_000, 10)
 
 
-def test_the_plan_tells_what_is_missing(tmp_path: Path) -> None:
+def test_the_plan_lists_missing_archives(tmp_path: Path) -> None:
     (tmp_path / "a.tgz").touch()
     assert plan.describe_archives([tmp_path / "a.tgz"]) == "1 of 1 there"
     assert plan.describe_archives([tmp_path / name for name in ("a.tgz", "b.tgz")]) == "1 of 2 there; to come: b.tgz"
