@@ -1,4 +1,4 @@
-"""What several tests share: the real commands, and a tiny model with random weights."""
+"""Shared fixtures: the commands, datasets, and a tiny model with random weights."""
 
 import importlib
 import os
@@ -23,21 +23,21 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
 
-# A shell that starts the tests in the background lets them ignore SIGINT, and so the commands that they start.
+# A shell that runs the tests in the background ignores SIGINT in them, and so in the commands that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-torch.set_num_threads(1)  # on tensors as small as these, threads only wait for each other
+torch.set_num_threads(1)  # tensors are too small for threads to pay off
 
 
 @pytest.fixture(autouse=True)
-def same_draws() -> None:
-    """What a test draws is the same each time, whichever tests ran before it: by itself torch begins anywhere."""
+def fixed_seed() -> None:
+    """Seed torch, so that the random numbers of a test do not depend on the tests before it."""
     torch.manual_seed(1)
 
 
 @pytest.fixture(scope="session")
 def run_command() -> Run:
-    """Run a command of the checkout: run_command("nmt-generate", "--beam", 1, input=b"…")."""
+    """Run a command of the checkout in a process: run_command("nmt-generate", "--beam", 1, input=b"…")."""
 
     def run(name: str, *arguments: object, input: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         command = [sys.executable, str(BIN / name), *map(str, arguments)]
@@ -48,7 +48,7 @@ def run_command() -> Run:
 
 
 def stdin_with(content: bytes, piped: bool) -> TextIO:
-    """A file, or a pipe of which 64 KiB wait unread."""
+    """An open file with this content, or a pipe, whose buffer holds at most 64 KiB."""
     if not piped:
         file = tempfile.TemporaryFile("w+")  # noqa: SIM115
         file.buffer.write(content)
@@ -62,7 +62,7 @@ def stdin_with(content: bytes, piped: bool) -> TextIO:
 
 @pytest.fixture
 def run_here(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Like run_command, within this process: spares the import of torch where a process of its own proves no more."""
+    """Like run_command, but within this process, which avoids the start-up time of torch."""
     handlers, propagate, level = logger.handlers, logger.propagate, logger.level
     on_sigterm = signal.getsignal(signal.SIGTERM)
 
@@ -114,7 +114,7 @@ def make_checkpoint(tokenizer: Tokenizer) -> Callable[..., Checkpoint]:
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(make_checkpoint: Callable[..., Checkpoint], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of such a checkpoint."""
+    """The file of a checkpoint by `make_checkpoint`."""
     path = tmp_path_factory.mktemp("checkpoint") / "tiny.pt"
     save_checkpoint(path, make_checkpoint())
     return path
@@ -122,8 +122,10 @@ def tiny_checkpoint(make_checkpoint: Callable[..., Checkpoint], tmp_path_factory
 
 @pytest.fixture(scope="session")
 def datasets(run_command: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two datasets of the same 240 pairs, the target being the source backwards in capitals: `joined`, made of raw text
-    by SentencePiece, and `separate`, of words. The validation split holds a sentence longer than any of training."""
+    """Two datasets of the same 240 pairs: `joined` with a joint SentencePiece vocabulary, `separate` with words.
+
+    The target is the reversed source in capitals. The validation split has a sentence longer than any in training.
+    """
     folder, random_words = tmp_path_factory.mktemp("datasets"), random.Random(1)
     words = [a + b + c for a in "ktpm" for b in "aeo" for c in "lsn"]
     for split, pairs, longest in (("train", 240, 8), ("valid", 16, 8), ("valid", 1, 40)):
@@ -135,27 +137,27 @@ def datasets(run_command: Run, tmp_path_factory: pytest.TempPathFactory) -> dict
     kinds = {"joined": ("--vocab-size", 70), "separate": ("--tokenizer", "space", "--separate-vocab")}
     text = ("-s", "en", "-t", "de", "--trainpref", folder / "train", "--validpref", folder / "valid")
     for kind, arguments in kinds.items():
-        made = run_command("nmt-preprocess", *text, "--destdir", folder / kind, *arguments)
-        assert made.returncode == 0, made.stderr.decode()
+        done = run_command("nmt-preprocess", *text, "--destdir", folder / kind, *arguments)
+        assert done.returncode == 0, done.stderr.decode()
     return {kind: folder / kind for kind in kinds}
 
 
 @pytest.fixture(scope="session")
 def other_validation(run_command: Run, datasets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dataset `joined` with a validation split of half as many pairs."""
+    """The dataset `joined` with half of its validation split."""
     folder, text = tmp_path_factory.mktemp("other_validation"), datasets["joined"].parent
     for language in ("en", "de"):
         lines = (text / f"valid.{language}").read_text().splitlines(keepends=True)
         (folder / f"valid.{language}").write_text("".join(lines[: len(lines) // 2]))
     splits = ("--trainpref", text / "train", "--validpref", folder / "valid", "--vocab-from", datasets["joined"])
-    made = run_command("nmt-preprocess", "-s", "en", "-t", "de", *splits, "--destdir", folder / "data")
-    assert made.returncode == 0, made.stderr.decode()
+    done = run_command("nmt-preprocess", "-s", "en", "-t", "de", *splits, "--destdir", folder / "data")
+    assert done.returncode == 0, done.stderr.decode()
     return folder / "data"
 
 
 @pytest.fixture
 def train(run_here: Run, datasets: dict[str, Path]) -> Train:
-    """Train the tiny model: train(folder, "--max-updates", 3); returns what the command did."""
+    """Train the tiny model, train(folder, "--max-updates", 3), and return the finished process."""
 
     def run(
         save_dir: Path, *arguments: object, dataset: Path = datasets["joined"], code: int = 0

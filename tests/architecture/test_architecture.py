@@ -1,4 +1,4 @@
-"""The house itself: imports keep to their levels, documents name flags that exist, torch stays where it belongs."""
+"""The architecture: levels of imports, modules that import torch, flags and commands in documents."""
 
 import ast
 import re
@@ -21,8 +21,8 @@ TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.start
 COMMANDS = ("preprocess", "train", "average", "export", "generate", "score", "serve")
 COMMAND = rf"\bnmt-({'|'.join(COMMANDS)})"
 
-# From the ground up. A module imports what stands on lower levels, and what stands in its own entry of its own level;
-# neighbours on one level do not know each other. The picture of it is in docs/architecture.md.
+# From the lowest level up. A module imports only from lower levels and from its own entry, never from another entry of
+# its level. docs/architecture.md shows the levels.
 LEVELS: list[list[str]] = [
     ["_native", "checksum", "errors", "spm_model", "version", "wording"],
     ["archive", "config", "leftovers", "text", "vocab"],
@@ -39,13 +39,13 @@ LEVELS: list[list[str]] = [
 
 
 def module_name(path: Path) -> str:
-    """nmtkit/data/corpus.py is data.corpus; a package goes by the name of its folder, the whole by __init__."""
+    """The name without nmtkit: data.corpus for nmtkit/data/corpus.py, data for its package, __init__ for the root."""
     parts = path.relative_to(ROOT / "nmtkit").with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of nmtkit that a file imports anywhere in it: at its top, inside functions, or for types only."""
+    """Yield the modules of nmtkit that a file imports: at its top, inside functions, or for types only."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = []
         if isinstance(node, ast.Import):
@@ -59,7 +59,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def existing(name: str) -> str:
-    """`nmtkit.data.corpus.Dataset` is in data.corpus; what is taken from the package itself is in __init__."""
+    """The module that has a name: data.corpus for nmtkit.data.corpus.Dataset, __init__ for names of the root."""
     parts = name.split(".")[1:]
     ends = (".py", ".pyi", "")
     while parts and not any((ROOT / "nmtkit" / "/".join(parts)).with_suffix(end).exists() for end in ends):
@@ -74,7 +74,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def place(module: str) -> tuple[int, str]:
-    """The level of a module, and its entry there."""
+    """The level and the entry of a module."""
     for level, entries in enumerate(LEVELS):
         for entry in entries:
             if module == entry or module.startswith(f"{entry}."):
@@ -88,10 +88,10 @@ def test_every_option_of_a_command_has_an_example_in_its_guide(name: str, guide:
     examples = re.findall(r"--[a-z0-9-]+", "".join(re.findall(r"^```bash\n(.*?)^```$", text, re.M | re.S)))
     command = import_module(f"nmtkit.cli.{name}").main
     flags = {parameter.opts[-1] for parameter in command.params if isinstance(parameter, click.Option)}
-    assert flags - {*examples, "--debug", "--version"} == set()  # the first of these is in the text
+    assert flags - {*examples, "--debug", "--version"} == set()  # the text describes --debug
 
 
-def test_imports_keep_to_their_floors() -> None:
+def test_imports_follow_the_levels() -> None:
     upward = [
         f"{module} (level {place(module)[0]}) imports {other} (level {place(other)[0]})"
         for module, others in imports().items()
@@ -102,17 +102,17 @@ def test_imports_keep_to_their_floors() -> None:
     assert upward == []
 
 
-def test_no_module_imports_itself_on_any_way_deferred_imports_counted() -> None:
-    tuple(TopologicalSorter(imports()).static_order())  # raises CycleError, which names the circle
+def test_imports_have_no_cycle_even_with_deferred_ones() -> None:
+    tuple(TopologicalSorter(imports()).static_order())  # raises CycleError, which names the modules
 
 
-def test_every_module_has_its_place_in_the_description_of_the_house() -> None:
+def test_the_architecture_page_describes_every_module() -> None:
     described = set(re.findall(r"`([a-z0-9_.]+)`", (ROOT / "docs/architecture.md").read_text(encoding="utf-8")))
     inside = {module.partition(".")[2] for module in imports() if not module.startswith("cli") and "." in module}
     assert inside - described - {"config"} == set()
 
 
-def test_each_entry_of_the_floors_exists() -> None:
+def test_each_entry_of_the_levels_exists() -> None:
     entries = {entry for level in LEVELS for entry in level}
     assert entries == {place(module)[1] for module in imports() if module != "cli"}
 
@@ -162,16 +162,16 @@ def test_the_body_of_a_command_has_at_most_40_lines(command: str) -> None:
 
 
 def torch_after(code: str, *arguments: str, cwd: Path = ROOT) -> tuple[bool, "subprocess.CompletedProcess[str]"]:
-    """Whether torch is in memory when Python has run `code` and left it in any way."""
-    tell = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr));"
-    command = [sys.executable, "-c", f"{tell} sys.path.insert(0, {str(ROOT)!r}); {code}", *arguments]
+    """Whether torch has been imported when Python exits after `code`, and the finished process."""
+    at_exit = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr));"
+    command = [sys.executable, "-c", f"{at_exit} sys.path.insert(0, {str(ROOT)!r}); {code}", *arguments]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE)
     return done.stderr.splitlines()[-1] == "True", done
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--no-such-flag"], 2)])
-def test_help_and_a_bad_option_are_answered_without_torch(command: str, arguments: list[str], code: int) -> None:
+def test_help_and_a_bad_option_do_not_import_torch(command: str, arguments: list[str], code: int) -> None:
     has_torch, done = torch_after(f"from nmtkit.cli.{command} import main; main()", *arguments)
     assert done.returncode == code
     assert not has_torch
@@ -192,14 +192,15 @@ def test_preprocessing_a_corpus_does_not_import_torch(tmp_path: Path) -> None:
     assert not has_torch
 
 
-def test_one_module_writes_to_stderr_so_that_all_of_it_is_escaped() -> None:
+def test_only_log_and_the_signal_handler_write_to_stderr() -> None:
+    """`log` escapes control characters."""
     writing = re.compile(r"\bprint\(|err=True|file=sys\.stderr|stderr\.write|print_exc|os\.write\(")
     found = {
         module_name(path): writing.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "nmtkit").rglob("*.py")
     }
     found.pop("log")
     assert {module: calls for module, calls in found.items() if calls} == {
-        "training.signals": ["os.write("]  # from a signal handler, and without text from outside
+        "training.signals": ["os.write("]  # in a signal handler, with a constant text
     }
 
 
@@ -230,13 +231,13 @@ def documents() -> list[Path]:
 
 
 def commands_and_flags(document: Path) -> str:
-    """What a document says of our own commands: tables that translate others' into ours have theirs on the left."""
+    """The text of a document, without the left column of tables that map options of other toolkits to ours."""
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     return re.sub(r"^\|[^|]*\|", "|", text, flags=re.MULTILINE) if document.name.startswith("from-") else text
 
 
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+)\b")
-OTHERS = {  # of torchrun, SLURM, curl, make, and the programs of examples/wmt14 and examples/parsing
+OTHERS = {  # flags of torchrun, SLURM, curl, make, and the scripts of examples/wmt14 and examples/parsing
     *("--no-python", "--standalone", "--nproc-per-node", "--nnodes", "--max-restarts"),
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
@@ -257,34 +258,34 @@ def test_documents_name_flags_that_exist(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_documents_show_commands_that_can_be_given(document: Path) -> None:
+def test_commands_in_documents_have_valid_options(document: Path) -> None:
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         for name, words in re.findall(rf"{COMMAND} ([^\n|<>]*)", block):
             main = import_module(f"nmtkit.cli.{name}").main
-            arguments = re.sub(r"--config \S+", "", words)  # a file that is not there
+            arguments = re.sub(r"--config \S+", "", words)  # the file does not exist here
             main.make_context(f"nmt-{name}", shlex.split(arguments))
 
 
 @pytest.mark.parametrize(
     "document", [*documents(), ROOT / "benchmarks/README.md"], ids=lambda path: str(path.relative_to(ROOT))
 )
-def test_documents_link_to_what_is_there(document: Path) -> None:
+def test_links_in_documents_have_existing_targets(document: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
         if not link.startswith("http"):
-            name, _, place = link.partition("#")
+            name, _, anchor = link.partition("#")
             target = document.parent / name if name else document
             assert target.exists(), link
-            assert not place or place in headings(target), link
+            assert not anchor or anchor in headings(target), link
 
 
 def headings(document: Path) -> set[str]:
-    """The headings of a document, as links name them."""
+    """The anchors of the headings of a document."""
     found = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-def test_the_table_of_faults_names_tests_that_exist() -> None:
+def test_the_table_of_faults_names_existing_tests() -> None:
     ours = {
         name
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -296,7 +297,7 @@ def test_the_table_of_faults_names_tests_that_exist() -> None:
 
 
 def commands_in(text: str) -> list[list[str]]:
-    """The nmt- commands of a text, each as its words in alphabetical order, without what happens to their output."""
+    """The nmt- commands of a text, each as a sorted list of words, without redirections and pipes."""
     joined = re.sub(r"\\\n\s*", "", text)
     return [
         sorted(shlex.split(line))
@@ -307,7 +308,7 @@ def commands_in(text: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("recipe", "count"), [("multi30k", 4), ("multi30k-bpe", 4), ("tanaka", 4), ("parsing", 4), ("wmt14", 5)]
 )
-def test_the_numbered_commands_of_a_recipe_are_what_make_runs(recipe: str, count: int, tmp_path: Path) -> None:
+def test_the_numbered_commands_of_a_recipe_are_those_that_make_runs(recipe: str, count: int, tmp_path: Path) -> None:
     examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     shown = subprocess.run(
         ["make", "-n", "-C", str(examples / recipe), "FOLDER=text", "GPUS=1", "CORES=8"],
@@ -328,7 +329,7 @@ def test_every_command_is_installed_and_has_its_script() -> None:
         assert (ROOT / f"bin/nmt-{command}").stat().st_mode & 0o111
 
 
-def test_the_tree_names_no_path_of_one_machine() -> None:
+def test_no_file_has_an_absolute_path_of_a_machine() -> None:
     ours = ("nmtkit", "bin", "tests", "benchmarks", "docs", "examples", ".ci")
     files = [path for folder in ours for path in (ROOT / folder).rglob("*") if path.is_file()]
     files += [path for path in ROOT.iterdir() if path.is_file()]
@@ -337,14 +338,14 @@ def test_the_tree_names_no_path_of_one_machine() -> None:
         str(path.relative_to(ROOT))
         for path in files
         if not {"__pycache__", "work"} & set(path.parts[len(ROOT.parts) :]) and path != Path(__file__)
-        if path.suffix != ".so"  # which a compiler has made for this machine
+        if path.suffix != ".so"  # compiled on this machine
         if machine.search(path.read_text(encoding="utf-8", errors="ignore"))
     }
     assert named == set()
 
 
 def test_no_test_imports_from_another() -> None:
-    """What several tests need lies in tests/helpers."""
+    """Shared code is in tests/helpers."""
     imported = {
         f"{path.name}: {node.module}"
         for path in (ROOT / "tests").rglob("*.py")

@@ -1,4 +1,4 @@
-"""README's tour is run as it stands, on a text small enough for a test."""
+"""The commands of README's tour work, on a text small enough for a test."""
 
 import gzip
 import os
@@ -14,7 +14,7 @@ from repository import ROOT
 
 SIZES = {"train": 300, "val": 8, "test_2016_flickr": 5}
 
-# The numbers that make the tour's training one; all else is run as it stands.
+# Smaller numbers for the test; everything else runs as written.
 SMALLER = {
     "--vocab-size 6000": "--vocab-size 200",
     "--batch-tokens 2048": "--batch-tokens 300",
@@ -56,7 +56,7 @@ def test_the_tour_runs(folder: Path) -> None:
         return done
 
     tour = run("bash", "-euo", "pipefail", "-c", script)
-    assert len(tour.stdout.splitlines()) == 1  # the one sentence that went through the pipe
+    assert len(tour.stdout.splitlines()) == 1  # the sentence that is translated through a pipe
     assert len((folder / "test.de").read_text(encoding="utf-8").splitlines()) == SIZES["test_2016_flickr"]
     assert "BLEU|" in tour.stderr
     assert "chrF2|" in tour.stderr

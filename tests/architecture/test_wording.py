@@ -1,4 +1,4 @@
-"""How messages put things."""
+"""The escapes and numbers of messages."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ BIDI = {"\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066", "\u2067", "\
 
 
 def controls() -> list[str]:
-    """Every character that must not reach a terminal, found by Unicode's categories rather than by a list of ranges."""
+    """Every character that must not reach a terminal, by its Unicode category rather than by ranges."""
     every = map(chr, range(sys.maxunicode + 1))
     return [char for char in every if unicodedata.category(char) in ("Cc", "Zl", "Zp", "Cs") or char in BIDI]
 
@@ -36,10 +36,10 @@ def test_control_characters_are_escaped_and_nothing_else_is() -> None:
         (r"C:\new", r"C:\new"),
     ],
 )
-def test_a_control_character_is_shown_as_python_spells_it(text: str, shown: str) -> None:
+def test_a_control_character_is_escaped_as_in_python(text: str, shown: str) -> None:
     assert escaped(text) == shown
 
 
-def test_numbers_of_things_are_english() -> None:
+def test_counts_have_singular_and_plural() -> None:
     assert [counted(n, "line") for n in range(3)] == ["no lines", "1 line", "2 lines"]
     assert [counted(n, "batch", "batches") for n in range(3)] == ["no batches", "1 batch", "2 batches"]

@@ -1,4 +1,4 @@
-"""Sends one request to an ASGI application in this process, without a network."""
+"""Sends requests to an ASGI application in this process, without a network."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ JSON = ((b"content-type", b"application/json"),)
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of an application; `headers` have lower-case names."""
+    """The response of an application; `headers` have lower-case names."""
 
     status: int
     headers: dict[str, str]
@@ -26,17 +26,17 @@ class Answer:
 
 
 def part(body: bytes, more_body: bool = False) -> Message:
-    """The message for a part of a body."""
+    """The ASGI message for a part of a request body."""
     return {"type": "http.request", "body": body, "more_body": more_body}
 
 
 def whole(**values: Any) -> Message:
-    """The message for a body of JSON."""
+    """The ASGI message for a whole request body, as JSON."""
     return part(json.dumps(values).encode())
 
 
 def never() -> Awaitable[None]:
-    """Wait for ever."""
+    """Wait forever."""
     return asyncio.Event().wait()  # type: ignore[return-value]
 
 
@@ -48,7 +48,7 @@ async def send_request(
     headers: Sequence[tuple[bytes, bytes]] = JSON,
     then: Callable[[], Awaitable[None]] = never,
 ) -> Answer:
-    """The answer to a request whose body is `messages`. `then` is awaited when the application asks for more."""
+    """Send a request with the body `messages`. `then` is awaited when the application reads beyond them."""
     incoming, outgoing = iter(messages), list[Message]()
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven over WebDriver, whose protocol is JSON over HTTP."""
+"""Controls a headless Chromium through WebDriver (JSON over HTTP)."""
 
 import base64
 import json
@@ -22,18 +22,18 @@ FLAGS = (
         "--window-size=1100,560",
     ),
 )
-_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the name that the standard gives to a reference
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # key of an element reference in the WebDriver standard
 
 
 def programs() -> tuple[str, str] | None:
-    """The browser and its driver, where both are installed."""
+    """Paths of the browser and its driver; None unless both are installed."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     driver = shutil.which("chromedriver")
     return (browser, driver) if browser and driver else None
 
 
 class Browser:
-    """A window; a context manager that closes it. `profile` is an empty folder."""
+    """A browser window, closed on exit of the context. `profile` is an empty folder."""
 
     def __init__(self, profile: Path, *, phone: bool = False, dark: bool = False) -> None:
         found = programs()
@@ -79,7 +79,7 @@ class Browser:
         self._call("POST", "/actions", {"actions": [pointer]})
 
     def texts(self, selector: str) -> list[str]:
-        """The text of each element."""
+        """The text of each element that matches the selector."""
         script = "return [...document.querySelectorAll(arguments[0])].map(element => element.textContent)"
         return list(self.run(script, selector))
 

@@ -1,4 +1,4 @@
-"""The real commands, as tests call them."""
+"""Types of the fixtures that run commands, and the options of a tiny model."""
 
 import subprocess
 from collections.abc import Callable

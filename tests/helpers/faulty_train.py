@@ -1,7 +1,8 @@
-"""nmt-train with a fault in it, as a process of its own: `faulty_train.py FAULT RANK UPDATE` and its arguments.
+"""nmt-train with an injected fault: faulty_train.py FAULT RANK UPDATE [OPTIONS OF NMT-TRAIN]...
 
-The fault strikes one rank, in one update (and in the same way whenever that update is tried again):
-`forward`, `backward`: out of memory there, for a micro-batch of more than two sentence pairs; `die`: killed.
+The fault occurs on one rank in one update, and again whenever that update is repeated.
+`forward` and `backward` run out of memory in that pass, for micro-batches of more than two sentence pairs.
+`die` kills the process, but not after a restart by torchrun.
 """
 
 import os

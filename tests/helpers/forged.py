@@ -1,4 +1,4 @@
-"""Checkpoints that nmtkit would not write: archives whose members or header are changed, under a right checksum."""
+"""Forges checkpoints: archives with changed members or headers, and a valid checksum."""
 
 import hashlib
 import io
@@ -11,13 +11,13 @@ Members = dict[str, bytes]
 
 
 def members_of(content: bytes) -> Members:
-    """The members of an archive by name, in the order of its directory."""
+    """Read the members of an archive by name, in the order of its directory."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def archive_of(members: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    """An archive of these members with a checksum; their bytes are not aligned."""
+    """Build an archive with a checksum. Its members are not aligned."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as archive:
         for name, content in members.items():
@@ -26,7 +26,7 @@ def archive_of(members: Mapping[str, bytes], compression: int = zipfile.ZIP_STOR
 
 
 def signed(archive: bytes) -> bytes:
-    """An archive that has no comment, with its checksum as the comment."""
+    """Append the checksum as the comment of an archive that has none."""
     body = archive[:-2] + (71).to_bytes(2, "little")
     return body + b"sha256:" + hashlib.sha256(body).hexdigest().encode()
 
@@ -37,20 +37,20 @@ def unsigned(content: bytes) -> bytes:
 
 
 def header_of(members: Members) -> dict[str, Any]:
-    """The header of a checkpoint's members."""
+    """Parse the header of a checkpoint."""
     header: dict[str, Any] = json.loads(members["archive/data/0"])
     return header
 
 
 def with_header(content: bytes, changes: Mapping[str, Any]) -> bytes:
-    """A checkpoint with other entries in its header."""
+    """Change entries in the header of a checkpoint."""
     members = members_of(content)
     members["archive/data/0"] = json.dumps(header_of(members) | dict(changes)).encode()
     return archive_of(members)
 
 
 def with_tensor(content: bytes, name: str, type_name: str, shape: Any, elements: bytes) -> bytes:
-    """A checkpoint in which a tensor has another type, shape or content."""
+    """Replace the type, shape and content of a tensor in a checkpoint."""
     members = members_of(content)
     header = header_of(members)
     names = [entry[0] for entry in header["tensors"]]

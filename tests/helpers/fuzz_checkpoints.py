@@ -1,6 +1,6 @@
-"""Reads many mutated checkpoints in bounded memory: python fuzz_checkpoints.py CHECKPOINT FOLDER SEED COUNT
+"""Reads mutated checkpoints in bounded memory: python fuzz_checkpoints.py CHECKPOINT FOLDER SEED COUNT
 
-Prints a JSON object: how many were refused and how many loaded, and each outcome that is neither.
+Prints a JSON object with the number of refused and of loaded checkpoints, and with all other outcomes.
 """
 
 import json
@@ -20,7 +20,7 @@ from nmtkit.averaging import average_checkpoints
 from nmtkit.checkpoint import load_checkpoint, read_progress
 from nmtkit.errors import UserError
 
-MEMORY = 1 << 29  # bytes, beyond what Python and torch have taken
+MEMORY = 1 << 29  # bytes, in addition to the memory of Python and torch
 LONGEST_MESSAGE = 1000  # characters
 ODD_VALUES: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 7, 2**31, 2**63, 2**64, 10**400, 0.5, -0.0, 1e308, float("nan"), float("inf")),
@@ -48,7 +48,7 @@ def change_header(content: bytes, draw: random.Random) -> bytes:
 
 
 def change_type(content: bytes, draw: random.Random) -> bytes:
-    """Give a tensor another type of elements."""
+    """Change the element type of a tensor."""
     members = members_of(content)
     header = header_of(members)
     draw.choice(header["tensors"])[1] = draw.choice(TYPE_NAMES)
@@ -65,7 +65,7 @@ def change_size(content: bytes, draw: random.Random) -> bytes:
 
 
 def change_tokenizer(content: bytes, draw: random.Random) -> bytes:
-    """Flip bits in the vocabulary or in the SentencePiece model, or cut it short."""
+    """Flip bits in the vocabulary or the SentencePiece model, and sometimes truncate it."""
     members = members_of(content)
     name = draw.choice(["archive/data/1", "archive/data/2"])
     header = header_of(members)
@@ -77,7 +77,7 @@ def change_tokenizer(content: bytes, draw: random.Random) -> bytes:
 
 
 def change_directory(content: bytes, draw: random.Random) -> bytes:
-    """Change bytes of the zip directory and of its end."""
+    """Change bytes of the zip directory or its end record."""
     archive = unsigned(content)
     start = archive.index(b"PK\1\2")
     changed = bytearray(archive[start:])
@@ -87,7 +87,7 @@ def change_directory(content: bytes, draw: random.Random) -> bytes:
 
 
 def cut(content: bytes, draw: random.Random) -> bytes:
-    """Cut the file short, or take out its middle."""
+    """Truncate the file, or remove its middle."""
     archive = unsigned(content)
     start, end = sorted(draw.randrange(len(archive)) for _ in range(2))
     return signed(archive[:start] if draw.random() < 0.5 else archive[:start] + archive[end:])
@@ -115,7 +115,7 @@ def _flipped(content: bytes, draw: random.Random, count: int) -> bytes:
 
 
 def read(path: Path, good: Path) -> tuple[str, str]:
-    """What becomes of a mutated checkpoint, "refused" or "loaded", and the message if there is one."""
+    """Read a mutated checkpoint; return the outcome, "refused" or "loaded", and the error message if there is one."""
     outcome = "refused"
     try:
         read_progress(path)
@@ -130,12 +130,12 @@ def read(path: Path, good: Path) -> tuple[str, str]:
 
 
 def main(checkpoint: Path, folder: Path, seed: int, count: int) -> None:
-    """Mutate a checkpoint `count` times, each way as often, and print what becomes of that."""
+    """Read `count` mutations of a checkpoint, of all kinds in turn, and print the outcomes."""
     torch.set_num_threads(1)
     content, path, draw = checkpoint.read_bytes(), folder / "mutated.pt", random.Random(seed)
-    average_checkpoints([checkpoint])  # takes what memory Python and torch need in any case
-    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, -1))
+    average_checkpoints([checkpoint])  # allocates the memory that Python and torch always need
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, -1))
     outcomes: Counter[str] = Counter()
     others = []
     for number in range(count):

@@ -1,3 +1,3 @@
-"""How long the tests wait for other processes and threads."""
+"""The timeout of tests that wait for other processes and threads."""
 
-PATIENCE = 300.0  # seconds: what takes a few where nothing else runs must not fail on a busy machine
+PATIENCE = 300.0  # seconds; generous, so that tests do not fail on a busy machine

@@ -1,4 +1,4 @@
-"""Models whose probabilities are known prefix by prefix, and searches among them that follow the definitions."""
+"""Models with a known distribution after every prefix, and reference searches written from the definitions."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ Prefix = tuple[int, ...]
 
 
 class PrefixState:
-    """The state of a model that looks at the whole prefix: one prefix a row."""
+    """The decoder state of a `PrefixModel`: the sentence and the prefix of each row."""
 
     def __init__(self, sentences: list[int]) -> None:
         self.rows: list[tuple[int, Prefix]] = [(sentence, ()) for sentence in sentences]
@@ -25,7 +25,7 @@ class PrefixState:
     def reorder(self, origins: Tensor) -> None:
         self.rows = [self.rows[origin] for origin in origins.tolist()]
         runs = [sentence for sentence, _ in itertools.groupby(sentence for sentence, _ in self.rows)]
-        assert len(runs) == len(set(runs)), "rows of one sentence stand together"
+        assert len(runs) == len(set(runs)), "rows of a sentence are contiguous"
 
 
 class PrefixModel(InferenceModel):
@@ -57,7 +57,7 @@ class PrefixModel(InferenceModel):
 
 
 class ScriptedModel(PrefixModel):
-    """Probabilities from a table: prefix -> {token: probability}; a prefix that is not in it ends at once."""
+    """Probabilities from a table per sentence: prefix -> {token: probability}. Other prefixes are followed by EOS."""
 
     def __init__(self, *scripts: Mapping[Prefix, Mapping[int, float]]) -> None:
         self.scripts = scripts
@@ -69,7 +69,7 @@ class ScriptedModel(PrefixModel):
 
 
 class RandomModel(PrefixModel):
-    """Probabilities that depend on the whole prefix in an arbitrary but fixed way; `eos` shifts the end's logit."""
+    """Pseudorandom probabilities that depend on the whole prefix; `eos` is added to the logit of EOS."""
 
     def __init__(self, seed: int, eos: float = 0.0) -> None:
         self.seed, self.eos = seed, eos
@@ -86,13 +86,13 @@ class RandomModel(PrefixModel):
 
 
 def source(*lengths: int) -> tuple[Tensor, Tensor]:
-    """Sentences of the given numbers of tokens, EOS not counted, and their lengths with EOS."""
+    """Sentences (B, S) with the given numbers of tokens before EOS, and their lengths (B,) with EOS."""
     rows = [[A] * length + [EOS] + [PAD] * (max(lengths) - length) for length in lengths]
     return with_lengths(torch.tensor(rows))
 
 
 def with_lengths(src: Tensor) -> tuple[Tensor, Tensor]:
-    """Sentences (B, S) that end with PAD, and their lengths (B,)."""
+    """Padded sentences (B, S), and their lengths (B,)."""
     return src, (src != PAD).sum(1)
 
 
@@ -123,9 +123,9 @@ def plain_beam_search(
     alpha: float,
     allowed: Allowed = lambda prefix, token: True,
 ) -> list[tuple[float, Prefix]]:
-    """The search as its definition says, prefix by prefix, running on until no place is open.
+    """Reference beam search, prefix by prefix, until all hypotheses are finished.
 
-    `allowed` tells whether a token may come after a prefix.
+    `allowed` tells whether a token may follow a prefix.
     """
     open_prefixes: list[tuple[float, Prefix]] = [(0.0, ())]
     finished: list[Prefix] = []

@@ -49,7 +49,7 @@ class Server:
         return float(match[1])
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        """Send a signal; the exit code and what was said on stderr. Nothing is ever said on stdout."""
+        """Send a signal; return the exit code and stderr. Asserts that stdout is empty."""
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=PATIENCE)
         assert out == b""

@@ -1,4 +1,4 @@
-"""Small Transformers of every variant, and sentences for them."""
+"""Small Transformers in all variants, and input sentences for them."""
 
 from typing import Any
 
@@ -14,18 +14,18 @@ D, H, FF, W = 12, 3, 20, 17
 
 
 def make(source_size: int = W, target_size: int = W, **changes: Any) -> Transformer:
-    """A small model in float64, without dropout unless it is asked for."""
+    """A small model in float64; dropout is 0 by default."""
     sizes = {"encoder_layers": 2, "decoder_layers": 2, "d_model": D, "d_ff": FF, "heads": H, "dropout": 0.0}
     torch.manual_seed(1)
     model = Transformer(TransformerConfig(**(sizes | changes)), source_size, target_size).double()
     for name, parameter in model.named_parameters():
-        if name.endswith(("bias", "norm.weight")):  # which initialization leaves at 0 and 1
+        if name.endswith(("bias", "norm.weight")):  # initialized to constants
             nn.init.normal_(parameter, mean=float(name.endswith("weight")), std=0.3)
     return model
 
 
 def sentences(*lengths: int, seed: int = 0) -> Tensor:
-    """Random ids (B, longest), with PAD at the ends."""
+    """Random ids (B, longest), padded with PAD."""
     ids = torch.randint(BOS, W, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(seed))
     return ids.masked_fill(torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1), PAD)
 

@@ -1,4 +1,4 @@
-"""Torch's own layers, given the weights of ours."""
+"""Copies nmtkit's weights into the corresponding layers of torch."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def copy_feed_forward(reference: Any, ours: FeedForward) -> None:
 
 
 def copy_encoder_layer(reference: Any, ours: Any) -> None:
-    """Give torch's encoder layer the weights of ours."""
+    """Copy the weights of an encoder layer to `nn.TransformerEncoderLayer`."""
     copy_self_attention(reference.self_attn, ours.self_attention)
     copy_feed_forward(reference, ours.feed_forward)
     reference.norm1.load_state_dict(ours.around_self_attention.norm.state_dict())
@@ -30,7 +30,7 @@ def copy_encoder_layer(reference: Any, ours: Any) -> None:
 
 
 def copy_decoder_layer(reference: Any, ours: Any) -> None:
-    """Give torch's decoder layer the weights of ours."""
+    """Copy the weights of a decoder layer to `nn.TransformerDecoderLayer`."""
     copy_self_attention(reference.self_attn, ours.self_attention)
     cross = ours.cross_attention
     reference.multihead_attn.in_proj_weight.data.copy_(torch.cat((cross.q.weight, cross.kv.weight)))

@@ -1,4 +1,4 @@
-"""Runs of nmt-train, what they leave, and how two of them are compared."""
+"""Runs nmt-train, reads the files of a run, and compares two runs."""
 
 import json
 import math
@@ -22,7 +22,7 @@ Result = subprocess.CompletedProcess[bytes]
 
 
 def refused(result: Result, *words: str) -> None:
-    """One line that says what is wrong, and nothing else."""
+    """Assert that nmt-train refused its options with a single line on stderr that has these words."""
     *_, line = lines = [line for line in result.stderr.decode().splitlines() if "warning: " not in line]
     assert result.returncode == 2
     assert len(lines) == 1
@@ -32,13 +32,13 @@ def refused(result: Result, *words: str) -> None:
 
 
 def tensors(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
-    """All weights and the optimizer's state."""
+    """All weights and the optimizer state of a checkpoint."""
     checkpoint = load_checkpoint(folder / name)
     return checkpoint.weights | {f"optimizer.{key}": tensor for key, tensor in (checkpoint.optimizer or {}).items()}
 
 
 def assert_same_end(first: Path, second: Path) -> None:
-    """The last checkpoints are equal bit for bit, and so is what has been learned about the run."""
+    """Assert that the last checkpoints have bit-identical tensors and equal progress, except for times."""
     ours, theirs = tensors(first), tensors(second)
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
@@ -52,7 +52,7 @@ def assert_same_end(first: Path, second: Path) -> None:
 
 def metrics(folder: Path, event: str) -> list[dict[str, Any]]:
     def refuse(word: str) -> None:
-        raise AssertionError(f"{word} is no JSON")
+        raise AssertionError(f"{word} is not JSON")
 
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [row for row in (json.loads(line, parse_constant=refuse) for line in lines) if row["event"] == event]
@@ -70,8 +70,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-# Adam divides a gradient by its own size: with the paper's ε of 1e-9, the rounding of a gradient that should be zero
-# (as that of the bias of attention's keys, on which nothing depends) would become a step as large as any other.
+# Adam normalizes gradients. With the paper's ε of 1e-9, the rounding error of a gradient that is zero in exact
+# arithmetic (the bias of attention's keys) would become a full-size step.
 OPTIONS = (*TINY, *DROPOUT, "--adam-eps", 1e-6, "--validate-every", 25)
 TRAIN = BIN / "nmt-train"
 Process = subprocess.Popen[bytes]
@@ -84,7 +84,7 @@ def start(ranks: int, program: Path, *arguments: object, restarts: int = 0) -> P
 
 
 def finish(process: Process, code: int = 0) -> list[str]:
-    """The lines that all its ranks have written."""
+    """Wait for a process; return the lines that its ranks wrote to stderr."""
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == code, stderr.decode()
     return stderr.decode().splitlines()
@@ -95,8 +95,10 @@ def last(folder: Path) -> Checkpoint:
 
 
 def assert_near(first: Path, second: Path) -> None:
-    """Equal but for the rounding of sums, which ranks add up in another order: 1e-7 of a gradient, and after 50 updates
-    1e-4 of the weights as a whole, of which the bound allows ten times as much."""
+    """Assert that the weights are equal up to rounding, since ranks add sums in a different order.
+
+    The relative difference is 1e-7 for gradients, and 1e-4 for the weights after 50 updates; ten times that is allowed.
+    """
     ours, theirs = last(first).weights, last(second).weights
     distance = math.sqrt(sum(float((ours[name] - theirs[name]).square().sum()) for name in ours))
     length = math.sqrt(sum(float(tensor.square().sum()) for tensor in ours.values()))
@@ -104,6 +106,7 @@ def assert_near(first: Path, second: Path) -> None:
 
 
 def assert_same_rows(first: Path, second: Path) -> None:
+    """Assert that two runs logged equal metrics, except for times and memory."""
     for event in ("train", "valid"):
         ours, theirs = metrics(first, event), metrics(second, event)
         assert [row["update"] for row in ours] == [row["update"] for row in theirs]
@@ -114,7 +117,7 @@ def assert_same_rows(first: Path, second: Path) -> None:
 
 
 def wait_for(condition: Callable[[], bool], process: Process) -> None:
-    """Until something has come about, or a process has ended."""
+    """Wait until a condition holds or the process has ended."""
     end = time.monotonic() + PATIENCE
     while not condition() and process.poll() is None:
         assert time.monotonic() < end

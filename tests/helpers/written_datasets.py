@@ -14,7 +14,7 @@ PAIRS = [("the dog runs", "der hund läuft"), ("", ""), ("a cat", "eine katze")]
 
 
 def write_dataset(folder: Path, checkpoint: Checkpoint) -> Path:
-    """A dataset with one split, test, whose languages and vocabulary are the checkpoint's."""
+    """Write a dataset with the split `test` and the languages and vocabulary of a checkpoint."""
     languages = (checkpoint.source_language, checkpoint.target_language)
     folder.mkdir()
     write_tokenizer(folder, checkpoint.source, None)

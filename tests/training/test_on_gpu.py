@@ -1,4 +1,4 @@
-"""What GPUs go through, on one that is pretended: its tensors never meet the CPU's, and results are the same."""
+"""Training and inference on a fake GPU: they never mix devices, and results are the same as on the CPU."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from commands import TINY, Run
-from pretended_gpu import CPU, GPU, pretended_gpu
+from fake_gpu import CPU, GPU, pretended_gpu
 from torch import Tensor
 from torch.testing import assert_close
 from training_runs import assert_near, metrics
