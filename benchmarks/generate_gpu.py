@@ -3,10 +3,10 @@
     python benchmarks/generate_gpu.py --arch transformer_base --batch 2048
     python benchmarks/generate_gpu.py --checkpoint averaged.pt --text test.en --batch 1024
 
-* plain: `TorchModel.step`, as in nmt-generate; the cache grows by a position a step, rows come and go.
-* static: all rows that a batch can have in memory of fixed places, whole blocks of positions at a time; what is not
-  there is masked. More is computed, and every step has the same operators on the same memory.
-* graph: the static step recorded as a CUDA graph, which the host starts by one call (on a GPU only).
+* plain: `TorchModel.step`, as in nmt-generate; the cache grows by one position per step, and rows come and go.
+* static: fixed memory for the maximum number of rows of a batch; the cache grows by whole blocks of positions, and
+  unused positions are masked. It computes more, but every step runs the same operators on the same memory.
+* graph: the static step captured as a CUDA graph, which the host launches with one call (GPU only).
 
 Without a checkpoint, model and text are random, and outputs have --length pieces. All implementations must give the
 same outputs, which is checked first. In bf16 a few may differ by rounding; the benchmark prints how many are equal.
@@ -74,7 +74,7 @@ class StaticState:
                 mine.memory_values.copy_(other.memory_values)
         self.length = 0
         self.sentences = torch.arange(self.source.memory_bias.size(0), device=self.tokens.device)  # (R,)
-        self.places = self.sentences * self.decoder.beam  # (R,)
+        self.slots = self.sentences * self.decoder.beam  # (R,)
         return self
 
     def _caches(self, capacity: int) -> list[list[Tensor]]:
@@ -93,23 +93,23 @@ class StaticState:
 
     def reorder(self, origins: Tensor) -> None:
         """As `InferenceState.reorder`."""
-        came_from = self.places[origins]
+        came_from = self.slots[origins]
         self.sentences = self.sentences[origins]
         _, counts = torch.unique_consecutive(self.sentences, return_counts=True)
         first = (counts.cumsum(0) - counts).repeat_interleave(counts)
         within = torch.arange(origins.numel(), device=origins.device) - first
-        self.places = self.sentences * self.decoder.beam + within
-        self.origins.index_copy_(0, self.places, came_from)
+        self.slots = self.sentences * self.decoder.beam + within
+        self.origins.index_copy_(0, self.slots, came_from)
 
     def step(self, tokens: Tensor) -> Tensor:
         """Log-probabilities (R, W) of the next tokens."""
         if self.length == self.caches[0][0][0].size(0):
             self._grow()
-        self.tokens.index_copy_(0, self.places, tokens)
+        self.tokens.index_copy_(0, self.slots, tokens)
         self.position.fill_(self.length)
         log_probs = self._log_probs(capacity=(self.length // BLOCK + 1) * BLOCK, odd=self.length % 2)
         self.length += 1
-        return log_probs.index_select(0, self.places)
+        return log_probs.index_select(0, self.slots)
 
     def _log_probs(self, capacity: int, odd: int) -> Tensor:
         if not self.decoder.graphs:

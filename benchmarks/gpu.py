@@ -152,7 +152,7 @@ def main(
     device: str,
     compiled: bool,
 ) -> None:
-    """Print target tokens per second, utilization and idle share, with all means and without each."""
+    """Print target tokens per second, utilization and idle share, with all optimizations and without each."""
     config = PRESETS[arch].model_config()
     ranks = Ranks(resolve_device(device))
     dtype = resolve_precision(precision, ranks.device)

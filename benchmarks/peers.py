@@ -36,7 +36,7 @@ Command = list[str]
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Toolkit:
     """A toolkit and its command that translates one file into another, with one sentence per line."""
 
     name: str
@@ -58,7 +58,7 @@ def call(command: Command, threads: int) -> None:
         raise click.ClickException(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
 
 
-def nmtkit(data: Path, folder: Path, beam: int, threads: int) -> list[Contestant]:
+def nmtkit(data: Path, folder: Path, beam: int, threads: int) -> list[Toolkit]:
     """nmtkit, in fp32 and in its default precision."""
     options = ["--arch", "transformer_small", "--max-updates", "1", "--batch-tokens", "1024", "--quiet"]
     call([sys.executable, str(BIN / "nmt-train"), str(data), *options, "--save-dir", str(folder / "nmtkit")], threads)
@@ -72,12 +72,12 @@ def nmtkit(data: Path, folder: Path, beam: int, threads: int) -> list[Contestant
         ]
 
     return [
-        Contestant(f"nmtkit {precision}", lambda *files, precision=precision: command(precision, *files), raw=True)
+        Toolkit(f"nmtkit {precision}", lambda *files, precision=precision: command(precision, *files), raw=True)
         for precision in ("fp32", "int8")
     ]
 
 
-def opennmt(data: Path, folder: Path, programs: Path, beam: int, threads: int) -> Contestant:
+def opennmt(data: Path, folder: Path, programs: Path, beam: int, threads: int) -> Toolkit:
     """OpenNMT-py, fp32."""
     config = prepare_opennmt(Dataset.open(data), folder, updates=1)
     call([str(programs / "onmt_train"), "-config", str(config)], threads)
@@ -89,10 +89,10 @@ def opennmt(data: Path, folder: Path, programs: Path, beam: int, threads: int) -
             *("-min_length", str(PIECES), "-max_length", str(PIECES)),
         ]
 
-    return Contestant("OpenNMT-py fp32", command)
+    return Toolkit("OpenNMT-py fp32", command)
 
 
-def marian(data: Path, folder: Path, program: Path, beam: int, threads: int) -> Contestant:
+def marian(data: Path, folder: Path, program: Path, beam: int, threads: int) -> Toolkit:
     """Marian, fp32. Reads the training data that `opennmt` has written."""
     dataset = Dataset.open(data)
     vocabulary = folder / "vocab.yml"
@@ -117,10 +117,10 @@ def marian(data: Path, folder: Path, program: Path, beam: int, threads: int) -> 
             *("--max-length-factor", "1", "--word-penalty", "-1000"),  # the longest outputs score best
         ]
 
-    return Contestant("Marian fp32", command)
+    return Toolkit("Marian fp32", command)
 
 
-def tokens(toolkit: Contestant, output: Path, lines: int) -> int:
+def tokens(toolkit: Toolkit, output: Path, lines: int) -> int:
     """Number of tokens of an output, with the ends of sentences."""
     if toolkit.raw:  # detokenized, so its tokens cannot be counted
         return lines * (PIECES + 1)

@@ -70,7 +70,7 @@ def kilobytes(path: str, name: str) -> int:
     return int(line.split()[1])
 
 
-class Found(NamedTuple):
+class StartupCost(NamedTuple):
     """Start-up times in seconds and memory in MB of one process."""
 
     checked: float  # until all lengths are checked
@@ -81,8 +81,8 @@ class Found(NamedTuple):
     share: float  # proportional share of the mapped files
 
 
-def measure(folder: Path, place: DataPosition, rank: int, ranks: int, max_tokens: int) -> Found:
-    """Start, and go on until two more parts of the epoch have been planned."""
+def measure(folder: Path, place: DataPosition, rank: int, ranks: int, max_tokens: int) -> StartupCost:
+    """Start at `place` and continue until two more parts of the epoch have been planned."""
     own, start = kilobytes("/proc/self/status", "RssAnon"), time.perf_counter()
     split = corpus.Dataset.open(folder).split("train")
     split.check_lengths("--max-tokens", max_tokens, "")
@@ -96,7 +96,7 @@ def measure(folder: Path, place: DataPosition, rank: int, ranks: int, max_tokens
     for work in itertools.islice(updates, more):
         work.share()
     end = time.perf_counter()
-    return Found(
+    return StartupCost(
         checked - start,
         ready - start,
         more / (end - ready),

@@ -61,9 +61,9 @@ def restricted(length: int, width: int, window: int) -> tuple[Work, list[Tensor]
     return lambda: attend_blockwise(q, k, v, None, window, causal=False, dropout_rate=0.0), inputs
 
 
-def whole(window: bool) -> Callable[[int, int, int], tuple[Work, list[Tensor]]]:
-    def make(length: int, width: int, r: int) -> tuple[Work, list[Tensor]]:
-        config = TransformerConfig(d_model=width, heads=width // HEAD, attention_window=r if window else None)
+def whole(restrict: bool) -> Callable[[int, int, int], tuple[Work, list[Tensor]]]:
+    def make(length: int, width: int, window: int) -> tuple[Work, list[Tensor]]:
+        config = TransformerConfig(d_model=width, heads=width // HEAD, attention_window=window if restrict else None)
         layer = SelfAttention(config, causal=False)
         x = torch.randn(1, length, width, requires_grad=True)
         return lambda: layer(x, None), [x, *layer.parameters()]
@@ -88,8 +88,8 @@ LAYERS = [
     Layer("self-attention, restricted", "O(r·n·d)", 1, 1, restricted),
     Layer("recurrent (LSTM)", "O(n·d²)", 1, 2, recurrent),
     Layer(f"convolutional (k = {KERNEL})", "O(k·n·d²)", 1, 2, convolutional),
-    Layer("self-attention, whole layer", "O(n²·d + n·d²)", 2, 2, whole(window=False)),
-    Layer("restricted, whole layer", "O(r·n·d + n·d²)", 1, 2, whole(window=True)),
+    Layer("self-attention, whole layer", "O(n²·d + n·d²)", 2, 2, whole(restrict=False)),
+    Layer("restricted, whole layer", "O(r·n·d + n·d²)", 1, 2, whole(restrict=True)),
 ]
 
 

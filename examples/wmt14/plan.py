@@ -67,9 +67,9 @@ def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.devic
     rows = torch.full((max(1, tokens // LENGTH), LENGTH), EOS)
     batch = Batch.unpadded(rows, rows, rows).to(device)
     model = make_model(config, vocabulary, vocabulary).to(device)
-    passes = -1  # the first one is slower
-    begun = time.monotonic()
-    while passes < 1 or time.monotonic() - begun < TRIAL_SECONDS:
+    passes = -1  # the first one is for warm-up
+    start = time.monotonic()
+    while passes < 1 or time.monotonic() - start < TRIAL_SECONDS:
         with autocast(device, resolve_precision("auto", device)):
             loss, _ = batch_loss(model, batch, smoothing=0.1)
         torch.autograd.backward(loss)
@@ -77,10 +77,10 @@ def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.devic
             torch.cuda.synchronize(device)
         passes += 1
         if passes == 0:
-            begun = time.monotonic()
+            start = time.monotonic()
     parameters = sum(parameter.numel() for parameter in model.parameters())
     adam = 8 * parameters / 2**30
-    speed = passes * rows.numel() / (time.monotonic() - begun)
+    speed = passes * rows.numel() / (time.monotonic() - start)
     return Trial(speed, peak_memory(device) + adam, parameters, describe_model(model).removeprefix("model: "))
 
 

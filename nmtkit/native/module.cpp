@@ -1,4 +1,4 @@
-// The Python module (nmtkit/_native.pyi). Tensors come as addresses; nmtkit/model/native.py has checked their shapes.
+// The Python module (nmtkit/_native.pyi). Tensors come as addresses; nmtkit/inference/native.py has checked their shapes.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

@@ -137,9 +137,9 @@ def test_training_and_checkpoints_know_the_transformer_only_by_the_table_of_arch
     assert {module for module in trained if "model.transformer" in imports()[module]} <= {"training.validation"}
 
 
-def test_only_commands_and_single_calls_defer_an_import_of_ours() -> None:
-    """A command imports its engine inside its body, so that --help is quick; no other module hides an import."""
-    hidden = {
+def test_only_commands_and_the_package_root_defer_imports_of_nmtkit() -> None:
+    """Commands import their engine inside the body, so that --help is fast."""
+    deferring = {
         module_name(path)
         for path in (ROOT / "nmtkit").rglob("*.py")
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -147,7 +147,7 @@ def test_only_commands_and_single_calls_defer_an_import_of_ours() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "nmtkit"
     }
-    assert hidden <= {"__init__", *(f"cli.{name}" for name in COMMANDS)}
+    assert deferring <= {"__init__", *(f"cli.{name}" for name in COMMANDS)}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

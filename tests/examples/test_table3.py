@@ -25,15 +25,15 @@ from nmtkit.model.presets import PRESETS
 SIZES = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 8, "d_ff": 8, "key_size": 8, "value_size": 8}
 
 
-def told(*flags: str) -> dict[str, Any]:
+def parsed(*flags: str) -> dict[str, Any]:
     """Parse flags of nmt-train; return all options by name."""
     with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
         choose_model(context.params)
         return context.params
 
 
-def model_of(told: dict[str, Any]) -> TransformerConfig:
-    model = told["model"]
+def model_of(options: dict[str, Any]) -> TransformerConfig:
+    model = options["model"]
     assert isinstance(model, TransformerConfig)
     return model
 
@@ -44,15 +44,15 @@ def test_the_rows_are_the_presets_of_table_3_with_base_and_big() -> None:
 
 
 @pytest.mark.parametrize("row", variations.ROWS)
-def test_a_row_at_the_papers_own_size_is_its_preset(row: str) -> None:
-    preset, ours = told("--arch", variations.arch(row)), told(*variations.options(row, 1, 1))
+def test_an_unscaled_row_equals_its_preset(row: str) -> None:
+    preset, ours = parsed("--arch", variations.arch(row)), parsed(*variations.options(row, 1, 1))
     assert model_of(ours).effective() == model_of(preset).effective()
     assert ours | {"model": None} == preset | {"model": None}
 
 
 @pytest.mark.parametrize("row", variations.ROWS)
 def test_a_scaled_row_has_all_sizes_divided_and_the_rest_unchanged(row: str) -> None:
-    full, small = (model_of(told(*variations.options(row, width, depth))) for width, depth in ((1, 1), (8, 2)))
+    full, small = (model_of(parsed(*variations.options(row, width, depth))) for width, depth in ((1, 1), (8, 2)))
     assert {name: getattr(small, name) * divisor for name, divisor in SIZES.items()} == {
         name: getattr(full, name) for name in SIZES
     }

@@ -89,7 +89,7 @@ def _device(name: str | torch.device | None) -> torch.device | None:
     return GPU if torch.device(name).type == "cuda" else CPU
 
 
-def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any]:
+def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any]:
     """The fake device, with `torch.cuda` patched to report it: without bf16, and with growing memory use."""
     allocated = iter(range(1 << 20, 1 << 40, 1 << 20))
     answers: dict[str, Callable[..., Any]] = {

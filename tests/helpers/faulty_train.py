@@ -33,7 +33,7 @@ def backward(self: UpdateGradient, update: int, piece: Any, *arguments: Any) -> 
     if fault == "forward" and len(piece.batch.src) > 2:
         hooks.append(self.loss.register_forward_pre_hook(fail))
     if fault == "backward" and len(piece.batch.src) > 2:
-        # about the last gradient to be computed, when others have been added up and summed over ranks
+        # the gradients of the first layer come last, when others have been accumulated and reduced over ranks
         first_layer = next(iter(self.loss.model.layers()))
         hooks += [parameter.register_hook(fail) for parameter in first_layer.parameters()]  # type: ignore[no-untyped-call]
     try:

@@ -29,7 +29,7 @@ class PrefixState:
 
 
 class PrefixModel(InferenceModel):
-    """Gives each prefix the log-probabilities that `log_probs(sentence, prefix)` says."""
+    """A model whose log-probabilities are a function of sentence and prefix, `log_probs`."""
 
     size = vocabulary_size = 7
     device, precision = torch.device("cpu"), "fp32"

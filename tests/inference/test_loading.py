@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from pretended_gpu import pretended_gpu
+from fake_gpu import fake_gpu
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
@@ -95,7 +95,7 @@ def test_int8_with_an_attention_window_is_refused(make_checkpoint: MakeCheckpoin
 
 def test_a_gpu_is_searched_by_torch(make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = make_checkpoint()
-    with pretended_gpu(monkeypatch):
+    with fake_gpu(monkeypatch):
         model = load_model(checkpoint, "cuda", "auto")
         assert isinstance(model, TorchModel)
         assert (model.device.type, model.precision) == ("cuda", "fp32")

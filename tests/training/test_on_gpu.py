@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from commands import TINY, Run
-from fake_gpu import CPU, GPU, pretended_gpu
+from fake_gpu import CPU, GPU, fake_gpu
 from torch import Tensor
 from torch.testing import assert_close
 from training_runs import assert_near, metrics
@@ -55,7 +55,7 @@ def test_every_way_to_search_gives_what_it_gives_on_a_cpu(
     config, banned = SearchConfig(max_len_a=1, max_len_b=6, **WAYS[way]), ((11, 12), (13,))  # type: ignore[arg-type]
     checkpoint = make_checkpoint(norm="pre")
     expected = search(TorchModel(checkpoint.build_model()), *on(CPU), config, banned=banned)
-    with pretended_gpu(monkeypatch):
+    with fake_gpu(monkeypatch):
         model = checkpoint.build_model().to(GPU)
         assert {parameter.device for parameter in model.parameters()} == {GPU}
         assert close(search(TorchModel(model), *on(GPU), config, banned=banned), expected)
@@ -77,7 +77,7 @@ def test_demands_ensembles_scores_and_attention_are_those_of_a_cpu(
         return found, scored, [nbest[0].attention for nbest in attended], all_heads(models[0], ROWS[0], outputs[0])
 
     found, scored, attention, heads = everything(CPU)
-    with pretended_gpu(monkeypatch):
+    with fake_gpu(monkeypatch):
         on_gpu = everything(GPU)
     assert close(on_gpu[0], found)
     assert close(on_gpu[1], scored)
@@ -106,7 +106,7 @@ def test_a_run_learns_what_it_learns_on_a_cpu_and_goes_on_from_its_checkpoint(
         return tmp_path / folder
 
     straight = train("cpu", 8)
-    with pretended_gpu(monkeypatch):
+    with fake_gpu(monkeypatch):
         train("gpu", 4, "--device", "cuda")
         resumed = train("gpu", 8, "--device", "cuda")
     assert_near(resumed, straight)
@@ -124,6 +124,6 @@ def test_what_only_training_does_never_mixes_devices(
 ) -> None:
     run = "nmt-train", datasets["separate"], "--save-dir", tmp_path, *TINY, "--max-updates", 2, "--device", "cuda"
     more = "--attention-dropout", 0.1, "--max-tokens", "auto"
-    with pretended_gpu(monkeypatch):
+    with fake_gpu(monkeypatch):
         done = run_here(*run, *more, *options)
     assert done.returncode == 0, done.stderr
