@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NUMBERS: dict[str, Any] = {
     "dtype": torch.float32,
     "device": "cpu",
-}  # written by C++, so independent of torch's defaults
+}  # as C++ writes it, not as torch's defaults say
 _INT8_COLUMNS = 1 << 16  # of a matrix in int8 at most: its sums of products have 32 bits
 
 

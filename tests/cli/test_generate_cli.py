@@ -25,6 +25,7 @@ from written_datasets import PAIRS, write_dataset
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translator import Translator
+from nmtkit.inference import native_build
 from nmtkit.tokenizer import SpaceTokenizer
 
 FAST = ("--beam", 2, "--max-len-b", 3)
@@ -90,6 +91,14 @@ def test_each_line_has_its_line_whatever_it_holds(generate_apart: Run) -> None:
     assert "2 lines had bytes that are not UTF-8" in messages
     assert "translated | sentences 14 | tokens " in messages
     assert re.search(r" \| precision (bf16|fp32)(, (not compiled|AVX2|AVX-512))?\n", messages)
+
+
+@pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
+def test_the_summary_names_int8_where_it_is_faster(generate: Run) -> None:
+    for precision, named in (("auto", True), ("fp32", True), ("int8", False), ("bf16", False)):
+        done = generate("--device", "cpu", "--precision", precision, input=b"a dog\n")
+        assert done.returncode == 0, done.stderr
+        assert (b"--precision int8 is faster on this CPU" in done.stderr) == named
 
 
 def test_unknown_tokens_of_the_source_are_told_and_many_are_doubted(
@@ -353,6 +362,7 @@ def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Ru
         (["--beam", 0], ["--beam: 0"]),
         (["--length-penalty", -1], ["--length-penalty: -1"]),
         (["--precision", "fp7"], ["--precision", "fp32"]),
+        (["--precision", "fp16", "--device", "cpu"], ["--precision fp16", "use fp32"]),
         *[([flag, 10**20], [flag, "too large"]) for flag in ("--beam", "--nbest", "--buffer", "--workers")],
     ],
 )
