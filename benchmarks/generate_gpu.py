@@ -3,7 +3,7 @@
     python benchmarks/generate_gpu.py --arch transformer_base --batch 2048
     python benchmarks/generate_gpu.py --checkpoint averaged.pt --text test.en --batch 1024
 
-* plain: `TorchModel.step`, as in nmt-generate; the cache grows by one position per step, and rows come and go.
+* plain: `TorchTransformer.step`, as in nmt-generate; the cache grows by one position per step, and rows come and go.
 * static: fixed memory for the maximum number of rows of a batch; the cache grows by whole blocks of positions, and
   unused positions are masked. It computes more, but every step runs the same operators on the same memory.
 * graph: the static step captured as a CUDA graph, which the host launches with one call (GPU only).
@@ -33,7 +33,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.inference.decoder_step import attend_together
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.inference.torch_model import TorchModel, log_softmax
+from nmtkit.inference.torch_transformer import TorchTransformer, log_softmax
 from nmtkit.inference.transformer import TransformerInference
 from nmtkit.model.architectures import make_model
 from nmtkit.model.layers import DecoderLayer
@@ -133,7 +133,7 @@ class StaticDecoder(TransformerInference):
     """An inference model whose steps are all alike."""
 
     def __init__(self, model: Transformer, beam: int, graphs: bool) -> None:
-        self.model, self.plain, self.beam, self.graphs = model, TorchModel(model), beam, graphs
+        self.model, self.plain, self.beam, self.graphs = model, TorchTransformer(model), beam, graphs
         super().__init__(model.config, self.plain.vocabulary_size, model.output_matrix.element_size())
         self.device, self.precision = self.plain.device, self.plain.precision
         self.pool = torch.cuda.graph_pool_handle() if graphs else None  # all graphs share it: one runs at a time
@@ -253,7 +253,10 @@ def main(
     model = cast(Transformer, model.to(on, resolve_precision(precision, on)).eval())
     padded = [pad(rows) for rows in batches]
     sources = [(src.to(on), lengths.to(on)) for src, lengths in padded]
-    ways: dict[str, InferenceModel] = {"plain": TorchModel(model), "static": StaticDecoder(model, beam, graphs=False)}
+    ways: dict[str, InferenceModel] = {
+        "plain": TorchTransformer(model),
+        "static": StaticDecoder(model, beam, graphs=False),
+    }
     if on.type == "cuda":
         ways["graph"] = StaticDecoder(model, beam, graphs=True)
     outputs: dict[str, list[list[int]]] = {}

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit.inference import native_build
-from nmtkit.inference.native import NativeLinear
+from nmtkit.inference.native_transformer import NativeLinear
 from nmtkit.model.attention import attend
 from nmtkit.model.dropout import dropout
 from nmtkit.training.loss import projected_cross_entropy

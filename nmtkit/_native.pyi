@@ -7,7 +7,7 @@ functions may raise MemoryError. The long ones release the global interpreter lo
 # Capsules, to be kept and passed on.
 class Matrix: ...
 class Model: ...
-class Search: ...
+class DecoderState: ...
 
 def matrix(weight: int, bias: int, rows: int, columns: int, int8: bool) -> Matrix:
     """Pack a copy of W (N, K) and b (N,), fp32; b may be 0 for none. With `int8`, W and the inputs are quantized.
@@ -41,23 +41,23 @@ def model(
 
 def encode(
     model: Model, source: int, lengths: int, sentences: int, width: int, positions: int, threads: int
-) -> Search:
+) -> DecoderState:
     """Encode source (B, width) with lengths (B,), int64, at positions (width, D), fp32, for a search of one row a sentence.
 
     The model must outlive the search. IndexError for a length outside 1..width.
     """
 
-def reorder(search: Search, origins: int, rows: int) -> None:
+def reorder(state: DecoderState, origins: int, rows: int) -> None:
     """Make row i continue row origins[i], int64. IndexError for a row that does not exist."""
 
-def step(search: Search, tokens: int, rows: int, position: int, log_probs: int, threads: int) -> None:
+def step(state: DecoderState, tokens: int, rows: int, position: int, log_probs: int, threads: int) -> None:
     """Decode tokens (R,), int64, at a position (D,) into the log-probabilities (R, W) of the next tokens, fp32.
 
     IndexError for a token outside the vocabulary, or another number of rows than the search has.
     """
 
 def best_step(
-    search: Search,
+    state: DecoderState,
     tokens: int,
     rows: int,
     position: int,

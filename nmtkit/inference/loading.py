@@ -6,12 +6,10 @@ import torch
 
 from nmtkit.checkpoint import Checkpoint, memory_for_weights
 from nmtkit.errors import UserError
-from nmtkit.inference import native, native_build
+from nmtkit.inference import native_build
+from nmtkit.inference.backends import backends_of
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.native import NativeModel
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.inference.torch_model import TorchModel
-from nmtkit.inference.transformer import as_transformer
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.tokenizer import tokenizer_differences
 
@@ -45,15 +43,16 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
     """
     on = resolve_device(device)
     precision = inference_precision(precision, on)
-    model = as_transformer(checkpoint.build_model(weights))
+    backends = backends_of(checkpoint.model_config.arch)
+    model = checkpoint.build_model(weights)
     size = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
     with memory_for_weights(f"the model on {on}", size):
-        if on.type == "cpu" and native.supports(model, precision):
+        if on.type == "cpu" and backends.native is not None and backends.native.supports(model, precision):
             kept = checkpoint.without_training(weights)
-            return NativeModel(model, precision, lambda: TorchModel(kept.build_model()))
+            return backends.native(model, precision, lambda: backends.torch(kept.build_model()))
         if precision == "int8":
             raise UserError(_no_int8())
-        plain = TorchModel(model.to(on, resolve_precision(precision, on)))
+        plain = backends.torch(model.to(on, resolve_precision(precision, on)))
         if on.type == "cpu" and precision == "fp32" and native_build.compiler_was_missing():
             plain.precision = "fp32, not compiled"
         return plain

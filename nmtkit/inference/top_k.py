@@ -16,14 +16,15 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     on_cpu = scores.device.type == "cpu" and scores.dtype == torch.float32 and scores.is_contiguous()
     if on_cpu and native_build.available("fp32"):
-        return _native_top_k(scores, k)
+        return native_top_k(scores, k)
     if scores.is_cuda or scores.numel() <= _SMALL or scores.size(1) // _GROUP < 4 * k:
         values, columns = scores.topk(min(k, scores.size(1)))
         return values, columns
     return _grouped_top_k(scores, k)
 
 
-def _native_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def native_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """As `top_k`, by the loaded build, for contiguous fp32 scores on a CPU."""
     rows, width = scores.shape
     k = min(k, width)
     values, columns = scores.new_empty(rows, k), scores.new_empty(rows, k, dtype=torch.long)

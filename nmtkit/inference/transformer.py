@@ -1,10 +1,7 @@
 """What the backends derive from a Transformer's options."""
 
-from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.protocol import TranslationModel
-from nmtkit.model.transformer import Transformer
 
 
 class TransformerInference(InferenceModel):
@@ -20,10 +17,3 @@ class TransformerInference(InferenceModel):
     def state_bytes(self, tokens: int) -> int:
         """As `InferenceModel.state_bytes`: the keys and values of each token in each layer."""
         return tokens * self._token_bytes
-
-
-def as_transformer(model: TranslationModel) -> Transformer:
-    """The same model; UserError for an architecture that no backend can search yet."""
-    if not isinstance(model, Transformer):
-        raise UserError(f"nmtkit cannot translate with models of the architecture {model.config.arch}")
-    return model

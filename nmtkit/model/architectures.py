@@ -1,7 +1,8 @@
 """The table of architectures: the one place that lists them all.
 
 A new architecture is a subclass of `ModelConfig` (config.py) with presets (presets.py), a `TranslationModel` in a file
-of its own, and a row here.
+of its own, and a row here. To be searched, it needs an `InferenceModel` and a row in nmtkit.inference.backends.
+`tests/helpers/toy_model.py` is a small example.
 """
 
 from collections.abc import Callable, Mapping

@@ -156,7 +156,7 @@ class TransformerConfig(ModelConfig):
 
     def ineffective(self) -> dict[str, str]:
         """As `ModelConfig.ineffective`."""
-        return {} if self.positions == "learned" else {"max_positions": "but with --positions learned"}
+        return {} if self.positions == "learned" else {"max_positions": "without --positions learned"}
 
     @property
     def length_limit(self) -> LengthLimit | None:

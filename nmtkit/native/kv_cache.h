@@ -47,7 +47,7 @@ class KeyValueCache {
   const Model& model_;
   Arena& arena_;
   std::vector<void*> positions_;               // by position: (rows then, layers, H·(K + V))
-  std::vector<std::vector<int32_t>> parents_;  // by position: (R,) the row there that each row of today continues
+  std::vector<std::vector<int32_t>> parents_;  // by position: (R,) the ancestor there of each row
 };
 
 }  // namespace nmtkit

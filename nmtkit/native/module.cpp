@@ -1,4 +1,4 @@
-// The Python module (nmtkit/_native.pyi). Tensors come as addresses; nmtkit/inference/native.py has checked their shapes.
+// The Python module (nmtkit/_native.pyi). Tensors come as addresses; nmtkit/inference/native_transformer.py has checked their shapes.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -6,7 +6,7 @@
 
 #include "log_softmax.h"
 #include "parallel.h"
-#include "search.h"
+#include "decoder_state.h"
 #include "top_k.h"
 
 namespace {
@@ -38,7 +38,7 @@ constexpr const char* kName<Matrix> = "nmtkit.Matrix";
 template <>
 constexpr const char* kName<Model> = "nmtkit.Model";
 template <>
-constexpr const char* kName<Search> = "nmtkit.Search";
+constexpr const char* kName<DecoderState> = "nmtkit.DecoderState";
 
 // nullptr with an exception set if it is another object.
 template <class T>
@@ -196,9 +196,9 @@ PyObject* encode(PyObject*, PyObject* args) {
     return nullptr;
   const Model* model = from_capsule<Model>(capsule);
   if (!model) return nullptr;
-  Search* made = nullptr;
+  DecoderState* made = nullptr;
   if (!without_gil([&] {
-        made = new Search(*model, pointer<int64_t>(source), pointer<int64_t>(lengths), sentences, width,
+        made = new DecoderState(*model, pointer<int64_t>(source), pointer<int64_t>(lengths), sentences, width,
                           pointer<float>(positions), threads);
       }))
     return nullptr;
@@ -210,9 +210,9 @@ PyObject* reorder(PyObject*, PyObject* args) {
   Address origins;
   int rows;
   if (!PyArg_ParseTuple(args, "OKi", &capsule, &origins, &rows)) return nullptr;
-  Search* search = from_capsule<Search>(capsule);
-  if (!search) return nullptr;
-  return none_if(without_gil([&] { search->reorder(pointer<int64_t>(origins), rows); }));
+  DecoderState* state = from_capsule<DecoderState>(capsule);
+  if (!state) return nullptr;
+  return none_if(without_gil([&] { state->reorder(pointer<int64_t>(origins), rows); }));
 }
 
 PyObject* step(PyObject*, PyObject* args) {
@@ -220,10 +220,10 @@ PyObject* step(PyObject*, PyObject* args) {
   Address tokens, position, log_probs;
   int rows, threads;
   if (!PyArg_ParseTuple(args, "OKiKKi", &capsule, &tokens, &rows, &position, &log_probs, &threads)) return nullptr;
-  Search* search = from_capsule<Search>(capsule);
-  if (!search) return nullptr;
+  DecoderState* state = from_capsule<DecoderState>(capsule);
+  if (!state) return nullptr;
   return none_if(without_gil([&] {
-    search->step(pointer<int64_t>(tokens), rows, pointer<float>(position), pointer<float>(log_probs), threads);
+    state->step(pointer<int64_t>(tokens), rows, pointer<float>(position), pointer<float>(log_probs), threads);
   }));
 }
 
@@ -234,8 +234,8 @@ PyObject* best_step(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OKiKO!iKKi", &capsule, &tokens, &rows, &position, &PyTuple_Type, &excluded, &k,
                         &log_probs, &best_tokens, &threads))
     return nullptr;
-  Search* search = from_capsule<Search>(capsule);
-  if (!search) return nullptr;
+  DecoderState* state = from_capsule<DecoderState>(capsule);
+  if (!state) return nullptr;
   std::vector<int64_t> ids;
   const bool converted = catch_exceptions([&] {
     for (Py_ssize_t i = 0; i < PyTuple_Size(excluded); ++i)
@@ -243,7 +243,7 @@ PyObject* best_step(PyObject*, PyObject* args) {
   });
   if (!converted) return nullptr;
   return none_if(without_gil([&] {
-    search->best_step(pointer<int64_t>(tokens), rows, pointer<float>(position), ids, k, pointer<float>(log_probs),
+    state->best_step(pointer<int64_t>(tokens), rows, pointer<float>(position), ids, k, pointer<float>(log_probs),
                       pointer<int64_t>(best_tokens), threads);
   }));
 }

@@ -14,10 +14,9 @@ from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.scoring import bleu, tokenized_bleu
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import RunError, UserError
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.backends import BACKENDS, torch_backend
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
-from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SPACE
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.loss import batch_loss, perplexity
@@ -58,6 +57,10 @@ class Validator:
         for flag, asked in (("--valid-bleu", self.config.valid_bleu), ("--patience", options.stop.patience)):
             if asked and not self.possible:
                 raise UserError(f"{flag}: {dataset.folder} has no split '{VALIDATION}': preprocess with --validpref")
+        if self.config.valid_bleu and options.model.arch not in BACKENDS:
+            raise UserError(
+                f"--valid-bleu: nmtkit cannot translate with the architecture {options.model.arch}: leave it out"
+            )
         if self.possible:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)
             source, target = self.split.source.lengths[:], self.split.target.lengths[:]
@@ -90,8 +93,7 @@ class Validator:
         values = {"valid_loss": loss_per_token, "valid_nll": nll_per_token, "valid_ppl": perplexity(nll_per_token)}
         if not self.config.valid_bleu:
             return Results(values, [])
-        searched = _searchable(model)
-        translations = ranks.gather(ranks.run_on_all(lambda: self._translations(searched, mine, should_stop)))
+        translations = ranks.gather(ranks.run_on_all(lambda: self._translations(model, mine, should_stop)))
         hypotheses = {i: text for theirs in translations for i, text in theirs.items()}
         if len(hypotheses) < len(self.split):
             return None
@@ -125,9 +127,9 @@ class Validator:
         halves = (self._losses(model, batch.rows(rows), device) for rows in (slice(half), slice(half, None)))
         return [sum(values) for values in zip(*halves, strict=True)]
 
-    def _translations(self, model: Transformer, mine: range, should_stop: Callable[[], bool]) -> dict[int, str]:
+    def _translations(self, model: TranslationModel, mine: range, should_stop: Callable[[], bool]) -> dict[int, str]:
         """The translation of each sentence in the batches that are `mine`, by its number."""
-        translator = Translator(TorchModel(model), self.dataset.source, self.dataset.target)
+        translator = Translator(torch_backend(model), self.dataset.source, self.dataset.target)
         search = SearchConfig(beam=self.config.valid_beam)
         tokens = max(1, self.max_tokens // search.beam)  # of sources, each with `beam` rows
         found: dict[int, str] = {}
@@ -152,10 +154,3 @@ class Validator:
         if target.kind == SPACE:
             return tokenized_bleu(hypotheses, references).value, samples
         return bleu(hypotheses, references, self.dataset.target_language).value, samples
-
-
-def _searchable(model: TranslationModel) -> Transformer:
-    """The model, if it can translate; UserError if not."""
-    if not isinstance(model, Transformer):
-        raise UserError(f"--valid-bleu supports Transformers, not the architecture {model.config.arch}: leave it out")
-    return model

@@ -14,7 +14,7 @@ from nmtkit.checkpoint import load_checkpoint
 from nmtkit.decoding.engine import SearchBatch
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translator import Translator
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.backends import torch_backend
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import EOS, SPECIALS
 
@@ -68,7 +68,7 @@ def lines_of(text: bytes) -> list[str]:
 def command(run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """nmt-generate with a tiny model that is built once."""
     loaded = load_checkpoint(tiny_checkpoint)
-    translator = Translator(TorchModel(loaded.build_model()), loaded.source, loaded.target)
+    translator = Translator(torch_backend(loaded.build_model()), loaded.source, loaded.target)
     monkeypatch.setattr("nmtkit.decoding.generation.load_checkpoint", lambda path: loaded)
     monkeypatch.setattr(Translator, "of", lambda *_: translator)
 

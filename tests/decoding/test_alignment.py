@@ -18,8 +18,8 @@ from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.decoding.translation import SourcePieces, align_words, compose, word_numbers
 from nmtkit.errors import UserError
+from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.torch_model import TorchModel
 from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -33,7 +33,7 @@ LINES = ["the dog runs on the street", "", "a cat", "die katze läuft"]
 def test_attention_is_the_mean_over_the_heads_of_a_layer(
     layer: int | None, number: int, make_checkpoint: MakeCheckpoint
 ) -> None:
-    models = [TorchModel(make_checkpoint(seed, decoder_layers=3).build_model()) for seed in (1, 2)]
+    models = [torch_backend(make_checkpoint(seed, decoder_layers=3).build_model()) for seed in (1, 2)]
     rows = [[7, 8, 9, EOS], [5, EOS]]
     src = torch.tensor([row + [PAD] * (4 - len(row)) for row in rows])
     found = search(Ensemble(models), *with_lengths(src), SearchConfig(beam=2, nbest=2, max_len_b=3))

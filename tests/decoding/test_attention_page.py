@@ -20,7 +20,7 @@ from nmtkit.decoding.alignment import all_heads
 from nmtkit.decoding.attention_page import Attention, write_attention_page
 from nmtkit.decoding.config import PAGE_LINES, EngineConfig, SearchConfig, StreamConfig
 from nmtkit.errors import UserError
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.backends import torch_backend
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS
@@ -96,7 +96,9 @@ def test_the_weights_of_all_heads_are_those_of_torch(norm: str, make_checkpoint:
     model.decode(torch.tensor([[BOS, *target]]), model.encode(*with_lengths(torch.tensor([row]))))
     theirs = {kind: torch.stack(layers).numpy() for kind, layers in expected.items()}
     shapes = [(2, 4, 5, 5), (3, 4, 4, 4), (3, 4, 4, 5)]
-    for weights, shape, found in zip(theirs.values(), shapes, all_heads(TorchModel(model), row, target), strict=True):
+    for weights, shape, found in zip(
+        theirs.values(), shapes, all_heads(torch_backend(model), row, target), strict=True
+    ):
         assert found.shape == shape
         assert np.allclose(found, weights, atol=1e-6)
         assert np.allclose(found.sum(-1), 1.0, atol=1e-6)

@@ -17,7 +17,7 @@ from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model import memory
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[SearchConfig, list[Constraints]]] = {
 def test_the_estimate_is_above_what_torch_allocates_and_not_far(name: str, members: int) -> None:
     config, constraints = CASES[name]
     size = TransformerConfig(encoder_layers=1, decoder_layers=2, d_model=32, d_ff=32, heads=2)
-    models = [TorchModel(Transformer(size, 600, 600).eval()) for _ in range(members)]
+    models = [TorchTransformer(Transformer(size, 600, 600).eval()) for _ in range(members)]
     model = Ensemble(models) if members > 1 else models[0]
     src = torch.tensor([[7] * 9 + [EOS]])
     gc.collect()
@@ -69,7 +69,7 @@ def test_the_estimate_is_above_what_torch_allocates_and_not_far(name: str, membe
 
 def test_a_higher_limit_of_the_length_is_not_expected_to_be_used() -> None:
     """A limit that no output reaches, as `--max-len-b 1000000`, refuses nothing."""
-    model = TorchModel(
+    model = TorchTransformer(
         Transformer(TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 50, 50)
     )
     usual, highest = (search_bytes(model, SearchConfig(max_len_b=limit), 10) for limit in (50, 10**6))

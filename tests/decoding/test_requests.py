@@ -19,7 +19,7 @@ from nmtkit.decoding.forced import score
 from nmtkit.decoding.requests import Glossary, RequestFiles
 from nmtkit.decoding.search import search
 from nmtkit.errors import RunError, UserError
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.backends import torch_backend
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import EOS, SPECIALS, Vocabulary
 
@@ -40,7 +40,7 @@ def test_given_outputs_have_the_scores_that_the_search_gave_them(
     form: str, make_checkpoint: Callable[..., Checkpoint]
 ) -> None:
     model, config = (
-        TorchModel(make_checkpoint(3).build_model()),
+        torch_backend(make_checkpoint(3).build_model()),
         SearchConfig(nbest=4, length_penalty_form=form, max_len_b=5),
     )
     rows = [[7, 8, 9, 10, EOS], [5, EOS], [20, 21, EOS]]
@@ -55,7 +55,7 @@ def test_given_outputs_have_the_scores_that_the_search_gave_them(
 
 
 def test_scores_do_not_depend_on_what_stands_beside(make_checkpoint: Callable[..., Checkpoint]) -> None:
-    model = TorchModel(make_checkpoint(3).build_model())
+    model = torch_backend(make_checkpoint(3).build_model())
     rows = [[7 + n, 8, *range(9, 9 + n % 7), EOS] for n in range(60)]
     targets = [[*range(10, 10 + (3 * n) % 50)] for n in range(60)]
     together = score(model, rows, targets, SEARCH)

@@ -26,7 +26,7 @@ from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
 from nmtkit.inference import native_build
 from nmtkit.inference.top_k import top_k
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS, PAD
@@ -185,7 +185,7 @@ CONFIG = SearchConfig(beam=4, nbest=3, max_len_b=5)
 def test_scores_are_the_models_own_log_probabilities(model: Transformer) -> None:
     """Also: the cached step gives what decoding the whole prefix at once gives."""
     rows = sentences(12)
-    for row, hypotheses in zip(rows, search(TorchModel(model), *with_lengths(padded(rows)), CONFIG), strict=True):
+    for row, hypotheses in zip(rows, search(TorchTransformer(model), *with_lengths(padded(rows)), CONFIG), strict=True):
         for hypothesis in hypotheses:
             output = [*hypothesis.ids, EOS]
             memory = model.encode(*with_lengths(torch.tensor([row])))
@@ -198,8 +198,8 @@ def test_scores_are_the_models_own_log_probabilities(model: Transformer) -> None
 
 def test_a_batch_gives_what_each_sentence_gives_alone(model: Transformer) -> None:
     rows = sentences(12)
-    together = search(TorchModel(model), *with_lengths(padded(rows)), CONFIG)
-    alone = [search(TorchModel(model), *with_lengths(torch.tensor([row])), CONFIG)[0] for row in rows]
+    together = search(TorchTransformer(model), *with_lengths(padded(rows)), CONFIG)
+    alone = [search(TorchTransformer(model), *with_lengths(torch.tensor([row])), CONFIG)[0] for row in rows]
     for batched, single in zip(together, alone, strict=True):
         assert ids_of(batched) == ids_of(single)
         assert [h.score for h in batched] == pytest.approx([h.score for h in single], abs=1e-4)
@@ -208,7 +208,7 @@ def test_a_batch_gives_what_each_sentence_gives_alone(model: Transformer) -> Non
 @torch.inference_mode()
 def test_a_beam_of_one_is_the_greedy_argmax(model: Transformer) -> None:
     rows = sentences(8)
-    found = search(TorchModel(model), *with_lengths(padded(rows)), SearchConfig(beam=1, max_len_b=5))
+    found = search(TorchTransformer(model), *with_lengths(padded(rows)), SearchConfig(beam=1, max_len_b=5))
     for row, (hypothesis,) in zip(rows, found, strict=True):
         memory, ids = model.encode(*with_lengths(torch.tensor([row]))), [BOS]
         while ids[-1] != EOS:
@@ -222,7 +222,7 @@ def test_half_precision_models_give_full_precision_log_probabilities(model: Tran
     rows = padded(sentences(3))
     half = Transformer(model.config, 23, 23).eval()
     half.load_state_dict(model.state_dict())
-    found = search(TorchModel(half.to(torch.bfloat16)), *with_lengths(rows), SearchConfig(max_len_b=5))
+    found = search(TorchTransformer(half.to(torch.bfloat16)), *with_lengths(rows), SearchConfig(max_len_b=5))
     log_probs = [value for hypotheses in found for value in hypotheses[0].token_log_probs]
     assert any(torch.tensor(value).bfloat16().item() != value for value in log_probs)
 

@@ -157,7 +157,7 @@ def test_diverse_groups_are_searched_as_defined(groups: int, width: int, alpha: 
 
 
 def test_groups_must_share_the_beam() -> None:
-    with pytest.raises(UserError, match="--beam 4 cannot be shared out among --diverse-groups 3"):
+    with pytest.raises(UserError, match="--beam 4 is not a multiple of --diverse-groups 3"):
         SearchConfig(diverse_groups=3)
     with pytest.raises(UserError, match="--sampling and --diverse-groups"):
         SearchConfig(diverse_groups=2, sampling=True)

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "../../nmtkit/native/search.h"
+#include "../../nmtkit/native/decoder_state.h"
 
 using namespace nmtkit;
 
@@ -83,7 +83,7 @@ int main(int, char** arguments) {
   const auto source = read<int64_t>(), lengths = read<int64_t>();
   const auto positions = read<float>();
   const int sentences = static_cast<int>(lengths.size());
-  Search search(*model, source.data(), lengths.data(), sentences, static_cast<int>(source.size() / sentences),
+  DecoderState state(*model, source.data(), lengths.data(), sentences, static_cast<int>(source.size() / sentences),
                 positions.data(), threads);
   double largest = 0.0;
   const int64_t steps = read<int64_t>()[0];
@@ -95,8 +95,8 @@ int main(int, char** arguments) {
     const int rows = static_cast<int>(tokens.size());
     std::vector<int64_t> found(best.size());
     std::vector<float> scores(best.size());
-    search.reorder(origins.data(), rows);
-    search.best_step(tokens.data(), rows, position.data(), {0, 2}, static_cast<int>(best.size()) / rows, scores.data(),
+    state.reorder(origins.data(), rows);
+    state.best_step(tokens.data(), rows, position.data(), {0, 2}, static_cast<int>(best.size()) / rows, scores.data(),
                      found.data(), threads);
     for (size_t i = 0; i < best.size(); ++i) {
       largest = std::max(largest, static_cast<double>(std::abs(scores[i] - log_probs[i])));

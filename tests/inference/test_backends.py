@@ -15,11 +15,11 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import UserError
-from nmtkit.inference import native, native_build, torch_model
+from nmtkit.inference import native_build, torch_transformer
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.native import NativeModel
+from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import EOS, PAD
 
@@ -57,9 +57,9 @@ def transformer(**changes: Any) -> Transformer:
 
 
 def backend(name: str, model: Transformer) -> InferenceModel:
-    plain = TorchModel(model)
+    plain = TorchTransformer(model)
     if name == "native":
-        return NativeModel(model, "fp32", lambda: plain)
+        return NativeTransformer(model, "fp32", lambda: plain)
     return Defaults(plain) if name == "defaults" else Ensemble([plain])
 
 
@@ -79,9 +79,9 @@ def ids(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_search_finds_the_same_with_every_backend(name: str, changes: dict[str, Any]) -> None:
     model = transformer(**changes)
-    if name == "native" and not native.supports(model, "fp32"):
+    if name == "native" and not NativeTransformer.supports(model, "fp32"):
         pytest.skip("the compiled search has no attention windows")
-    expected = search(TorchModel(model), *batch(), CONFIG)
+    expected = search(TorchTransformer(model), *batch(), CONFIG)
     found = search(backend(name, model), *batch(), CONFIG)
     assert ids(found) == ids(expected)
     assert numbers(found) == pytest.approx(numbers(expected), rel=1e-5, abs=1e-5)
@@ -90,7 +90,7 @@ def test_a_search_finds_the_same_with_every_backend(name: str, changes: dict[str
 @pytest.mark.parametrize("name", [*BACKENDS, "torch"])
 def test_a_score_is_that_of_the_search(name: str) -> None:
     model = transformer()
-    scoring = TorchModel(model) if name == "torch" else backend(name, model)
+    scoring = TorchTransformer(model) if name == "torch" else backend(name, model)
     found = search(scoring, *batch(), CONFIG)
     pairs = [(row[:length].tolist(), one) for row, length, nbest in zip(*batch(), found, strict=True) for one in nbest]
     scored = score(scoring, [row for row, _ in pairs], [one.ids for _, one in pairs], CONFIG)
@@ -101,10 +101,10 @@ def test_a_score_is_that_of_the_search(name: str) -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("parts", [torch_model._SCORED, 10])
+@pytest.mark.parametrize("parts", [torch_transformer._SCORED, 10])
 def test_one_pass_over_all_positions_scores_what_steps_do(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_model, "_SCORED", parts)
-    plain, tgt = TorchModel(transformer()), sentences(4, 6, 1, 3, 5, seed=2)
+    monkeypatch.setattr(torch_transformer, "_SCORED", parts)
+    plain, tgt = TorchTransformer(transformer()), sentences(4, 6, 1, 3, 5, seed=2)
     lengths = with_lengths(tgt)[1]
     real = tgt != PAD
     by_steps = Defaults(plain).score(*batch(), tgt, lengths)
@@ -115,9 +115,9 @@ def test_one_pass_over_all_positions_scores_what_steps_do(parts: int, monkeypatc
 def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (src, lengths) = transformer(), with_lengths(sentences(7, 7, 5, 1, 3))
     together = model.encode(src, lengths)
-    monkeypatch.setattr(torch_model, "_ENCODED", 12)
-    parts = TorchModel(model).encode(src, lengths)
-    assert [longest for _, longest in torch_model._parts(lengths.tolist())] == [7, 7, 5, 3]
+    monkeypatch.setattr(torch_transformer, "_ENCODED", 12)
+    parts = TorchTransformer(model).encode(src, lengths)
+    assert [longest for _, longest in torch_transformer._parts(lengths.tolist())] == [7, 7, 5, 3]
     assert torch.equal(parts.mask, together.mask)
     assert_close(parts.values[parts.mask], together.values[together.mask], rtol=1e-5, atol=1e-5)
 
@@ -128,7 +128,7 @@ def test_making_a_compiled_model_leaves_the_transformer_as_it_is(precision: str)
     model = transformer()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     attributes = set(vars(model))
-    search(NativeModel(model, precision, lambda: TorchModel(model)), *batch(), CONFIG)
+    search(NativeTransformer(model, precision, lambda: TorchTransformer(model)), *batch(), CONFIG)
     assert set(vars(model)) == attributes
     assert before.keys() == model.state_dict().keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
@@ -140,10 +140,10 @@ def test_a_compiled_model_shows_the_attention_of_a_plain_one_made_when_it_is_fir
     model, made = transformer(), list[InferenceModel]()
 
     def reference() -> InferenceModel:
-        made.append(TorchModel(model))
+        made.append(TorchTransformer(model))
         return made[-1]
 
-    fast, plain = NativeModel(model, "fp32", reference), TorchModel(model)
+    fast, plain = NativeTransformer(model, "fp32", reference), TorchTransformer(model)
     rows = [row[:length].tolist() for row, length in zip(*batch(), strict=True)]
     found = search(fast, *batch(), CONFIG)
     assert made == []
@@ -171,5 +171,5 @@ def test_attention_is_refused_where_a_model_has_none_to_show() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
 def test_other_architectures_and_windows_do_not_reach_the_compiled_search(precision: str) -> None:
-    assert not native.supports(nn.Linear(2, 2), precision)
-    assert not native.supports(transformer(attention_window=2), precision)
+    assert not NativeTransformer.supports(nn.Linear(2, 2), precision)
+    assert not NativeTransformer.supports(transformer(attention_window=2), precision)

@@ -15,8 +15,8 @@ from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
+from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.torch_model import TorchModel
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import BOS, EOS, SPECIALS, Vocabulary
 
@@ -28,7 +28,7 @@ LINES = ["the dog runs", "", "a cat", "die katze läuft"]
 @torch.inference_mode()
 def test_probabilities_are_averaged(make_checkpoint: MakeCheckpoint) -> None:
     models = [make_checkpoint(seed).build_model() for seed in (1, 2, 3)]
-    ensemble = Ensemble([TorchModel(model) for model in models])
+    ensemble = Ensemble([torch_backend(model) for model in models])
     src, tgt_in = torch.tensor([[7, 8, 9, EOS]]), torch.tensor([[BOS, 11, 12]])
     expected = torch.stack([model(*with_lengths(src), tgt_in).softmax(-1) for model in models]).mean(0)
     scores = ensemble.score(*with_lengths(src), torch.tensor([[11, 12, EOS]]), torch.tensor([3]))
@@ -40,7 +40,7 @@ def test_probabilities_are_averaged(make_checkpoint: MakeCheckpoint) -> None:
 
 
 def test_scores_of_an_ensembles_search_are_its_own(make_checkpoint: MakeCheckpoint) -> None:
-    ensemble = Ensemble([TorchModel(make_checkpoint(seed).build_model()) for seed in (1, 2)])
+    ensemble = Ensemble([torch_backend(make_checkpoint(seed).build_model()) for seed in (1, 2)])
     src = torch.tensor([[7, 8, 9, EOS], [5, EOS, 0, 0]])
     config = SearchConfig(beam=3, nbest=3, max_len_b=3)
     for row, found in zip(src, search(ensemble, *with_lengths(src), config), strict=True):
@@ -59,8 +59,8 @@ def test_a_model_twice_is_as_good_as_once(make_checkpoint: MakeCheckpoint) -> No
 
 def test_models_of_an_ensemble_may_differ_in_size(make_checkpoint: MakeCheckpoint) -> None:
     models = [
-        TorchModel(make_checkpoint(1, d_model=8).build_model()),
-        TorchModel(make_checkpoint(2, positions="learned", max_positions=9).build_model()),
+        torch_backend(make_checkpoint(1, d_model=8).build_model()),
+        torch_backend(make_checkpoint(2, positions="learned", max_positions=9).build_model()),
     ]
     assert Ensemble(models).longest_sequence == 8
     (found,) = search(Ensemble(models), *with_lengths(torch.tensor([[7, 8, EOS]])), SearchConfig(max_len_b=3))

@@ -8,12 +8,12 @@ from small_transformers import W, make, sentences, variants
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.transformer import Memory
 from nmtkit.vocab import BOS
 
 
-def decode_anew(model: TorchModel, memory: Memory, prefixes: Tensor, sentences: Tensor) -> Tensor:
+def decode_anew(model: TorchTransformer, memory: Memory, prefixes: Tensor, sentences: Tensor) -> Tensor:
     """Log-probabilities (R, W) after the prefixes (R, T) of outputs for these sentences (R,), without any cache."""
     repeated = Memory(memory.values[sentences], memory.mask[sentences])
     return model.model.project(model.model.decode(prefixes, repeated)[:, -1]).log_softmax(-1, torch.float32)
@@ -21,7 +21,7 @@ def decode_anew(model: TorchModel, memory: Memory, prefixes: Tensor, sentences: 
 
 @variants
 def test_steps_equal_decoding_anew(changes: dict[str, Any]) -> None:
-    model = TorchModel(make(**changes).eval())
+    model = TorchTransformer(make(**changes).eval())
     random = torch.Generator().manual_seed(3)
     with torch.inference_mode():
         memory = model.encode(*with_lengths(sentences(7, 1, 4)))
@@ -36,7 +36,7 @@ def test_steps_equal_decoding_anew(changes: dict[str, Any]) -> None:
 
 @variants
 def test_steps_equal_decoding_anew_whatever_rows_come_and_go(changes: dict[str, Any]) -> None:
-    model = TorchModel(make(**changes).eval())
+    model = TorchTransformer(make(**changes).eval())
     random = torch.Generator().manual_seed(5)
     with torch.inference_mode():
         memory = model.encode(*with_lengths(sentences(7, 2, 4, 5)))
@@ -63,7 +63,7 @@ def test_steps_equal_decoding_anew_whatever_rows_come_and_go(changes: dict[str, 
 
 
 def test_a_long_output_goes_on_from_other_rows_at_any_step() -> None:
-    model = TorchModel(make().eval())
+    model = TorchTransformer(make().eval())
     random = torch.Generator().manual_seed(5)
     with torch.inference_mode():
         memory = model.encode(*with_lengths(sentences(7, 2)))
@@ -89,7 +89,7 @@ def drawn(rows: Tensor, count: int, random: torch.Generator) -> Tensor:
 
 @torch.inference_mode()
 def test_the_source_is_not_copied_for_each_hypothesis() -> None:
-    model = TorchModel(make().eval())
+    model = TorchTransformer(make().eval())
     memory = model.encode(*with_lengths(sentences(7, 4)))
     state = model.start(memory)
     model.step(torch.full((2,), BOS), state)
@@ -101,7 +101,7 @@ def test_the_source_is_not_copied_for_each_hypothesis() -> None:
 
 
 def test_two_states_of_one_memory_do_not_meet() -> None:
-    model = TorchModel(make().eval())
+    model = TorchTransformer(make().eval())
     memory = model.encode(*with_lengths(sentences(5)))
     first, second = model.start(memory), model.start(memory)
     expected = model.step(torch.tensor([BOS]), first)

@@ -10,8 +10,8 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
 from nmtkit.inference import native_build
 from nmtkit.inference.loading import inference_precision, load_model, load_models
-from nmtkit.inference.native import NativeModel
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.native_transformer import NativeTransformer
+from nmtkit.inference.torch_transformer import TorchTransformer
 
 MakeCheckpoint = Callable[..., Checkpoint]
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -49,7 +49,7 @@ def test_a_cpu_searches_compiled_and_int8_is_named_where_it_is_faster(
     precision: str, faster: str | None, make_checkpoint: MakeCheckpoint
 ) -> None:
     model = load_model(make_checkpoint(), "cpu", precision)
-    assert isinstance(model, NativeModel)
+    assert isinstance(model, NativeTransformer)
     assert model.precision == f"{precision.replace('auto', 'fp32')}, {native_build.isa()}"
     assert model.faster_precision == faster
     assert load_models([make_checkpoint(1), make_checkpoint(2)], "cpu", precision).faster_precision == faster
@@ -60,7 +60,7 @@ def test_what_is_not_compiled_is_searched_by_torch(
     precision: str, window: int | None, make_checkpoint: MakeCheckpoint
 ) -> None:
     model = load_model(make_checkpoint(attention_window=window), "cpu", precision)
-    assert isinstance(model, TorchModel)
+    assert isinstance(model, TorchTransformer)
     assert model.precision == precision
     assert model.faster_precision is None
 
@@ -72,7 +72,7 @@ def test_without_the_compiled_search_fp32_is_torch_and_int8_is_refused(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     monkeypatch.setattr("sys.platform", "linux")
     model = load_model(make_checkpoint(), "cpu", "auto")
-    assert isinstance(model, TorchModel)
+    assert isinstance(model, TorchTransformer)
     assert model.precision == "fp32, not compiled"
     with pytest.raises(UserError, match="--precision int8 needs the compiled search: use fp32, or install nmtkit"):
         load_model(make_checkpoint(), "cpu", "int8")
@@ -97,5 +97,5 @@ def test_a_gpu_is_searched_by_torch(make_checkpoint: MakeCheckpoint, monkeypatch
     checkpoint = make_checkpoint()
     with fake_gpu(monkeypatch):
         model = load_model(checkpoint, "cuda", "auto")
-        assert isinstance(model, TorchModel)
+        assert isinstance(model, TorchTransformer)
         assert (model.device.type, model.precision) == ("cuda", "fp32")

@@ -22,10 +22,10 @@ from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.inference import native_build
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.native import NativeLinear, NativeModel
+from nmtkit.inference.native_transformer import NativeLinear, NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.inference.top_k import top_k
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.top_k import native_top_k
+from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS, PAD
@@ -201,7 +201,7 @@ def test_the_best_of_each_row_are_those_of_topk(width: int, count: int) -> None:
     scores = torch.randn(40, width)
     scores[0, -2:] = 9.0  # in what is left beside whole vectors
     scores[1, 1:] = -math.inf
-    values, columns = top_k(scores, count)
+    values, columns = native_top_k(scores, count)
     assert torch.equal(values, scores.topk(min(count, width)).values)
     assert torch.equal(values, scores.gather(1, columns))
     assert all(len(set(row)) == len(row) for row in columns.tolist())
@@ -210,17 +210,17 @@ def test_the_best_of_each_row_are_those_of_topk(width: int, count: int) -> None:
 @torch.inference_mode()
 def test_of_equal_scores_the_first_are_the_best() -> None:
     scores = torch.tensor([[1.0, 3.0, 3.0, -math.inf, 3.0, 2.0, 3.0] + [3.0] * 20])
-    assert top_k(scores, 3)[1].tolist() == [[1, 2, 4]]
-    assert top_k(scores[:, :2], 3)[1].tolist() == [[1, 0]]
+    assert native_top_k(scores, 3)[1].tolist() == [[1, 2, 4]]
+    assert native_top_k(scores[:, :2], 3)[1].tolist() == [[1, 0]]
 
 
 @torch.inference_mode()
 def test_the_best_are_never_those_that_are_not_numbers() -> None:
     scores = torch.tensor([[math.nan, 5.0, 3.0, 9.0], [5.0, 3.0, math.nan, 9.0], [math.nan, 1.0, math.nan, math.nan]])
-    values, columns = top_k(scores, 2)
+    values, columns = native_top_k(scores, 2)
     assert columns[:2].tolist() == [[3, 1], [3, 0]]
     assert values.tolist() == [[9.0, 5.0], [9.0, 5.0], [1.0, -math.inf]]
-    assert top_k(scores, 0)[0].shape == (3, 0)
+    assert native_top_k(scores, 0)[0].shape == (3, 0)
 
 
 # The search -----------------------------------------------------------------------------------------------------
@@ -251,9 +251,9 @@ def make(seed: int = 1, source_size: int = W, **changes: Any) -> Transformer:
     return model
 
 
-def packed(model: Transformer, precision: str = "fp32") -> NativeModel:
+def packed(model: Transformer, precision: str = "fp32") -> NativeTransformer:
     """The compiled search of the model."""
-    return NativeModel(model, precision, lambda: TorchModel(model))
+    return NativeTransformer(model, precision, lambda: TorchTransformer(model))
 
 
 def sources(*lengths: int, seed: int = 0) -> Tensor:
@@ -285,14 +285,14 @@ CONFIGS = [
 @pytest.mark.parametrize("config", CONFIGS, ids=["greedy", "beam", "diverse", "sampled"])
 def test_it_finds_what_the_model_itself_does(changes: dict[str, Any], config: SearchConfig) -> None:
     model, src = make(**changes), sources(*LENGTHS)
-    expected, found = (search(each, *with_lengths(src), config) for each in (TorchModel(model), packed(model)))
+    expected, found = (search(each, *with_lengths(src), config) for each in (TorchTransformer(model), packed(model)))
     assert texts(found) == texts(expected)
     assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
 
 
 def test_a_sentence_may_be_longer_than_a_block_of_rows() -> None:
     model, src, config = make(), sources(700, 3, 121), SearchConfig(beam=2, max_len_a=0.0, max_len_b=5)
-    expected, found = (search(each, *with_lengths(src), config) for each in (TorchModel(model), packed(model)))
+    expected, found = (search(each, *with_lengths(src), config) for each in (TorchTransformer(model), packed(model)))
     assert texts(found) == texts(expected)
     assert scores(found) == pytest.approx(scores(expected), abs=1e-3)
 
@@ -302,7 +302,7 @@ def test_languages_may_have_vocabularies_of_their_own() -> None:
     src = sources(*LENGTHS)
     src[src > EOS] += 50
     config = SearchConfig(nbest=2)
-    expected, found = (search(each, *with_lengths(src), config) for each in (TorchModel(model), packed(model)))
+    expected, found = (search(each, *with_lengths(src), config) for each in (TorchTransformer(model), packed(model)))
     assert texts(found) == texts(expected)
 
 
@@ -323,7 +323,7 @@ def test_a_sentence_becomes_the_same_to_the_last_bit_in_any_batch_with_any_numbe
 @torch.inference_mode()
 def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
     model, src = make(), sources(5, 3, 8)
-    models: list[InferenceModel] = [TorchModel(model), packed(model)]
+    models: list[InferenceModel] = [TorchTransformer(model), packed(model)]
     states = []
     for each in models:
         state = each.start(each.encode(*with_lengths(src)))
@@ -477,7 +477,7 @@ def test_the_encoder_takes_lengths_and_does_not_look_for_padding(precision: str)
     found = search(fast, src, lengths, config)
     assert scores(found[:1]) != scores(found[1:])  # they differ behind the id of padding
     if precision == "fp32":
-        assert scores(found) == pytest.approx(scores(search(TorchModel(model), src, lengths, config)), abs=1e-3)
+        assert scores(found) == pytest.approx(scores(search(TorchTransformer(model), src, lengths, config)), abs=1e-3)
     src[:, 4] = 11
     assert search(fast, src, lengths, config) == found
 
@@ -548,6 +548,6 @@ def test_what_becomes_of_the_modules_does_not_change_it() -> None:
 def test_models_of_an_ensemble_search_in_it() -> None:
     plain = [make(seed) for seed in (1, 2)]
     src, config = sources(*LENGTHS), SearchConfig(nbest=3, max_len_b=6)
-    expected = search(Ensemble([TorchModel(model) for model in plain]), *with_lengths(src), config)
+    expected = search(Ensemble([TorchTransformer(model) for model in plain]), *with_lengths(src), config)
     found = search(Ensemble([packed(model) for model in plain]), *with_lengths(src), config)
     assert texts(found) == texts(expected)

@@ -115,7 +115,7 @@ def test_what_supports_transformers_alone_refuses_other_architectures_by_name(
     toy_checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     save_checkpoint(tmp_path / "toy.pt", toy_checkpoint)
-    with pytest.raises(UserError, match="not the architecture toy"):
+    with pytest.raises(UserError, match="models of the architecture toy"):
         Translator.from_checkpoint(tmp_path / "toy.pt")
     with pytest.raises(UserError, match="not the architecture toy"):
         to_ctranslate2(toy_checkpoint, tmp_path / "export")
@@ -160,7 +160,7 @@ def test_an_architecture_on_the_command_line_has_its_own_options_defaults_and_pr
     [
         (("--arch", "toy", "--heads", "4"), "--heads has no effect with --arch toy"),
         (("--depth", "4"), "--depth has no effect with --arch transformer_base"),
-        (("--max-positions", "99"), "--max-positions has no effect but with --positions learned"),
+        (("--max-positions", "99"), "--max-positions has no effect without --positions learned"),
     ],
 )
 def test_options_of_another_architecture_are_refused(arguments: tuple[str, ...], message: str) -> None:

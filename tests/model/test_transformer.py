@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from torch_copies import copy_decoder_layer, copy_encoder_layer, torch_layer
 
 from nmtkit.errors import UserError
-from nmtkit.inference.torch_model import TorchModel
+from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model import attention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
@@ -106,7 +106,7 @@ def test_the_explicit_path_equals_the_fast_paths(changes: dict[str, Any], monkey
     monkeypatch.setattr(attention, "_fused_pays", lambda q, k: True)
     real = tgt_in != PAD
     assert_close(model(*with_lengths(src), tgt_in)[real], logits[real])
-    weights = TorchModel(model).attention(*with_lengths(src), tgt_in)
+    weights = TorchTransformer(model).attention(*with_lengths(src), tgt_in)
     assert [len(part) for part in (weights.encoder, weights.decoder, weights.cross)] == [2, 2, 2]
     assert weights.cross[0].shape == (2, H, 8, 9)
     for part in (*weights.encoder, *weights.decoder, *weights.cross):

@@ -19,8 +19,8 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.inference.torch_model import TorchModel
 from nmtkit.vocab import EOS
 
 MakeCheckpoint = Callable[..., Checkpoint]
@@ -54,11 +54,11 @@ def test_every_way_to_search_gives_what_it_gives_on_a_cpu(
 ) -> None:
     config, banned = SearchConfig(max_len_a=1, max_len_b=6, **WAYS[way]), ((11, 12), (13,))  # type: ignore[arg-type]
     checkpoint = make_checkpoint(norm="pre")
-    expected = search(TorchModel(checkpoint.build_model()), *on(CPU), config, banned=banned)
+    expected = search(torch_backend(checkpoint.build_model()), *on(CPU), config, banned=banned)
     with fake_gpu(monkeypatch):
         model = checkpoint.build_model().to(GPU)
         assert {parameter.device for parameter in model.parameters()} == {GPU}
-        assert close(search(TorchModel(model), *on(GPU), config, banned=banned), expected)
+        assert close(search(torch_backend(model), *on(GPU), config, banned=banned), expected)
 
 
 def test_demands_ensembles_scores_and_attention_are_those_of_a_cpu(
@@ -69,7 +69,7 @@ def test_demands_ensembles_scores_and_attention_are_those_of_a_cpu(
     checkpoints = [make_checkpoint(seed) for seed in (1, 2)]
 
     def everything(device: torch.device) -> tuple[Any, ...]:
-        models = [TorchModel(checkpoint.build_model().to(device)) for checkpoint in checkpoints]
+        models = [torch_backend(checkpoint.build_model().to(device)) for checkpoint in checkpoints]
         found = search(Ensemble(models), *on(device), config, constraints=constraints)
         outputs = [nbest[0].ids for nbest in found]
         scored = [[hypothesis] for hypothesis in score(models[0], ROWS, outputs, config)]

@@ -74,5 +74,5 @@ def test_sentences_longer_than_the_architecture_takes_are_refused(datasets: dict
 
 def test_bleu_of_an_architecture_that_cannot_be_searched_is_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
     options = toy_options(tmp_path, 10)
-    with pytest.raises(UserError, match="not the architecture toy"):
+    with pytest.raises(UserError, match="with the architecture toy"):
         train(datasets["joined"], replace(options, validation=ValidationConfig(validate_every=10, valid_bleu=True)))

@@ -9,22 +9,19 @@ from torch import Tensor
 from nmtkit.inference.decoder_step import layer_step
 from nmtkit.inference.kv_cache import KeyValueCache, LayerCache
 from nmtkit.inference.protocol import AttentionWeights, shift_right
-from nmtkit.inference.transformer import TransformerInference, as_transformer
+from nmtkit.inference.transformer import TransformerInference
 from nmtkit.model.layers import DecoderLayer
-from nmtkit.model.protocol import TranslationModel
-from nmtkit.model.transformer import Memory
+from nmtkit.model.transformer import Memory, Transformer
 
 _ENCODED = 512  # tokens that a CPU encodes together: it gains nothing from more
 _SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
 _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 
 
-class TorchModel(TransformerInference):
+class TorchTransformer(TransformerInference):
     """Searches with the modules of a Transformer in evaluation mode, on their device, without changing them."""
 
-    def __init__(self, model: TranslationModel) -> None:
-        """UserError for a model that is not a Transformer."""
-        model = as_transformer(model)
+    def __init__(self, model: Transformer) -> None:
         weight = model.output_matrix
         super().__init__(model.config, weight.size(0), weight.element_size())
         self.model, self.device, self.precision = model, weight.device, _NAMES[weight.dtype]

@@ -6,7 +6,7 @@ not depend on the rows beside it, so a sentence gets the same translation in any
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,23 +18,13 @@ from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.transformer import Transformer
 
 if TYPE_CHECKING:
-    from nmtkit._native import Model, Search
+    from nmtkit._native import DecoderState, Model
 
 _NUMBERS: dict[str, Any] = {
     "dtype": torch.float32,
     "device": "cpu",
 }  # as C++ writes it, not as torch's defaults say
 _INT8_COLUMNS = 1 << 16  # of a matrix in int8 at most: its sums of products have 32 bits
-
-
-def supports(model: nn.Module, precision: str) -> bool:
-    """Whether the compiled search can take a model in that number format on this CPU."""
-    return (
-        precision in ("fp32", "int8")
-        and native_build.available(precision)
-        and isinstance(model, Transformer)
-        and model.config.attention_window is None
-    )
 
 
 class NativeLinear:
@@ -66,24 +56,24 @@ class NativeLinear:
 class NativeState:
     """A batch's encoded sentences and the key-value cache of its hypotheses, in C++."""
 
-    def __init__(self, search: "Search", model: "NativeModel") -> None:
-        self.search, self.length = search, 0
+    def __init__(self, state: "DecoderState", model: "NativeTransformer") -> None:
+        self.state, self.length = state, 0
         self.log_probs = torch.empty(0, **_NUMBERS)  # of the last step: fresh memory would cost more than its softmax
-        self._model = model  # the search points into its memory
+        self._model = model  # the state points into its memory
 
     def reorder(self, origins: Tensor) -> None:
         """As `InferenceState.reorder`. IndexError for rows that do not exist."""
         origins = _ids(origins)
-        native_build.native.reorder(self.search, origins.data_ptr(), origins.numel())
+        native_build.native.reorder(self.state, origins.data_ptr(), origins.numel())
 
 
-class NativeModel(TransformerInference):
+class NativeTransformer(TransformerInference):
     """A Transformer whose search is compiled, in fp32 or int8."""
 
     device = torch.device("cpu")
 
     def __init__(self, model: Transformer, precision: str, reference: Callable[[], InferenceModel]) -> None:
-        """The compiled search of a model that it `supports`, in "fp32" or "int8".
+        """The compiled search of a model that this backend `supports`, in "fp32" or "int8".
 
         `model` stays as it is: its matrices are copied; embeddings and layer norms are shared where they are fp32 on
         the CPU. `reference` makes an uncompiled model of the same weights, which shows attention. It is called when
@@ -102,6 +92,16 @@ class NativeModel(TransformerInference):
         self._pointed_at = (embeddings, matrices, norms)  # by C++, so they must live as long
         self._make_reference = reference
 
+    @staticmethod
+    def supports(model: nn.Module, precision: str) -> TypeGuard[Transformer]:
+        """Whether the compiled search can take a model in that number format on this CPU."""
+        return (
+            precision in ("fp32", "int8")
+            and native_build.available(precision)
+            and isinstance(model, Transformer)
+            and model.config.attention_window is None
+        )
+
     @cached_property
     def _reference(self) -> InferenceModel:
         return self._make_reference()
@@ -115,7 +115,7 @@ class NativeModel(TransformerInference):
         if not 0 <= int(src.amin()) <= int(src.amax()) < self._source_vocabulary:
             raise IndexError(f"ids from {int(src.amin())} to {int(src.amax())} are not all in the vocabulary")
         positions = _floats(self._source_positions(0, width))
-        search = native_build.native.encode(
+        state = native_build.native.encode(
             self._model,
             src.data_ptr(),
             lengths.data_ptr(),
@@ -124,7 +124,7 @@ class NativeModel(TransformerInference):
             positions.data_ptr(),
             torch.get_num_threads(),
         )
-        return NativeState(search, self)
+        return NativeState(state, self)
 
     def start(self, memory: NativeState) -> NativeState:
         """What `encode` returns is ready for the first step."""
@@ -163,7 +163,7 @@ class NativeModel(TransformerInference):
         """Let `step` write its result for the next position."""
         tokens = _ids(tokens)
         position = _floats(self._target_positions(state.length, 1))
-        step(state.search, tokens.data_ptr(), tokens.numel(), position.data_ptr(), *result, torch.get_num_threads())
+        step(state.state, tokens.data_ptr(), tokens.numel(), position.data_ptr(), *result, torch.get_num_threads())
         state.length += 1
 
 

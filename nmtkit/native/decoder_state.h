@@ -16,11 +16,11 @@
 namespace nmtkit {
 
 // Not thread-safe, but several searches may use one model at once.
-class Search {
+class DecoderState {
  public:
   // Encodes `source` (B, width), of whose rows the first lengths[b] tokens count, at `positions` (width, D). Each
   // sentence has one row. Throws std::out_of_range for a length outside 1..width, TooLarge, std::bad_alloc.
-  Search(const Model& model, const int64_t* source, const int64_t* lengths, int sentences, int width,
+  DecoderState(const Model& model, const int64_t* source, const int64_t* lengths, int sentences, int width,
          const float* positions, int threads)
       : model_(model), arena_(model.pool), batch_(source, lengths, sentences, width), sentence_of_row_(sentences),
         kv_cache_(model, arena_) {
