@@ -1,4 +1,4 @@
-"""The table of architectures: the one place that lists them all.
+"""The table of all architectures.
 
 A new architecture is a subclass of `ModelConfig` (config.py) with presets (presets.py), a `TranslationModel` in a file
 of its own, and a row here. To be searched, it needs an `InferenceModel` and a row in nmtkit.inference.backends.
@@ -15,10 +15,10 @@ from nmtkit.model.transformer import Transformer
 
 
 class Architecture(NamedTuple):
-    """The class of its options, and the constructor of its model from options, source and target vocabulary size."""
+    """A row of the table."""
 
-    config: type[ModelConfig]
-    model: Callable[[Any, int, int], TranslationModel]
+    config: type[ModelConfig]  # class of the options
+    model: Callable[[Any, int, int], TranslationModel]  # from options, source and target vocabulary size
 
 
 ARCHITECTURES = {
@@ -27,14 +27,14 @@ ARCHITECTURES = {
 
 
 def make_model(config: ModelConfig, source_size: int, target_size: int) -> TranslationModel:
-    """A model with weights from torch's generator; UserError where its options do not fit the vocabularies."""
+    """Make a model with random weights. Raises UserError if the options do not fit the vocabularies."""
     return ARCHITECTURES[config.arch].model(config, source_size, target_size)
 
 
 def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
-    """The inverse of `ModelConfig.to_dict`. Options without a name, of older checkpoints, are a Transformer's.
+    """The inverse of `ModelConfig.to_dict`. Without a name, as in older checkpoints, the options are a Transformer's.
 
-    UserError for an unknown architecture or option.
+    Raises UserError for an unknown architecture or option.
     """
     arch = values.get("arch", TransformerConfig.arch)
     if arch not in ARCHITECTURES:

@@ -1,7 +1,7 @@
-"""Scaled dot-product and multi-head attention (§3.2), with the paper's d_k and d_v free of d_model / h.
+"""Scaled dot-product and multi-head attention (§3.2), with d_k and d_v independent of d_model / h.
 
-Letters: B batch, T queries, S keys, D d_model, H heads, K d_k, V d_v, R window. Masks are boolean, True = may be
-attended, and broadcast to (B, H, T, S).
+Letters: B batch, T queries, S keys, D d_model, H heads, K d_k, V d_v, R window. Masks are boolean, True where attention
+is allowed, and broadcast to (B, H, T, S).
 """
 
 import torch
@@ -23,8 +23,8 @@ def attend(
 ) -> Tensor:
     """softmax(Q·Kᵀ / √d_k)·V for q (B, H, T, K), k (B, H, S, K), v (B, H, S, V): (B, H, T, V) (§3.2.1).
 
-    `causal` stands for a causal mask and nothing else; fused kernels are the faster for knowing so much.
-    With a `record` list the weights (B, H, T, S), before dropout, are appended to it, which takes the explicit path.
+    `causal` is a causal mask, in place of `mask`: fused kernels are faster with the flag. The weights (B, H, T, S)
+    before dropout are appended to `record`, if given; fused kernels do not return them and are then not used.
     """
     if record is None and _fused_pays(q, k):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_rate, is_causal=causal)
@@ -40,26 +40,28 @@ def attend(
 
 
 def _fused_pays(q: Tensor, k: Tensor) -> bool:
-    """Whether torch's fused kernel is the faster one (measured with benchmarks/operators.py). On CPUs it is slow for
-    a few queries, as in a decoding step, and its bf16 backward pass is slow for short sequences."""
+    """Whether torch's fused kernel is faster, as measured with benchmarks/operators.py.
+
+    On CPUs it is slow for few queries, as in a decoding step, and its bf16 backward pass is slow for short sequences.
+    """
     if q.is_cuda:
         return True
     return q.size(2) >= 8 and (q.dtype == torch.float32 or k.size(2) >= 256)
 
 
 def causal_mask(length: int, device: torch.device, window: int | None = None) -> Tensor:
-    """(T, T): each position may attend to itself and to those before it, `window` of them if restricted."""
+    """(T, T): each position may attend to itself and to earlier ones, or to only `window` of them."""
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     return mask if window is None else mask.triu(-window)
 
 
 def window_mask(length: int, device: torch.device, window: int) -> Tensor:
-    """(T, T): each position may attend to itself and to `window` positions to each side (§4)."""
+    """(T, T): each position may attend to itself and to `window` positions on each side (§4)."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril(window).triu(-window)
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of a sequence to itself. The rows of `qkv` are all heads' W_Q, then W_K, then W_V."""
+    """Multi-head self-attention. The rows of `qkv` are W_Q of all heads, then W_K, then W_V."""
 
     def __init__(self, config: TransformerConfig, causal: bool) -> None:
         super().__init__()
@@ -76,7 +78,7 @@ class SelfAttention(nn.Module):
         return split_heads(q, self.heads), split_heads(k, self.heads), split_heads(v, self.heads)
 
     def forward(self, x: Tensor, mask: Tensor | None, record: list[Tensor] | None = None) -> Tensor:
-        """x (B, T, D) to (B, T, D). `mask` (B, 1, 1, T) hides padding; None where there is none to hide."""
+        """x (B, T, D) to (B, T, D). `mask` (B, 1, 1, T) hides padding; None if there is no padding."""
         rate = self.dropout_rate if self.training else 0.0
         q, k, v = self.project(x)
         if self.window is not None and record is None and x.size(1) > 2 * self.window:
@@ -89,14 +91,14 @@ class SelfAttention(nn.Module):
         return attended
 
     def _within(self, length: int, device: torch.device, mask: Tensor | None) -> Tensor | None:
-        """The padding mask joined with what `causal` and the window allow."""
+        """The padding mask combined with the causal mask and the window."""
         if self.causal:
             allowed = causal_mask(length, device, self.window)
         elif self.window is not None:
             allowed = window_mask(length, device, self.window)
         else:
             return mask
-        # a query on padding keeps itself, so that no row of the softmax is empty
+        # padding attends to itself, so that no row of the softmax is empty
         return allowed if mask is None else allowed & (mask | torch.eye(length, dtype=torch.bool, device=device))
 
 
@@ -113,12 +115,12 @@ class CrossAttention(nn.Module):
         self.out = nn.Linear(value_width, config.d_model)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys (B, H, S, K) and values (B, H, S, V) of the encoder's output (B, S, D): once a sentence."""
+        """Keys (B, H, S, K) and values (B, H, S, V) of the encoder's output (B, S, D)."""
         k, v = self.kv(memory).split(self.widths, dim=-1)
         return split_heads(k, self.heads), split_heads(v, self.heads)
 
     def forward(self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
-        """x (B, T, D), keys and values of the source, mask (B, 1, 1, S): (B, T, D)."""
+        """x (B, T, D) with keys and values of the source and mask (B, 1, 1, S): (B, T, D)."""
         rate = self.dropout_rate if self.training else 0.0
         heads = attend(split_heads(self.q(x), self.heads), k, v, mask, rate, record)
         attended: Tensor = self.out(join_heads(heads))
@@ -131,20 +133,22 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def join_heads(x: Tensor) -> Tensor:
-    """(B, H, T, V) to (B, T, H·V): the concatenation of the heads."""
+    """(B, H, T, V) to (B, T, H·V): concatenates the heads."""
     return x.transpose(1, 2).flatten(2)
 
 
 def attend_blockwise(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, window: int, causal: bool, dropout_rate: float
 ) -> Tensor:
-    """Self-attention restricted to `window` neighbours, in O(r·n·d) (§4): each block of R queries sees 3 blocks of
-    keys (2 if causal), never the whole sequence. Shapes as in `attend`, mask (B, 1, 1, T)."""
+    """Self-attention restricted to R = `window` neighbours, in O(r·n·d) (§4). Shapes as in `attend`, mask (B, 1, 1, T).
+
+    Each block of R queries is compared with 3 blocks of keys (2 if causal), never with the whole sequence.
+    """
     B, H, T, K = q.shape
     R, device = window, q.device
     blocks = -(-T // R)
-    after = 0 if causal else R  # how far keys reach beyond the block
-    width = 2 * R + after  # keys that a block of queries can see
+    after = 0 if causal else R  # keys after the block
+    width = 2 * R + after  # keys of a block of queries
     keys = F.pad(k, (0, 0, R, blocks * R - T + after)).unfold(2, width, R)  # (B, H, blocks, K, width)
     values = F.pad(v, (0, 0, R, blocks * R - T + after)).unfold(2, width, R)  # (B, H, blocks, V, width)
     queries = F.pad(q, (0, 0, 0, blocks * R - T)).view(B, H, blocks, R, K)
@@ -153,7 +157,7 @@ def attend_blockwise(
     real = F.pad(real, (R, blocks * R - T + after)).unfold(3, width, R).transpose(2, 3)  # (B, 1, blocks, 1, width)
     offset = torch.arange(width, device=device) - R - torch.arange(R, device=device).unsqueeze(1)  # (R, width)
     near = (offset >= -R) & (offset <= (0 if causal else R))
-    allowed = (near & real) | (offset == 0)  # a query on padding keeps itself
+    allowed = (near & real) | (offset == 0)  # padding attends to itself
 
     scores = (queries * q.size(-1) ** -0.5) @ keys  # (B, H, blocks, R, width)
     weights = torch.softmax(scores.masked_fill(~allowed, float("-inf")), dim=-1)

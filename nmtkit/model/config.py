@@ -1,4 +1,4 @@
-"""Options that define a model. A checkpoint carries them, so that inference needs no model flags.
+"""Options that define a model. A checkpoint contains them, so inference needs no model flags.
 
 Letters: D d_model, F d_ff, S source tokens, T target tokens.
 """
@@ -19,7 +19,7 @@ M = TypeVar("M", bound="ModelConfig")
 
 
 class LengthLimit(NamedTuple):
-    """The longest sequence that a model takes, in tokens including BOS or EOS."""
+    """The longest sequence of a model, in tokens including BOS or EOS."""
 
     tokens: int
     flag: str  # the option that sets it
@@ -27,32 +27,31 @@ class LengthLimit(NamedTuple):
 
 
 class ModelConfig(Config):
-    """Base of the options of every architecture. A subclass is a frozen dataclass with one field for each option.
+    """Base of the options of an architecture. A subclass is a frozen dataclass with one field for each option.
 
-    Every architecture has an option `d_model`, the width of embeddings and layers. The class variables say what the
-    rest of nmtkit has to know of the options.
+    Every architecture has the option `d_model`, the width of embeddings and layers.
     """
 
     heading: ClassVar[str] = "Model (each number overrides the one of --arch)"
-    arch: ClassVar[str]  #: the architecture's name in checkpoints, also the preset of its defaults
-    dropout_options: ClassVar[frozenset[str]]  #: affect training only
-    free_options: ClassVar[frozenset[str]]  #: change no parameter's shape or meaning: may differ when fine-tuning
-    stacks: ClassVar[Mapping[str, str]] = {}  #: nn.ModuleLists of equal layers, each with the option of its length
+    arch: ClassVar[str]  #: name of the architecture in checkpoints, and of the preset with its defaults
+    dropout_options: ClassVar[frozenset[str]]  #: options that affect only training
+    free_options: ClassVar[frozenset[str]]  #: options that change no parameter: they may differ in fine-tuning
+    stacks: ClassVar[Mapping[str, str]] = {}  #: nn.ModuleLists of equal layers, each with the option for its length
     d_model: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The options and the architecture's name as plain values that JSON can hold."""
+        """The options and the name of the architecture as JSON values."""
         return {"arch": self.arch, **super().to_dict()}
 
     @classmethod
     def from_dict(cls: type[M], values: Mapping[str, Any]) -> M:
-        """The inverse of `to_dict`. A missing option takes its default; UserError for an unknown one."""
+        """The inverse of `to_dict`. A missing option has its default. Raises UserError for an unknown option."""
         return super().from_dict({name: value for name, value in values.items() if name != "arch"})
 
     def for_vocabularies(self: M, joined: bool) -> M:
-        """The options with every choice made that depends on whether source and target share one vocabulary.
+        """Resolve the defaults that depend on whether source and target have a joint vocabulary.
 
-        UserError where an option does not fit the vocabularies.
+        Raises UserError if an option does not fit the vocabularies.
         """
         return self
 
@@ -61,23 +60,23 @@ class ModelConfig(Config):
         return f"d_model {self.d_model}"
 
     def effective(self) -> dict[str, Any]:
-        """`to_dict` with derived values in the place of None, so that equal models compare equal."""
+        """As `to_dict`, with derived values in place of None, so that equal models compare equal."""
         return self.to_dict()
 
     def ineffective(self) -> dict[str, str]:
-        """Options without effect beside the others, each with the reason."""
+        """Options that have no effect in combination with the others, each with the reason."""
         return {}
 
     @property
     def length_limit(self) -> LengthLimit | None:
-        """The longest source or target; None without a limit."""
+        """The longest source or target; None if there is no limit."""
         return None
 
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
         """Floating-point operations of a forward pass over sentence pairs of these lengths in tokens, EOS included.
 
-        `target_size` is the target vocabulary's. Only matrix products count, a multiplication and an addition as two
-        operations.
+        `target_size` is the size of the target vocabulary. Only matrix products count: a multiplication and an addition
+        are two operations.
         """
         raise NotImplementedError
 
@@ -135,7 +134,7 @@ class TransformerConfig(ModelConfig):
             )
 
     def for_vocabularies(self, joined: bool) -> "TransformerConfig":
-        """The options with `share_embeddings` decided; UserError for "all" with separate vocabularies."""
+        """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
         if self.share_embeddings == "all" and not joined:
             raise UserError(
                 "--share-embeddings all needs one vocabulary, but the sides have one each: "
@@ -151,7 +150,7 @@ class TransformerConfig(ModelConfig):
         )
 
     def effective(self) -> dict[str, Any]:
-        """As `ModelConfig.effective`: the width of a head may be given or follow from their number."""
+        """As `ModelConfig.effective`: resolves the widths of heads."""
         return {**self.to_dict(), "d_k": self.key_size, "d_v": self.value_size}
 
     def ineffective(self) -> dict[str, str]:
@@ -160,7 +159,7 @@ class TransformerConfig(ModelConfig):
 
     @property
     def length_limit(self) -> LengthLimit | None:
-        """As `ModelConfig.length_limit`: the reach of learned positions."""
+        """As `ModelConfig.length_limit`: the number of learned positions."""
         if self.positions != "learned":
             return None
         return LengthLimit(self.max_positions, "--max-positions", "use --positions sinusoidal")
@@ -178,8 +177,8 @@ class TransformerConfig(ModelConfig):
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
         """As `ModelConfig.forward_flops`.
 
-        Self-attention counts all pairs of positions, or those within --attention-window. The half that the causal mask
-        hides is counted, as is usual.
+        Self-attention counts all pairs of positions, or those within --attention-window. As usual, pairs that the
+        causal mask hides are counted too.
         """
         D, F = self.d_model, self.d_ff
         keys, values = self.heads * self.key_size, self.heads * self.value_size
@@ -198,7 +197,7 @@ class TransformerConfig(ModelConfig):
 
 
 def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] = ()) -> Iterator[str]:
-    """The differences of b from a, in words, except in the options `but_for`; nothing where they are equal."""
+    """Describe how b differs from a, except in the options `but_for`."""
     if a.arch != b.arch:
         yield f"its architecture is {b.arch}, not {a.arch}"
         return
@@ -210,7 +209,7 @@ def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] =
 
 @dataclass(frozen=True)
 class WeightsConfig(Config):
-    """Which weights of a checkpoint a command uses."""
+    """The option for the weights of a checkpoint that a command uses."""
 
     heading: ClassVar[str] = "Model"
 
@@ -223,7 +222,7 @@ class WeightsConfig(Config):
 
 @dataclass(frozen=True)
 class DeviceConfig(Config):
-    """The device and the number format of a computation."""
+    """Options for the device and the number format."""
 
     heading: ClassVar[str] = "Device"
 

@@ -1,4 +1,4 @@
-"""Dropout (§5.4). On a CPU, where torch draws one Bernoulli number at a time, masks come from random bits instead."""
+"""Dropout (§5.4). On a CPU, masks are made of random bits: torch would draw one Bernoulli number at a time."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_LEVELS = 1 << 16  # a rate is rounded to 1/65536, far below what training can tell
+_LEVELS = 1 << 16  # a rate is rounded to 1/65536, which has no effect on training
 
 
 class _BitDropout(torch.autograd.Function):
-    """Dropout whose mask is 16 random bits an element, four elements from each 64-bit draw of torch's generator.
+    """Dropout with a mask of 16 random bits for each element, four from each 64-bit draw of torch's generator.
 
-    The mask is of x's own type: on a CPU, torch multiplies by booleans many times slower than by numbers.
+    The mask has the dtype of x: on a CPU, torch multiplies by booleans many times slower than by numbers.
     """
 
     @staticmethod
@@ -32,7 +32,7 @@ class _BitDropout(torch.autograd.Function):
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zero each element of x with probability `rate`, and scale the others by 1 / (1 - rate)."""
+    """Set each element of x to zero with probability `rate`, and scale the others by 1 / (1 - rate)."""
     if rate == 0.0:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
@@ -42,7 +42,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`dropout` while training, nothing in evaluation."""
+    """Applies `dropout` in training mode only."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

@@ -1,8 +1,7 @@
-"""Floating-point operations of a training, and the rates of devices: model FLOP utilization and Table 2.
+"""Floating-point operations (FLOPs) of a training, and the rates of devices.
 
-Two counts are in use, and they differ. A model's own FLOPs follow from its formulas and the real tokens: padding and
-recomputation (activation checkpointing) do not count. Table 2 of the paper counts what the devices could have done in
-the same time: time × devices × the sustained rate of a device.
+Model FLOP utilization counts the operations of the model on real tokens: padding and recomputation (activation
+checkpointing) do not count. Table 2 of the paper counts time × devices × the sustained rate of a device instead.
 """
 
 import re
@@ -17,22 +16,22 @@ from nmtkit.model.config import ModelConfig
 def training_flops(
     config: ModelConfig, target_size: int, source: NDArray[np.integer], target: NDArray[np.integer]
 ) -> int:
-    """Floating-point operations of forward and backward pass; arguments as of `ModelConfig.forward_flops`.
+    """FLOPs of forward and backward pass, with the arguments of `ModelConfig.forward_flops`.
 
-    The backward pass has two products for each one of the forward pass: one for the gradient of each factor.
+    The backward pass has two products for each product of the forward pass: the gradients of both factors.
     """
     return 3 * config.forward_flops(target_size, source, target)
 
 
 class Rates(NamedTuple):
-    """The rated speed of a device, in 10^12 dense floating-point operations a second."""
+    """The peak rates of a device, in 10^12 dense floating-point operations a second."""
 
-    half: float | None  # bf16 or fp16 products with sums in fp32; None where they are not faster
-    single: float  # fp32; for the GPUs of the paper the sustained rate that it assumes
+    half: float | None  # bf16 or fp16 products with sums in fp32; None if they are not faster
+    single: float  # fp32; for the GPUs of the paper, the sustained rate that it assumes
 
 
-# By words of torch's name for the device, the most specific first. From the vendors' data sheets; for K80, K40, M40 and
-# P100 from the paper (§6.1).
+# By words of torch's name for the device, the most specific first. From data sheets of the vendors; for K80, K40, M40
+# and P100 from the paper (§6.1).
 _RATES = {
     ("H100", "PCIe"): Rates(756, 51),
     ("H100", "NVL"): Rates(835, 60),
@@ -54,13 +53,13 @@ _RATES = {
 
 
 def rates_of(device: str) -> Rates | None:
-    """The rates of a device by torch's name for it, such as 'NVIDIA H100 80GB HBM3'; None for an unknown device."""
+    """The rates of a device with torch's name, such as 'NVIDIA H100 80GB HBM3'; None for an unknown device."""
     words = set(re.split(r"[\s-]+", device))
     return next((rates for names, rates in _RATES.items() if words.issuperset(names)), None)
 
 
 def peak_flops(device: str, half: bool) -> float | None:
-    """The rated floating-point operations a second of a device, in 16 bits (`half`) or fp32; None if unknown."""
+    """The peak rate of a device in FLOPs a second, for 16 bits (`half`) or fp32; None for an unknown device."""
     rates = rates_of(device)
     if rates is None:
         return None
@@ -68,8 +67,8 @@ def peak_flops(device: str, half: bool) -> float | None:
 
 
 def table2_flops(seconds: float, devices: int, sustained: float) -> float:
-    """The cost of a training as in Table 2: time × devices × the sustained rate of one (fp32 operations a second).
+    """The FLOPs of a training as in Table 2: time × devices × the `sustained` fp32 FLOPs a second of a device.
 
-    The base model's 12 hours on 8 P100 of 9.5e12 are 3.3e18, the big model's 3.5 days 2.3e19.
+    The base model takes 12 hours on 8 P100 of 9.5e12 FLOPs a second: 3.3e18; the big model 3.5 days: 2.3e19.
     """
     return seconds * devices * sustained

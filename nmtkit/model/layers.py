@@ -11,7 +11,7 @@ from nmtkit.model.dropout import Dropout, dropout
 
 
 class FeedForward(nn.Module):
-    """max(0, x·W1 + b1)·W2 + b2, at each position alike (§3.3)."""
+    """max(0, x·W1 + b1)·W2 + b2, at each position (§3.3)."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Residual(nn.Module):
         self.pre_norm = config.norm == "pre"
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Pass x (…, D) around and through a sub-layer."""
+        """Apply a sub-layer to x (…, D), with residual connection and layer norm: (…, D)."""
         y: Tensor
         if self.pre_norm:
             y = x + self.dropout(sublayer(self.norm(x)))
@@ -84,7 +84,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D), memory_mask (B, 1, 1, S): (B, T, D).
 
-        Padding stands at the end of a target, where the causal mask already hides it from every real position.
+        Padding is at the end of a target, so the causal mask hides it from all tokens.
         """
         k, v = self.cross_attention.keys_and_values(memory)
         x = self.around_self_attention(x, lambda y: self.self_attention(y, None, record_self))

@@ -1,4 +1,4 @@
-"""How much memory is free, and which of torch's many errors mean that it has run out."""
+"""Free memory, and errors of torch that mean out of memory."""
 
 import contextlib
 import os
@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 
 import torch
 
-# Of those that are plain RuntimeErrors: a CPU's allocator, the workspaces of libraries, the driver itself.
-_WORDS = (
+# Messages of plain RuntimeErrors: from the CPU allocator, from the workspaces of libraries, from the driver.
+_MESSAGES = (
     "DefaultCPUAllocator",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
@@ -18,18 +18,18 @@ _WORDS = (
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether less memory would have avoided an error, on whatever device."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
+    """Whether an error means that a device is out of memory."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in _MESSAGES)
 
 
 def free_memory(device: torch.device) -> float:
-    """Bytes: of a GPU; or of main memory, as much of it as each process on this machine can have."""
+    """Free bytes of a GPU, or of main memory, which is divided among the processes of this machine."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
-        facts = dict(line.split(":") for line in meminfo.read_text().splitlines())
-        free = 1024 * int(facts["MemAvailable"].split()[0])
+        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        free = 1024 * int(fields["MemAvailable"].split()[0])
     else:
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     free = min([free, *_left_of_cgroups(Path("/")), *_left_of_address_space()])
@@ -37,9 +37,9 @@ def free_memory(device: torch.device) -> float:
 
 
 def _left_of_cgroups(root: Path) -> Iterator[int]:
-    """Bytes that a container or a batch system leaves this process, by each control group that it is in.
+    """Free bytes of each control group of this process, which a container or a batch system may limit.
 
-    What caches of files take counts as free, as it does in MemAvailable.
+    The page cache counts as free, as in MemAvailable.
     """
     groups = root / "proc/self/cgroup"
     for line in groups.read_text().splitlines() if groups.exists() else ():
@@ -55,14 +55,14 @@ def _left_of_cgroups(root: Path) -> Iterator[int]:
             continue
         own = PurePath(path.lstrip("/"))
         for folder in (top / part for part in (own, *own.parents)):
-            with contextlib.suppress(OSError, KeyError, ValueError):  # not there, or "max"
-                facts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            with contextlib.suppress(OSError, KeyError, ValueError):  # missing, or "max"
+                fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
                 limit, usage = (int((folder / name).read_text()) for name in (most, used))
-                yield max(0, limit - usage + int(facts[caches]))
+                yield max(0, limit - usage + int(fields[caches]))
 
 
 def _left_of_address_space() -> Iterator[int]:
-    """Bytes that `ulimit -v` leaves this process."""
+    """Free bytes under `ulimit -v`."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]

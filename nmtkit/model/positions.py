@@ -1,4 +1,4 @@
-"""Positional encodings (§3.5), added to the embeddings at the bottom of both stacks."""
+"""Positional encodings (§3.5), which are added to the embeddings of both stacks."""
 
 import math
 
@@ -9,7 +9,7 @@ from nmtkit.errors import UserError
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
-    """The paper's table (length, D): PE[pos, 2i] = sin(pos / 10000^(2i/D)), PE[pos, 2i+1] the cosine of the same."""
+    """The table (length, D): PE[pos, 2i] = sin(pos / 10000^(2i/D)), PE[pos, 2i+1] = cos(pos / 10000^(2i/D))."""
     position = torch.arange(length, dtype=torch.float64).unsqueeze(1)
     rate = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
     table = torch.empty(length, d_model, dtype=torch.float64)
@@ -19,7 +19,7 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sines and cosines, for sequences of any length: the table grows when a longer one comes."""
+    """Fixed sines and cosines for sequences of any length. The table grows as needed."""
 
     table: Tensor
 
@@ -45,7 +45,7 @@ class LearnedPositions(nn.Module):
         self.table = nn.Parameter(torch.empty(max_positions, d_model))
 
     def forward(self, start: int, length: int) -> Tensor:
-        """The encodings (length, D) of positions start, start + 1, …; UserError beyond the last learned one."""
+        """The encodings (length, D) of positions start, start + 1, … Raises UserError beyond the last position."""
         if start + length > self.table.size(0):
             raise UserError(
                 f"a sequence of {start + length} tokens exceeds the {self.table.size(0)} learned positions "

@@ -1,4 +1,4 @@
-"""From the words of `--device` and `--precision` to what torch computes on and with."""
+"""The torch device of `--device` and the torch dtype of `--precision`."""
 
 import torch
 
@@ -9,7 +9,7 @@ _NATIVE_BF16_ON_CPU = ("avx512_bf16", "amx_bf16", "sve_bf16")  # x86-64, x86-64,
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name, `auto` being a GPU if there is one. UserError where torch cannot use it."""
+    """The device with that name; `auto` is a GPU if there is one. Raises UserError if torch cannot use the device."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -24,7 +24,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_precision(name: str, device: torch.device) -> torch.dtype:
-    """The number format of that name, `auto` being bf16 where `device` multiplies it natively, otherwise fp32."""
+    """The dtype with that name; `auto` is bf16 if `device` multiplies it natively, otherwise fp32."""
     if name == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
     return _DTYPES[name]

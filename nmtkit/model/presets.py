@@ -1,7 +1,7 @@
-"""Presets for `--arch`, as plain data: the options that each sets, and the architecture that they belong to.
+"""Presets for `--arch`: names for sets of options.
 
-A preset sets options of nmt-train by name; an option given by the user wins. Defaults that a preset leaves alone are
-the paper's base model. `table3_…` are the rows of the paper's Table 3, named after the row's letter and its change.
+A preset sets options of nmt-train by name; an option given by the user wins. All other options have the defaults of the
+paper's base model. `table3_…` are rows of the paper's Table 3, named after the letter of the row and its change.
 """
 
 from dataclasses import fields
@@ -17,13 +17,13 @@ class Preset(NamedTuple):
     options: dict[str, Any]  # of the model and of training
 
     def model_config(self, **given: Any) -> ModelConfig:
-        """The model's options: those `given`, else those of the preset, else the defaults."""
+        """The options of the model: those `given`, else those of the preset, else the defaults."""
         names = {field.name for field in fields(self.config)}
         return self.config(**{name: value for name, value in (self.options | given).items() if name in names})
 
 
 _TRANSFORMER: dict[str, dict[str, Any]] = {
-    "transformer": {},  # the name in checkpoints and options.json, where every option is given
+    "transformer": {},  # name in checkpoints and options.json, which contain every option
     "transformer_base": {},
     "transformer_big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3, "max_updates": 300_000},
     "transformer_small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},

@@ -1,4 +1,4 @@
-"""The interface between training and a model: what an architecture has to implement.
+"""The interface between training and a model, which each architecture implements.
 
 Letters: B batch, S source length, T target length, D d_model, W target vocabulary. Batch first.
 """
@@ -13,36 +13,37 @@ from nmtkit.model.config import ModelConfig
 
 
 class TranslationModel(nn.Module, ABC):
-    """An encoder-decoder model as training sees it. `__init__(config, source_size, target_size)` draws its weights.
+    """An encoder-decoder model. `__init__(config, source_size, target_size)` initializes the weights at random.
 
-    Source rows end with padding, whose ids have no effect. Parameter names and shapes are part of the checkpoint.
+    Sources are padded at the end; the ids of padding have no effect. Names and shapes of parameters are part of the
+    checkpoint format.
     """
 
     config: ModelConfig
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
     """The top-level modules of each part of the model, for the parameter summary. The part "output" has no parameters
-    where the output matrix is shared with an embedding."""
+    if the output matrix is shared with an embedding."""
     activation_checkpointing = False  # recompute the activations inside `layers` in the backward pass
 
     @abstractmethod
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        """The encoder's output, as `decode` takes it, for src (B, S): row b has lengths[b] ≥ 1 tokens, then padding."""
+        """Encode src (B, S), in which sentence b has lengths[b] ≥ 1 tokens, then padding. Returns the memory."""
 
     @abstractmethod
     def decode(self, tgt_in: Tensor, memory: Any) -> Tensor:
-        """The decoder's output (B, T, D) before the projection, for tgt_in (B, T), the target shifted right by one."""
+        """The decoder's output (B, T, D) before the projection, for the target shifted right, tgt_in (B, T)."""
 
     @property
     @abstractmethod
     def output_matrix(self) -> Tensor:
-        """The projection to the target vocabulary (W, D). It has no bias: the loss fuses product and softmax."""
+        """The projection to the target vocabulary (W, D), without bias. The loss fuses product and softmax."""
 
     @abstractmethod
     def layers(self) -> Iterable[nn.Module]:
-        """The layers, each of which `--compile` compiles separately."""
+        """The layers. `--compile` compiles each of them separately."""
 
     def count_parameters(self) -> dict[str, int]:
-        """Parameters of each part; a shared matrix counts once, at its first name."""
+        """The number of parameters of each part. A shared matrix counts once, under its first name."""
         counts = dict.fromkeys(self.parts, 0)
         for name, parameter in self.named_parameters():
             (part,) = (part for part, modules in self.parts.items() if name.split(".")[0] in modules)

@@ -1,9 +1,7 @@
 """The Transformer (§3): embeddings, encoder, decoder, and the projection to the vocabulary.
 
-Letters: B batch, S source length, T target length, D d_model, W vocabulary. Batch first. A source row ends with
-padding; the lengths of the sentences say where it begins, and its ids have no effect.
-`encode` and `decode` are the two halves of a pass; `forward` joins them for training. Decoding step by step is in
-`nmtkit.inference`.
+Letters: B batch, S source length, T target length, D d_model, W vocabulary. Batch first. Sentences come with their
+lengths and are padded at the end; the ids of padding have no effect. Decoding step by step is in `nmtkit.inference`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,14 +22,14 @@ from nmtkit.model.protocol import TranslationModel
 
 @dataclass
 class Memory:
-    """The encoder's output: values (B, S, D), and mask (B, S), True where a real token stands."""
+    """The encoder's output."""
 
-    values: Tensor
-    mask: Tensor
+    values: Tensor  # (B, S, D)
+    mask: Tensor  # (B, S), False for padding
 
 
 class Transformer(TranslationModel):
-    """The paper's model for given vocabulary sizes. With all embeddings shared, both sizes must be the same."""
+    """The paper's model. With all embeddings shared, source and target vocabulary must have the same size."""
 
     config: TransformerConfig
     parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -64,17 +62,17 @@ class Transformer(TranslationModel):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draw all parameters from torch's generator.
+        """Initialize all parameters from torch's generator.
 
         | parameter                       | drawn from                                                        |
         |---------------------------------|-------------------------------------------------------------------|
         | embeddings, output, positions   | normal, standard deviation D^-0.5                                 |
-        | W_Q, W_K, W_V of all heads      | uniform ±√(6 / (D + H·width)), each block on its own (Glorot)     |
+        | W_Q, W_K, W_V of all heads      | uniform ±√(6 / (D + H·width)), each block separately (Glorot)     |
         | other weight matrices           | uniform ±√(6 / (inputs + outputs)) (Glorot)                       |
         | biases                          | 0                                                                 |
         | layer norm                      | gain 1, bias 0                                                    |
 
-        The scale √D on the embeddings (§3.4) then gives them unit variance; that of the sinusoids is one half.
+        The factor √D (§3.4) gives embeddings unit variance. The variance of the sinusoids is one half.
         """
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
@@ -91,7 +89,7 @@ class Transformer(TranslationModel):
                 nn.init.normal_(module.table, std=self.config.d_model**-0.5)
 
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
-        """src (B, S) with lengths (B,), at least 1: row b holds lengths[b] tokens, then padding."""
+        """As `TranslationModel.encode`. Appends the self-attention weights (B, H, S, S) of each layer to `record`."""
         mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
         x = self.embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
         for layer in self.encoder:
@@ -105,7 +103,10 @@ class Transformer(TranslationModel):
         record_self: list[Tensor] | None = None,
         record_cross: list[Tensor] | None = None,
     ) -> Tensor:
-        """tgt_in (B, T), the target shifted right by one; returns the decoder's output (B, T, D)."""
+        """As `TranslationModel.decode`.
+
+        Appends the weights of each layer to `record_self` (B, H, T, T) and `record_cross` (B, H, T, S).
+        """
         x = self.embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
         for layer in self.decoder:
             x = self._through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
@@ -117,7 +118,7 @@ class Transformer(TranslationModel):
 
     @property
     def output_matrix(self) -> Tensor:
-        """The pre-softmax projection (W, D): the target embedding itself, unless nothing is shared."""
+        """The pre-softmax projection (W, D): the target embedding, unless nothing is shared."""
         return (self.projection or self.target_embedding).weight
 
     def layers(self) -> Iterable[nn.Module]:
@@ -125,17 +126,17 @@ class Transformer(TranslationModel):
         return (*self.encoder, *self.decoder)
 
     def forward(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> Tensor:
-        """Logits (B, T, W) for src (B, S) of these lengths (B,) and tgt_in (B, T)."""
+        """Logits (B, T, W) for src (B, S) with lengths (B,) and tgt_in (B, T)."""
         return self.project(self.decode(tgt_in, self.encode(src, lengths)))
 
     def _through(self, layer: nn.Module, *inputs: Any) -> Tensor:
-        """What a layer makes of its inputs."""
+        """Apply a layer, with activation checkpointing if set."""
         if self.activation_checkpointing and torch.is_grad_enabled():
             return cast(Tensor, checkpoint(layer, *inputs, use_reentrant=False))
         return cast(Tensor, layer(*inputs))
 
     def embed(self, ids: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
-        """ids (…) to √D · embedding + position, dropped out (§3.4, §3.5, §5.4): (…, D)."""
+        """ids (…) to √D · embedding + position, with dropout (§3.4, §3.5, §5.4): (…, D)."""
         scaled = embedding(ids) * self.config.d_model**0.5
         return cast(Tensor, self.dropout(scaled + positions))
 
