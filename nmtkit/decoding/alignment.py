@@ -1,5 +1,7 @@
-"""The attention of a model for outputs that were found: of one decoder layer to the source, which softly aligns the
-pieces, or of all layers and heads."""
+"""The attention of a model for given outputs: of one decoder layer to the source as a soft alignment, or of all heads.
+
+Letters: S source length, T output length, both with EOS; L layers, H heads.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,28 +15,28 @@ from nmtkit.decoding.search import Hypothesis
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.vocab import BOS
 
-_POSITIONS = 4096  # of target or source that are computed together
+_POSITIONS = 4096  # of source or target in one batch
 
 
 @torch.inference_mode()
 def with_attention(
-    model: InferenceModel, rows: Sequence[list[int]], found: list[list[Hypothesis]], layer: int | None
+    model: InferenceModel, sources: Sequence[list[int]], found: list[list[Hypothesis]], layer: int | None
 ) -> list[list[Hypothesis]]:
-    """The hypotheses found for sources (with EOS), with their attention (T, S), EOS counted on both sides.
+    """Add the attention (T, S) to the hypotheses found for each source (ids with EOS).
 
-    `layer` is the number of a decoder layer, from 1, or None for the usual one (`InferenceModel.alignment_layer`).
+    `layer` is the number of a decoder layer, from 1; None for the default of `InferenceModel.alignment_layer`.
     """
-    pairs = [(row, hypothesis) for row, nbest in zip(rows, found, strict=True) for hypothesis in nbest]
-    longest = max((max(len(row), len(hypothesis.ids) + 1) for row, hypothesis in pairs), default=1)
+    pairs = [(source, hypothesis) for source, nbest in zip(sources, found, strict=True) for hypothesis in nbest]
+    longest = max((max(len(source), len(hypothesis.ids) + 1) for source, hypothesis in pairs), default=1)
     size = max(1, _POSITIONS // longest)
     attended = []
     for start in range(0, len(pairs), size):
         some = pairs[start : start + size]
-        src, lengths = (tensor.to(model.device) for tensor in pad([row for row, _ in some]))
+        src, lengths = (tensor.to(model.device) for tensor in pad([source for source, _ in some]))
         tgt_in = pad([[BOS, *hypothesis.ids] for _, hypothesis in some])[0].to(model.device)
         weights = model.alignment(src, lengths, tgt_in, layer).cpu()
-        for (row, hypothesis), own in zip(some, weights, strict=True):
-            attention = own[: len(hypothesis.ids) + 1, : len(row)].numpy().copy()
+        for (source, hypothesis), padded in zip(some, weights, strict=True):
+            attention = padded[: len(hypothesis.ids) + 1, : len(source)].numpy().copy()
             attended.append(replace(hypothesis, attention=attention))
     hypotheses = iter(attended)
     return [[next(hypotheses) for _ in nbest] for nbest in found]
@@ -42,11 +44,14 @@ def with_attention(
 
 @torch.inference_mode()
 def all_heads(
-    model: InferenceModel, row: list[int], target: list[int]
+    model: InferenceModel, source: list[int], target: list[int]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """The weights of all L layers and H heads for a source (with EOS) and an output (without), EOS counted on both
-    sides: of the encoder (L, H, S, S), of the decoder to itself (L, H, T, T) and to the source (L, H, T, S)."""
-    src, lengths = (tensor.to(model.device) for tensor in pad([row]))
+    """The attention weights of all layers and heads for a source (ids with EOS) and an output (ids without).
+
+    Returns the encoder's self-attention (L, H, S, S), the decoder's self-attention (L, H, T, T) and its attention to
+    the source (L, H, T, S). Raises UserError for a model without attention and for an ensemble.
+    """
+    src, lengths = (tensor.to(model.device) for tensor in pad([source]))
     weights = model.attention(src, lengths, pad([[BOS, *target]])[0].to(model.device))
     encoder, decoder, cross = (
         torch.cat(layers).float().cpu().numpy() for layers in (weights.encoder, weights.decoder, weights.cross)

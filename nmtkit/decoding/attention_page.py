@@ -1,4 +1,4 @@
-"""Attention maps: a self-contained HTML page that shows every layer and head for a few sentences."""
+"""A self-contained HTML page that shows the attention of every layer and head for a few sentences."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,18 +13,18 @@ from nmtkit.atomic_io import staged_file
 from nmtkit.decoding.config import PAGE_LINES
 from nmtkit.errors import UserError
 
-MAX_WEIGHTS = 4_000_000  # 10 MB, which a browser opens at once
+MAX_WEIGHTS = 4_000_000  # a page of 10 MB, which a browser opens without delay
 _TEMPLATE = Path(__file__).with_name("attention.html")
-_PLACE = "ATTENTION_DATA"
+_PLACEHOLDER = "ATTENTION_DATA"
 
 
 @dataclass(frozen=True)
 class Attention:
     """The attention weights of a sentence and its translation, in each of L layers and H heads.
 
-    `source` and `target` are the S and T pieces, with `</s>` at the end. Each row of weights sums to 1. Row t of
-    `decoder` and `cross` is the decoding step that produces piece t of the target; the columns of `decoder` are the
-    inputs of the decoder so far, `<s>` and the pieces before t.
+    `source` has S pieces and `target` T, both with `</s>` at the end. The weights sum to 1 along the last dimension.
+    Index t of T is the decoding step that produces piece t of the target. The last dimension of `decoder` are the
+    inputs of the decoder: `<s>` and the pieces before t.
     """
 
     text: str
@@ -39,16 +39,16 @@ class Attention:
 def write_attention_page(
     path: str | Path, attentions: Iterable[Attention], languages: tuple[str, str] = ("", "")
 ) -> None:
-    """Write the `attention_page` of some sentences. Raises UserError if the file cannot be written."""
+    """Write the `attention_page` of a few sentences. Raises UserError as it does, or if the file cannot be written."""
     page = attention_page(attentions, languages)
     with staged_file(Path(path)) as file:
         file.write(page)
 
 
 def attention_page(attentions: Iterable[Attention], languages: tuple[str, str] = ("", "")) -> bytes:
-    """The page of some sentences. The codes of their `languages` let a browser choose the right glyphs.
+    """Render a few sentences. The codes of their `languages` let a browser choose the right glyphs.
 
-    Raises UserError for more sentences or weights than fit on a page, or for no sentence.
+    Raises UserError if there is no sentence, or if there are more sentences or weights than a page shows.
     """
     sentences: list[dict[str, Any]] = []
     weights = 0
@@ -64,13 +64,13 @@ def attention_page(attentions: Iterable[Attention], languages: tuple[str, str] =
     if not sentences:
         raise UserError("a page of attention needs a sentence, but there are blank lines only")
     data = json.dumps({"languages": languages, "sentences": sentences}, separators=(",", ":"))
-    before, after = _TEMPLATE.read_text(encoding="utf-8").split(_PLACE)
-    # no text of a sentence can end the script element around it, or open a comment in it
+    before, after = _TEMPLATE.read_text(encoding="utf-8").split(_PLACEHOLDER)
+    # without "<", the text of a sentence cannot end the surrounding script element or open a comment in it
     return (before + data.replace("<", r"\u003c") + after).encode()
 
 
 def at_most_a_page(chunks: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """The same chunks of lines. Raises UserError, before they are translated, for more lines than a page has."""
+    """Pass on chunks of lines. Raises UserError, before the translation, if there are more lines than a page shows."""
     lines = 0
     for chunk in chunks:
         lines += len(chunk)
@@ -82,7 +82,7 @@ def at_most_a_page(chunks: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
 
 
 def _as_object(attention: Attention) -> dict[str, Any]:
-    """A sentence as JSON values: weights in thousandths; of the decoder's only those below the causal mask."""
+    """A sentence as JSON values: weights in thousandths, those of the decoder without the masked ones."""
     fields = dict(vars(attention))
     for kind in ("encoder", "decoder", "cross"):
         fields[kind] = np.rint(fields[kind] * 1000).astype(int).tolist()

@@ -1,10 +1,11 @@
-"""Required terms: a beam for each number of their tokens that the output has so far (Hokamp & Liu 2017).
+"""Grid beam search: outputs that contain required terms (Hokamp & Liu 2017).
 
-Progress counts the tokens of the terms in the output, and of a term begun at its end. A hypothesis competes only with
-those of the same progress, so terms appear where they cost least. All tokens that continue a term are candidates beside
-the best ones, and an output may end when it has all terms.
+The progress of a hypothesis is the number of tokens of the terms that it contains, including those of a term that has
+begun at its end. There is a bank of K = `beam` slots for each progress: hypotheses compete only with others of the same
+progress, so terms appear where they cost least. The candidates are the best tokens and all tokens that continue a term.
+An output may end when it contains all terms.
 
-Letters as in `strategies`; L progress that is still to be made from 0, A tokens that lead further.
+Letters as in `strategies`; A tokens that begin or continue a term.
 """
 
 from collections.abc import Sequence
@@ -17,11 +18,11 @@ from nmtkit.decoding.strategies import Frontier, Selection
 from nmtkit.inference.top_k import top_k
 from nmtkit.vocab import EOS, PAD
 
-State = tuple[frozenset[tuple[int, ...]], tuple[int, ...]]  # terms that are missing, and how much of one is at the end
+State = tuple[frozenset[tuple[int, ...]], tuple[int, ...]]  # the missing terms, and the part of one at the end
 
 
 class Terms:
-    """How far an output has come with the terms of a sentence."""
+    """An automaton that follows the required terms of a sentence through an output."""
 
     def __init__(self, terms: Sequence[tuple[int, ...]]) -> None:
         self.start: State = frozenset(terms), ()
@@ -29,7 +30,7 @@ class Terms:
         self._advances: dict[State, dict[int, int]] = {}
 
     def progress(self, state: State) -> int:
-        """Tokens that are there, of `total`."""
+        """The number of tokens of the terms that the output contains, of `total`."""
         missing, begun = state
         return self.total - sum(map(len, missing)) + len(begun)
 
@@ -42,7 +43,7 @@ class Terms:
         return missing, end[len(end) - next(lengths, 0) :]
 
     def advances(self, state: State) -> dict[int, int]:
-        """The tokens that begin a term or take one further, with the progress after them."""
+        """The tokens that begin or continue a term, each with the progress after it."""
         if state not in self._advances:
             self._advances[state] = {token: self.progress(self.follow(state, token)) for token in self._leading(state)}
         return self._advances[state]
@@ -58,44 +59,46 @@ class Terms:
 
 
 class GridBeamSearch:
-    """The K best candidates of each progress from 0 to that of all terms."""
+    """Chooses the K best candidates of each progress, from 0 to that of all terms."""
 
     def __init__(self, beam: int, constraints: Sequence[Constraints], device: torch.device) -> None:
-        """`constraints` are those of each sentence of `src`."""
+        """`constraints` has one entry for each sentence of `src`."""
         self.terms = [Terms(constraint.terms) for constraint in constraints]
         self.ends = torch.tensor([terms.total for terms in self.terms], device=device)  # (B,)
         self.banks = int(self.ends.max()) + 1
-        self.width, self.places = beam, beam * self.banks
+        self.width, self.slots = beam, beam * self.banks
         self.starts: Sequence[int] = (0,)
         self._states = {(number, ()): terms.start for number, terms in enumerate(self.terms)}
 
     def choose(self, log_probs: Tensor, frontier: Frontier) -> Selection:
         leading, after, otherwise = self._prospects(frontier)
-        unfinished = otherwise < self.ends[frontier.owners]
+        unfinished = otherwise < self.ends[frontier.sentence_of_row]
         log_probs[:, EOS].masked_fill_(unfinished, -torch.inf)
         steps = log_probs.gather(1, leading)
         others, other_tokens = top_k(log_probs.scatter(1, leading, -torch.inf), self.width)
         steps, tokens = torch.cat([steps, others], dim=1), torch.cat([leading, other_tokens], dim=1)
         after = torch.cat([after, otherwise.unsqueeze(1).expand_as(other_tokens)], dim=1)
         return Selection(
-            steps, tokens, *self._best_of_each(frontier, frontier.totals(steps), frontier.by_place(after, -1))
+            steps, tokens, *self._best_of_each(frontier, frontier.totals(steps), frontier.by_slot(after, -1))
         )
 
     def _prospects(self, frontier: Frontier) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens (R, A) that take a term further, the progress after each, and that after any other token (R,)."""
+        """Tokens (R, A) that begin or continue a term, the progress after each, and after any other token (R,)."""
         states, advances, otherwise = {}, [], []
-        for owner, prefix in zip(frontier.owners.tolist(), map(tuple, frontier.tokens.tolist()), strict=True):
-            terms, state = self.terms[owner], self._states.get((owner, prefix))  # there if this step chooses again
+        prefixes = map(tuple, frontier.tokens.tolist())
+        for sentence, prefix in zip(frontier.sentence_of_row.tolist(), prefixes, strict=True):
+            terms = self.terms[sentence]
+            state = self._states.get((sentence, prefix))  # known if this step chooses again
             if state is None:
-                state = terms.follow(self._states[owner, prefix[:-1]], prefix[-1])
-            states[owner, prefix] = state
+                state = terms.follow(self._states[sentence, prefix[:-1]], prefix[-1])
+            states[sentence, prefix] = state
             advances.append(terms.advances(state))
             otherwise.append(terms.progress((state[0], ())))
         self._states = states
         most = max(map(len, advances))
         leading = [[*own, *[PAD] * (most - len(own))] for own in advances]
         after = [[*own.values(), *[0] * (most - len(own))] for own in advances]
-        device = frontier.rows.device
+        device = frontier.slots.device
         return (
             torch.tensor(leading, dtype=torch.long, device=device),
             torch.tensor(after, dtype=torch.long, device=device),
@@ -103,10 +106,10 @@ class GridBeamSearch:
         )
 
     def _best_of_each(self, frontier: Frontier, totals: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-        """The K best of candidates (b, P, c) for each progress: their totals and numbers (b, P)."""
+        """The K best candidates of each progress, of totals and progress (b, P, c): their totals and indices (b, P)."""
         last = self.ends[frontier.sentences].unsqueeze(1)
         vacant = frontier.vacant.view(-1, self.banks, self.width).any(2)
-        ended = ~vacant.gather(1, last)  # K outputs have all terms: no other can join them
+        ended = ~vacant.gather(1, last)  # K outputs with all terms have finished: there is no slot for another
         totals, after = totals.flatten(1).masked_fill(ended, -torch.inf), after.flatten(1)
         best = [totals.masked_fill(after != bank, -torch.inf).topk(self.width) for bank in range(self.banks)]
         return torch.cat([values for values, _ in best], dim=1), torch.cat([index for _, index in best], dim=1)

@@ -1,4 +1,4 @@
-"""Forced decoding: the log-probabilities of given outputs."""
+"""Forced decoding: scores given outputs."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from nmtkit.vocab import EOS
 
 @torch.inference_mode()
 def score(
-    model: InferenceModel, rows: Sequence[list[int]], targets: Sequence[list[int]], config: SearchConfig
+    model: InferenceModel, sources: Sequence[list[int]], targets: Sequence[list[int]], config: SearchConfig
 ) -> list[Hypothesis]:
-    """The hypothesis that each target (without EOS) is for its source (with EOS), with the score of the search.
+    """Score each target (ids without EOS) of a source (ids with EOS), as the search scores the same output.
 
-    Token log-probabilities are added up in fp32, one after the other, as the search does.
+    Token log-probabilities are summed in fp32, one after the other, as in the search.
     """
-    src, src_lengths = (tensor.to(model.device) for tensor in pad(rows))
+    src, src_lengths = (tensor.to(model.device) for tensor in pad(sources))
     tgt, lengths = (tensor.to(model.device) for tensor in pad([[*ids, EOS] for ids in targets]))
     log_probs = model.score(src, src_lengths, tgt, lengths)
     totals = torch.zeros_like(log_probs[:, 0])

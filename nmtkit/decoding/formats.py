@@ -1,4 +1,4 @@
-"""The formats of the output: the rows that each input line gets."""
+"""The formats of the output: the rows of each input line."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def rows(row_format: str, line: int, translation: "Translation", nbest: int) -> 
 
 
 def rows_per_line(row_format: str, nbest: int) -> int:
-    """The rows of each input line in the format; not for tsv, where their number differs."""
+    """The number of rows of each input line, for all formats except tsv, where it differs from line to line."""
     return nbest if row_format in ("text", "pharaoh") else 1
 
 
@@ -53,7 +53,7 @@ def _pharaoh(candidate: "Candidate") -> str:
 
 
 def _as_jsonl(line: int, translation: "Translation", nbest: int) -> list[str]:
-    row: dict[str, Any] = {"line": line, "source": translation.source.removesuffix("\r")}  # of \r\n
+    row: dict[str, Any] = {"line": line, "source": translation.source.removesuffix("\r")}  # the line ended with \r\n
     if translation.source_tokens is not None:
         row["source_tokens"] = translation.source_tokens
     row["hypotheses"] = [_as_object(candidate) for candidate in translation.candidates]

@@ -1,7 +1,7 @@
-"""The tokenization that published BLEU scores of WMT stand on: that of Moses's tokenizer.perl.
+"""The tokenization of Moses's tokenizer.perl, on which published BLEU scores of WMT are based.
 
-What is a letter, a number or a space is Unicode's own definition, as in Perl. Escapes (&apos; for ') are left out: they
-stand for one character each, and change no count.
+Letters, numbers and spaces are those of Unicode, as in Perl. Escapes (&apos; for ') are omitted: each stands for one
+character and changes no count.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _TITLES = (
 )
 _ROMAN = "I II III IV V VI VII VIII IX X XI XII XIII XIV XV XVI XVII XVIII XIX XX"
 
-# Words whose period stays with them within a sentence. In German a number's does too, as in "am 3. Mai".
+# Words that keep their period within a sentence. In German these include numbers, as in "am 3. Mai".
 _ABBREVIATIONS = {
     "de": f"{_LETTERS} {_LETTERS.lower()} {_ROMAN} {_ROMAN.lower()} {_TITLES} {' '.join(map(str, range(1, 100)))} "
     "Art BSE Buchst Ca Chr Co D.h Dkr I.F Ltd Mio Mrd MwSt No Nos Nr SA Std Zt b.A bzgl bzw c.-à-d ca d.J d.h dergl "
@@ -30,14 +30,14 @@ _ABBREVIATIONS = {
     "p.ex p.j pl pp sec sect sing sq sqq suiv sup suppl tél vb vol vs éd B.P",
 }
 _NONBREAKING = {language: frozenset(words.split()) for language, words in _ABBREVIATIONS.items()}
-_BEFORE_NUMBERS = {"en": frozenset({"No", "Art", "pp"})}  # the same, where a number follows
+_BEFORE_NUMBERS = {"en": frozenset({"No", "Art", "pp"})}  # words that keep their period before a number
 LANGUAGES = tuple(_ABBREVIATIONS)
 
 _SPACE = regex.compile(r"\p{White_Space}+")
 _CONTROL = regex.compile(r"[\x00-\x1f]")
 _SIGN = regex.compile(r"([^\p{Alphabetic}\p{Nd}\p{White_Space}.'`,-])")
 _DOTS = regex.compile(r"\.{2,}")
-_DOT = "\0"  # of several in a row, which stay together
+_DOT = "\0"  # stands for each of several dots in a row, which stay together
 
 _COMMAS = [
     (regex.compile(r"(\P{N}),"), r"\1 , "),
@@ -69,34 +69,34 @@ _COMPOUND = regex.compile(r"(\S)-(\S)")
 
 
 def tokenize(line: str, language: str) -> str:
-    """The line with a space between all tokens. Of LANGUAGES only, whose abbreviations are known here."""
+    """Tokenize a line: a space between all tokens. `language` is one of LANGUAGES, whose abbreviations are known."""
     text = _SPACE.sub(" ", _CONTROL.sub("", _SPACE.sub(" ", f" {line} "))).strip(" ")
     text = _SIGN.sub(r" \1 ", text)
     text = _DOTS.sub(lambda dots: f" {_DOT * len(dots[0])} ", text)
     for pattern, replacement in (*_COMMAS, *_APOSTROPHES[language]):
         text = pattern.sub(replacement, text)
     words = text.rstrip(" ").split(" ")
-    words = [_without_period(words, place, language) for place in range(len(words))]
+    words = [_split_period(words, index, language) for index in range(len(words))]
     return " ".join(_CLOSING.sub(" . '", " ".join(words)).replace(_DOT, ".").split())
 
 
 def plain_quotes(line: str) -> str:
-    """The line with " for all double quotes, as in the reference of Tensor2Tensor (its issue 317 on GitHub)."""
+    """Replace all double quotes by ", as in the reference of Tensor2Tensor (its issue 317 on GitHub)."""
     return line.translate(_QUOTES)
 
 
 def split_compounds(tokens: str) -> str:
-    """The same with hyphens within words as tokens of their own, as get_ende_bleu.sh of tensor2tensor does it."""
+    """Make hyphens within words separate tokens, as get_ende_bleu.sh of Tensor2Tensor does."""
     return str(_COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens))
 
 
-def _without_period(words: Sequence[str], place: int, language: str) -> str:
-    """A word, its period split off where that ends a sentence."""
-    word = words[place]
+def _split_period(words: Sequence[str], index: int, language: str) -> str:
+    """The word at `index`, with a space before its period if that ends a sentence."""
+    word = words[index]
     stem = word.removesuffix(".")
     if stem in (word, ""):
         return word
-    following = words[place + 1] if place + 1 < len(words) else None
+    following = words[index + 1] if index + 1 < len(words) else None
     stays = following is not None and (
         ("." in stem and _LETTER.search(stem))
         or stem in _NONBREAKING[language]

@@ -1,13 +1,14 @@
-"""Sentences that are too long for the model, in parts that end where sentences, clauses or words do."""
+"""Splits lines that are too long into parts that end at a sentence, a clause or a word."""
 
 import re
 from collections.abc import Sequence
 from itertools import accumulate
 
-# Where the text may be parted, the better places last. Scripts that set no spaces end a sentence by the mark alone.
+# Where a text may be split, the best boundaries last: words, clauses, sentences. In scripts without spaces, the mark of
+# a sentence need not be followed by one.
 _CLOSING = r"[\"'”’»›)\]}」』）】》〉]*"
-_ENDING = r"[.!?…؟۔।॥։።፧፨།။។៕]"  # a run of them is looked at from its beginning only
-_PLACES = [
+_ENDING = r"[.!?…؟۔।॥։።፧፨།။។៕]"  # a run of them is matched only from its start
+_BOUNDARIES = [
     re.compile(r"(?=\s)"),
     re.compile(rf"[,;:–—،؛፣፤]{_CLOSING}(?=\s)|[、，；：]{_CLOSING}"),
     re.compile(rf"(?<!{_ENDING}){_ENDING}+{_CLOSING}(?=\s)|[。！？｡．]+{_CLOSING}"),
@@ -16,26 +17,29 @@ _UNSPACED = re.compile(r"[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef]"
 
 
 def parts(ids: list[int], surfaces: Sequence[str], longest: int) -> list[list[int]]:
-    """`ids` cut into parts of at most `longest`, each as long as its best end allows: that of a sentence, of a clause,
-    of a word, of a piece. Nothing is lost; `surfaces` are what each id adds to the text (`Tokenizer.surfaces`)."""
+    """Split ids into parts of at most `longest`, each as long as possible.
+
+    Each part ends at a sentence if possible, else at a clause, a word or a piece. No id is lost. `surfaces` has the
+    text that each id adds, see `Tokenizer.surfaces`.
+    """
     ends = list(accumulate(map(len, surfaces), initial=0))
-    first_at = {end: number for number, end in reversed(list(enumerate(ends)))}  # not between a character's bytes
-    merit = [int(first_at[end] == number) for number, end in enumerate(ends)]
+    first_at = {end: number for number, end in reversed(list(enumerate(ends)))}  # not between the bytes of a character
+    rank = [int(first_at[end] == number) for number, end in enumerate(ends)]
     text = "".join(surfaces)
-    for better, place in enumerate(_PLACES, 2):
-        for found in place.finditer(text):
+    for better, boundary in enumerate(_BOUNDARIES, 2):
+        for found in boundary.finditer(text):
             if (number := first_at.get(found.end())) is not None:
-                merit[number] = better
+                rank[number] = better
     found_parts, start = [], 0
     while len(ids) - start > longest:
-        end = max(range(start + 1, start + longest + 1), key=lambda number: (merit[number], number))
+        end = max(range(start + 1, start + longest + 1), key=lambda number: (rank[number], number))
         found_parts.append(ids[start:end])
         start = end
     return [*found_parts, ids[start:]]
 
 
 def join(texts: Sequence[str]) -> str:
-    """The translation of a sentence whose parts were translated to `texts`."""
+    """Join the translations of the parts of a line, with a space unless Chinese or Japanese characters meet."""
     joined = ""
     for text in filter(None, texts):
         space = "" if not joined or (_UNSPACED.match(joined[-1]) and _UNSPACED.match(text[0])) else " "

@@ -1,4 +1,4 @@
-"""Requests: a line with constraints on its translation, or with a given translation; and the files they come from."""
+"""Requests: lines with constraints on the translation, or with a given translation; and the files with these."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +23,13 @@ class Request:
 
     text: str
     prefix: str = ""  #: the beginning of the translation, in whole words
-    terms: tuple[str, ...] = ()  #: what the translation must contain
-    target: str | None = None  #: a given translation, which is scored; nothing is searched
-    ids: Sequence[int] | None = None  #: the pieces of `text`, if known
+    terms: tuple[str, ...] = ()  #: words that the translation must contain
+    target: str | None = None  #: a given translation to score instead of a search
+    ids: Sequence[int] | None = None  #: the token ids of `text`, if known
 
 
 class RequestFiles:
-    """The files with a line for each line of the input, and the glossary."""
+    """The files with one line for each input line, and the glossary."""
 
     def __init__(self, config: RequestConfig) -> None:
         """Read the glossary. Raises UserError if it is missing or malformed."""
@@ -59,7 +59,7 @@ class RequestFiles:
     def attach(
         self, chunks: Iterable[Sequence[str | Request]], shard: slice = ALL_LINES
     ) -> Iterator[Sequence[str | Request]]:
-        """The lines of a shard as requests, with the lines of the files.
+        """Make requests of the lines of a shard and the lines of the files.
 
         Raises UserError if a file has more or fewer lines than the input.
         """
@@ -81,13 +81,14 @@ class RequestFiles:
             raise UserError(f"{flag} {self._files[flag]} has fewer lines than the input")
         return line
 
-    def _attached(self, line: str | Request, asked: dict[str, str]) -> Request:
+    def _attached(self, line: str | Request, lines: dict[str, str]) -> Request:
+        """The request for an input line and the lines of the files, by flag."""
         line = Request(line) if isinstance(line, str) else line
-        terms = [term for term in asked.get("--constraints", "").split("\t") if term.strip()]
+        terms = [term for term in lines.get("--constraints", "").split("\t") if term.strip()]
         if self._glossary is not None:
             terms += self._glossary.terms(line.text)
-        prefix = asked.get("--prefix", "").strip()
-        return Request(line.text, prefix, tuple(dict.fromkeys(terms)), asked.get("--score"), line.ids)
+        prefix = lines.get("--prefix", "").strip()
+        return Request(line.text, prefix, tuple(dict.fromkeys(terms)), lines.get("--score"), line.ids)
 
 
 class Glossary:
@@ -118,28 +119,28 @@ class Glossary:
         return cls(entries)
 
     def terms(self, text: str) -> list[str]:
-        """The target terms of the source terms in a text. Of overlapping ones the first counts, then the longest."""
-        found, place = [], 0
-        while place < len(text):
-            term = self._term_at(text, place)
+        """The target terms of the source terms in a text. Of overlapping terms the first counts, then the longest."""
+        found, start = [], 0
+        while start < len(text):
+            term = self._term_at(text, start)
             if term is not None:
                 found.append(self._entries[term])
-            place += len(term or " ")
+            start += len(term or " ")
         return found
 
-    def _term_at(self, text: str, place: int) -> str | None:
-        """The longest term that begins at `place` and ends with a word."""
-        candidates = (text[place : place + length] for length in self._longest_first.get(text[place], ()))
-        return next((term for term in candidates if term in self._entries and _stands_alone(term, text, place)), None)
+    def _term_at(self, text: str, start: int) -> str | None:
+        """The longest term of whole words that begins at `start`."""
+        candidates = (text[start : start + length] for length in self._longest_first.get(text[start], ()))
+        return next((term for term in candidates if term in self._entries and _is_whole(term, text, start)), None)
 
 
-def _stands_alone(term: str, text: str, place: int) -> bool:
-    """Whether a term at `place` in a text consists of whole words."""
-    end = place + len(term)
-    neighbours = ((term[0], text[place - 1 : place]), (term[-1], text[end : end + 1]))
-    return not any(_is_of_word(beside) and not _UNSPACED.match(edge) for edge, beside in neighbours)
+def _is_whole(term: str, text: str, start: int) -> bool:
+    """Whether a term at `start` in a text consists of whole words."""
+    end = start + len(term)
+    neighbours = ((term[0], text[start - 1 : start]), (term[-1], text[end : end + 1]))
+    return not any(_is_in_word(beside) and not _UNSPACED.match(edge) for edge, beside in neighbours)
 
 
-def _is_of_word(character: str) -> bool:
-    """Whether it is a letter, a digit or a mark on one (an accent, an Indic vowel), which is no `\\w` of `re`."""
+def _is_in_word(character: str) -> bool:
+    """Whether it is a letter, a digit, or a mark such as an accent or an Indic vowel, which `\\w` does not match."""
     return character.isalnum() or character == "_" or (character != "" and category(character)[0] == "M")

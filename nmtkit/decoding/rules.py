@@ -1,6 +1,6 @@
-"""What must not come next, whatever its probability, and what an output must have.
+"""Forbidden tokens, and constraints on an output.
 
-A rule takes log-probabilities away, so that log P of a hypothesis still only falls and the search may still stop early.
+Rules only lower log-probabilities, so log P of a hypothesis never rises and the search may stop early.
 Letters: R open hypotheses, W vocabulary, t tokens so far.
 """
 
@@ -17,10 +17,15 @@ from nmtkit.vocab import BOS, EOS, PAD
 
 @dataclass(frozen=True)
 class Constraints:
-    """What the output for one sentence must have, as ids: the tokens it begins with, and terms that come in it."""
+    """What the output for one sentence must contain, as ids."""
 
-    prefix: tuple[int, ...] = ()
-    terms: tuple[tuple[int, ...], ...] = ()
+    prefix: tuple[int, ...] = ()  #: the first tokens
+    terms: tuple[tuple[int, ...], ...] = ()  #: sequences of tokens anywhere
+
+    @property
+    def required_tokens(self) -> int:
+        """The number of tokens, without EOS, that an output must be allowed: the prefix and all terms."""
+        return len(self.prefix) + sum(map(len, self.terms))
 
 
 NO_CONSTRAINTS = Constraints()
@@ -28,26 +33,25 @@ NO_CONSTRAINTS = Constraints()
 
 @dataclass(frozen=True)
 class TokenMask:
-    """What no hypothesis may go on with, whatever its tokens: PAD, BOS, those that are banned, and EOS before it has
-    `minimum` tokens."""
+    """Tokens that are forbidden after any prefix: PAD, BOS, banned ones, and EOS before `minimum` tokens."""
 
     minimum: int = 0
     banned: tuple[int, ...] = ()
 
     def after(self, length: int) -> tuple[int, ...]:
-        """The ids that must not come after so many tokens."""
+        """The ids that are forbidden after `length` tokens."""
         return (PAD, BOS, *self.banned, *((EOS,) if length < self.minimum else ()))
 
 
 class Rule(Protocol):
-    """Forbids tokens because of those that a hypothesis has."""
+    """Forbids tokens depending on the previous tokens of a hypothesis."""
 
     def __call__(self, log_probs: Tensor, tokens: Tensor) -> None:
-        """Set to -inf in log_probs (R, W) what hypotheses of these tokens (R, t) must not go on with."""
+        """Set the forbidden entries of log_probs (R, W) to -inf, for hypotheses with these tokens (R, t)."""
 
 
 def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tuple[TokenMask, list[Rule]]:
-    """What the options forbid, and the `banned` sequences of ids."""
+    """The mask and the rules of the options and of the `banned` sequences of ids."""
     rules: list[Rule] = []
     if config.no_repeat_ngram is not None:
         rules.append(NoRepeatedNgram(config.no_repeat_ngram))
@@ -59,7 +63,7 @@ def rules_of(config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()) -> tu
 
 @dataclass(frozen=True)
 class NoRepeatedNgram:
-    """No `order` tokens in a row that the hypothesis has already."""
+    """Forbids repetitions of `order` successive tokens."""
 
     order: int
 
@@ -69,13 +73,13 @@ class NoRepeatedNgram:
             return
         ngrams = tokens.unfold(1, self.order, 1)  # (R, t - order + 1, order)
         begun = tokens[:, length - self.order + 1 :].unsqueeze(1)
-        rows, places = (ngrams[:, :, :-1] == begun).all(2).nonzero(as_tuple=True)
-        log_probs[rows, ngrams[rows, places, -1]] = -torch.inf
+        rows, positions = (ngrams[:, :, :-1] == begun).all(2).nonzero(as_tuple=True)
+        log_probs[rows, ngrams[rows, positions, -1]] = -torch.inf
 
 
 @dataclass(frozen=True)
 class Banned:
-    """None of these sequences of two tokens or more."""
+    """Forbids these sequences of at least two tokens."""
 
     sequences: Sequence[tuple[int, ...]]
 

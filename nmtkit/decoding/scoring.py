@@ -1,4 +1,4 @@
-"""BLEU and chrF as sacreBLEU and Moses compute them, each with a signature that says how."""
+"""BLEU and chrF as sacreBLEU and Moses compute them, each with a signature."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,8 @@ from nmtkit.tokenizer import count_segmented, join_subwords
 from nmtkit.vocab import SPECIALS, UNK
 from nmtkit.wording import counted
 
-# Languages written without spaces, for which the standard tokenization finds no words. sacreBLEU's own choice for
-# Japanese needs further packages; characters need none, and the signature names them.
+# Languages without spaces, in which the standard tokenization finds no words. sacreBLEU's own tokenizer for Japanese
+# needs further packages; characters need none, and the signature names them.
 _TOKENIZATION = {"zh": "zh", **dict.fromkeys(("ja", "th", "lo", "km", "my"), "char")}
 
 

@@ -1,22 +1,21 @@
 """Beam search over the decoder's cached `step` (§6.1), and sampling by the same steps. Greedy search is a beam of one.
 
-A sentence has K = `beam` places. At each step its open hypotheses are extended by every token of the vocabulary,
-and the best candidates take the places that are still open, all compared by log P(Y|X). A candidate that ends with
-EOS keeps its place and is finished; it joins the sentence's n best by score, log P(Y|X) / lp(Y) with
-lp(Y) = ((5 + |Y|) / 6)^α, |Y| counting EOS. So K hypotheses finish at most, a beam of one is the greedy argmax, and
-a beam as wide as the space is exhaustive.
+A sentence has K = `beam` slots. At each step, its open hypotheses are extended by every token of the vocabulary, and
+the best candidates by log P(Y|X) take the vacant slots. A candidate that ends with EOS is finished and keeps its slot;
+it joins the n best of the sentence by its score, log P(Y|X) / lp(Y) with lp(Y) = ((5 + |Y|) / 6)^α; |Y| counts EOS. So
+at most K hypotheses finish, a beam of one is the greedy argmax, and a beam as wide as the space is exhaustive.
 
-The hypotheses of an n-best list have different texts. Where a candidate ends with a text that has finished before in
-other pieces, the better score stays, and the next best candidate takes its place: K different texts finish at most.
+The hypotheses of an n-best list have different texts. If a candidate ends with the text of a finished hypothesis in
+other pieces, the better score is kept and the next best candidate takes the slot: at most K different texts finish.
 
-A sentence is done when no place is open, or when no open hypothesis can reach the n best any more: log P only falls,
-so log P / lp(longest output allowed) is the best it can come to. Stopping there never changes the result.
+A sentence is done when no slot is vacant, or when no open hypothesis can reach the n best: log P never rises, so
+log P / lp(longest output allowed) is an upper bound of its score. Stopping there never changes the result.
 
-Other ways to choose, with places in several banks, are in `strategies`; forbidden tokens are in `rules`. Required
-tokens, a prefix and the end at the limit, take precedence over both.
+Other strategies, with slots in several banks, are in `strategies`; forbidden tokens are in `rules`. Required tokens,
+those of a prefix and EOS at the length limit, take precedence over both.
 
-Letters: b sentences still in the batch, P places (K unless a strategy has others), N n-best, R open hypotheses, each a
-row of the decoder, W vocabulary, t tokens so far.
+Letters: B sentences, b sentences still in the batch, P slots (K unless a strategy has others), R rows (open hypotheses,
+in decoder order), W vocabulary, c candidates of a row, t tokens so far.
 """
 
 import time
@@ -40,20 +39,17 @@ from nmtkit.inference.protocol import InferenceModel, InferenceState
 from nmtkit.log import SECONDS_BETWEEN_LINES, report
 from nmtkit.vocab import BOS, EOS, PAD
 
-TextOf = Callable[[Sequence[int]], Hashable]  # what the ids of a hypothesis spell
+TextOf = Callable[[Sequence[int]], Hashable]  #: the text of the ids of a hypothesis
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One finished output: its tokens without EOS, its score, and the log-probability of each token, EOS last.
+    """A finished output."""
 
-    `attention` (tokens, source tokens) is what `alignment.with_attention` adds.
-    """
-
-    ids: list[int]
+    ids: list[int]  #: without EOS
     score: float
-    token_log_probs: list[float]
-    attention: NDArray[np.float32] | None = field(default=None, compare=False)
+    token_log_probs: list[float]  #: of each token, EOS included
+    attention: NDArray[np.float32] | None = field(default=None, compare=False)  #: (T, S), set by `with_attention`
 
 
 @torch.inference_mode()
@@ -66,26 +62,29 @@ def search(
     banned: Sequence[tuple[int, ...]] = (),
     text_of: TextOf = tuple,
 ) -> list[list[Hypothesis]]:
-    """The `nbest` best outputs for each sentence of src (B, S), best first, and of different texts unless sampled.
+    """The `nbest` best outputs of each sentence of src (B, S), best first, with different texts unless sampled.
 
-    Sentences have `lengths` (B,), EOS included; the padding after them is ignored. An output has at most
-    max_len_a · S + max_len_b tokens before EOS, S counting the source without its EOS, or as many as are demanded, and
-    never more than `model.longest_sequence`. PAD and BOS are never produced; UNK may be. There are fewer than `nbest`
-    outputs only where the limit or the rules allow no more, or the model gives no finite probability. `constraints`
-    has one entry for each sentence, or none at all. `banned` sequences of ids never come. `text_of` is called with
-    each finished output that may repeat the text of another.
+    Sentences have `lengths` (B,), EOS included; the padding after them is ignored. `constraints` is empty or has one
+    entry for each sentence. `banned` sequences of ids are never produced, nor are PAD and BOS; UNK may be. `text_of` is
+    called with the ids of each finished output if `nbest` is more than 1.
+
+    Without EOS, an output has at most max_len_a · (length - 1) + max_len_b tokens, or as many as its constraints
+    require, and never more than `model.longest_sequence`. There are fewer than `nbest` outputs if the limit, the rules
+    or the constraints allow no more, or if the model gives no finite probabilities.
+
+    Raises UserError for required terms with sampling or diverse groups.
     """
     different_texts = config.nbest > 1 and not config.sampling
     finished = _Finished(src.size(0), config.nbest, text_of if different_texts else None)
     beam = _Beam(src, lengths, config, model.longest_sequence, constraints, banned, finished)
     state = model.start(model.encode(src, lengths))
-    told = time.monotonic()
+    reported = time.monotonic()
     while True:
         state.reorder(beam.origins())
         beam.advance(model, state)
         done = beam.done()
-        if time.monotonic() - told >= SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
+        if time.monotonic() - reported >= SECONDS_BETWEEN_LINES:
+            reported = time.monotonic()
             beam.report()
         if done.any():
             if done.all():
@@ -94,7 +93,7 @@ def search(
 
 
 class _Finished:
-    """The finished hypotheses of each sentence: its n best, best first, of different texts where `text_of` is given."""
+    """The n best finished hypotheses of each sentence, best first; with different texts if `text_of` is given."""
 
     def __init__(self, sentences: int, nbest: int, text_of: TextOf | None) -> None:
         self.best: list[list[Hypothesis]] = [[] for _ in range(sentences)]
@@ -112,8 +111,8 @@ class _Finished:
                 return False
             texts[text] = hypothesis
             if known is not None:
-                best[:] = (one for one in best if one is not known)
-        insort(best, hypothesis, key=lambda one: -one.score)
+                best[:] = (other for other in best if other is not known)
+        insort(best, hypothesis, key=lambda other: -other.score)
         del best[self._nbest :]
         return known is None
 
@@ -124,19 +123,19 @@ class _Finished:
 
 
 class _Extension(NamedTuple):
-    """The chosen candidates of a step, each tensor (b, P); entries of unused places have no meaning."""
+    """The chosen candidate of each slot; each tensor is (b, P). Entries of unused slots have no meaning."""
 
-    origin: Tensor  # place of the prefix
-    row: Tensor  # decoder's row of the prefix
+    origin: Tensor  # slot of the prefix
+    row: Tensor  # row of the prefix
     token: Tensor
     log_prob: Tensor  # of the token
-    total: Tensor  # log P
-    chosen: Tensor  # bool
-    ended: Tensor  # bool
+    total: Tensor  # log P of the hypothesis
+    chosen: Tensor  # bool: whether the slot is used
+    ended: Tensor  # bool: whether the token is EOS
 
 
 class _Beam:
-    """The hypotheses of the sentences still in the batch, as tensors; nothing here works hypothesis by hypothesis."""
+    """The hypotheses of the sentences still in the batch, as tensors."""
 
     def __init__(
         self,
@@ -151,49 +150,50 @@ class _Beam:
         B, device = src.size(0), src.device
         self.prefix = _prefixes(constraints, B).to(device)  # (b, p) tokens that must come first, then PAD
         limit = (config.max_len_a * (lengths - 1).double() + config.max_len_b).long()
-        limit = torch.maximum(limit, _required_lengths(constraints, B).to(device))
+        if constraints:
+            limit = torch.maximum(limit, torch.tensor([each.required_tokens for each in constraints], device=device))
         self.limit = limit if longest is None else limit.clamp(max=longest)  # (b,) tokens before EOS
         most = int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
         self.longest_penalty = self.penalty[self.limit + 1]  # (b,)
         self.token_mask, self.rules = rules_of(config, banned)
         self.strategy = _strategy(config, src, lengths, most, constraints)
-        P = self.strategy.places
-        self.sentences = torch.arange(B, device=device)  # (b,) row of `src`
-        self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # places by bank
-        self.vacant = torch.ones(B, P, dtype=torch.bool, device=device)  # the places that may still be taken
+        P = self.strategy.slots
+        self.sentences = torch.arange(B, device=device)  # (b,) index into `src`
+        self.left = torch.full((B, P // self.strategy.width), self.strategy.width, device=device)  # vacant, by bank
+        self.vacant = torch.ones(B, P, dtype=torch.bool, device=device)  # slots that the next hypotheses may take
         self.ranks = torch.arange(self.strategy.width, device=device)
         numbers: dict[str, Any] = {"device": device, "dtype": torch.float32}
-        self.log_probs = torch.full((B, P), -torch.inf, **numbers)  # of open hypotheses, -inf for free places
-        self.log_probs[:, list(self.strategy.starts)] = 0.0  # the same empty hypothesis counts once in a bank
-        self.came_from = self.sentences.unsqueeze(1).expand(-1, P)  # decoder's row of each one's prefix
+        self.log_probs = torch.full((B, P), -torch.inf, **numbers)  # log P of open hypotheses, -inf for empty slots
+        self.log_probs[:, list(self.strategy.starts)] = 0.0  # the empty hypothesis, once in each bank
+        self.came_from = self.sentences.unsqueeze(1).expand(-1, P)  # row of each slot's prefix
         self.tokens = torch.empty(B, P, 0, dtype=torch.long, device=device)
         self.token_log_probs = torch.empty(B, P, 0, **numbers)
         self.finished = finished
         self.score_to_beat = torch.full((B,), -torch.inf, **numbers)  # the last score of the n best, if there are n
-        self._note_free_lengths()
+        self._set_free_lengths()
 
     def origins(self) -> Tensor:
-        """Give each open hypothesis a row of the decoder; returns the row that each goes on from, (R,)."""
+        """Assign each open hypothesis to a row of the decoder. Returns the previous row of each prefix, (R,)."""
         self.open = (self.log_probs > -torch.inf).flatten()
-        self.rows = self.open.nonzero().squeeze(1)  # (R,) sentence · P + place
-        return self.came_from.flatten()[self.rows]
+        self.slots = self.open.nonzero().squeeze(1)  # (R,) index in b · P + slot
+        return self.came_from.flatten()[self.slots]
 
     def last_tokens(self) -> Tensor:
-        """What to feed to the decoder next, (R,)."""
+        """The next input of the decoder, (R,)."""
         if self.tokens.size(2) == 0:
-            return torch.full_like(self.rows, BOS)
-        return self.tokens[:, :, -1].flatten()[self.rows]
+            return torch.full_like(self.slots, BOS)
+        return self.tokens[:, :, -1].flatten()[self.slots]
 
     def advance(self, model: InferenceModel, state: InferenceState) -> None:
-        """Take the chosen candidates of the next token."""
-        frontier = Frontier(self.log_probs, self.vacant, self.rows, self.sentences, self.tokens)
+        """Extend the hypotheses by one token."""
+        frontier = Frontier(self.log_probs, self.vacant, self.slots, self.sentences, self.tokens)
         choose = self._feed(model, state, frontier)
         extension = self._extension(choose(None))
         seen: set[int] = set()
         repeating = self._finish(extension, seen)
         if repeating:
-            closed = torch.zeros_like(self.rows, dtype=torch.bool)
+            closed = torch.zeros_like(self.slots, dtype=torch.bool)
             while repeating:  # a row ends only once, so this terminates
                 closed[repeating] = True
                 extension = self._extension(choose(closed))
@@ -203,12 +203,15 @@ class _Beam:
     def _feed(
         self, model: InferenceModel, state: InferenceState, frontier: Frontier
     ) -> Callable[[Tensor | None], Selection]:
-        """Feed the last tokens to the decoder; returns a function that chooses the next, but no EOS for closed rows."""
+        """Feed the last tokens to the decoder. Returns a function that chooses the next ones.
+
+        The argument of the function is True for the rows (R,) that must not end with EOS, or None.
+        """
         strategy, choice_is_free = self.strategy, not self.rules and self._free()
         if choice_is_free and isinstance(strategy, BeamSearch):
             excluded = self.token_mask.after(self.tokens.size(2))
-            # where an EOS is closed, its text has a place already: the others of the row are enough
-            steps, tokens = model.best_step(self.last_tokens(), state, strategy.places, excluded)
+            # the text of a closed EOS already has a slot, so the other candidates of the row are enough
+            steps, tokens = model.best_step(self.last_tokens(), state, strategy.slots, excluded)
             return lambda closed: strategy.choose_among(_without_ends(steps, tokens, closed), tokens, frontier)
         log_probs = self._allowed(model.step(self.last_tokens(), state), frontier)
 
@@ -220,44 +223,46 @@ class _Beam:
         return choose
 
     def _extension(self, choice: Selection) -> _Extension:
-        """The chosen candidate of each place."""
+        """The chosen candidate of each slot."""
         b, P = self.log_probs.shape
         c = choice.tokens.size(1)
         origin = choice.index.div(c, rounding_mode="floor")  # (b, P), as are all that follow
-        row_of_place = (self.open.cumsum(0) - 1).clamp_min_(0).view(b, P)
-        row = row_of_place.gather(1, origin)
+        row_of_slot = (self.open.cumsum(0) - 1).clamp_min_(0).view(b, P)
+        row = row_of_slot.gather(1, origin)
         candidate = row * c + choice.index.remainder(c)
         token, log_prob = choice.tokens.flatten()[candidate], choice.steps.flatten()[candidate]
         chosen = self.vacant & (choice.totals > -torch.inf)
         return _Extension(origin, row, token, log_prob, choice.totals, chosen, chosen & (token == EOS))
 
     def _finish(self, extension: _Extension, seen: set[int]) -> list[int]:
-        """Add the hypotheses that end to the finished ones, except rows `seen` at this step; returns the rows whose
-        texts had finished before."""
-        places = extension.ended.flatten().nonzero().squeeze(1)  # (e,)
-        if not len(places):
+        """Add the hypotheses that end to the finished ones, except rows already `seen` at this step.
+
+        Returns the rows whose text was finished before.
+        """
+        slots = extension.ended.flatten().nonzero().squeeze(1)  # (e,) index in b · P + slot
+        if not len(slots):
             return []
-        row, origin, total, last = _rows(
-            places, *(each.flatten() for each in (extension.row, extension.origin, extension.total, extension.log_prob))
+        row, origin, total, last = _select(
+            slots, *(each.flatten() for each in (extension.row, extension.origin, extension.total, extension.log_prob))
         )
-        numbers = places.div(self.vacant.size(1), rounding_mode="floor")
-        prefixes = numbers * self.vacant.size(1) + origin
+        index = slots.div(self.vacant.size(1), rounding_mode="floor")
+        prefixes = index * self.vacant.size(1) + origin
         scores = total / self.penalty[self.tokens.size(2) + 1]
-        (sentences,) = _rows(numbers, self.sentences)
-        histories = _rows(prefixes, self.tokens.flatten(0, 1), self.token_log_probs.flatten(0, 1))
+        (sentences,) = _select(index, self.sentences)
+        histories = _select(prefixes, self.tokens.flatten(0, 1), self.token_log_probs.flatten(0, 1))
         columns = (column.tolist() for column in (row, sentences, scores, *histories, last))
         repeating = []
-        for number, sentence, score, ids, log_probs, log_prob in zip(*columns, strict=True):
-            if number not in seen:
-                seen.add(number)
+        for row_number, sentence, score, ids, log_probs, log_prob in zip(*columns, strict=True):
+            if row_number not in seen:
+                seen.add(row_number)
                 if not self.finished.add(sentence, Hypothesis(ids, score, [*log_probs, log_prob])):
-                    repeating.append(number)
+                    repeating.append(row_number)
         to_beat = [self.finished.score_to_beat(sentence) for sentence in sentences.tolist()]
-        self.score_to_beat.index_copy_(0, numbers, self.score_to_beat.new_tensor(to_beat))
+        self.score_to_beat.index_copy_(0, index, self.score_to_beat.new_tensor(to_beat))
         return repeating
 
     def _take(self, extension: _Extension) -> None:
-        """Continue with the open hypotheses of an extension."""
+        """Continue with the hypotheses of an extension that have not ended."""
         origin, self.came_from, token, log_prob, total, chosen, ended = extension
         self.tokens = _append(self.tokens, origin, token)
         self.token_log_probs = _append(self.token_log_probs, origin, log_prob)
@@ -267,11 +272,10 @@ class _Beam:
             self.vacant = (self.ranks < self.left.unsqueeze(2)).flatten(1)
 
     def _allowed(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
-        """log_probs (R, W) with -inf for forbidden tokens; may be modified in place."""
+        """Set forbidden tokens of log_probs (R, W) to -inf, possibly in place."""
         if self._free():
             return self._permitted(log_probs, frontier)
-        must = self._forced()
-        token = must[frontier.numbers].unsqueeze(1)
+        token = self._required()[frontier.index_of_row].unsqueeze(1)
         only = torch.full_like(log_probs, -torch.inf).scatter_(1, token, log_probs.gather(1, token))
         return torch.where(token == PAD, self._permitted(log_probs, frontier), only)
 
@@ -286,14 +290,14 @@ class _Beam:
             rule(log_probs, frontier.tokens)
         return log_probs
 
-    def _forced(self) -> Tensor:
-        """(b,) the required next token, PAD where there is none."""
+    def _required(self) -> Tensor:
+        """(b,) the required next token, PAD if there is none."""
         length = self.tokens.size(2)
         end = (self.limit == length) * EOS
         return end if length >= self.prefix.size(1) else torch.where(end > 0, end, self.prefix[:, length])
 
     def done(self) -> Tensor:
-        """(b,) True where no open hypothesis can enter the n best any more."""
+        """(b,) True for sentences without an open hypothesis that can still enter the n best."""
         return self.log_probs.amax(1) / self.longest_penalty <= self.score_to_beat
 
     def report(self) -> None:
@@ -302,27 +306,27 @@ class _Beam:
         report("searching", {"sentences": len(self.sentences), "step": self.tokens.size(2), "of at most": steps})
 
     def leave(self, done: Tensor) -> None:
-        """Drop the sentences that are done (b,)."""
+        """Remove the sentences that are done (b,) from the batch."""
         staying = (~done).nonzero().squeeze(1)
-        self.limit, self.longest_penalty = _rows(staying, self.limit, self.longest_penalty)
-        self.sentences, self.left, self.vacant = _rows(staying, self.sentences, self.left, self.vacant)
-        self.prefix, self.log_probs, self.came_from = _rows(staying, self.prefix, self.log_probs, self.came_from)
-        self.tokens, self.token_log_probs = _rows(staying, self.tokens, self.token_log_probs)
-        (self.score_to_beat,) = _rows(staying, self.score_to_beat)
-        self._note_free_lengths()
+        self.limit, self.longest_penalty = _select(staying, self.limit, self.longest_penalty)
+        self.sentences, self.left, self.vacant = _select(staying, self.sentences, self.left, self.vacant)
+        self.prefix, self.log_probs, self.came_from = _select(staying, self.prefix, self.log_probs, self.came_from)
+        self.tokens, self.token_log_probs = _select(staying, self.tokens, self.token_log_probs)
+        (self.score_to_beat,) = _select(staying, self.score_to_beat)
+        self._set_free_lengths()
 
-    def _note_free_lengths(self) -> None:
+    def _set_free_lengths(self) -> None:
         """Set the lengths after which no sentence has a required next token."""
         self.free_lengths = range(int((self.prefix != PAD).sum(1).max()), int(self.limit.min()))
 
 
-def _rows(numbers: Tensor, *columns: Tensor) -> list[Tensor]:
-    """Rows of each column. Indexing as column[numbers] would wake torch's threads, which spin during the next step."""
-    return [column.index_select(0, numbers) for column in columns]
+def _select(index: Tensor, *columns: Tensor) -> list[Tensor]:
+    """Index each column along dimension 0. column[index] would wake torch's threads, which spin in the next step."""
+    return [column.index_select(0, index) for column in columns]
 
 
 def length_penalties(config: SearchConfig, most: int) -> Tensor:
-    """lp by |Y| from 0 to `most` tokens, EOS counted, in the form of the options. It never decreases."""
+    """lp(Y) for |Y| from 0 to `most` tokens, EOS included. It never decreases."""
     counts = torch.arange(most + 1, dtype=torch.float64)
     base = counts if config.length_penalty_form == "power" else (5 + counts) / 6
     return (base**config.length_penalty).clamp(max=torch.finfo(torch.float32).max).float()
@@ -331,22 +335,16 @@ def length_penalties(config: SearchConfig, most: int) -> Tensor:
 def _strategy(
     config: SearchConfig, src: Tensor, lengths: Tensor, longest: int, constraints: Sequence[Constraints]
 ) -> Strategy:
-    """The strategy of the options; an output has at most `longest` tokens, EOS counted."""
+    """The strategy of the options, for outputs of at most `longest` tokens, EOS included."""
     if any(constraint.terms for constraint in constraints):
         if config.sampling or config.diverse_groups > 1:
-            raise UserError("terms that must come are looked for without --sampling and --diverse-groups")
+            raise UserError("required terms cannot be combined with --sampling or --diverse-groups")
         return GridBeamSearch(config.beam, constraints, src.device)
     if config.sampling:
         return Sampling(config, src, lengths, longest)
     if config.diverse_groups > 1:
         return DiverseBeamSearch(config.beam, config.diverse_groups, config.diversity)
     return BeamSearch(config.beam)
-
-
-def _required_lengths(constraints: Sequence[Constraints], sentences: int) -> Tensor:
-    """(B,) the least number of tokens that an output must be allowed."""
-    lengths = [len(constraint.prefix) + sum(map(len, constraint.terms)) for constraint in constraints]
-    return torch.tensor(lengths) if constraints else torch.zeros(sentences, dtype=torch.long)
 
 
 def _prefixes(constraints: Sequence[Constraints], sentences: int) -> Tensor:
@@ -358,11 +356,11 @@ def _prefixes(constraints: Sequence[Constraints], sentences: int) -> Tensor:
 
 
 def _without_ends(steps: Tensor, tokens: Tensor, closed: Tensor | None) -> Tensor:
-    """Log-probabilities of candidates (R, c) with -inf for EOS in the rows that are closed (R,)."""
+    """The log-probabilities of candidates (R, c), -inf for EOS in rows that are closed (R,)."""
     return steps if closed is None else steps.masked_fill(closed.unsqueeze(1) & (tokens == EOS), -torch.inf)
 
 
 def _append(histories: Tensor, origin: Tensor, new: Tensor) -> Tensor:
-    """The histories (b, K, t) of the chosen prefixes (b, K), each with its new entry (b, K): (b, K, t + 1)."""
+    """The histories (b, P, t) of the prefixes in slots `origin` (b, P), each with a new entry (b, P): (b, P, t + 1)."""
     prefixes = histories.gather(1, origin.unsqueeze(2).expand(-1, -1, histories.size(2)))
     return torch.cat([prefixes, new.unsqueeze(2)], dim=2)
