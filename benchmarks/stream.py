@@ -51,7 +51,7 @@ def make_checkpoint(path: Path) -> None:
 
 def echo(model: object, batch: engine.SearchBatch, *_: object, **__: object) -> list[list[Hypothesis]]:
     """Replacement for `engine.search_batch` that copies the source."""
-    return [[Hypothesis(row[:-1], 0.0, [0.0] * len(row))] for row in batch.rows]
+    return [[Hypothesis(row[:-1], 0.0, [0.0] * len(row))] for row in batch.sources]
 
 
 def resident_mib(process: int) -> float:

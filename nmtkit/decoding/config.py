@@ -35,11 +35,18 @@ class SearchConfig(Config):
         help="The divisor of log P(Y|X); gnmt: ((5 + |Y|) / 6)^α, power: |Y|^α.",
     )
     max_len_a: float = option(
-        1.0, min=0.0, max=1e3, metavar="A", help="An output has at most A·S + B tokens for S source tokens."
+        1.0,
+        min=0.0,
+        max=1e3,
+        metavar="A",
+        help="An output has at most A·S + B tokens for S source tokens, or as many as a prefix and terms need.",
     )
     max_len_b: int = option(50, min=0, max=10**6, metavar="B", help="See --max-len-a.")
     min_len: int = option(
-        0, min=0, metavar="N", help="An output has at least N tokens, or as many as --max-len-a and --max-len-b allow."
+        0,
+        min=0,
+        metavar="N",
+        help="An output has at least N tokens, or as many as --max-len-a, --max-len-b and the model's positions allow.",
     )
     nbest: int = option(
         1,
@@ -52,11 +59,11 @@ class SearchConfig(Config):
     ban: tuple[str, ...] = option(
         (),
         metavar="WORDS",
-        help="A word, or several in a row, that must not be produced, as written here; nor any that begin with the "
+        help="A word, or several in a row, that must not be produced, as written here, nor words that begin with the "
         "same pieces. May be given several times.",
     )
     diverse_groups: int = option(
-        1, min=1, metavar="G", help="Groups of the beam; each avoids the tokens that earlier ones choose at a step."
+        1, min=1, metavar="G", help="Groups of the beam; each avoids the tokens that earlier groups choose at a step."
     )
     diversity: float = option(
         0.5,

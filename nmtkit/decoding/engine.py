@@ -33,12 +33,11 @@ from nmtkit.workers import WorkerPool
 
 @dataclass(frozen=True)
 class Task:
-    """A sentence as ids of the source vocabulary, with EOS, and the constraints on its output; or, with `target`, the
-    output to score, without EOS."""
+    """A sentence to search, with constraints on its output; or, with `target`, an output to score."""
 
-    row: list[int]
+    source: list[int]  #: ids with EOS
     constraints: Constraints = NO_CONSTRAINTS
-    target: list[int] | None = None
+    target: list[int] | None = None  #: ids without EOS
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,9 @@ class SearchBatch:
     banned: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def rows(self) -> list[list[int]]:
+    def sources(self) -> list[list[int]]:
         """The source of each task."""
-        return [task.row for task in self.tasks]
+        return [task.source for task in self.tasks]
 
     @property
     def rules(self) -> list[str]:
@@ -63,13 +62,13 @@ class SearchBatch:
 
 
 class Engine(Protocol):
-    """Searches batches: the n best of each batch's sentences, in the order of the batches."""
+    """Searches batches. Yields the n best of each sentence of a batch, in the order of the batches."""
 
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]: ...
 
 
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
-    """What `load_models` loads, with the options of `engine`; sets the number of this process's threads."""
+    """Load models as `load_models` does, with the options of `engine`; sets the number of threads of this process."""
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
     return load_models(checkpoints, engine.device, engine.precision, weights)
@@ -78,10 +77,11 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
 def search_batch(
     model: InferenceModel, batch: SearchBatch, text_of: TextOf, processes: int = 1
 ) -> list[list[Hypothesis]]:
-    """The n best of each sentence, with different texts as `text_of` spells ids, or its target, scored.
+    """The n best of each sentence, with different texts as `text_of` decodes ids; or the scored target of each task.
 
-    A batch too large for the memory, which `processes` share, is searched in halves. Raises UserError if the memory is
-    too small for one sentence, RunError if it ran out for one, or if the model gives no finite probabilities.
+    A batch that does not fit into memory, which `processes` share, is searched in halves. Raises UserError if the
+    memory is too small for one sentence, RunError if the search of one sentence runs out of memory or the model gives
+    no finite probabilities.
     """
     if _has_memory(model, batch, processes):
         try:
@@ -91,22 +91,22 @@ def search_batch(
                 raise
             if len(batch.tasks) == 1:
                 raise RunError(_out_of_memory(batch.tasks[0])) from error
-    _tell_of_halves()  # here the memory of the failed search has been freed
+    _warn_of_halves()  # here the memory of the failed search has been freed
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
     return [found for part in halves for found in search_batch(model, part, text_of, processes)]
 
 
 def check_memory(model: InferenceModel, config: SearchConfig, source_tokens: int = 1) -> None:
-    """Raise UserError if the memory is too small to search for one sentence of that many tokens."""
+    """Raise UserError if the memory is too small to search one sentence of that many tokens."""
     _has_memory(model, SearchBatch([Task([EOS] * source_tokens)], config))
 
 
 def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -> bool:
-    """Whether the memory is enough to search for a batch. Raises UserError if it is too small for one sentence."""
+    """Whether the memory is enough to search a batch. Raises UserError if it is too small for one sentence."""
     if any(task.target is not None for task in batch.tasks):  # scoring does not search
         return True
-    tokens, constraints = max(map(len, batch.rows)), [task.constraints for task in batch.tasks]
+    tokens, constraints = max(map(len, batch.sources)), [task.constraints for task in batch.tasks]
     size = len(batch.tasks) * search_bytes(model, batch.config, tokens, constraints)
     free = missing_memory(size, model.device, processes)
     if free is not None and len(batch.tasks) == 1:
@@ -123,28 +123,28 @@ def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -
 def _out_of_memory(task: Task) -> str:
     if task.target is None:
         return (
-            f"out of memory for one sentence of {len(task.row)} tokens: lower --max-source-tokens, or --beam (in "
+            f"out of memory for one sentence of {len(task.source)} tokens: lower --max-source-tokens, or --beam (in "
             "training --valid-beam)"
         )
-    return f"out of memory to score a translation of {len(task.target)} tokens for one sentence of {len(task.row)}"
+    return f"out of memory to score a translation of {len(task.target)} tokens for one sentence of {len(task.source)}"
 
 
 @cache
-def _tell_of_halves() -> None:
+def _warn_of_halves() -> None:
     logger.warning("too little memory: batches are searched in halves where needed; a lower --max-tokens is faster")
 
 
 def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     targets = [task.target for task in batch.tasks if task.target is not None]
     if targets:
-        found = [[one] for one in score(model, batch.rows, targets, batch.config)]
+        found = [[one] for one in score(model, batch.sources, targets, batch.config)]
     else:
-        found = _found(model, batch, text_of)
+        found = _search(model, batch, text_of)
     for task, nbest in zip(batch.tasks, found, strict=True):
         if not nbest and batch.rules:
             raise UserError(
-                f"no output of a sentence of {counted(len(task.row), 'token')} satisfies {' and '.join(batch.rules)}: "
-                "relax them"
+                f"no output of a sentence of {counted(len(task.source), 'token')} satisfies "
+                f"{' and '.join(batch.rules)}: relax them"
             )
         if not nbest or not math.isfinite(nbest[0].score):
             raise RunError(
@@ -152,26 +152,28 @@ def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) 
                 "for them (try fp32)"
             )
     if batch.config.attends:
-        return with_attention(model, batch.rows, found, batch.config.alignment_layer)
+        return with_attention(model, batch.sources, found, batch.config.alignment_layer)
     return found
 
 
-def _found(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
-    """The n best of each sentence. Where its terms are impossible, by a rule or its length, it is searched without."""
+def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
+    """The n best of each sentence. A sentence whose terms are impossible is searched again without them."""
     constraints = [task.constraints for task in batch.tasks]
-    src, lengths = (tensor.to(model.device) for tensor in pad(batch.rows))
+    src, lengths = (tensor.to(model.device) for tensor in pad(batch.sources))
     found = search(model, src, lengths, batch.config, constraints, batch.banned, text_of)
     lost = [number for number, nbest in enumerate(found) if not nbest and constraints[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], constraints=replace(constraints[number], terms=())) for number in lost]
-        for number, nbest in zip(lost, _found(model, replace(batch, tasks=tasks), text_of), strict=True):
+        for number, nbest in zip(lost, _search(model, replace(batch, tasks=tasks), text_of), strict=True):
             found[number] = nbest
     return found
 
 
-def here(model: InferenceModel, text_of: TextOf) -> Engine:
-    """Search in this process, one batch at a time, for any number of threads. N-best lists hold different texts, as
-    `text_of` spells the ids of a hypothesis."""
+def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
+    """Search in this process, one batch at a time, on behalf of any number of threads.
+
+    N-best lists hold different texts, as `text_of` decodes the ids of a hypothesis.
+    """
     turn = Lock()
 
     def search_in_turn(batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
@@ -184,10 +186,10 @@ def here(model: InferenceModel, text_of: TextOf) -> Engine:
 
 
 class Workers:
-    """Search in `engine.workers` processes, each of which loads the checkpoints.
+    """Searches in `engine.workers` processes, each with its own copy of the model.
 
-    They start with the first batch and stay until an error, or until this object is released. They serve one reader at
-    a time: another thread waits until all batches of a call have been returned.
+    The processes start with the first batch, and end after an error or when this object is released. They serve one
+    thread at a time: other threads wait until all batches of a call have been returned.
     """
 
     def __init__(self, paths: Sequence[Path], engine: EngineConfig, weights: str) -> None:
@@ -200,15 +202,17 @@ class Workers:
         self._reader: int | None = None
 
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
-        """As an `Engine`. RunError if a worker dies, or if a thread would wait for itself."""
+        """As an `Engine`. Raises RunError if a worker dies, or if a thread would wait for itself."""
         if self._reader == get_ident():
-            raise RunError("the workers are busy with a stream that is not read to its end: read it, or close() it")
+            raise RunError(
+                "the workers are busy with a stream that is not read to its end: read all of it, or close() it"
+            )
         with self._turn:
             self._reader = get_ident()
             try:
                 self._pool = self._pool or WorkerPool(self._search.engine.workers)
                 yield from self._pool.map(self._search, batches)
-            except BaseException:  # also if the results are not read to the end and so stay in the pipes
+            except BaseException:  # also GeneratorExit: results that are not read stay in the pipes
                 if self._pool is not None:
                     self._pool.__exit__()
                 self._pool = None
@@ -218,13 +222,13 @@ class Workers:
 
 
 def _cores() -> int:
-    """CPU cores that this process may use, which a cluster may limit."""
+    """The CPU cores that this process may use: a batch system may limit them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class _WorkerSearch:
-    """A worker's search. It loads the model with the first batch and keeps it."""
+    """The search of a worker, which loads the model with the first batch and keeps it."""
 
     paths: tuple[Path, ...]
     engine: EngineConfig

@@ -75,10 +75,13 @@ def translate(
     """Translate a shard of the input, or all of it, and write each translation as soon as those before it are written.
 
     `observers` are called with each translation that is written. Of `options`, those of input, output, requests, search
-    and batches are used. Raises UserError if an output to resume does not fit, RunError if lines are lost.
+    and batches are used. Raises UserError if an output to resume does not fit or the model has no attention for
+    --attention-html, RunError if lines are lost.
     """
     request_files.check_length(source.count)
     output, search, batches = options.output, options.search, options.batches
+    if output.attention_html is not None:
+        translator.check_attention()
     if output.format == "pharaoh":
         search = replace(search, alignment=True)
     shard = shard_of(source, options.input.shard, batches.buffer)
@@ -93,7 +96,7 @@ def translate(
             if output.attention_html is not None:
                 lines = at_most_a_page(lines)
             requests = request_files.attach(lines, shard)
-            translations = translator.stream_chunks(requests, search, batches, advance, repeated)
+            translations = translator.stream_chunks(requests, search, batches, advance, repeated, shard.start + 1)
             numbered = enumerate(translations, shard.start + repeated + 1)
             if last:
                 again = [rows(row_format, *line, search.nbest) for line in islice(numbered, len(last))]

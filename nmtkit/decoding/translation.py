@@ -1,4 +1,4 @@
-"""What a line becomes: text, scores and alignments, of the hypotheses that were found for it or for its parts."""
+"""Turns hypotheses into the translation of a line: texts, scores and alignments."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.overlong import join
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.tokenizer import Tokenizer, join_subwords
+from nmtkit.decoding.sentences import Sentence
+from nmtkit.tokenizer import SPACE, Tokenizer, join_subwords
 from nmtkit.vocab import EOS, SPECIALS, UNK
 
 
@@ -20,13 +21,13 @@ from nmtkit.vocab import EOS, SPECIALS, UNK
 class Candidate:
     """One translation of a line.
 
-    `tokens` are the pieces with `</s>` at their end, `token_log_probs` the log-probability of each, and `score` is
-    their sum over the length penalty. A blank line's translation has no tokens and the score 0. What was joined from
-    parts has a `</s>` behind each, and the sum of their scores.
+    `tokens` ends with `</s>`, `token_log_probs` has the log-probability of each token, and `score` is their sum divided
+    by the length penalty. The translation of a blank line has no tokens and the score 0. For a line that was split,
+    each part ends with `</s>`, and the score is the sum of the scores of the parts.
 
-    Where alignments are asked for, `attention` (tokens, source tokens with `</s>`) tells how much each token attended
-    to each of the source, 1 in all, and `alignment` has pairs of words, source and target, counted from 0: each target
-    word with the source word that its pieces attended to most. What was joined from parts has no attention.
+    With alignments, `attention` (tokens, source tokens with `</s>`) has the weights of each token, which sum to 1; a
+    line that was split has none. `alignment` has pairs of source and target words, counted from 0: each target word
+    with the source word that its pieces attend to most.
     """
 
     text: str
@@ -39,13 +40,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """What one line became: up to `nbest` candidates, at least one, best first. The tokens of the source, with `</s>`,
-    are there where alignments are asked for; `source_ids` are those that the model was given, without."""
+    """The translation of a line: at least one candidate, at most `nbest`, best first."""
 
     source: str
     candidates: tuple[Candidate, ...]
-    source_tokens: tuple[str, ...] | None = None
-    source_ids: tuple[int, ...] = ()
+    source_tokens: tuple[str, ...] | None = None  #: with `</s>`; only with alignments
+    source_ids: tuple[int, ...] = ()  #: of the tokens that the model was given, without `</s>`
 
     @property
     def text(self) -> str:
@@ -55,18 +55,17 @@ class Translation:
 
 @dataclass(frozen=True)
 class SourcePieces:
-    """The pieces of a line that is aligned: as text, the number of the word that each belongs to, and the first of each
-    part of the line that was translated by itself."""
+    """The source pieces of a line, for alignments."""
 
     texts: Sequence[str]
-    words: Sequence[int]
-    parts: Sequence[int]
+    words: Sequence[int]  #: the number of the word of each piece
+    parts: Sequence[int]  #: the first piece of each part of the line that was translated by itself
 
 
 def word_numbers(surfaces: Sequence[str]) -> list[int]:
-    """The number of the word, from 0, that each piece ends in; `surfaces` are what the pieces add to the text.
+    """The number of the word, from 0, that each piece ends in. `surfaces` has the text that each piece adds.
 
-    What adds but a space, or nothing yet, as the first bytes of a character, belongs to the word that follows.
+    A piece that adds only a space, or nothing, such as the first bytes of a character, belongs to the next word.
     """
     ends = accumulate(map(len, surfaces))
     starts = [word.start() for word in re.finditer(r"\S+", "".join(surfaces))]
@@ -77,13 +76,27 @@ def word_numbers(surfaces: Sequence[str]) -> list[int]:
     return [max(0, count - 1) for count in counts]
 
 
+def translation_of(
+    sentence: Sentence, found: Sequence[list[Hypothesis]], source: Tokenizer, target: Tokenizer, config: SearchConfig
+) -> Translation:
+    """The translation of a sentence from the hypotheses of each of its tasks, best first.
+
+    Of a line that was split, the best hypotheses of all parts are joined to the best candidate, and so on.
+    """
+    pieces = _source_pieces(sentence, source) if config.attends else None
+    candidates = tuple(compose(rank, target, config, pieces) for rank in zip(*found, strict=False))
+    if not config.sampling:
+        candidates = different_texts(candidates)
+    blank = Candidate("", alignment=() if config.alignment else None)
+    tokens = (*source.vocab.to_pieces(sentence.ids), SPECIALS[EOS]) if config.alignment else None
+    given = tuple(id for task in sentence.tasks for id in task.source[:-1])
+    return Translation(sentence.text, candidates or (blank,), tokens, given)
+
+
 def compose(
     parts: Sequence[Hypothesis], target: Tokenizer, config: SearchConfig, source: SourcePieces | None
 ) -> Candidate:
-    """The candidate that a hypothesis for each part of a line is.
-
-    The source's pieces are needed where `config` asks for alignments, or for copies of what is unknown.
-    """
+    """Make a candidate of one hypothesis for each part of a line. `source` is needed if `config.attends`."""
     if config.copy_unknown and source is not None:
         starts = zip(parts, source.parts, strict=True)
         texts = [_with_copies(part, source.texts[start:], target) for part, start in starts]
@@ -101,7 +114,7 @@ def compose(
 
 
 def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """The first candidate of each text: joined parts and copied words can repeat one that the search did not."""
+    """The first candidate of each text: joining parts and copying words can give the same text twice."""
     first: dict[str, Candidate] = {}
     for candidate in candidates:
         first.setdefault(candidate.text, candidate)
@@ -109,12 +122,20 @@ def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _with_copies(part: Hypothesis, source: Sequence[str], target: Tokenizer) -> str:
-    """The text of a part; where the unknown piece stands, the source's piece that it attended to most."""
+    """The text of a part, each unknown piece replaced by the source piece that it attends to most."""
     pieces = target.vocab.to_pieces(part.ids)
     if UNK in part.ids and source and part.attention is not None:
         best = part.attention[:, :-1].argmax(1)
         pieces = [source[best[n]] if piece == SPECIALS[UNK] else piece for n, piece in enumerate(pieces)]
     return join_subwords(" ".join(pieces))
+
+
+def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
+    """The source pieces of a sentence. If pieces are words, their text is that of the input, not of the vocabulary."""
+    ids, words = sentence.ids, sentence.text.split()
+    texts = words if source.kind == SPACE and len(words) == len(ids) else source.vocab.to_pieces(ids)
+    starts = list(accumulate((len(task.source) - 1 for task in sentence.tasks), initial=0))[:-1]
+    return SourcePieces(texts, word_numbers(source.surfaces(ids)), starts)
 
 
 def _alignment(parts: Sequence[Hypothesis], target: Tokenizer, source: SourcePieces) -> tuple[tuple[int, int], ...]:
@@ -134,7 +155,10 @@ def _alignment(parts: Sequence[Hypothesis], target: Tokenizer, source: SourcePie
 def align_words(
     attention: NDArray[np.float32], source_words: Sequence[int], target_words: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """For each target word the source word that has most of its pieces' attention (T, S); both count from 0."""
+    """Align each target word to the source word that its pieces attend to most, by the attention (T, S).
+
+    `source_words` and `target_words` have the number of the word of each piece, from 0.
+    """
     source_starts, target_starts = (
         np.flatnonzero(np.diff(words, prepend=words[0] - 1)) for words in (source_words, target_words)
     )

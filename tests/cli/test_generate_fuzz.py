@@ -87,7 +87,8 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that gives the source back, so that each line is its own tag."""
 
     def search(model: object, batch: SearchBatch, *_: object) -> list[list[Hypothesis]]:
-        return [[Hypothesis(row[:-1], 0.0, [0.0] * len(row)) for _ in range(batch.config.nbest)] for row in batch.rows]
+        nbest = batch.config.nbest
+        return [[Hypothesis(row[:-1], 0.0, [0.0] * len(row)) for _ in range(nbest)] for row in batch.sources]
 
     monkeypatch.setattr("nmtkit.decoding.engine.search_batch", search)
 

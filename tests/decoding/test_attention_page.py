@@ -132,7 +132,7 @@ def test_a_line_that_was_cut_shows_what_the_model_was_given(translator: Translat
     assert len(attention.source) == attention.cross.shape[-1] == 4
     in_parts = StreamConfig(max_source_tokens=3, overlong="split")
     (split,) = translator.stream([LINES[0]], SearchConfig(**SEARCH), in_parts)
-    with pytest.raises(UserError, match="this one was split"):
+    with pytest.raises(UserError, match="of a line that was split"):
         translator.attention_of(split)
 
 
@@ -186,7 +186,7 @@ def test_given_translations_are_shown(run_here: Run, tiny_checkpoint: Path, tmp_
         (["--attention-html", "-"], b"a dog\n", "stdout has the translations"),
         (["--output", "page.html"], b"a dog\n", "--output and --attention-html are both page.html"),
         ([], b"\n\n", "there are blank lines only"),
-        (["--max-source-tokens", "3", "--overlong", "split"], b"the dog runs on the street\n", "this one was split"),
+        (["--max-source-tokens", "3", "--overlong", "split"], b"the dog runs on the street\n", "a line that was split"),
     ],
 )
 def test_what_the_page_cannot_show_is_refused(

@@ -1,17 +1,20 @@
 """A generation from Python: what nmt-generate does, without the command."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prefix_models import ScriptedModel
 from written_datasets import PAIRS, write_dataset
 
-from nmtkit.checkpoint import load_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.config import (
     EngineConfig,
     EvaluationConfig,
     GenerationOptions,
     InputConfig,
     OutputConfig,
+    RequestConfig,
     SearchConfig,
 )
 from nmtkit.decoding.evaluation import wanted_scores
@@ -54,6 +57,36 @@ def test_observers_see_each_translation_that_is_written(tiny_checkpoint: Path, t
     assert [translation.source for translation in seen] == LINES
     assert all(translation.candidates[0].alignment is not None for translation in seen)
     assert (stats.lines_in, stats.lines_out) == (len(LINES), len(LINES))
+
+
+def test_the_attention_page_is_refused_before_the_search_if_the_model_has_no_attention(
+    tokenizer: Tokenizer, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ScriptedModel({})
+    monkeypatch.setattr(model, "encode", lambda *_: pytest.fail("the model was called"))
+    translator = Translator(model, tokenizer, tokenizer)
+    options = GenerationOptions(
+        output=OutputConfig(output=tmp_path / "output.de", attention_html=tmp_path / "page.html"), search=SEARCH
+    )
+    with pytest.raises(UserError, match="no attention to show: omit --alignment and --attention-html"):
+        translate(translator, TextInput(text), RequestFiles(options.requests), options)
+    with pytest.raises(UserError, match="no attention to show: omit --alignment and --attention-html"):
+        translator.attention(LINES)
+    assert list(tmp_path.iterdir()) == [text]
+
+
+def test_an_error_of_a_shard_has_the_line_number_of_the_whole_input(
+    make_checkpoint: Callable[..., Checkpoint], text: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "scored.de").write_text("\n\n\n" + "hund " * 20 + "\n")
+    options = GenerationOptions(
+        input=InputConfig(shard="2/2"),
+        output=OutputConfig(output=tmp_path / "output.de"),
+        requests=RequestConfig(score=tmp_path / "scored.de"),
+    )
+    translator = Translator.of([make_checkpoint(positions="learned", max_positions=9)], ENGINE)
+    with pytest.raises(UserError, match="--score: the translation of line 4 has"):
+        translate(translator, TextInput(text), RequestFiles(options.requests), options)
 
 
 def test_a_split_is_an_input_with_references(tiny_checkpoint: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -32,6 +32,15 @@ def translator(tiny_checkpoint: Path) -> Translator:
     return Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
 
 
+@pytest.fixture
+def short(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
+    """A translator of the words w0, w1, …, with positions for 8 tokens."""
+    checkpoint = make_checkpoint(positions="learned", max_positions=9)
+    words = Vocabulary([*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - len(SPECIALS)))])
+    checkpoint.source = checkpoint.target = SpaceTokenizer(words)
+    return Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+
+
 # Scores ----------------------------------------------------------------------------------------------------------
 
 
@@ -79,11 +88,13 @@ def test_the_translator_scores_text(translator: Translator) -> None:
     assert blank_source < 0
 
 
-def test_a_target_longer_than_the_positions_is_refused(make_checkpoint: Callable[..., Checkpoint]) -> None:
-    checkpoint = make_checkpoint(positions="learned", max_positions=9)
-    translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
-    with pytest.raises(UserError, match=r"of 'a dog' has \d+ pieces, the model has positions for 8: shorten"):
-        translator.score(["a dog"], ["hund " * 20])
+def test_a_target_beyond_the_positions_is_refused_with_the_number_of_its_line(short: Translator) -> None:
+    refused = "--score: the translation of line {} has 9 tokens, but the model has positions for 8: shorten it"
+    with pytest.raises(UserError, match=f"^{refused.format(2)}$"):
+        short.score(["w1", "w2"], ["w3 " * 8, "w4 " * 9])
+    chunks = [[Request("w1", target="w2 " * length) for length in lengths] for lengths in ((1, 1), (8, 1, 9))]
+    with pytest.raises(UserError, match=f"^{refused.format(14)}$"):
+        list(short.stream_chunks(chunks, SEARCH, done=3, first_line=10))
 
 
 def test_scores_that_are_no_numbers_are_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
@@ -107,6 +118,20 @@ def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
     assert texts[3].startswith("die")
 
 
+def test_a_prefix_beyond_the_positions_is_cut_with_a_warning_that_counts_the_lines(
+    short: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = [Request("w0", prefix=f"w{length} " * length) for length in (9, 8, 7, 20)]
+    translations = list(short.stream(requests, SEARCH))
+    assert [translation.candidates[0].tokens for translation in translations[:2]] == [
+        ("w9",) * 8 + (SPECIALS[EOS],),
+        ("w8",) * 8 + (SPECIALS[EOS],),
+    ]
+    assert translations[2].text.startswith("w7 " * 6 + "w7")
+    assert translations[3].text == "w20 " * 7 + "w20"
+    assert caplog.messages == ["2 lines with a prefix cut to the first 8 tokens (the model has positions for no more)"]
+
+
 def test_a_prefix_that_cannot_be_spelled_is_told_of(
     make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,7 +146,7 @@ def test_a_prefix_that_cannot_be_spelled_is_told_of(
     ]
     assert translator.translate(requests, beam=2, max_len_b=3)[0].startswith("w2 <unk>")
     assert caplog.messages == [
-        "2 lines with a prefix that the model has no pieces for: unknown ones stand in its place"
+        "2 lines with a prefix that the model has no pieces for: the output has unknown pieces instead"
     ]
 
 
@@ -227,7 +252,25 @@ def test_terms_that_cannot_be_had_cost_no_line(translator: Translator, caplog: p
     plain = translator.translate(["a dog", "a cat"], beam=2, max_len_b=3, ban=("hund",))
     assert texts[:2] == plain
     assert "katze" in texts[2]
-    assert caplog.messages == ["1 line translated without the terms that must come: other options forbid them"]
+    assert caplog.messages == ["1 line translated without the required terms: other options forbid them"]
+
+
+def test_the_positions_are_named_where_they_are_the_reason_that_terms_are_missing(
+    short: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
+    requests = [
+        Request("w0", terms=("w1 w2 w3 w4 w5", "w6 w7 w8 w9")),
+        Request("w0", terms=("w1 w2 w3 w4 w5", "w5 w6 w7 w8")),  # fit, since they overlap
+        Request("w0", prefix="w1 w2 w3 w4", terms=("w5 w6 w7 w8 w9",)),
+        Request("w0", terms=("w9",)),
+        Request("w0", prefix="w1", terms=("w2 w3 w4 w5 w6 w7 w8",)),
+    ]
+    texts = short.translate(requests, beam=4, ban=("w9",))
+    assert texts[1] == texts[4] == "w1 w2 w3 w4 w5 w6 w7 w8"
+    assert caplog.messages == [
+        "2 lines translated without the required terms: the model has positions for only 8 tokens",
+        "1 line translated without the required terms: other options forbid them",
+    ]
 
 
 def test_lines_without_their_terms_are_counted_over_all_batches(
@@ -236,4 +279,4 @@ def test_lines_without_their_terms_are_counted_over_all_batches(
     requests = [Request(line, terms=("hund",)) for line in ("a dog", "", "the dog runs", "a cat")]
     config = SearchConfig(beam=2, max_len_b=3, ban=("hund",))
     assert len(list(translator.stream(requests, config, StreamConfig(max_tokens=1, buffer=2)))) == 4
-    assert caplog.messages == ["3 lines translated without the terms that must come: other options forbid them"]
+    assert caplog.messages == ["3 lines translated without the required terms: other options forbid them"]

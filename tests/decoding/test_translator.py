@@ -24,7 +24,6 @@ from nmtkit.decoding import engine
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
-from nmtkit.decoding.translator import batches_by_length
 from nmtkit.errors import RunError, UserError
 from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.vocab import EOS, SPECIALS, Vocabulary
@@ -175,7 +174,7 @@ def test_a_batch_too_large_for_the_memory_is_searched_in_halves(
         return search(model, src, *arguments)
 
     monkeypatch.setattr(engine, "search", limited)
-    engine._tell_of_halves.cache_clear()
+    engine._warn_of_halves.cache_clear()
     most = 2
     with caplog.at_level(logging.WARNING):
         assert texts(translator, LINES * 3) == expected
@@ -310,18 +309,6 @@ def test_a_device_that_is_not_there_is_refused(tiny_checkpoint: Path) -> None:
             Translator.from_checkpoint(tiny_checkpoint, device=device)
 
 
-def test_a_batch_is_filled_to_the_last_token_with_ends_counted() -> None:
-    for max_tokens, sizes in ((20, [4]), (19, [3, 1]), (15, [3, 1]), (4, [1] * 4)):
-        assert [len(batch) for batch in batches_by_length([4] * 4, max_tokens)] == sizes
-
-
-def test_batches_hold_similar_lengths_and_keep_their_budget() -> None:
-    lengths = [3, 0, 9, 4, 4, 30, 0, 1, 9]
-    batches = list(batches_by_length(lengths, max_tokens=20))
-    assert batches == [[5], [2, 8], [3, 4, 0, 7]]
-    assert all(len(batch) == 1 or len(batch) * (lengths[batch[0]] + 1) <= 20 for batch in batches)
-
-
 def test_lines_count_as_translated_before_their_turn_to_be_given_back(translator: Translator) -> None:
     lines = ["dog", "", "the dog runs on the street"]
     counts: list[int] = []
@@ -350,7 +337,7 @@ def test_options_that_do_not_exist_or_make_no_sense_are_refused(translator: Tran
     for options in refused:
         with pytest.raises(UserError, match="--"):
             translator.translate(LINES, **options)
-    with pytest.raises(UserError, match="take stream"):
+    with pytest.raises(UserError, match=r"use stream\(\)"):
         translator.translate(LINES, alignment=True)
 
 

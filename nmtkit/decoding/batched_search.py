@@ -1,0 +1,73 @@
+"""Searches sentences in batches of similar lengths, and returns the results in the order of the sentences."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from nmtkit.decoding.engine import Engine, SearchBatch, Task
+from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.sentences import Sentence
+
+T = TypeVar("T")
+Advance = Callable[[int], object]  #: is called with each number of lines that have been translated
+
+
+def search_in_batches(
+    engine: Engine,
+    sentences: Sequence[Sentence],
+    done: int,
+    make_batch: Callable[[list[Task]], SearchBatch],
+    max_tokens: int,
+    advance: Advance,
+) -> Iterator[list[Hypothesis]]:
+    """The hypotheses of each task of the sentences, in order, without those of the first `done` sentences.
+
+    Batches have at most `max_tokens` source tokens, see `batches_by_length`. The sentences that are done take part in
+    the batches all the same, because a result may depend on its batch by a rounding.
+    """
+    return _in_order(_searched(engine, sentences, done, make_batch, max_tokens, advance))
+
+
+def _searched(
+    engine: Engine,
+    sentences: Sequence[Sentence],
+    done: int,
+    make_batch: Callable[[list[Task]], SearchBatch],
+    max_tokens: int,
+    advance: Advance,
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """The hypotheses of each task with its number, counted from 0 after those that are done, batch by batch."""
+    tasks = [task for sentence in sentences for task in sentence.tasks]
+    lengths = [max(len(task.source) - 1, len(task.target or ())) for task in tasks]
+    first = sum(len(sentence.tasks) for sentence in sentences[:done])
+    ends_line = [task is sentence.tasks[-1] for sentence in sentences for task in sentence.tasks]
+    advance(sum(not sentence.tasks for sentence in sentences[done:]))
+    numbers = [batch for batch in batches_by_length(lengths, max_tokens) if max(batch) >= first]
+    batches = (make_batch([tasks[number] for number in batch]) for batch in numbers)
+    for batch, found in zip(numbers, engine(batches), strict=True):
+        advance(sum(ends_line[number] for number in batch if number >= first))
+        yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)
+
+
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Batches of similar lengths, longest first, as indices into `lengths`; those of length 0 are left out.
+
+    `lengths` are in tokens without EOS. The longest sentence of a batch with its EOS, times the number of sentences, is
+    at most `max_tokens`, unless the batch is a single sentence.
+    """
+    numbers = sorted((n for n, length in enumerate(lengths) if length), key=lambda n: lengths[n], reverse=True)
+    start = 0
+    while start < len(numbers):
+        size = max(1, max_tokens // (lengths[numbers[start]] + 1))
+        yield numbers[start : start + size]
+        start += size
+
+
+def _in_order(numbered: Iterable[tuple[int, T]]) -> Iterator[T]:
+    """Items numbered 0, 1, 2, … that arrive in any order, each as soon as all earlier ones have been returned."""
+    waiting: dict[int, T] = {}
+    due = 0
+    for number, item in numbered:
+        waiting[number] = item
+        while due in waiting:
+            yield waiting.pop(due)
+            due += 1

@@ -1,0 +1,120 @@
+"""Turns requests into sentences: token ids, constraints on the output, and the tasks of the search."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nmtkit.decoding.config import StreamConfig
+from nmtkit.decoding.engine import Task
+from nmtkit.decoding.overlong import parts
+from nmtkit.decoding.requests import Request
+from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
+from nmtkit.errors import UserError
+from nmtkit.log import logger
+from nmtkit.tokenizer import Tokenizer
+from nmtkit.vocab import EOS, UNK
+from nmtkit.wording import counted
+
+
+@dataclass(frozen=True)
+class SourceLimit:
+    """The most source tokens of a task, without EOS."""
+
+    tokens: int
+    reason: str  #: for warnings
+    split: bool  #: longer lines are split into several tasks instead of cut
+
+    @classmethod
+    def of(cls, batches: StreamConfig, positions: int | None) -> "SourceLimit":
+        """The limit of the options, or of the model's `positions` if these are fewer."""
+        split = batches.overlong == "split"
+        if not positions or batches.max_source_tokens <= positions:
+            return cls(batches.max_source_tokens, "--max-source-tokens", split)
+        return cls(positions, "the model has positions for no more", split)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A line with its token ids and the tasks of the search: none if it is blank, several if it is split."""
+
+    text: str
+    ids: list[int]
+    tasks: list[Task]
+    prefix_is_cut: bool = False
+
+
+class SentenceEncoder:
+    """Makes sentences of requests. Warns once of each word or term that the target vocabulary cannot spell."""
+
+    def __init__(self, source: Tokenizer, target: Tokenizer, positions: int | None) -> None:
+        """`positions` is the most tokens of an output, without EOS, that the model can take; None for any number."""
+        self._source, self._target, self._positions = source, target, positions
+        self._unspellable: set[str] = set()
+
+    def sentences(self, lines: Sequence[str | Request], limit: SourceLimit, first_line: int) -> list[Sentence]:
+        """Encode lines, which are numbered from `first_line` in messages.
+
+        Raises UserError if some lines have a target and others have none, or if a target exceeds the positions.
+        """
+        requests = [Request(line) if isinstance(line, str) else line for line in lines]
+        for request in requests:
+            if not isinstance(request, Request):
+                raise TypeError(f"a line is a str or a Request, not {type(request).__name__}")
+        if len({request.target is None for request in requests}) > 1:
+            raise UserError("some lines have a target to score and some have none: ask for each kind by itself")
+        encoded = iter(self._source.encode([request.text for request in requests if request.ids is None]))
+        return [
+            self._sentence(request, self._source_ids(request, encoded), limit, number)
+            for number, request in enumerate(requests, first_line)
+        ]
+
+    def banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The ids of the words of --ban that the vocabulary can spell; it never produces the others."""
+        if not all(map(str.strip, words)):
+            raise UserError("--ban: there is no word")
+        return self._spelled(words, "--ban: the model has no pieces for %r: write it as the training text has it")
+
+    def _sentence(self, request: Request, ids: list[int], limit: SourceLimit, line: int) -> Sentence:
+        if request.target is not None:
+            return Sentence(request.text, ids, self._scoring(ids, self._target_ids(request.target), limit, line))
+        constraints, prefix_is_cut = NO_CONSTRAINTS, False
+        if request.prefix or request.terms:
+            prefix = self._target_ids(request.prefix)
+            prefix_is_cut = self._positions is not None and len(prefix) > self._positions
+            constraints = Constraints(tuple(prefix[: self._positions]), self._terms(request.terms))
+        if limit.split and len(ids) > limit.tokens and constraints is NO_CONSTRAINTS:
+            pieces = parts(ids, self._source.surfaces(ids), limit.tokens)
+            return Sentence(request.text, ids, [Task([*part, EOS]) for part in pieces])
+        tasks = [Task([*ids[: limit.tokens], EOS], constraints)] if ids else []
+        return Sentence(request.text, ids, tasks, prefix_is_cut)
+
+    def _scoring(self, ids: list[int], target: list[int], limit: SourceLimit, line: int) -> list[Task]:
+        """The task that scores a target, which has no pieces if it is blank."""
+        if self._positions is not None and len(target) > self._positions:
+            raise UserError(
+                f"--score: the translation of line {line} has {counted(len(target), 'token')}, but the model has "
+                f"positions for {self._positions}: shorten it"
+            )
+        return [Task([*ids[: limit.tokens], EOS], target=target)] if ids or target else []
+
+    def _source_ids(self, request: Request, encoded: Iterator[list[int]]) -> list[int]:
+        """The ids of a request, or the next of `encoded` if it has only text; none for a blank text."""
+        if request.ids is not None:
+            return list(request.ids)
+        ids = next(encoded)
+        return ids if request.text.strip() else []
+
+    def _target_ids(self, text: str) -> list[int]:
+        (ids,) = self._target.encode([text])
+        return ids if text.strip() else []
+
+    def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        return tuple(filter(None, self._spelled(terms, "the model has no pieces for %r, which is not looked for")))
+
+    def _spelled(self, words: Sequence[str], warning: str) -> tuple[tuple[int, ...], ...]:
+        """The ids of the words, without those that need an unknown piece, which are logged once."""
+        encoded = self._target.encode(words)
+        for word, ids in zip(words, encoded, strict=True):
+            if UNK in ids and word not in self._unspellable:
+                self._unspellable.add(word)
+                logger.warning(warning, word)
+        return tuple(tuple(ids) for ids in encoded if UNK not in ids)
