@@ -46,7 +46,7 @@ def search_bytes(
     return (
         slots * vocabulary * each_log_prob
         + slots * candidates * _CANDIDATE
-        + slots * (tokens * _HISTORY + 2 * model.state_bytes(tokens))  # a state, and what it is reordered into
+        + slots * (tokens * _HISTORY + 2 * model.state_bytes(tokens))  # a state, and its reordered copy
         + compared
         + drawn
     )

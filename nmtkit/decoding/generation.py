@@ -119,7 +119,7 @@ def _length(source: Input, shard: slice) -> int | None:
 
 @contextmanager
 def _progress(output: OutputConfig, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
-    """A function that shows the progress of so many more lines; nothing if translations are written to a terminal."""
+    """A function that advances the progress by a number of lines; no progress if stdout is a terminal and the output."""
     if output.path is None and sys.stdout.isatty():
         yield lambda count: None
     else:

@@ -148,7 +148,7 @@ class _Beam:
         finished: _Finished,
     ) -> None:
         B, device = src.size(0), src.device
-        self.prefix = _prefixes(constraints, B).to(device)  # (b, p) tokens that must come first, then PAD
+        self.prefix = _prefixes(constraints, B).to(device)  # (b, p) required first tokens, then PAD
         limit = (config.max_len_a * (lengths - 1).double() + config.max_len_b).long()
         if constraints:
             limit = torch.maximum(limit, torch.tensor([each.required_tokens for each in constraints], device=device))

@@ -1,4 +1,4 @@
-"""Terms that must come: against all outputs that have them, and against the beams of beams written out."""
+"""Required terms: compared with all outputs that contain them, and with a reference search of one beam a progress."""
 
 import gc
 import itertools

@@ -132,7 +132,7 @@ def test_a_prefix_beyond_the_positions_is_cut_with_a_warning_that_counts_the_lin
     assert caplog.messages == ["2 lines with a prefix cut to the first 8 tokens (the model has positions for no more)"]
 
 
-def test_a_prefix_that_cannot_be_spelled_is_told_of(
+def test_a_prefix_that_cannot_be_spelled_is_warned_of(
     make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint = make_checkpoint()
@@ -246,7 +246,7 @@ def test_a_malformed_glossary_is_refused(text: str, words: str, tmp_path: Path) 
         Glossary.read(tmp_path / "glossary")
 
 
-def test_terms_that_cannot_be_had_cost_no_line(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_with_forbidden_terms_is_translated_without_them(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     requests: list[str | Request] = [Request("a dog", terms=("hund",)), "a cat", Request("the cat", terms=("katze",))]
     texts = translator.translate(requests, beam=2, max_len_b=3, ban=("hund",))
     plain = translator.translate(["a dog", "a cat"], beam=2, max_len_b=3, ban=("hund",))
