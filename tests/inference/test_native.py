@@ -1,9 +1,9 @@
-"""The search in C++: products against exact ones, and the whole against the model that trains."""
+"""The compiled search: its products against exact ones, its results against the torch model."""
 
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +36,7 @@ QUANT_MAX = {"_native_scalar": 63, "_native_avx2": 63, "_native_avx512": 127}  #
 
 @pytest.fixture(autouse=True, params=QUANT_MAX)
 def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Every build that this CPU can run; one that is there but broken fails."""
+    """Run each test with every build that this CPU supports. A build that exists but cannot be loaded fails."""
     name: str = request.param
     try:
         monkeypatch.setattr(native_build, "native", import_module(f"nmtkit.{name}"))
@@ -44,6 +44,7 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         if isinstance(error, ModuleNotFoundError) or "this CPU has no" in str(error):
             pytest.skip(str(error))
         raise
+    monkeypatch.setattr(native_build, "available", lambda precision: True)  # top_k uses even the portable build
     return name
 
 
@@ -75,7 +76,7 @@ def test_products_are_those_of_torch_for_any_number_of_rows(rows: int, columns: 
 @pytest.mark.parametrize("rows", [1, 16, 83])
 def test_eight_bits_give_the_exact_sums_of_rounded_numbers(rows: int, columns: int, build: str) -> None:
     generator = torch.Generator().manual_seed(1)
-    weight = torch.randint(-40, 41, (rows, columns), generator=generator).float()  # so small that four fit as they are
+    weight = torch.randint(-40, 41, (rows, columns), generator=generator).float()  # not scaled down
     weight[:, 3] = 127.0
     scales, bias = torch.rand(rows, 1, generator=generator) + 0.1, torch.randn(rows, generator=generator)
     linear = NativeLinear(weight * scales, bias, eight_bits=True)
@@ -89,14 +90,16 @@ def test_eight_bits_give_the_exact_sums_of_rounded_numbers(rows: int, columns: i
 
 
 @torch.inference_mode()
-def test_eight_bits_never_overflow() -> None:
+@pytest.mark.parametrize("columns", [range(64), (0, 1, 4, 5), (2, 3, 6, 7)], ids=["all", "first four", "other four"])
+def test_int8_products_never_overflow(columns: Sequence[int]) -> None:
     for sign in (1.0, -1.0):
-        weight = torch.full((20, 64), sign)  # the most that any four weights can be
-        x = torch.full((5, 64), 1.0)
+        weight = torch.zeros(20, 64)
+        weight[:, columns] = sign  # the largest int8 weights; AVX2 adds the products of these four columns in int16
+        x = torch.ones(5, 64)
         y = NativeLinear(weight, None, eight_bits=True)(x)
-        assert_close(y, torch.full_like(y, 64.0 * sign), rtol=1e-2, atol=0.0)
+        assert_close(y, torch.full_like(y, len(columns) * sign), rtol=1e-2, atol=0.0)
         y = NativeLinear(weight, None, eight_bits=True)(-x)
-        assert_close(y, torch.full_like(y, -64.0 * sign), rtol=1e-2, atol=0.0)
+        assert_close(y, torch.full_like(y, -len(columns) * sign), rtol=1e-2, atol=0.0)
 
 
 @torch.inference_mode()
@@ -170,7 +173,7 @@ def test_a_matrix_that_no_memory_can_hold_is_a_memory_error(build: str) -> None:
         import_module(f"nmtkit.{build}").matrix(0, 0, 1 << 20, 1 << 30, False)
 
 
-# What becomes of logits ---------------------------------------------------------------------------------
+# From logits to tokens ------------------------------------------------------------------------------------------
 
 
 def log_softmax_(x: Tensor) -> Tensor:
@@ -185,6 +188,12 @@ def test_log_softmax_is_that_of_torch(width: int) -> None:
     x[0] *= 1000
     x[1, 1:] = -math.inf
     assert_close(log_softmax_(x.clone()), x.log_softmax(1), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_log_softmax_of_large_logits_is_as_precise_as_of_small_ones() -> None:
+    x = torch.full((1, 20), 1e4)  # neighbours in fp32 are 1e-3 apart
+    assert_close(log_softmax_(x), torch.full_like(x, -math.log(20)), rtol=1e-6, atol=0.0)
 
 
 @torch.inference_mode()
@@ -358,7 +367,7 @@ def test_the_best_of_a_step_are_those_of_all_its_log_probabilities_to_the_last_b
 
 
 class StepByStep(InferenceModel):
-    """The steps of a model, and what the protocol makes of them."""
+    """A model without a `best_step` of its own: it uses the default of the protocol."""
 
     def __init__(self, model: InferenceModel) -> None:
         self.model, self.device = model, model.device
@@ -448,7 +457,7 @@ def test_searches_that_become_larger_and_larger_keep_no_more_than_one_needs(buil
 
 
 def resident_bytes() -> int:
-    """Memory that this process has."""
+    """The resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -501,10 +510,38 @@ def test_sizes_that_ints_do_not_hold_are_refused_before_anything_is_read(
         import_module(f"nmtkit.{build}").matrix(0, 0, rows, columns, eight_bits)
 
 
-@pytest.mark.parametrize("widths", [(16, 2**20, 2**20, 16), (2**31 - 1, 1, 1, 1), (16, 0, 8, 8), (16, 2, -8, 8)])
+WIDTHS = [  # the last: queries, keys and values exceed an int only together
+    (16, 2**20, 2**20, 16),
+    (2**31 - 1, 1, 1, 1),
+    (16, 0, 8, 8),
+    (16, 2, -8, 8),
+    (16, 2**10, 2**20, 1),
+]
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
 def test_widths_that_ints_do_not_hold_are_refused(widths: tuple[int, int, int, int], build: str) -> None:
     with pytest.raises(MemoryError, match=r"a size of the model is out of range|heads are too large"):
         import_module(f"nmtkit.{build}").model(*widths, False, 0, 0, 0, 0, [], [], 1e-5)
+
+
+def test_int8_columns_whose_sums_exceed_32_bits_are_refused(build: str) -> None:
+    with pytest.raises(MemoryError, match="cannot pack a matrix of 1 x 65537"):
+        import_module(f"nmtkit.{build}").matrix(0, 0, 1, 2**16 + 1, True)
+
+
+def test_functions_refuse_capsules_of_another_kind(build: str) -> None:
+    native, (linear, _, _), model = import_module(f"nmtkit.{build}"), layer(16, 8, eight_bits=False), packed(make())
+    calls: list[Callable[[], object]] = [
+        lambda: native.multiply(model._model, 0, 0, 0, 1),
+        lambda: native.encode(linear.matrix, 0, 0, 0, 1, 0, 1),
+        lambda: native.reorder(model._model, 0, 0),
+        lambda: native.step(model._model, 0, 0, 0, 0, 1),
+        lambda: native.best_step(model._model, 0, 0, 0, (), 0, 0, 0, 1),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="incorrect name"):
+            call()
 
 
 def test_no_more_are_found_than_there_are(build: str) -> None:
