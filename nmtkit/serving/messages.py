@@ -6,11 +6,13 @@ from dataclasses import dataclass, fields, replace
 from http import HTTPStatus
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.source_words import source_words
 from nmtkit.text import parse_json
 from nmtkit.tokenizer import Tokenizer
 
@@ -32,6 +34,20 @@ class TranslationRequest:
 _FIELDS = ("text", *(field.name for field in fields(TranslationRequest)[1:]))
 
 
+def check_media_type(headers: Headers) -> None:
+    """Raise HTTPException 415 unless the headers declare JSON in UTF-8, without compression."""
+    kind, *parameters = [part.strip(" \t") for part in headers.get("content-type", "").split(";")]
+    if kind.lower() != "application/json":
+        raise _unsupported("send the header Content-Type: application/json")
+    for name, _, value in (parameter.partition("=") for parameter in parameters):
+        charset = value.strip(' \t"')
+        if name.rstrip().lower() == "charset" and charset.lower() not in ("utf-8", "utf8"):
+            raise _unsupported(f"charset {charset[:40]} is not supported: send UTF-8")
+    coding = headers.get("content-encoding", "").strip()
+    if coding.lower() not in ("", "identity"):
+        raise _unsupported(f"Content-Encoding {coding[:40]} is not supported: send the body without compression")
+
+
 def read_request(body: bytes, limits: ServeConfig, beam: int) -> TranslationRequest:
     """Parse the body of a request. Raises HTTPException: 400 if it is malformed, 413 if it is too large."""
     try:
@@ -45,9 +61,7 @@ def read_request(body: bytes, limits: ServeConfig, beam: int) -> TranslationRequ
     nbest = values.get("nbest")
     if nbest is not None and (type(nbest) is not int or not 1 <= nbest <= beam):
         raise _bad(f"nbest: a number from 1 to {beam} is expected")
-    scores, alignment = (values.get(name, False) for name in ("scores", "alignment"))
-    if type(scores) is not bool or type(alignment) is not bool:
-        raise _bad("scores, alignment: true or false is expected")
+    scores, alignment = (_flag(values, name) for name in ("scores", "alignment"))
     _check_size(lines, nbest or 1, limits)
     return TranslationRequest(lines, nbest, scores, alignment)
 
@@ -62,8 +76,15 @@ def _check_fields(values: dict[str, Any]) -> None:
         raise _bad("; ".join(problems))
 
 
+def _flag(values: dict[str, Any], name: str) -> bool:
+    value = values.get(name)
+    if value is not None and type(value) is not bool:
+        raise _bad(f"{name}: true or false is expected")
+    return bool(value)
+
+
 def _lines(text: Any) -> tuple[str, ...]:
-    """The lines of a text, or of a list of lines. Lone surrogates, which no text has, become U+FFFD."""
+    """The lines of a text, or of a list of lines. Lone surrogates become U+FFFD."""
     lines = text.split("\n") if isinstance(text, str) else text
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise _bad("text: a string, or a list of strings, is expected")
@@ -87,6 +108,10 @@ def _too_large(reason: str) -> HTTPException:
     return HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
 
 
+def _unsupported(reason: str) -> HTTPException:
+    return HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, reason)
+
+
 def answer(request: TranslationRequest, translations: Sequence[Translation], source: Tokenizer) -> dict[str, Any]:
     """The answer as JSON values. `source` is the tokenizer whose words the alignments count."""
     return {"translations": [_translation(request, translation, source) for translation in translations]}
@@ -96,9 +121,7 @@ def _translation(request: TranslationRequest, translation: Translation, source: 
     best, *_ = hypotheses = [_hypothesis(request, candidate) for candidate in translation.candidates]
     values = dict(best)
     if translation.source_tokens is not None:
-        pieces = source.vocab.to_ids(translation.source_tokens[:-1])
-        counted, written = "".join(source.surfaces(pieces)).split(), translation.source.split()
-        values["source_words"] = written if len(written) == len(counted) else counted
+        values["source_words"] = source_words(translation.source, translation.source_tokens[:-1], source)
     if request.nbest is not None:
         values["nbest"] = hypotheses
     return values

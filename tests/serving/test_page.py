@@ -54,6 +54,16 @@ def test_a_text_is_typed_translated_and_its_words_show_what_they_come_from(
         assert browser.texts(".here, .there") == []
 
 
+def test_words_that_normalization_splits_are_shown_as_they_are_typed(server: Server, tmp_path: Path) -> None:
+    with Browser(tmp_path) as browser:
+        browser.open(server.address)
+        browser.run("document.querySelector('#text').value = 'the\\u200bdog\\u001c\\u2460 runs'")
+        browser.click("#button")
+        browser.wait_for("#output .source")
+        words = "return [...document.querySelectorAll('.source .word')].map(e => [e.textContent, e.dataset.number])"
+        assert browser.run(words) == [["the", "0"], ["dog\x1c\u2460", "1"], ["runs", "2"]]
+
+
 def test_a_phone_shows_all_of_it_and_errors_are_told(server: Server, tmp_path: Path) -> None:
     with Browser(tmp_path, phone=True, dark=True) as browser:
         browser.open(server.address)

@@ -377,7 +377,6 @@ def test_a_body_that_does_not_arrive_in_time_is_answered_408(ask: Ask, monkeypat
         "",
         "text/plain",
         "application/x-www-form-urlencoded",
-        "application/json; charset=latin-1",
         "application/jsonp",
         "text/plain, application/json",
     ],
@@ -390,11 +389,37 @@ def test_only_json_is_read(kind: str | None, ask: Ask, search: Reverse) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["application/json", "Application/JSON; charset=utf-8", 'application/json;charset="UTF-8"']
+    "kind",
+    [
+        "application/json",
+        "application/json;",
+        "Application/JSON; charset=utf-8",
+        'application/json;charset="UTF-8"',
+        "application/json; charset=utf8",
+    ],
 )
 def test_json_may_name_its_encoding(kind: str, ask: Ask, search: Reverse) -> None:
     search.may_go.set()
     assert ask(whole(text="dog"), headers=[(b"content-type", kind.encode())]).status == 200
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ((b"content-type", b"application/json; Charset=latin-1"), "charset latin-1 is not supported: send UTF-8"),
+        (
+            (b"content-encoding", b"gzip"),
+            "Content-Encoding gzip is not supported: send the body without compression",
+        ),
+    ],
+)
+def test_another_encoding_is_refused_by_name(
+    header: tuple[bytes, bytes], words: str, ask: Ask, search: Reverse
+) -> None:
+    search.may_go.set()
+    answer = ask(whole(text="dog"), headers=list(dict([*JSON, header]).items()))
+    assert (answer.status, answer.values) == (415, {"error": words})
+    assert ask(whole(text="dog"), headers=[*JSON, (b"content-encoding", b"identity")]).status == 200
 
 
 def test_pages_of_other_origins_get_no_permission(ask: Ask, search: Reverse) -> None:
