@@ -19,7 +19,7 @@ ABOUT_ONE_TEXT = ("prefix", "constraints", "score", "buffer")
 @checkpoint_option
 @options_without((*SET_BY_REQUESTS, *ABOUT_ONE_TEXT), **ServingOptions.groups(), log=LogConfig)
 def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
-    """Answer HTTP requests for translations until Ctrl-C or SIGTERM.
+    """Translate over HTTP until Ctrl-C or SIGTERM.
 
     \b
     nmt-serve --checkpoint averaged.pt --port 8080

@@ -193,7 +193,7 @@ class Workers:
     """
 
     def __init__(self, paths: Sequence[Path], engine: EngineConfig, weights: str) -> None:
-        share = max(1, _cores() // engine.workers)
+        share = max(1, available_cores() // engine.workers)
         self._search = _WorkerSearch(
             tuple(path.resolve() for path in paths), replace(engine, threads=engine.threads or share), weights
         )
@@ -221,8 +221,8 @@ class Workers:
                 self._reader = None
 
 
-def _cores() -> int:
-    """The CPU cores that this process may use: a batch system may limit them."""
+def available_cores() -> int:
+    """CPU cores that this process may use, which a cluster may limit."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,9 +1,7 @@
 """The HTTP service as an ASGI application."""
 
 import asyncio
-import ipaddress
 import re
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -11,29 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Receive
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
 from nmtkit.log import logger
 from nmtkit.serving.batching import DynamicBatcher, QueueFull
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.messages import TranslationRequest, answer, read_request
+from nmtkit.serving.messages import TranslationRequest, answer, check_media_type, read_request
 from nmtkit.serving.metrics import Metrics
+from nmtkit.serving.middleware import LoopbackHost, OriginForm, RequestMetrics, UnambiguousLength
 from nmtkit.tokenizer import Tokenizer
 
 SECONDS_FOR_BODY = 30.0
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has gone: only the metrics see it
 PAGE = Path(__file__).with_name("page.html")
 _PATHS = ("/", "/health", "/metrics", "/translate")
-_JSON = re.compile(r'application/json\s*(;\s*charset="?utf-8"?\s*)?', re.IGNORECASE)
-_ABSOLUTE_FORM = re.compile(r"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)
 _RETRY = {"retry-after": "1"}
 _PAGE_HEADERS = {  # the page runs no foreign script, connects to this server only, and cannot be framed
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -60,6 +56,7 @@ class Service:
         self._languages = dict(zip(("source_language", "target_language"), languages, strict=True))
         self._page = PAGE.read_bytes()
         self._slots = config.max_requests
+        self._reading: set[asyncio.Task[Any]] = set()  # requests whose body has not arrived
 
     def app(self, is_loopback: bool = False) -> Starlette:
         """The application. If `is_loopback`, it answers only to hosts that are names of this machine."""
@@ -71,7 +68,12 @@ class Service:
                 Route("/metrics", self.metrics),
                 Route("/translate", self.translate, methods=["POST"]),
             ],
-            middleware=[Middleware(OriginForm), Middleware(RequestMetrics, metrics=self._metrics), *own_host],
+            middleware=[
+                Middleware(OriginForm),
+                Middleware(RequestMetrics, metrics=self._metrics, paths=_PATHS),
+                Middleware(UnambiguousLength),
+                *own_host,
+            ],
             exception_handlers={HTTPException: _refuse, ClientDisconnect: _drop, Exception: _fail},
         )
         app.router.redirect_slashes = False
@@ -93,12 +95,25 @@ class Service:
 
     async def translate(self, request: Request) -> Response:
         """Translate the lines of a request."""
-        if not _JSON.fullmatch(request.headers.get("content-type", "")):
-            raise HTTPException(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the header Content-Type: application/json")
-        body = await _read_body(request, self._config.max_body)
+        check_media_type(request.headers)
+        body = await self._body(request)
         with self._slot():
             asked = read_request(body, self._config, self._search.beam)
             return JSONResponse(answer(asked, await self._translated(asked, request), self._source))
+
+    def refuse_incomplete(self) -> None:
+        """Answer 503 to each request whose body has not arrived."""
+        for task in self._reading:
+            task.cancel()
+
+    async def _body(self, request: Request) -> bytes:
+        task = asyncio.current_task()
+        assert task is not None
+        self._reading.add(task)
+        try:
+            return await _read_body(request, self._config.max_body)
+        finally:
+            self._reading.discard(task)
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
@@ -114,7 +129,7 @@ class Service:
             self._metrics.add("open_requests", -1)
 
     async def _translated(self, asked: TranslationRequest, request: Request) -> list[Translation]:
-        """The translations. Whatever ends the wait for them, the client's going included, drops the job."""
+        """The translations. Drops the job if the wait ends without them, as when the client has gone."""
         try:
             job = self._batcher.submit(asked.lines, asked.search(self._search))
         except QueueFull as error:
@@ -152,7 +167,7 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
 
     try:
         return await asyncio.wait_for(read(), SECONDS_FOR_BODY)
-    except asyncio.CancelledError as error:  # by uvicorn, when the time to finish is over
+    except asyncio.CancelledError as error:  # by `refuse_incomplete`
         raise _shutting_down() from error
     except asyncio.TimeoutError as error:
         reason = f"the body did not arrive within {SECONDS_FOR_BODY:.0f} seconds"
@@ -180,77 +195,11 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 
 async def _drop(request: Request, error: Exception) -> Response:
-    return Response(status_code=CLIENT_CLOSED_REQUEST)
+    """An answer for the metrics alone: the client has gone, or uvicorn has answered 400 to malformed HTTP."""
+    is_malformed = getattr(request.state, "is_malformed", False)
+    return Response(status_code=HTTPStatus.BAD_REQUEST if is_malformed else CLIENT_CLOSED_REQUEST)
 
 
 async def _fail(request: Request, error: Exception) -> Response:
     logger.error("%s %s: %s: %s", request.method, request.scope["path"], type(error).__name__, error)
     return JSONResponse({"error": "internal error, see the log of the server"}, HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
-class OriginForm:
-    """Middleware that answers a target in absolute form, `GET http://host/path`, as `GET /path` (RFC 9112, §3.2.2).
-
-    The host of the target replaces the header Host.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if match := _ABSOLUTE_FORM.fullmatch(scope["path"]):
-            host = (b"host", match[1].encode("latin-1", "replace"))
-            headers = [host, *(header for header in scope["headers"] if header[0] != b"host")]
-            scope = {**scope, "path": match[2] or "/", "headers": headers}
-        await self._app(scope, receive, send)
-
-
-class RequestMetrics:
-    """Middleware that counts requests by path and status, and measures the time to answer them."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start, status = time.monotonic(), int(HTTPStatus.INTERNAL_SERVER_ERROR)  # until another one is sent
-
-        async def send_and_note(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_and_note)
-        finally:
-            path = scope["path"] if scope["path"] in _PATHS else "other"
-            self._metrics.answered(path, status, time.monotonic() - start)
-
-
-class LoopbackHost:
-    """Middleware that answers only to hosts that are names of this machine: localhost, IP addresses and `own`.
-
-    Web pages can make any other name point to this machine (DNS rebinding).
-    """
-
-    def __init__(self, app: ASGIApp, own: str) -> None:
-        self._app, self._own = app, own.lower()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host", "")
-        if self._is_own(host):
-            await self._app(scope, receive, send)
-            return
-        reason = f"this is not {host[:100]}: only localhost and IP addresses are accepted as Host"
-        await JSONResponse({"error": reason}, HTTPStatus.MISDIRECTED_REQUEST)(scope, receive, send)
-
-    def _is_own(self, host: str) -> bool:
-        name = re.sub(r":\d*$", "", host).rstrip(".").lower()
-        if name in ("", "localhost", self._own) or name.endswith(".localhost"):
-            return True
-        if "%" in name:  # a zone, which may be any text
-            return False
-        try:
-            ipaddress.ip_address(name.strip("[]"))
-        except ValueError:
-            return False
-        return True

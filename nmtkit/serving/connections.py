@@ -16,6 +16,7 @@ SECONDS_TO_ASK = 30.0  # to send the head of a request, from the connect or from
 SECONDS_TO_READ = 30.0  # to read an answer that does not fit into the buffers of the sockets
 READ_BYTES = 4096  # at a time from a connection
 SLOWEST_READER = 20_000  # bytes per second: what is unread extends either deadline at this speed
+MAX_UNREAD = 256 << 20  # bytes of answers that wait in this process for their clients to read them
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -30,6 +31,7 @@ class Connection(asyncio.BufferedProtocol):
         self._buffer = bytearray(READ_BYTES)
         self._deadline: asyncio.TimerHandle | None = None
         self._is_answering = self._is_paused = False
+        self.is_malformed = False  #: uvicorn's parser has refused what was sent, and answers 400
         self._lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -43,6 +45,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._inner.data_received(bytes(self._buffer[:nbytes]))
+        self.is_malformed = self._transport.is_closing()
 
     def eof_received(self) -> bool | None:
         return self._inner.eof_received()
@@ -57,12 +60,19 @@ class Connection(asyncio.BufferedProtocol):
         self._is_paused = True
         self._inner.pause_writing()
         self._set_deadline(SECONDS_TO_READ)
+        self._connections.add_unread(self)
 
     def resume_writing(self) -> None:
         self._is_paused = False
+        self._connections.remove_unread(self)
         self._inner.resume_writing()
         if self._is_answering:
             self._set_deadline(None)
+
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes of answers that the client has not read, without those in the kernel."""
+        return self._transport.get_write_buffer_size()
 
     def wait_for_request(self) -> None:
         """Begin to wait for the head of a request; the client may still be reading the previous answer."""
@@ -98,20 +108,22 @@ class Connection(asyncio.BufferedProtocol):
             self._deadline.cancel()
             self._deadline = None
         if seconds is not None:
-            seconds += self._transport.get_write_buffer_size() / SLOWEST_READER
+            seconds += self.unread_bytes / SLOWEST_READER
             self._deadline = asyncio.get_running_loop().call_later(seconds, self.abort)
 
 
 class Connections:
     """The open connections. When there are `most`, another one closes the one that has been idle longest.
 
-    Idle means here: no complete request has arrived, or its answer is already being sent.
+    Idle means here: no complete request has arrived, or its answer is already being sent. When more than `MAX_UNREAD`
+    bytes of answers are unread, the connection that has waited longest for its client to read is closed.
     """
 
     def __init__(self, most: int, metrics: Metrics) -> None:
         self._most, self._metrics = most, metrics
         self._open: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # ordered by time
+        self._unread: dict[Connection, None] = {}  # likewise
 
     def protocol(self, inner: Callable[..., asyncio.Protocol]) -> type[asyncio.Protocol]:
         """A protocol class for uvicorn: each instance bounds one of `inner`. The application must be `reporting`."""
@@ -134,7 +146,18 @@ class Connections:
         """The inverse of `add`. Does nothing the second time."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
+        self.remove_unread(connection)
         self._metrics.set("open_connections", len(self._open))
+
+    def add_unread(self, connection: Connection) -> None:
+        """Count the unread answers of a connection, and close connections if there is too much of them."""
+        self._unread[connection] = None
+        while sum(each.unread_bytes for each in self._unread) > MAX_UNREAD:
+            next(iter(self._unread)).abort()
+
+    def remove_unread(self, connection: Connection) -> None:
+        """The inverse of `add_unread`. Does nothing the second time."""
+        self._unread.pop(connection, None)
 
     def set_idle(self, connection: Connection, is_idle: bool) -> None:
         """Whether the connection may be closed for another one; the last to become idle is the last to be closed."""
@@ -144,7 +167,10 @@ class Connections:
 
 
 def reporting(app: ASGIApp) -> ASGIApp:
-    """`app`, which reports the progress of each request to its `Connection`."""
+    """`app`, which reports the progress of each request to its `Connection`.
+
+    The request's state tells whether the HTTP of its connection `is_malformed`.
+    """
 
     async def reporting_app(scope: Scope, receive: Receive, send: Send) -> None:
         connection: Connection = scope["state"]["connection"]
@@ -153,6 +179,7 @@ def reporting(app: ASGIApp) -> ASGIApp:
             message = await receive()
             if message["type"] == "http.request" and not message.get("more_body"):
                 connection.body_arrived()
+            scope["state"]["is_malformed"] = connection.is_malformed
             return message
 
         async def send_and_report(message: Message) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # upper bounds of the histogram's buckets
 _HELP = {
-    "nmtkit_lines_total": "Lines translated.",
+    "nmtkit_lines_total": "Lines translated, blank ones included.",
     "nmtkit_tokens_total": "Tokens of the best translations, without </s>.",
     "nmtkit_rounds_total": "Rounds: searches for the lines of one or more requests.",
     "nmtkit_search_seconds_total": "Seconds spent on rounds.",

@@ -1,17 +1,14 @@
-"""Runs the service: its socket, its signals, its shutdown."""
+"""Runs the service: checks the machine, binds the socket, loads the model, answers until a signal."""
 
 import ipaddress
-import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import uvicorn
-from starlette.types import ASGIApp
-
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.engine import available_cores
 from nmtkit.decoding.requests import RequestFiles
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
@@ -20,19 +17,21 @@ from nmtkit.log import logger
 from nmtkit.serving.app import Service
 from nmtkit.serving.batching import DynamicBatcher
 from nmtkit.serving.config import ServeConfig, ServingOptions
-from nmtkit.serving.connections import Connections, reporting
+from nmtkit.serving.connections import Connections
+from nmtkit.serving.descriptors import reserve_descriptors
+from nmtkit.serving.http_server import BACKLOG, HttpServer, limit_foreign_messages
 from nmtkit.serving.metrics import Metrics
-
-SECONDS_TO_DRAIN = 60
-BACKLOG = 1024  # connections that wait to be accepted
 
 
 def serve(paths: Sequence[Path], options: ServingOptions) -> None:
     """Answer requests until SIGINT or SIGTERM, which is raised again after the accepted requests are answered.
 
     `paths` are a checkpoint, or several for an ensemble. The address is taken before they are loaded; connections are
-    refused until then. Raises UserError if the address cannot be used, or the model does not support the search.
+    refused until then. Raises UserError if the address cannot be used, this machine is too small for the options, or
+    the model does not support the search.
     """
+    _check_workers(options.engine.workers)
+    reserve_descriptors(options.server.max_connections, options.engine.workers)
     with bind(options.server) as listener:
         request_files = RequestFiles(options.requests)
         checkpoints = [load_checkpoint(path) for path in paths]
@@ -55,6 +54,14 @@ def serve(paths: Sequence[Path], options: ServingOptions) -> None:
             batcher.close()
 
 
+def _check_workers(workers: int) -> None:
+    cores = available_cores()
+    if workers > cores:
+        raise UserError(
+            f"--workers {workers}: each needs a core, and this process has {cores}: use at most --workers {cores}"
+        )
+
+
 def _run(service: Service, listener: socket.socket, config: ServeConfig, metrics: Metrics) -> None:
     """Answer requests until a signal."""
     try:
@@ -63,29 +70,10 @@ def _run(service: Service, listener: socket.socket, config: ServeConfig, metrics
         raise _address_error(config, error) from error
     host, port = listener.getsockname()[:2]
     is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # clients get their errors as answers, not in the log
+    limit_foreign_messages()
     logger.info("serving on http://%s:%d", f"[{host}]" if ":" in host else host, port)
     connections = Connections(config.max_connections, metrics)
-    uvicorn.Server(settings(service.app(is_loopback), connections)).run(sockets=[listener])
-
-
-def settings(app: ASGIApp, connections: Connections) -> uvicorn.Config:
-    """The settings of uvicorn for an application, with its connections bounded."""
-    config = uvicorn.Config(
-        reporting(app),
-        http="h11",
-        ws="none",
-        lifespan="off",
-        loop="asyncio",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=SECONDS_TO_DRAIN,
-    )
-    config.load()
-    config.http_protocol_class = connections.protocol(config.http_protocol_class)
-    return config
+    HttpServer(service.app(is_loopback), connections, service.refuse_incomplete).run(sockets=[listener])
 
 
 def bind(config: ServeConfig) -> socket.socket:

@@ -246,7 +246,9 @@ def test_a_malformed_glossary_is_refused(text: str, words: str, tmp_path: Path) 
         Glossary.read(tmp_path / "glossary")
 
 
-def test_a_line_with_forbidden_terms_is_translated_without_them(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_with_forbidden_terms_is_translated_without_them(
+    translator: Translator, caplog: pytest.LogCaptureFixture
+) -> None:
     requests: list[str | Request] = [Request("a dog", terms=("hund",)), "a cat", Request("the cat", terms=("katze",))]
     texts = translator.translate(requests, beam=2, max_len_b=3, ban=("hund",))
     plain = translator.translate(["a dog", "a cat"], beam=2, max_len_b=3, ban=("hund",))

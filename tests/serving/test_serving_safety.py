@@ -3,6 +3,8 @@
 import asyncio
 import http.client
 import json
+import logging
+import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -17,16 +19,17 @@ from running_server import Server
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-import uvicorn
 from asgi_client import send_request
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.errors import UserError
 from nmtkit.serving import connections
-from nmtkit.serving import server as server_module
 from nmtkit.serving.app import Service
 from nmtkit.serving.batching import DynamicBatcher
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.connections import Connection, Connections
+from nmtkit.serving.descriptors import PER_WORKER, SPARE, reserve_descriptors
+from nmtkit.serving.http_server import AsyncioHandler, HttpServer
 from nmtkit.serving.metrics import Metrics
 from nmtkit.tokenizer import Tokenizer
 
@@ -113,10 +116,12 @@ async def read_and_say_ok(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def running(app: Any, most: int = 100) -> AsyncIterator[Callable[[], Awaitable[Streams]]]:
+async def running(
+    app: Any, most: int = 100, refuse_incomplete: Callable[[], None] = lambda: None
+) -> AsyncIterator[Callable[[], Awaitable[Streams]]]:
     """A function that connects to a server with this application, whose connections are bounded as the service's."""
     metrics = Metrics()
-    server = uvicorn.Server(server_module.settings(app, Connections(most, metrics)))
+    server = HttpServer(app, Connections(most, metrics), refuse_incomplete)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
@@ -256,6 +261,27 @@ def test_a_connection_with_many_requests_and_no_reading_is_closed(monkeypatch: p
     asyncio.run(run())
 
 
+def test_too_many_unread_answers_close_the_connections_that_have_waited_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MAX_UNREAD", 100)
+    unread = {"first": 40, "second": 30, "read": 90, "third": 50, "fourth": 100}
+    transports = {name: Mock(get_write_buffer_size=lambda size=size: size) for name, size in unread.items()}
+
+    async def run() -> list[list[str]]:
+        limits, closed = Connections(10, Metrics()), []
+        for name, transport in transports.items():
+            connection = Connection(limits, asyncio.Protocol())
+            connection.connection_made(transport)
+            if name == "read":
+                continue
+            connection.pause_writing()
+            closed.append([name for name, transport in transports.items() if transport.abort.called])
+        return closed
+
+    assert asyncio.run(run()) == [[], [], ["first"], ["first", "second", "third"]]
+
+
 def test_a_client_that_reads_its_answer_steadily_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.1)
     monkeypatch.setattr(connections, "SECONDS_TO_READ", 0.1)
@@ -364,6 +390,59 @@ def test_a_connection_whose_request_has_arrived_is_not_closed_for_another() -> N
     nothing, answer = asyncio.run(run())
     assert nothing == b""
     assert b"200 OK" in answer
+
+
+def test_a_burst_of_connections_exhausts_no_descriptors(tiny_checkpoint: Path) -> None:
+    most = 40
+    server = Server(tiny_checkpoint, "--max-connections", most, "--max-requests", most // 2)
+    limit = most + SPARE + PER_WORKER
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (limit, limit))
+    with ExitStack() as stack:
+        for _ in range(5 * limit):
+            connection = stack.enter_context(socket.socket())
+            connection.setblocking(False)
+            connection.connect_ex(("127.0.0.1", server.port))
+        assert server.translate(text="") == [{"text": ""}]
+        assert server.metric("open_connections") <= most
+    assert server.end() == (143, "nmt-serve: terminated\n")
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [((64, 4096), (232, 4096)), ((64, -1), (232, -1)), ((232, 232), None), ((-1, -1), None)],
+)
+def test_the_soft_limit_of_descriptors_is_raised_where_it_is_too_low(
+    limits: tuple[int, int], raised: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, new: found.append(new))
+    reserve_descriptors(100, workers=1)
+    assert found == ([raised] if raised else [])
+
+
+def test_a_hard_limit_that_is_too_low_is_refused_with_the_most_connections_it_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 256))
+    with pytest.raises(UserError, match=r"^--max-connections 512 needs 644 .* is 256: use at most 124,"):
+        reserve_descriptors(512, workers=1)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, new: None)
+    reserve_descriptors(124, workers=1)
+
+
+def test_messages_of_asyncio_are_one_warning_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now, handler = 1000.0, AsyncioHandler()
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    error = OSError(24, "Too many open files")
+    message = "socket.accept() out of system resource\nsocket: <asyncio.TransportSocket>"
+    for seconds in (0, 1, 59, 60, 61):
+        now = 1000.0 + seconds
+        handler.handle(logging.LogRecord("asyncio", logging.ERROR, "", 0, message, (), (OSError, error, None)))
+    line = "asyncio: socket.accept() out of system resource: [Errno 24] Too many open files"
+    assert caplog.record_tuples == [("nmtkit", logging.WARNING, line)] * 2
 
 
 def test_malformed_http_while_a_request_is_answered_is_no_error_of_the_service(
