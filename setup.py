@@ -64,6 +64,8 @@ setup(
         "click>=8.1",
         "numpy>=1.26",
         "regex>=2022.1.18",
+        "rich>=14,<16",
+        "rich-click>=1.9,<2",
         "sacrebleu>=2.4",
         "sentencepiece>=0.2.0",
         "tensorboard>=2.16",
@@ -78,13 +80,13 @@ setup(
     },
     entry_points={
         "console_scripts": [
-            "nmt-preprocess = nmtkit.cli.preprocess:main",
-            "nmt-train = nmtkit.cli.train:main",
-            "nmt-average = nmtkit.cli.average:main",
-            "nmt-export = nmtkit.cli.export:main",
-            "nmt-generate = nmtkit.cli.generate:main",
-            "nmt-score = nmtkit.cli.score:main",
-            "nmt-serve = nmtkit.cli.serve:main",
+            "nmt-preprocess = nmtkit.cli.start:preprocess",
+            "nmt-train = nmtkit.cli.start:train",
+            "nmt-average = nmtkit.cli.start:average",
+            "nmt-export = nmtkit.cli.start:export",
+            "nmt-generate = nmtkit.cli.start:generate",
+            "nmt-score = nmtkit.cli.start:score",
+            "nmt-serve = nmtkit.cli.start:serve",
         ]
     },
 )

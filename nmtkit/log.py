@@ -1,5 +1,6 @@
 """Logging and progress of the commands. All of it goes to stderr: stdout is for results."""
 
+import contextlib
 import json
 import logging
 import math
@@ -8,17 +9,20 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, TextIO
 
+from nmtkit import terminal
 from nmtkit.config import Config, option
-from nmtkit.wording import escaped, escaped_json
+from nmtkit.wording import escaped, escaped_json, format_value
 
 logger = logging.getLogger("nmtkit")
 
 SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_REFRESHES = 0.5  # of a line that counts seconds
+_BAR_WITH_NOTES = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
 @dataclass(frozen=True)
@@ -36,18 +40,37 @@ class LogConfig(Config):
 def write_line(line: str) -> None:
     """Write one line to stderr, above any progress bar, with control characters escaped.
 
-    All output on stderr goes through this function. So no file name, language, piece or option value can control a
+    All output on stderr goes through this module. So no file name, language, piece or option value can control a
     terminal or forge a line of output.
     """
-    if "tqdm" in sys.modules:  # otherwise there is no progress bar
-        sys.modules["tqdm"].tqdm.write(escaped(line), file=sys.stderr)
-    else:
-        print(escaped(line), file=sys.stderr, flush=True)
+    _write(escaped(line))
+
+
+def write_error(name: str, message: str) -> None:
+    """Write in one line why the command `name` ends."""
+    _write(terminal.styled_error(name, message) if styled() else escaped(f"{name}: {message}"))
+
+
+def write_table(table: terminal.Table) -> None:
+    """Show a table on a terminal with styles. Elsewhere and with --quiet, nothing: log lines have its numbers."""
+    if styled() and logger.isEnabledFor(logging.INFO):
+        _write(terminal.styled_table(table, terminal.width(sys.stderr)))
 
 
 def write_traceback(error: BaseException) -> None:
     """Write the traceback of an error to stderr."""
-    _write_lines("".join(traceback.format_exception(error)))
+    if styled():
+        _write(terminal.styled_traceback(error, terminal.width(sys.stderr)))
+    else:
+        _write_lines("".join(traceback.format_exception(error)))
+
+
+def _write(text: str) -> None:
+    """Write text without control characters, or with those of `terminal`, above any progress bar."""
+    if "tqdm" in sys.modules:  # otherwise there is no progress bar
+        sys.modules["tqdm"].tqdm.write(text, file=sys.stderr)
+    else:
+        print(text, file=sys.stderr, flush=True)
 
 
 def escape_python_messages() -> None:
@@ -80,27 +103,35 @@ def _write_lines(text: str) -> None:
 
 
 class _Handler(logging.Handler):
-    """Writes log records to stderr, as plain text or as JSON lines."""
+    """Writes log records to stderr: as JSON lines, styled, or as plain text."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__()
         self.as_json = as_json
 
     def emit(self, record: logging.LogRecord) -> None:
-        event = getattr(record, "event", None)
-        if self.as_json:
-            values = event or {"event": record.levelname.lower(), "message": record.getMessage()}
-            line = to_json({"time": round(record.created, 3), **values})
-        else:
-            clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-            prefix = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-            line = f"{clock} {prefix}{record.getMessage()}"
         try:
-            write_line(line)
+            _write(self._format(record))
         except BrokenPipeError:
             raise  # nobody reads the output any more: the command ends quietly
         except OSError:
             pass  # a full disk or a closed terminal must not end a long run
+
+    def _format(self, record: logging.LogRecord) -> str:
+        event = getattr(record, "event", None)
+        if self.as_json:
+            values = event or {"event": record.levelname.lower(), "message": record.getMessage()}
+            return to_json({"time": round(record.created, 3), **values})
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = "" if record.levelno < logging.WARNING else record.levelname.lower()
+        if not styled():
+            return escaped(f"{clock} {f'{level}: ' if level else ''}{record.getMessage()}")
+        columns = terminal.width(sys.stderr)
+        if table := getattr(record, "table", None):
+            return terminal.styled_table(table, columns)
+        if event:
+            return terminal.styled_event(clock, event["event"], _present(event), columns)
+        return terminal.styled_message(clock, level, record.getMessage())
 
 
 def configure(config: LogConfig, is_main: bool = True) -> None:
@@ -141,18 +172,78 @@ def config() -> LogConfig | None:
     return _config
 
 
-def report(event: str, values: Mapping[str, Any]) -> None:
-    """Log an event with its values: `update 100 | loss 4.32 | …`, or a JSON object with `--log-format json`."""
-    text = " | ".join([event, *(f"{key} {_format_value(value)}" for key, value in values.items() if value is not None)])
-    logger.info(text, extra={"event": {"event": event, **values}})
+def styled() -> bool:
+    """Whether messages are styled: on a terminal that can show it, unless --log-format says otherwise."""
+    wanted = _config is None or _config.log_format in ("auto", "bar")
+    return wanted and terminal.is_styled(sys.stderr)
 
 
-def _format_value(value: Any) -> str:
-    if not isinstance(value, float):
-        return f"{value:,}" if isinstance(value, int) and value >= 100_000 else str(value)
-    if value == 0 or 0.001 <= abs(value) < 10_000:
-        return f"{value:.4g}"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3g}"
+def report(event: str, values: Mapping[str, Any], table: str = "", next: str = "") -> None:
+    """Log an event with its values: `update 100 | loss 4.32 | …`, or a JSON object with `--log-format json`.
+
+    With the title of a `table`, a terminal shows the values as a table, above the command to run `next`.
+    """
+    event_values = {"event": event, **values}
+    present = _present(event_values)
+    text = " | ".join([event, *(f"{key} {format_value(value)}" for key, value in present.items())])
+    shown = terminal.Table(table, list(present.items()), next=next) if table else None
+    logger.info(text, extra={"event": event_values, "table": shown})
+
+
+def _present(event: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of an event that are not None."""
+    return {key: value for key, value in event.items() if value is not None and key != "event"}
+
+
+class Report:
+    """Rows of a label and a text: log lines `label: text`, or on a terminal a table, shown when it is complete."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._rows: list[tuple[str, str]] = []
+
+    def add(self, label: str, text: str) -> None:
+        """Add a row."""
+        if styled():
+            self._rows.append((label, text))
+        else:
+            logger.info("%s: %s", label, text)
+
+    def show(self, next: str = "") -> None:
+        """Show the rows that are not shown yet; `next` is the command to run next."""
+        if self._rows:
+            write_table(terminal.Table(self.title, self._rows, next=next))
+        self._rows = []
+
+
+@contextlib.contextmanager
+def working(title: str) -> Iterator[None]:
+    """Show on a terminal that work of unknown length continues, with the seconds since it began."""
+    if _style != "bar":
+        yield
+        return
+    bar = _bar(title, bar_format="{desc} {elapsed}", leave=False)
+    done = threading.Event()
+
+    def refresh() -> None:
+        while not done.wait(_SECONDS_BETWEEN_REFRESHES):
+            bar.refresh()
+
+    thread = threading.Thread(target=refresh, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        bar.close()
+
+
+def _bar(title: str, **settings: Any) -> Any:
+    """A bar by tqdm on stderr."""
+    from tqdm import tqdm  # deferred to keep start-up fast
+
+    return tqdm(desc=escaped(title), file=sys.stderr, dynamic_ncols=True, **settings)
 
 
 class Progress:
@@ -163,19 +254,29 @@ class Progress:
     """
 
     def __init__(
-        self, title: str, total: int | None = None, unit: str = "lines", done: int = 0, lines: bool = True
+        self,
+        title: str,
+        total: int | None = None,
+        unit: str = "lines",
+        done: int = 0,
+        lines: bool = True,
+        within: bool = False,
+        notes: bool = False,
     ) -> None:
-        """Start at `done` of `total` units. With `lines=False` only a bar is shown, for callers that log lines."""
+        """Start at `done` of `total` units.
+
+        With `lines=False` only a bar is shown, for callers that log lines. The bar of a part `within` longer work
+        vanishes when it is done. With `notes` the caller's notes take the place of the bar's own speed and time left.
+        """
         self.lines = lines
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self.start = self.last_line = time.monotonic()
         self.at_start = done
         self._bar: Any = None
         if _style == "bar":
-            from tqdm import tqdm  # deferred to keep start-up fast
-
-            self._bar = tqdm(
-                desc=escaped(title), total=total, unit=f" {unit}", initial=done, file=sys.stderr, unit_scale=True
+            form = _BAR_WITH_NOTES if notes else None
+            self._bar = _bar(
+                title, total=total, unit=f" {unit}", initial=done, unit_scale=True, leave=not within, bar_format=form
             )
 
     def __enter__(self) -> "Progress":

@@ -37,6 +37,15 @@ def in_millions(count: int) -> str:
     return f"{_three_digits(count / 1e6)} M" if count >= 10_000 else str(count)
 
 
+def format_value(value: object) -> str:
+    """Format a value for a log line, a number in few digits: 4.322, 43,211, 1.23e-05."""
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) and value >= 100_000 else str(value)
+    if value == 0 or 0.001 <= abs(value) < 10_000:
+        return f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3g}"
+
+
 def _three_digits(number: float) -> str:
     return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
 

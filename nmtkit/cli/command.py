@@ -14,14 +14,17 @@ from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import shell_complete
 
 from nmtkit.cli.config_file import is_text, read_config_file
+from nmtkit.cli.help_panels import help_in_panels
 from nmtkit.cli.moved_options import moved
 from nmtkit.cli.options import PathName
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
-from nmtkit.log import escape_python_messages, write_line, write_traceback
+from nmtkit.log import escape_python_messages, write_error, write_traceback
+from nmtkit.terminal import is_styled, width
 from nmtkit.version import __version__
 from nmtkit.wording import did_you_mean
 
@@ -59,7 +62,14 @@ class Command(click.Command):
         ]
         click.version_option(__version__, prog_name=self.name)(self)
 
+    @property
+    def _completion_variable(self) -> str:
+        """The environment variable by which a shell asks for completions: _NMT_TRAIN_COMPLETE."""
+        return f"_{self.name}_complete".replace("-", "_").upper()
+
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        if context.resilient_parsing:  # an incomplete command line, to complete
+            return super().parse_args(context, args)
         _, _, order = self.make_parser(context).parse_args(list(args))
         rest = super().parse_args(context, args)
         for parameter in order:
@@ -67,20 +77,32 @@ class Command(click.Command):
                 raise UserError(f"{flag(parameter.name)} is given twice: give it once")
         return rest
 
+    def get_help(self, context: click.Context) -> str:
+        """The help text: in panels on a terminal, plain elsewhere."""
+        if is_styled(sys.stdout):
+            return help_in_panels(self, context, self._groups(context), width(sys.stdout))
+        return super().get_help(context)
+
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(context):
-            record = parameter.get_help_record(context)
-            if record is not None and isinstance(parameter, click.Option):
-                groups.setdefault(getattr(parameter, "heading", COMMON), []).append(record)
-        groups[COMMON] = groups.pop(COMMON, [])
-        for heading, records in groups.items():
+        for heading, options in self._groups(context).items():
+            records = [option.get_help_record(context) for option in options]
             with formatter.section(heading):
-                formatter.write_dl(records)
+                formatter.write_dl([record for record in records if record is not None])
+
+    def _groups(self, context: click.Context) -> dict[str, list[click.Option]]:
+        """The options of the help by heading; the common ones come last."""
+        groups: dict[str, list[click.Option]] = {}
+        for parameter in self.get_params(context):
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                groups.setdefault(getattr(parameter, "heading", COMMON), []).append(parameter)
+        groups[COMMON] = groups.pop(COMMON, [])
+        return groups
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run the command and exit: 0 done, 2 the user's mistake, 1 a failure, 128 + n after signal n."""
         arguments = list(sys.argv[1:] if args is None else args)
+        if instruction := os.environ.get(self._completion_variable):
+            sys.exit(shell_complete(self, {}, str(self.name), self._completion_variable, instruction))
         code = self._exit_code(arguments)
         for stream in (sys.stdout, sys.stderr):
             try:
@@ -161,7 +183,7 @@ class Command(click.Command):
         with contextlib.suppress(OSError):  # the exit code reports the error all the same
             if self.debug and (error := sys.exc_info()[1]):
                 write_traceback(error)
-            write_line(f"{self.name}: {'' if rank == '0' else f'rank {rank}: '}{message}")
+            write_error(str(self.name), f"{'' if rank == '0' else f'rank {rank}: '}{message}")
         return code
 
 

@@ -1,0 +1,21 @@
+"""`python -m nmtkit`: lists the commands, each with the first sentence of its help."""
+
+from importlib import import_module
+
+import click
+
+from nmtkit.cli.start import COMMANDS
+from nmtkit.version import __version__
+
+
+def main() -> None:
+    """Print the version and the commands on stdout."""
+    click.echo(f"nmtkit {__version__}: neural machine translation, in these commands:\n")
+    for name in COMMANDS:
+        command: click.Command = import_module(f"nmtkit.cli.{name}").main
+        click.echo(f"  nmt-{name:<12}{command.get_short_help_str(limit=90)}")
+    click.echo("\nnmt-… --help describes one of them.")
+
+
+if __name__ == "__main__":
+    main()

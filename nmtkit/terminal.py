@@ -1,0 +1,133 @@
+"""Styled output on a terminal: colour, aligned numbers, tables and tracebacks, rendered by rich.
+
+Whoever writes to a terminal asks `is_styled` first. Everything here returns text with escape sequences for colour only:
+text from outside is never read as markup, and its control characters are escaped.
+"""
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from nmtkit.wording import escaped, format_value
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+# rich is imported by the functions that need it: a command in a pipe does not wait for it.
+
+NARROWEST = 60  # columns; below, text is plain
+_DEFAULT_WIDTH = 80  # of a terminal that does not know its width
+_VALUE_WIDTH = 9  # columns of a number in a log line
+_INDENT = 9  # of continued log lines, below the event
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of at least one row; without `columns`, the first cell of a row is its label.
+
+    Numbers are aligned to the right. `next` is the command to run next, shown below the table.
+    """
+
+    title: str
+    rows: Sequence[Sequence[object]]
+    columns: Sequence[str] = ()
+    next: str = ""
+
+
+def is_styled(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal for styled text: wide enough, and neither NO_COLOR nor TERM=dumb is set."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+        return False
+    return stream is not None and stream.isatty() and width(stream) >= NARROWEST
+
+
+def width(stream: TextIO) -> int:
+    """The columns of the terminal that a stream writes to."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_WIDTH
+    except (OSError, ValueError):  # not a terminal of the operating system
+        return _DEFAULT_WIDTH
+
+
+def styled_message(clock: str, level: str, message: str) -> str:
+    """A log line with its time; `level` is empty, or the name of a level from warning up."""
+    from rich.text import Text
+
+    colour = "yellow" if level == "warning" else "bold red"
+    line = Text.assemble((f"{clock} ", "dim"), (f"{level}: " if level else "", colour), escaped(message))
+    return _render(line, None)
+
+
+def styled_event(clock: str, event: str, values: Mapping[str, object], columns: int) -> str:
+    """A log line of numbers, aligned with those of the lines before; it continues on the next line where it is long."""
+    from rich.text import Text
+
+    line = Text.assemble((f"{clock} ", "dim"), (f"{escaped(event)} ", "bold cyan"))
+    for name, value in values.items():
+        shown = escaped(format_value(value))
+        cell = Text.assemble((escaped(name), "dim"), f" {shown:>{_VALUE_WIDTH}}  ")
+        if len(line.plain.rpartition("\n")[2]) + len(cell) > columns:
+            line.append("\n" + " " * _INDENT)
+        line.append_text(cell)
+    return _render(line, None)
+
+
+def styled_error(name: str, message: str) -> str:
+    """The line that says why the command `name` ends."""
+    from rich.text import Text
+
+    return _render(Text.assemble((f"{escaped(name)}: ", "bold red"), escaped(message)), None)
+
+
+def styled_table(table: Table, columns: int) -> str:
+    """The table, and below it the command to run next, on a terminal of so many columns."""
+    from rich.box import ROUNDED
+    from rich.console import Group
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid(
+        title=Text(escaped(table.title), style="bold cyan"), title_justify="left", box=ROUNDED, border_style="dim"
+    )
+    for number, cell in enumerate(table.rows[0]):
+        is_number = isinstance(cell, int | float) and bool(table.columns)
+        header = Text(escaped(table.columns[number])) if table.columns else ""
+        grid.add_column(header, justify="right" if is_number else "left", style="" if number else "bold")
+    grid.show_header = bool(table.columns)
+    for row in table.rows:
+        grid.add_row(*(Text(escaped(format_value(cell))) for cell in row))
+    command = Text.assemble(("Next: ", "bold"), (escaped(table.next), "green"))
+    return _render(Group(grid, command) if table.next else grid, columns)
+
+
+def styled_traceback(error: BaseException, columns: int) -> str:
+    """The traceback of an error, with the lines of code around each call."""
+    from rich.traceback import Traceback
+
+    return _render(Traceback.from_exception(type(error), error, error.__traceback__, width=columns), columns)
+
+
+class _Escaped:
+    """A renderable in whose text control characters are escaped, whatever it was made from."""
+
+    def __init__(self, content: "RenderableType") -> None:
+        self.content = content
+
+    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.segment import Segment
+
+        for segment in console.render(self.content, options):
+            lines = (escaped(line) for line in segment.text.split("\n"))
+            yield Segment("\n".join(lines), segment.style and segment.style.update_link(None))
+
+
+def _render(content: "RenderableType", columns: int | None) -> str:
+    """The content with escape sequences; not wrapped without `columns`, so that a copied line stays one line."""
+    from rich.console import Console
+
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=True, width=columns or 10_000, highlight=False, legacy_windows=False)
+    console.print(_Escaped(content), soft_wrap=columns is None)
+    return output.getvalue().removesuffix("\n")
