@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, TextIO
@@ -55,6 +55,15 @@ def write_table(table: terminal.Table) -> None:
     """Show a table on a terminal with styles. Elsewhere and with --quiet, nothing: log lines have its numbers."""
     if styled() and logger.isEnabledFor(logging.INFO):
         _write(terminal.styled_table(table, terminal.width(sys.stderr)))
+
+
+def write_result(table: terminal.Table, lines: Sequence[str]) -> None:
+    """Write a result, also with --quiet: a table on a terminal with styles, lines elsewhere."""
+    if styled():
+        _write(terminal.styled_table(table, terminal.width(sys.stderr)))
+    else:
+        for line in lines:
+            write_line(line)
 
 
 def write_traceback(error: BaseException) -> None:
@@ -202,11 +211,11 @@ class Report:
         self.title = title
         self._rows: list[tuple[str, str]] = []
 
-    def add(self, label: str, text: str) -> None:
-        """Add a row."""
+    def add(self, label: str, text: str, plain: bool = True) -> None:
+        """Add a row; with `plain=False` for the table only."""
         if styled():
             self._rows.append((label, text))
-        else:
+        elif plain:
             logger.info("%s: %s", label, text)
 
     def show(self, next: str = "") -> None:
@@ -290,9 +299,9 @@ class Progress:
         """Count `count` more units as done, and show `note` beside the bar."""
         self.done += count
         if self._bar is not None:
-            self._bar.update(count)
             if note:
                 self._bar.set_postfix_str(escaped(note), refresh=False)
+            self._bar.update(count)
         elif self.lines and _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             rate = (self.done - self.at_start) / (self.last_line - self.start)

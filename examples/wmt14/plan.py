@@ -81,7 +81,7 @@ def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.devic
     parameters = sum(parameter.numel() for parameter in model.parameters())
     adam = 8 * parameters / 2**30
     speed = passes * rows.numel() / (time.monotonic() - start)
-    return Trial(speed, peak_memory(device) + adam, parameters, describe_model(model).removeprefix("model: "))
+    return Trial(speed, peak_memory(device) + adam, parameters, describe_model(model))
 
 
 def device_memory(device: torch.device) -> float:

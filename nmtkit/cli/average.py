@@ -1,5 +1,6 @@
 """nmt-average: checkpoints to one."""
 
+import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,10 @@ from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import ConfigOption, PathName, options
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
-from nmtkit.log import LogConfig, configure, logger
+from nmtkit.log import LogConfig, configure, logger, write_table
 from nmtkit.model.config import WeightsConfig
+from nmtkit.terminal import Table
+from nmtkit.wording import counted
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,17 @@ def main(
     else:
         average = average_checkpoints(paths, choice.weights)
     save_checkpoint(output, average)
-    logger.info("wrote %s, the mean of %s", output, ", ".join(relative_names(paths)))
+    names = ", ".join(relative_names(paths))
+    logger.info("wrote %s, the mean of %s", output, names)
+    write_table(_table(output, len(paths), names, choice.weights))
+
+
+def _table(output: Path, count: int, names: str, weights: str) -> Table:
+    return Table(
+        f"average of {counted(count, 'checkpoint')}",
+        [("checkpoints", names), ("weights", weights), ("written to", str(output))],
+        next=f"nmt-generate --checkpoint {shlex.quote(str(output))} --input FILE --output FILE",
+    )
 
 
 def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None:

@@ -61,6 +61,11 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
     """Train a model on DATASET, a folder made by nmt-preprocess.
 
+    \b
+    nmt-train data-bin/en-de --save-dir checkpoints/en-de
+    nmt-train data-bin/en-de --save-dir checkpoints/big --arch transformer_big --max-updates 300000 --precision bf16
+    torchrun --nproc-per-node 8 bin/nmt-train data-bin/en-de --save-dir checkpoints/en-de
+
     Training is resumable: the same command continues an interrupted run from its newest checkpoint, and ends with the
     same weights as a run without interruption.
     """

@@ -6,7 +6,8 @@ from nmtkit.decoding.config import EvaluationConfig
 from nmtkit.decoding.inputs import Input, SplitInput
 from nmtkit.decoding.scoring import Score, bleu, chrf, tokenized_bleu, warn_of_subwords
 from nmtkit.errors import UserError
-from nmtkit.log import logger, write_line
+from nmtkit.log import logger, write_result
+from nmtkit.terminal import Table
 from nmtkit.text import read_lines
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.wording import counted
@@ -34,8 +35,12 @@ def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Se
     if not texts:
         logger.warning("the input has no lines: there is nothing to score")
         return
-    for score in wanted_scores(config, texts, references, language):
-        write_line(score.text)  # a result, which --quiet does not suppress
+    lines = [score.text for score in wanted_scores(config, texts, references, language)]
+    rows = []
+    for signature, _, details in (line.partition(" = ") for line in lines):
+        value, _, components = details.partition(" ")
+        rows.append((signature.partition("|")[0], value, components, signature))
+    write_result(Table("scores", rows, ("metric", "score", "components", "signature")), lines)
 
 
 def wanted_scores(

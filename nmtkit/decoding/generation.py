@@ -1,6 +1,7 @@
 """What nmt-generate does: translates an input into an output, resumes it, scores it, shows its attention."""
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,12 +49,21 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     start = time.monotonic()
     stats = translate(translator, source, request_files, options, observers)
     languages = checkpoints[0].source_language, checkpoints[0].target_language
-    stats.report(time.monotonic() - start, source.name, languages[0], translator.model)
+    seconds = time.monotonic() - start
+    stats.report(seconds, source.name, languages[0], translator.model, _next_command(options, languages[1]))
     if options.output.attention_html is not None:
         attentions = (translator.attention_of(each) for each in shown if each.candidates[0].tokens)
         _write_page(options.output.attention_html, attention_page(attentions, languages))
     if references is not None:
         report_scores(options.evaluation, texts, references, languages[1])
+
+
+def _next_command(options: GenerationOptions, language: str) -> str:
+    """The command that scores the output, empty without one; `language` is the target's."""
+    path = options.output.path
+    if path is None or options.output.format != "text" or options.requests.score is not None:
+        return ""
+    return f"nmt-score {shlex.quote(str(path))} --reference FILE --target-lang {shlex.quote(language)}"
 
 
 def _open_input(
@@ -119,7 +129,7 @@ def _length(source: Input, shard: slice) -> int | None:
 
 @contextmanager
 def _progress(output: OutputConfig, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
-    """A function that advances the progress by a number of lines; no progress if stdout is a terminal and the output."""
+    """A function that advances the progress by lines; nothing is shown if translations go to a terminal."""
     if output.path is None and sys.stdout.isatty():
         yield lambda count: None
     else:

@@ -62,10 +62,11 @@ class StreamStats:
                 f"{self.lines_in} lines were read, but {self.done + self.lines_out} translated: this is a bug of nmtkit"
             )
 
-    def report(self, seconds: float, source: str, language: str, model: "InferenceModel") -> None:
+    def report(self, seconds: float, source: str, language: str, model: "InferenceModel", next: str = "") -> None:
         """Log the totals of a run that took `seconds`.
 
-        `source` is the name of the input, `language` its language, and `model` the one that translated.
+        `source` is the name of the input, `language` its language, and `model` the one that translated. `next` is the
+        command to run next.
         """
         if self.not_utf8:
             lines = counted(self.not_utf8, "line")
@@ -73,8 +74,9 @@ class StreamStats:
         percent = unknown_percent(self.unknown, self.source_tokens)
         if doubt := unknown_warning(source, percent):
             logger.warning("%s", doubt)
-        values = {"sentences": self.lines_out, "tokens": self.tokens, "seconds": round(seconds, 2)}
+        values: dict[str, object] = {"sentences": self.lines_out, "tokens": self.tokens, "seconds": round(seconds, 2)}
         rates = {"sentences/s": self.lines_out / seconds, "tokens/s": self.tokens / seconds}
-        report("translated", values | rates | {f"{language} unknown %": percent, "precision": model.precision})
+        values |= rates | {f"{language} unknown %": percent, "precision": model.precision}
+        report("translated", values, table="translation", next=next)
         if model.faster_precision is not None:
             logger.info("--precision %s is faster on this CPU, at a small loss of precision", model.faster_precision)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
-from nmtkit.log import logger
+from nmtkit.log import logger, working
 from nmtkit.preprocessing.config import DEFAULT_VOCAB_SIZE, VocabularyConfig
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, read_blocks
 from nmtkit.text import read_bytes
@@ -50,7 +50,8 @@ def learn_tokenizers(
         sides = [(0, 1)] if config.joined_vocab else [(0,), (1,)]
         logger.info("training %s", counted(len(sides), "SentencePiece model"))
         train = functools.partial(_train, config=config, corpora=corpora, pairs=scan.pairs, languages=languages)
-        tokenizers = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
+        with working("training SentencePiece"):
+            tokenizers = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
     return tokenizers[0], tokenizers[-1]
 
 

@@ -1,5 +1,6 @@
 """The pipeline of nmt-preprocess: from raw text to a dataset folder."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +11,13 @@ from nmtkit.atomic_io import staged_folder
 from nmtkit.data.corpus import Dataset, write_tokenizer
 from nmtkit.data.description import SplitSummary, is_dataset_file, may_replace, write_description
 from nmtkit.errors import UserError
-from nmtkit.log import logger, report
+from nmtkit.log import logger, report, write_table
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import DUPLICATES_FILE, HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.learning import Tokenizers, learn_tokenizers, reuse_tokenizers
 from nmtkit.preprocessing.scan import Corpus, Scan, scan
+from nmtkit.terminal import Table
 from nmtkit.text import find_side
 from nmtkit.tokenizer import SENTENCEPIECE, SPACE
 from nmtkit.vocab import unknown_percent, unknown_warning
@@ -63,6 +65,7 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
                 )
             summaries.append(summary)
         write_description(folder, files.languages, *tokenizers, summaries)
+    write_table(_table(summaries, files.destdir))
     return Dataset.open(files.destdir)
 
 
@@ -123,6 +126,32 @@ def _report(summary: SplitSummary, warn_unknown: bool) -> None:
         if warn_unknown and (warning := unknown_warning(f"{summary.name}.{language}", percent)):
             logger.warning("%s", warning)
     report("encoded", {**values, "dropped": _format_dropped(summary)})
+
+
+def _table(summaries: Sequence[SplitSummary], folder: Path) -> Table:
+    """All splits in a table: sentence pairs, tokens and unknown tokens of each side, pairs dropped by reason."""
+    languages = list(summaries[0].tokens)
+    reasons = sorted({reason for summary in summaries for reason in summary.dropped})
+    return Table(
+        f"dataset {folder}",
+        [
+            (
+                summary.name,
+                summary.sentences,
+                *(summary.tokens[language] for language in languages),
+                *(unknown_percent(summary.unknown[language], summary.tokens[language]) for language in languages),
+                *(summary.dropped.get(reason, 0) for reason in reasons),
+            )
+            for summary in summaries
+        ],
+        (
+            *("split", "pairs"),
+            *(f"{language} tokens" for language in languages),
+            *(f"{language} unknown %" for language in languages),
+            *(f"dropped: {reason}" for reason in reasons),
+        ),
+        next=f"nmt-train {shlex.quote(str(folder))} --save-dir {shlex.quote(f'checkpoints/{folder.name}')}",
+    )
 
 
 def _format_dropped(summary: SplitSummary) -> str:

@@ -47,4 +47,4 @@ class Cost:
         if rates is not None:
             estimate = table2_flops(60 * minutes, self.ranks.size, rates.single * 1e12)
             as_in_paper = f"; {estimate:.2g} as in the paper's Table 2 (time × devices × {rates.single:g} TFLOPS)"
-        return f"cost: {flops:.2g} floating-point operations by the model's own count{as_in_paper}"
+        return f"{flops:.2g} floating-point operations by the model's own count{as_in_paper}"

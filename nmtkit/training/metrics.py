@@ -1,4 +1,4 @@
-"""Writes the numbers of a run: to the log, to `metrics.jsonl` in the save folder, and to TensorBoard."""
+"""Writes the numbers of a run: to `metrics.jsonl` in the save folder, and to TensorBoard."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from nmtkit.atomic_io import staged_file
-from nmtkit.log import logger, report, to_json
+from nmtkit.log import logger, to_json
 from nmtkit.training.tensorboard import Board
 from nmtkit.training.validation import Sample
 
@@ -43,8 +43,7 @@ class MetricsWriter:
             self._board.close()
 
     def write(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
-        """Record and log the numbers of an event; the samples go to TensorBoard."""
-        report(event, {"update": update, **values})
+        """Record the numbers of an event; the samples go to TensorBoard."""
         if update == self._start and self._size:
             _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))
             self._size = self._path.stat().st_size

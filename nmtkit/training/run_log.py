@@ -1,4 +1,4 @@
-"""What a run reports: the lines at its start, the numbers of its updates and validations, and the time left."""
+"""Reports a run: the description at its start, the numbers of its updates and validations, the time left, its end."""
 
 import contextlib
 import time
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from nmtkit.data.corpus import Dataset
-from nmtkit.log import logger
+from nmtkit.log import Report, logger, report
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import UpdateGradient
@@ -24,13 +24,16 @@ from nmtkit.training.summary import (
     describe_data,
     describe_model,
     describe_plan,
+    describe_progress,
     describe_run,
     duration,
     idle_devices,
     long_update,
+    next_command,
     peak_memory,
 )
 from nmtkit.training.validation import VALIDATION, Sample
+from nmtkit.wording import format_value
 
 
 class RunLog:
@@ -40,17 +43,15 @@ class RunLog:
         self.options, self.ranks, self.cost = options, ranks, cost
         self.metrics: MetricsWriter | None = None
         self.updates_per_epoch = 0  # until the first update is planned
+        self.description = Report("training")  # shown as a table once the plan is known
 
     def summarize(self, state: RunState, dataset: Dataset, split: str, learner: Learner, validates: bool) -> None:
         """Describe the run at its start; `split` is trained on."""
         options, precision = self.options, str(learner.precision).removeprefix("torch.")
-        for line in (
-            describe_model(learner.model),
-            describe_data(dataset, split),
-            describe_run(state, options, str(self.ranks), precision),
-            describe_checkpoints(learner.model, options),
-        ):
-            logger.info("%s", line)
+        self.description.add("model", describe_model(learner.model))
+        self.description.add("data", describe_data(dataset, split))
+        self.description.add("device", describe_run(state, options, str(self.ranks), precision))
+        self.description.add("checkpoints", describe_checkpoints(learner.model, options))
         if not validates:
             logger.info("validation: no split '%s' (see --validpref); no checkpoint is best", VALIDATION)
         warmup, updates = options.optimizer.warmup_updates, options.stop.max_updates - state.schedule_start
@@ -72,7 +73,8 @@ class RunLog:
         if not first:
             return
         micro_batches, began = len(work.update.micro_batches), time.monotonic()
-        logger.info("%s", describe_plan(work))
+        self.description.add("plan", describe_plan(work))
+        self.description.show()
         if warning := idle_devices(micro_batches, self.ranks.size):
             logger.warning("%s", warning)
 
@@ -83,10 +85,11 @@ class RunLog:
         if not self.options.compute.compile:  # its first part takes much longer than the others
             gradient.after_first_part = estimate
 
-    def after_update(self, state: RunState) -> None:
-        """Log the time left, once, when enough updates are measured."""
+    def after_update(self, state: RunState, window: Window) -> str:
+        """Log the time left, once, when enough updates are measured; returns the numbers for the progress bar."""
         if self.pace.updates(state) == UPDATES_TO_MEASURE:
             logger.info("time left: %s", duration(self.minutes_left(state)))
+        return describe_progress(window, self.minutes_left(state))
 
     def record_updates(self, state: RunState, window: Window, device: torch.device) -> None:
         """Record the numbers of the updates in `window`."""
@@ -107,17 +110,26 @@ class RunLog:
     def record_validation(self, state: RunState, samples: Sequence[Sample]) -> None:
         """Record the validation at the current update."""
         values = {"epoch": state.last_epoch, **state.validation, "best": state.best}
-        self._record("valid", state.update, values, samples)
+        self._record("valid", state.update, values, samples, table=f"validation after update {state.update}")
 
     def minutes_left(self, state: RunState) -> float:
         """Minutes until the run ends; see `Pace`."""
         return self.pace.minutes_left(state, self.options.stop, self.updates_per_epoch)
 
     def finish(self, state: RunState, reason: str | None) -> None:
-        """Log why the run stops, and what it has cost."""
+        """Log why the run stops and what it has cost; a terminal shows its best result and the next command too."""
+        self.description.show()  # if there was no update to plan
         logger.info("stopped after update %d: %s", state.update, reason)
-        logger.info("%s", self.cost.describe(state.flops, state.minutes))
+        end, folder = Report("end of training"), self.options.checkpoints.save_dir
+        end.add("time", duration(state.minutes), plain=False)
+        end.add("best validation", "none" if state.best is None else format_value(state.best), plain=False)
+        end.add("checkpoints", str(folder), plain=False)
+        end.add("cost", self.cost.describe(state.flops, state.minutes))
+        end.show(next_command(folder))
 
-    def _record(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
+    def _record(
+        self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = (), table: str = ""
+    ) -> None:
         if self.metrics is not None:
+            report(event, {"update": update, **values}, table)
             self.metrics.write(event, update, values, samples)

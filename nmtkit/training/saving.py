@@ -4,7 +4,7 @@ from torch import Tensor
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import NmtkitError, RunError
-from nmtkit.log import logger
+from nmtkit.log import logger, working
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.learner import Learner
 from nmtkit.training.metrics import MetricsWriter
@@ -60,7 +60,8 @@ class Saver:
         try:
             if metrics is not None:
                 metrics.sync()
-            self.save_dir.save(state.update, self.learner.checkpoint(record, optimizer), self.validator.better)
+            with working(f"writing checkpoint {state.update}"):
+                self.save_dir.save(state.update, self.learner.checkpoint(record, optimizer), self.validator.better)
         except (NmtkitError, OSError) as error:
             return str(error)
         return None

@@ -1,14 +1,16 @@
-"""The log lines that describe a run, one function for each line, and the estimate of the time left."""
+"""The texts that describe a run, one function for each, and the estimate of the time left."""
 
 import resource
+import shlex
 import shutil
 import sys
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from nmtkit.checkpoint import list_checkpoints
+from nmtkit.checkpoint import LAST, list_checkpoints
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.lines import LineNumbers
 from nmtkit.model.protocol import TranslationModel
@@ -20,6 +22,7 @@ from nmtkit.training.state import RunState, Window
 from nmtkit.wording import counted, format_bytes, in_millions
 
 UPDATES_TO_MEASURE = 10  # before the time left is estimated: the first ones are slower
+_CHECKPOINTS_TO_AVERAGE = 5  # as the paper does for its base models
 LONG_UPDATE = 60.0  # seconds; longer updates are announced
 
 
@@ -30,7 +33,7 @@ def describe_model(model: TranslationModel) -> str:
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     parts = ", ".join(f"{part} {in_millions(count)}" for part, count in counts.items() if count)
     return (
-        f"model: {in_millions(total)} parameters ({parts}{'' if counts['output'] else ', output shared'}), "
+        f"{in_millions(total)} parameters ({parts}{'' if counts['output'] else ', output shared'}), "
         f"{model.config.summary()}{'' if trained == total else f'; {in_millions(trained)} of them are trained'}"
     )
 
@@ -39,7 +42,7 @@ def describe_data(dataset: Dataset, split: str) -> str:
     """The training split and the vocabularies."""
     train, sizes = dataset.split(split), f"{len(dataset.source.vocab)} and {len(dataset.target.vocab)}"
     return (
-        f"data: {dataset.folder}, {dataset.source_language}-{dataset.target_language}, {counted(len(train), 'pair')}, "
+        f"{dataset.folder}, {dataset.source_language}-{dataset.target_language}, {counted(len(train), 'pair')}, "
         f"{train.source.tokens} source and {train.target.tokens} target tokens, "
         f"vocabulary {len(dataset.target.vocab) if dataset.joined else sizes}"
     )
@@ -51,7 +54,7 @@ def describe_run(state: RunState, options: TrainingOptions, devices: str, precis
     at_most = "at most " if stop.max_epochs or stop.max_minutes or stop.patience else ""
     to_go = max(0, stop.max_updates - state.update)
     return (
-        f"device: {devices}, {precision}; updates: {state.update} done, {at_most}{to_go} to go, "
+        f"{devices}, {precision}; updates: {state.update} done, {at_most}{to_go} to go, "
         f"of about {options.batches.batch_tokens} target tokens"
     )
 
@@ -64,7 +67,7 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     free = shutil.disk_usage(existing_part(checkpoints.save_dir)).free
     there = len(list_checkpoints(checkpoints.save_dir))
     return (
-        f"checkpoints: about {format_bytes(size)} each, up to {kept} of them in {checkpoints.save_dir} "
+        f"about {format_bytes(size)} each, up to {kept} of them in {checkpoints.save_dir} "
         f"({format_bytes(free)} free)" + ("" if free > (kept + 1 - there) * size else ": too little for all of them")
     )
 
@@ -73,7 +76,7 @@ def describe_plan(work: Work) -> str:
     """Updates of an epoch, micro-batches of the next update."""
     batches = counted(len(work.update.micro_batches), "micro-batch", "micro-batches")
     return (
-        f"plan: {counted(work.update.updates_per_epoch, 'update')} an epoch; "
+        f"{counted(work.update.updates_per_epoch, 'update')} an epoch; "
         f"the next has {work.target_tokens} target tokens in {batches}, {len(work.numbers)} of them on this device"
     )
 
@@ -121,6 +124,23 @@ def describe_dry_run(window: Window, minutes_left: float) -> str:
         f"({averages['tokens_per_second']} tokens a second, padding {averages['padding']:.1%}), "
         f"the run about {duration(minutes_left)} without its validations; nothing was written"
     )
+
+
+def describe_progress(window: Window, minutes_left: float) -> str:
+    """The numbers beside the progress bar: those since the last log line, and the time left."""
+    averages = window.averages()
+    return (
+        f"loss {averages['loss']:.3f}, lr {window.rate:.2e}, {averages['tokens_per_second']:,} tok/s, "
+        f"{duration(minutes_left)} left"
+    )
+
+
+def next_command(folder: Path) -> str:
+    """The command to run after a training in `folder`."""
+    count = min(_CHECKPOINTS_TO_AVERAGE, len(list_checkpoints(folder)))
+    if count > 1:
+        return f"nmt-average {shlex.quote(str(folder))} --last {count} --output averaged.pt"
+    return f"nmt-generate --checkpoint {shlex.quote(str(folder / LAST))} --input FILE --output FILE"
 
 
 class Pace:

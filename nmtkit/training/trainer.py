@@ -20,7 +20,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.batching import BatchSampler
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import Interrupted, RunError
-from nmtkit.log import Progress, finite_or_none, logger
+from nmtkit.log import Progress, finite_or_none, logger, working
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.capacity import with_max_tokens
@@ -61,10 +61,12 @@ def train(folder: Path, options: TrainingOptions) -> None:
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
-        dataset = ranks.run_on_all(lambda: Dataset.open(folder, options.reading.verify))
+        with working(f"opening {folder}"):
+            dataset = ranks.run_on_all(lambda: Dataset.open(folder, options.reading.verify))
         with memory_for_model(dataset, options):
             options = with_max_tokens(dataset, options, ranks)
-            trainer = ranks.run_on_all(lambda: Trainer(dataset, options, ranks))
+            with working("making the model"):
+                trainer = ranks.run_on_all(lambda: Trainer(dataset, options, ranks))
             ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **dataset.checksums()})
             trainer.dry_run() if options.stop.dry_run else trainer.fit()
 
@@ -114,11 +116,13 @@ class Trainer:
         self.ranks.run_on_main(self.save_dir.check)
         self._resume()
         updates = self._begin()
-        self._update(updates)
+        with working("dry run: an update to warm up"):
+            self._update(updates)
         while True:
             self.window = Window()
             self.log.start(self.state)
-            self._update(updates)
+            with working("dry run: an update to measure"):
+                self._update(updates)
             if self.window.target_tokens:
                 break
         logger.info("%s", describe_dry_run(self.window, self.log.minutes_left(self.state)))
@@ -156,11 +160,11 @@ class Trainer:
             logger.info("nothing is left to train: update %d is done already", self.state.update)
             self._finish()  # a signal had prevented it
         most = self.options.stop.max_updates
-        with Progress("training", most, "updates", self.state.update, lines=False) as progress:
+        with Progress("training", most, "updates", self.state.update, lines=False, notes=True) as progress:
             while not self._reason_to_stop():
                 self._update(updates)
+                progress.advance(note=self.log.after_update(self.state, self.window))
                 self._after_update()
-                progress.advance()
         self.log.finish(self.state, self._reason_to_stop())
         if self.stop_signal:
             update = f"update {self.state.update} is done and saved; run the same command to resume"
@@ -238,7 +242,6 @@ class Trainer:
     def _after_update(self) -> None:
         """Log, validate and save where it is due."""
         checkpoints = self.options.checkpoints
-        self.log.after_update(self.state)
         if self._is_due(checkpoints.log_every):
             self._log()
         if self._is_due(self.options.validation.validate_every) and not self.stop_signal:

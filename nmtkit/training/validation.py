@@ -15,6 +15,7 @@ from nmtkit.decoding.scoring import bleu, tokenized_bleu
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import RunError, UserError
 from nmtkit.inference.backends import BACKENDS, torch_backend
+from nmtkit.log import Progress
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.tokenizer import SPACE
@@ -105,10 +106,13 @@ class Validator:
     ) -> list[float]:
         """Loss and nll of each batch in order, 0 for those that are not `mine`, so that ranks sum in one order."""
         sums = [0.0] * (2 * len(self.batches))
-        for number in mine:
-            if should_stop():
-                break
-            sums[2 * number : 2 * number + 2] = self._losses(model, collate(self.split, self.batches[number]), device)
+        with Progress("validating", len(mine), "batches", lines=False, within=True) as progress:
+            for number in mine:
+                if should_stop():
+                    break
+                batch = collate(self.split, self.batches[number])
+                sums[2 * number : 2 * number + 2] = self._losses(model, batch, device)
+                progress.advance()
         return sums
 
     def _losses(self, model: TranslationModel, batch: Batch, device: torch.device) -> list[float]:
@@ -133,14 +137,16 @@ class Validator:
         search = SearchConfig(beam=self.config.valid_beam)
         tokens = max(1, self.max_tokens // search.beam)  # of sources, each with `beam` rows
         found: dict[int, str] = {}
-        for number in mine:
-            if should_stop():
-                break
-            indices = self.batches[number].tolist()
-            sources = [self.split.source[i][:-1].tolist() for i in indices]
-            stream = StreamConfig(max_tokens=tokens, buffer=len(indices))
-            translations = translator.stream_encoded(sources, search, stream)
-            found |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
+        with Progress("translating", len(mine), "batches", lines=False, within=True) as progress:
+            for number in mine:
+                if should_stop():
+                    break
+                indices = self.batches[number].tolist()
+                sources = [self.split.source[i][:-1].tolist() for i in indices]
+                stream = StreamConfig(max_tokens=tokens, buffer=len(indices))
+                translations = translator.stream_encoded(sources, search, stream)
+                found |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
+                progress.advance()
         return found
 
     def _score(self, hypotheses: list[str]) -> tuple[float, list[Sample]]:
