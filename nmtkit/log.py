@@ -22,6 +22,7 @@ logger = logging.getLogger("nmtkit")
 
 SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_REFRESHES = 0.5  # of a line that counts seconds
+_MANY = 10_000  # units of a total that a bar shortens: 16.0k
 _BAR_WITH_NOTES = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}"
 
 
@@ -228,7 +229,7 @@ class Report:
 @contextlib.contextmanager
 def working(title: str) -> Iterator[None]:
     """Show on a terminal that work of unknown length continues, with the seconds since it began."""
-    if _style != "bar":
+    if not _shows_steps():
         yield
         return
     bar = _bar(title, bar_format="{desc} {elapsed}", leave=False)
@@ -246,6 +247,11 @@ def working(title: str) -> Iterator[None]:
         done.set()
         thread.join()
         bar.close()
+
+
+def _shows_steps() -> bool:
+    """Whether the steps of longer work are shown below its bar: on a terminal that can move the cursor."""
+    return _style == "bar" and styled()
 
 
 def _bar(title: str, **settings: Any) -> Any:
@@ -282,10 +288,15 @@ class Progress:
         self.start = self.last_line = time.monotonic()
         self.at_start = done
         self._bar: Any = None
-        if _style == "bar":
-            form = _BAR_WITH_NOTES if notes else None
+        if _shows_steps() if within else _style == "bar":
             self._bar = _bar(
-                title, total=total, unit=f" {unit}", initial=done, unit_scale=True, leave=not within, bar_format=form
+                title,
+                total=total,
+                unit=f" {unit}",
+                initial=done,
+                unit_scale=total is None or total >= _MANY,
+                leave=not within,
+                bar_format=_BAR_WITH_NOTES if notes else None,
             )
 
     def __enter__(self) -> "Progress":

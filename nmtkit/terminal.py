@@ -8,7 +8,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 from nmtkit.wording import escaped, format_value
 
@@ -88,13 +88,13 @@ def styled_table(table: Table, columns: int) -> str:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    grid = Grid(
-        title=Text(escaped(table.title), style="bold cyan"), title_justify="left", box=ROUNDED, border_style="dim"
-    )
+    title = Text(escaped(table.title), style="bold cyan")
+    grid = Grid(title=title, title_justify="left", box=ROUNDED, border_style="dim", min_width=title.cell_len)
     for number, cell in enumerate(table.rows[0]):
         is_number = isinstance(cell, int | float) and bool(table.columns)
         header = Text(escaped(table.columns[number])) if table.columns else ""
-        grid.add_column(header, justify="right" if is_number else "left", style="" if number else "bold")
+        justify: Literal["right", "left"] = "right" if is_number else "left"
+        grid.add_column(header, justify=justify, style="" if number else "bold", overflow="fold")
     grid.show_header = bool(table.columns)
     for row in table.rows:
         grid.add_row(*(Text(escaped(format_value(cell))) for cell in row))
@@ -106,7 +106,12 @@ def styled_traceback(error: BaseException, columns: int) -> str:
     """The traceback of an error, with the lines of code around each call."""
     from rich.traceback import Traceback
 
-    return _render(Traceback.from_exception(type(error), error, error.__traceback__, width=columns), columns)
+    trace = Traceback.from_exception(
+        type(error), error, error.__traceback__, width=columns, extra_lines=1, word_wrap=True
+    )
+    for stack in trace.trace.stacks:
+        stack.exc_value = _escaped_lines(stack.exc_value)  # rich would drop some control characters
+    return _render(trace, columns)
 
 
 class _Escaped:
@@ -119,8 +124,12 @@ class _Escaped:
         from rich.segment import Segment
 
         for segment in console.render(self.content, options):
-            lines = (escaped(line) for line in segment.text.split("\n"))
-            yield Segment("\n".join(lines), segment.style and segment.style.update_link(None))
+            yield Segment(_escaped_lines(segment.text), segment.style and segment.style.update_link(None))
+
+
+def _escaped_lines(text: str) -> str:
+    """Text with its control characters escaped, but for the ends of lines."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def _render(content: "RenderableType", columns: int | None) -> str:
