@@ -1,23 +1,21 @@
 """Messages and progress: on stderr only, in the form that was asked for."""
 
 import errno
-import fcntl
 import io
 import json
 import logging
-import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from patience import PATIENCE
+from repository import BIN
+from terminals import on_terminal
 
 from nmtkit import log
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
@@ -36,7 +34,7 @@ def restore() -> Iterator[None]:
     yield
     logger.handlers, logger.propagate = [], True
     logger.setLevel(logging.NOTSET)
-    log._style = "off"
+    log._style, log._config = "off", None
 
 
 def written(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -141,17 +139,11 @@ with Progress("reading", total=4, unit="lines") as progress:
 
 
 def test_on_a_terminal_there_is_a_bar_on_stderr_and_messages_stand_above_it() -> None:
-    terminal, its_end = pty.openpty()
-    fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    done = subprocess.run(
-        [sys.executable, "-c", BAR], stdout=subprocess.PIPE, stderr=its_end, timeout=PATIENCE, check=True
-    )
-    os.close(its_end)
-    shown = os.read(terminal, 100_000).decode()
-    os.close(terminal)
-    assert done.stdout == b""
-    assert "reading: 100%" in shown
-    assert re.search(r"(\r|\n) *\d\d:\d\d:\d\d a message beside the bar\r\n", shown)
+    shown = on_terminal(("-c", BAR))
+    assert shown.code == 0
+    assert shown.stdout == b""
+    assert "reading: 100%" in shown.text
+    assert re.search(r"^ *\d\d:\d\d:\d\d a message beside the bar$", shown.text, re.MULTILINE)
 
 
 # Text from outside
@@ -206,35 +198,19 @@ def test_the_hooks_of_others_are_left_to_them() -> None:
     assert run_with_hostile(code).stdout == "theirs\n"
 
 
-def through_terminal(code: str) -> tuple[bytes, int]:
-    """What a Python program writes to a terminal on stderr, and its exit code."""
-    terminal, its_end = pty.openpty()
-    fcntl.ioctl(its_end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
-    done = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=its_end, timeout=PATIENCE, check=False
-    )
-    os.close(its_end)
-    shown = os.read(terminal, 100_000)
-    os.close(terminal)
-    assert done.stdout == b""
-    return shown, done.returncode
-
-
 def test_a_bar_shows_no_control_characters_of_its_title_and_note() -> None:
-    code = f"""if True:
+    code = f"""
         from nmtkit.log import LogConfig, Progress, configure, logger
         configure(LogConfig(log_format="bar"))
         with Progress({HOSTILE!r}, total=2) as progress:
             progress.advance(note={HOSTILE!r})
             logger.info({HOSTILE!r})
     """
-    shown, exit_code = through_terminal(code)
-    assert exit_code == 0
-    assert shown.count(SHOWN.encode()) >= 3
-    assert b"\x1b]0" not in shown
-    assert b"\x07" not in shown
-    assert "\x9b" not in shown.decode()
-    assert "\u202e" not in shown.decode()
+    shown = on_terminal(("-c", textwrap.dedent(code)), columns=200)
+    assert shown.code == 0
+    assert shown.text.count(SHOWN) >= 3
+    assert not {"\x07", "\x9b", "\u202e"} & set(shown.terminal)
+    assert "\x1b]" not in shown.terminal
 
 
 def test_a_hostile_piece_reaches_a_terminal_escaped(tmp_path: Path) -> None:
@@ -245,10 +221,10 @@ def test_a_hostile_piece_reaches_a_terminal_escaped(tmp_path: Path) -> None:
         weights = collect_weights(Transformer(config, len(pieces), len(pieces)))
         save_checkpoint(tmp_path / f"{name}.pt", Checkpoint(config, weights, "en", "de", tokenizer, tokenizer))
     arguments = [str(tmp_path / "one.pt"), str(tmp_path / "other.pt"), "--output", str(tmp_path / "out.pt"), "--quiet"]
-    shown, exit_code = through_terminal(f"from nmtkit.cli.average import main; main({arguments}, 'nmt-average')")
-    assert exit_code == 2
-    assert r"\x1b]0;owned" in shown.decode()
-    assert shown.decode().removesuffix("\r\n").isprintable()
+    shown = on_terminal((BIN / "nmt-average", *arguments))
+    assert shown.code == 2
+    assert r"\x1b]0;owned" in shown.text
+    assert shown.text.removesuffix("\n").isprintable()
 
 
 @pytest.mark.parametrize("debug", [False, True])
@@ -258,11 +234,9 @@ def test_a_hostile_language_reaches_a_terminal_escaped(
     checkpoint = replace(make_checkpoint(), source_language=HOSTILE)
     save_checkpoint(tmp_path / "hostile.pt", checkpoint)
     arguments = [datasets["joined"], "--checkpoint", tmp_path / "hostile.pt", *["--debug"] * debug]
-    shown, exit_code = through_terminal(
-        f"from nmtkit.cli.generate import main; main({list(map(str, arguments))}, 'nmt-generate')"
-    )
-    assert exit_code == 2
-    last = shown.decode().split("\r\n")[-2]
+    shown = on_terminal((BIN / "nmt-generate", *arguments))
+    assert shown.code == 2
+    last = shown.text.split("\n")[-2]
     assert last.startswith("nmt-generate: ")
     assert r"translates e\x1b]0;owned\x07 12:00:00 done \x9b2J\u202en-de" in last  # white space is one blank there
-    assert all(line.isprintable() for line in shown.decode().split("\r\n"))
+    assert all(line.isprintable() for line in shown.text.split("\n"))
