@@ -1,0 +1,72 @@
+"""How a command starts: Ctrl-C during its imports, completion in shells, the list of commands."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE
+from repository import BIN, ROOT
+
+from nmtkit.cli.start import COMMANDS
+
+
+def output(command: list[str], **environment: str) -> "subprocess.CompletedProcess[str]":
+    path = os.pathsep.join([str(BIN), str(Path(sys.executable).parent), os.environ["PATH"]])
+    settings = {**os.environ, "PATH": path, **environment}
+    return subprocess.run(command, capture_output=True, text=True, env=settings, timeout=PATIENCE, check=False)
+
+
+INTERRUPTED = """
+import importlib.abc, sys
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            {raising}
+sys.meta_path.insert(0, Interrupting())
+from nmtkit.cli import start
+start.train()
+"""
+
+
+@pytest.mark.parametrize(
+    "raising", ["raise KeyboardInterrupt", "raise ImportError from KeyboardInterrupt()"], ids=["Python", "an extension"]
+)
+def test_ctrl_c_during_imports_ends_quietly(raising: str) -> None:
+    done = output([sys.executable, "-c", INTERRUPTED.format(raising=raising)], PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_failed_import_is_not_taken_for_ctrl_c() -> None:
+    done = output([sys.executable, "-c", INTERRUPTED.format(raising="raise ImportError('broken')")])
+    assert done.returncode == 1
+    assert "ImportError: broken" in done.stderr
+
+
+def test_python_m_nmtkit_lists_the_commands() -> None:
+    done = output([sys.executable, "-m", "nmtkit"])
+    assert done.returncode == 0
+    listed = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert listed == [f"nmt-{command}" for command in COMMANDS]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_shell_completes_the_options_of_every_command(command: str) -> None:
+    name = f"nmt-{command}"
+    asked = {"COMP_WORDS": f"{name} --log-f", "COMP_CWORD": "1"}
+    done = output([str(BIN / name)], **asked, **{f"_NMT_{command.upper()}_COMPLETE": "bash_complete"})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "plain,--log-format\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script_for_completion(shell: str) -> None:
+    done = output([str(BIN / "nmt-train")], _NMT_TRAIN_COMPLETE=f"{shell}_source")
+    assert done.returncode == 0
+    assert "_nmt_train_completion" in done.stdout
+
+
+def test_bash_completes_values_after_reading_the_script() -> None:
+    typed = "COMP_WORDS=(nmt-train data --config options.json --config x --arch transformer_b); COMP_CWORD=7"
+    script = f'eval "$(_NMT_TRAIN_COMPLETE=bash_source nmt-train)"; {typed}; _nmt_train_completion nmt-train; echo ${{COMPREPLY[@]}}'
+    assert output(["bash", "-c", script]).stdout == "transformer_base transformer_big\n"
