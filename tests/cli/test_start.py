@@ -67,6 +67,11 @@ def test_each_shell_has_a_script_for_completion(shell: str) -> None:
 
 
 def test_bash_completes_values_after_reading_the_script() -> None:
-    typed = "COMP_WORDS=(nmt-train data --config options.json --config x --arch transformer_b); COMP_CWORD=7"
-    script = f'eval "$(_NMT_TRAIN_COMPLETE=bash_source nmt-train)"; {typed}; _nmt_train_completion nmt-train; echo ${{COMPREPLY[@]}}'
+    script = """
+        eval "$(_NMT_TRAIN_COMPLETE=bash_source nmt-train)"
+        COMP_WORDS=(nmt-train data --config options.json --config x --arch transformer_b)
+        COMP_CWORD=7
+        _nmt_train_completion nmt-train
+        echo ${COMPREPLY[@]}
+    """
     assert output(["bash", "-c", script]).stdout == "transformer_base transformer_big\n"
