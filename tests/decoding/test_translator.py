@@ -390,12 +390,11 @@ def test_two_streams_of_one_process_can_be_read_side_by_side(translator: Transla
 def test_the_examples_of_the_guide_run(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    guide = (ROOT / "docs/translating.md").read_text(encoding="utf-8")
-    section = guide.partition("## From Python\n")[2].partition("\n## ")[0]
+    guide = (ROOT / "docs/how-to/python.md").read_text(encoding="utf-8")
     shutil.copy(tiny_checkpoint, tmp_path / "averaged.pt")
     (tmp_path / "input.en").write_text("the dog runs\n\na cat\n")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
     exec("".join(blocks), {})
     assert len(blocks) == 6
     assert len(capsys.readouterr().out.splitlines()) == 1 + 2 + 1 + 3
