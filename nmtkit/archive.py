@@ -2,7 +2,7 @@
 
 `torch.save` writes the file, so `torch.load(weights_only=True)` can read it. nmtkit itself reads it without pickle: the
 zip directory gives the offset of each tensor, and the header gives its name, dtype and shape. Memory is allocated only
-after all sizes have been checked against the file size. docs/formats.md describes the file byte by byte.
+after all sizes have been checked against the file size. docs/reference/checkpoint.md describes the file byte by byte.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The checkpoint file: all that inference or a resumed training needs, safe to load, with a checksum.
 
 `nmtkit.archive` reads and writes the file; this module defines the names and the meaning of its parts, which
-docs/formats.md describes.
+docs/reference/checkpoint.md describes.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The token file: sentences as ids on disk, with an index of offsets. Readers memory-map both files.
 
-`docs/formats.md` describes them byte by byte. A sentence is stored with its EOS, so all lengths count it. Inside a
-sentence there is no PAD, BOS or EOS: writer and reader check this.
+`docs/reference/dataset.md` describes them byte by byte. A sentence is stored with its EOS, so all lengths count it.
+Inside a sentence there is no PAD, BOS or EOS: writer and reader check this.
 """
 
 import mmap

@@ -1,4 +1,7 @@
-"""The dataset folder, which nmt-preprocess writes and the other stages read. `docs/formats.md` describes it."""
+"""The dataset folder, which nmt-preprocess writes and the other stages read.
+
+`docs/reference/dataset.md` describes it.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

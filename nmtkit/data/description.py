@@ -1,7 +1,7 @@
 """dataset.json, the description of a dataset folder. It is written last, and every value is validated on reading.
 
-`docs/formats.md` describes it. Only file names that nmt-preprocess can write are accepted, so a reader never leaves the
-folder or opens a file that was not verified.
+`docs/reference/dataset.md` describes it. Only file names that nmt-preprocess can write are accepted, so a reader never
+leaves the folder or opens a file that was not verified.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Line numbers of the sentence pairs of a split in the original text. Only dropped lines are stored.
 
-`docs/formats.md` describes the file. Pair i is line i + k of the text, counted from 0, if k lines before it were
-dropped; k is found by bisection.
+`docs/reference/dataset.md` describes the file. Pair i is line i + k of the text, counted from 0, if k lines before it
+were dropped; k is found by bisection.
 """
 
 from bisect import bisect_right

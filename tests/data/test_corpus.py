@@ -113,7 +113,7 @@ def test_a_large_dataset_is_verified_on_request_only(dataset: Path, monkeypatch:
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change dataset.json and give it the checksum that docs/formats.md prescribes."""
+    """Change dataset.json and give it the checksum that docs/reference/dataset.md prescribes."""
     path = folder / "dataset.json"
     description = json.loads(path.read_text())
     change(description)
