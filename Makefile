@@ -12,7 +12,7 @@ absolute = "$(subst |, ,$(abspath $(subst $() ,|,$(1))))"
 RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table3 positions
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint test clean $(RECIPES)
+.PHONY: help install lint test docs clean $(RECIPES)
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' Makefile
@@ -26,7 +26,7 @@ $(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet -c constraints.txt torch==2.13.0
 	$(VENV)/bin/pip install --quiet -c constraints.txt setuptools
-	$(VENV)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,export,serve]'
+	$(VENV)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,docs,export,serve]'
 	touch $@
 
 lint: $(INSTALLED)  ## Check style (ruff) and types (mypy)
@@ -36,6 +36,9 @@ lint: $(INSTALLED)  ## Check style (ruff) and types (mypy)
 
 test: lint  ## Check style and types, and run all tests
 	pytest -n auto --maxprocesses 8 --dist worksteal
+
+docs: $(INSTALLED)  ## Build the documentation site in build/site; warnings are errors
+	NO_MKDOCS_2_WARNING=1 mkdocs build
 
 demo: $(INSTALLED)  ## Train on a built-in language pair and translate its unseen test set: about 3 minutes
 	@$(MAKE) --no-print-directory -C examples/demo

@@ -75,6 +75,7 @@ setup(
     ],
     extras_require={
         "dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
+        "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
         "serve": ["starlette>=1.0,<2", "uvicorn>=0.30,<1"],
     },
