@@ -5,11 +5,19 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from navigation import expand
 from openapi_page import endpoints
 from option_pages import options_of
 from repository_links import other_pages, pictures, rewrite_links
 
 ROOT = Path(__file__).parents[2]
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Expand the patterns of the navigation."""
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    config.nav = expand(config.nav or [], pages)
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from navigation import expand
 from openapi_page import SPECIFICATION, endpoints
 from option_pages import options_of
 from patience import PATIENCE
@@ -32,14 +33,22 @@ def test_the_site_builds_without_warnings_and_its_pages_load_nothing_from_elsewh
     assert {path.stem for path in pages if path.parent.name == "reference"} >= set(COMMANDS)
 
 
-def test_every_page_of_the_navigation_exists() -> None:
-    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
-    named = re.findall(r": (\S+\.md)$", navigation, re.M)
+def test_every_page_that_the_navigation_names_exists() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    named = [page for page in re.findall(r"^ +- (?:.*: )?(\S+\.md)$", navigation, re.M) if "*" not in page]
+    assert named
     assert len(named) == len(set(named))
-    assert (
-        set(named) - other_pages(ROOT).keys() - {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
-        == set()
-    )
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert set(named) - other_pages(ROOT).keys() - pages == set()
+
+
+def test_a_pattern_in_the_navigation_stands_for_pages_that_nothing_else_takes() -> None:
+    navigation = [{"Home": "index.md"}, {"Guides": ["how-to/*.md", "how-to/server*.md"]}, {"None": ["x/*.md"]}]
+    pages = ["index.md", "how-to/b.md", "how-to/server-2.md", "how-to/a.md", "how-to/deep/c.md"]
+    assert expand(navigation, pages) == [
+        {"Home": "index.md"},
+        {"Guides": ["how-to/a.md", "how-to/b.md", "how-to/server-2.md"]},
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
