@@ -1,0 +1,135 @@
+"""The commands of tutorials, guides and the reference work, on a text and a model small enough for a test.
+
+A block after the line `<!-- not run: REASON -->` is left out.
+"""
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from make_corpus import english, make, ravic
+from patience import PATIENCE
+from repository import ROOT
+
+DOCS = ROOT / "docs"
+SIZES = {"train": 300, "val": 8, "test_2016_flickr": 5}
+FROM_TEXT = ("tutorials/first-model.md", "reference/python-training.md")  # these pages begin with text
+FROM_MODEL = (  # these begin with the dataset and the model of index.md
+    "tutorials/fine-tuning.md",
+    "tutorials/many-devices.md",
+    "tutorials/parsing.md",
+    "tutorials/serving.md",
+    "how-to/train.md",
+    "how-to/resume.md",
+    "how-to/memory.md",
+    "how-to/training-speed.md",
+    "how-to/monitor.md",
+    "reference/http-api.md",
+    "reference/python-translating.md",
+)
+# Options that the commands get in addition, unless the option after | is given: small sizes, and what they follow from.
+SMALLER = {
+    "nmt-preprocess": {"--vocab-size 200": "--vocab-from"},
+    "nmt-train": {
+        "--encoder-layers 1 --decoder-layers 1 --d-model 16 --d-ff 24 --heads 2 --batch-tokens 300 --threads 1": "",
+        "--max-updates 5 --validate-every 1 --device cpu --precision fp32": "",
+        "--max-tokens 200": "auto",
+    },
+}
+NUMBERS = {
+    "--nproc-per-node 8": "--nproc-per-node 2",
+    "vocab_size=6000": "vocab_size=200",
+    "max_updates=1900": "max_updates=4",
+}
+BLOCK = re.compile(r"(?P<skip><!-- not run: .+ -->\n)?^```(?P<language>bash|python)\n(?P<code>.*?)^```$", re.M | re.S)
+COMMAND = """\
+#!{python}
+import sys
+
+sys.path.insert(0, {root!r})
+from nmtkit.cli.{module} import main
+
+if __name__ == "__main__":
+    for options, unless in {smaller!r}.items():
+        sys.argv += options.split() if not unless or unless not in sys.argv else []
+    main()
+"""
+
+
+def scripts(page: str) -> list[tuple[str, str]]:
+    """The language and the code of each block of a page that is to be run."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for number, smaller in NUMBERS.items():
+        text = text.replace(number, smaller)
+    return [(block["language"], block["code"]) for block in BLOCK.finditer(text) if not block["skip"]]
+
+
+def run(page: str, folder: Path) -> None:
+    """Run the blocks of a page in a folder, one after the other."""
+    path = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = {**os.environ, "PATH": os.pathsep.join(path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    commands = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}
+    for language, code in scripts(page):
+        done = subprocess.run(
+            [*commands[language], code], cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert done.returncode == 0, f"{page}:\n{code}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def with_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with text, and with commands that use small sizes."""
+    folder = tmp_path_factory.mktemp("text")
+    for place in ("data", "news", "bin"):
+        (folder / place).mkdir()
+    for name, sentences in make(SIZES).items():
+        for language, say in (("en", english), ("de", ravic)):
+            text = "".join(f"{say(sentence)}\n" for sentence in sentences)
+            with gzip.open(folder / f"data/{name}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.write(text)
+            (folder / f"news/{name}.{language}").write_text(text, encoding="utf-8")
+    for script in (ROOT / "bin").glob("nmt-*"):
+        module = script.name.removeprefix("nmt-")
+        smaller = SMALLER.get(script.name, {})
+        code = COMMAND.format(python=sys.executable, root=str(ROOT), module=module, smaller=smaller)
+        (folder / "bin" / script.name).write_text(code)
+        (folder / "bin" / script.name).chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def with_model(with_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same folder after the commands of index.md."""
+    folder = shutil.copytree(with_text, tmp_path_factory.mktemp("model") / "folder")
+    run("index.md", folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FROM_TEXT)
+def test_the_commands_of_a_page_that_begins_with_text_work(page: str, with_text: Path, tmp_path: Path) -> None:
+    run(page, shutil.copytree(with_text, tmp_path / "folder"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FROM_MODEL)
+def test_the_commands_of_a_page_that_begins_with_a_model_work(page: str, with_model: Path, tmp_path: Path) -> None:
+    run(page, shutil.copytree(with_model, tmp_path / "folder"))
+
+
+def test_every_page_of_tutorials_and_reference_is_among_these() -> None:
+    pages = [
+        *DOCS.glob("tutorials/*.md"),
+        *DOCS.glob("reference/*.md"),
+        *DOCS.glob("explanation/*.md"),
+        DOCS / "index.md",
+    ]
+    with_commands = {
+        page.relative_to(DOCS).as_posix() for page in pages if BLOCK.search(page.read_text(encoding="utf-8"))
+    }
+    assert with_commands - {"index.md", *FROM_TEXT, *FROM_MODEL} == set()
