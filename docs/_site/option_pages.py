@@ -1,7 +1,9 @@
 """The options of a command as Markdown, from the command itself."""
 
+import html
 import re
 from importlib import import_module
+from inspect import cleandoc
 
 import click
 
@@ -26,13 +28,13 @@ def _described(name: str) -> str:
     sections = [
         f"## {heading}\n\n| option | default | |\n|---|---|---|\n" + "\n".join(rows) for heading, rows in groups.items()
     ]
-    return "\n\n".join([usage, *map(_paragraph, (command.help or "").split("\n\n")), *sections])
+    return "\n\n".join([usage, *map(_paragraph, cleandoc(command.help or "").split("\n\n")), *sections])
 
 
 def _paragraph(text: str) -> str:
-    """A paragraph of a command's help; the mark for text whose lines are kept makes it a code block."""
-    if text.startswith("\b"):
-        return f"```bash\n{text.removeprefix(chr(8)).strip(chr(10))}\n```"
+    """A paragraph of a command's help. A backspace, click's mark for text with fixed lines, makes it a code block."""
+    if "\b" in text:
+        return f"```bash\n{text.replace(chr(8), '').strip()}\n```"
     return _escaped(text)
 
 
@@ -47,4 +49,5 @@ def _row(option: click.Option, context: click.Context) -> str:
 
 def _escaped(text: str) -> str:
     """Text without Markdown: its special characters are shown as they are."""
-    return re.sub(r"([\\*_|`\[\]<>])", r"\\\1", " ".join(text.split()))
+    text = re.sub(r"([\\*_`\[\]])", r"\\\1", " ".join(text.split()))
+    return html.escape(text, quote=False).replace("|", "&#124;")

@@ -70,7 +70,9 @@ def test_a_page_of_options_shows_defaults_and_escapes_markdown() -> None:
     page = options_of("<!-- options of nmt-generate -->")
     assert '| <a id="beam"></a>`--beam INTEGER` | `4` |' in page
     assert "\n## Search" in page
-    assert "\\</s\\>" in page
+    assert "```bash\nnmt-generate --checkpoint averaged.pt < input.en" in page
+    assert "&lt;/s&gt;" in page
+    assert "\b" not in page
     assert options_of("other text") == "other text"
 
 
