@@ -38,7 +38,8 @@ test: lint  ## Check style and types, and run all tests
 	pytest -n auto --maxprocesses 8 --dist worksteal
 
 docs: $(INSTALLED)  ## Build the documentation site in build/site; warnings are errors
-	NO_MKDOCS_2_WARNING=1 mkdocs build
+	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
+	@echo "built build/site: open build/site/index.html"
 
 demo: $(INSTALLED)  ## Train on a built-in language pair and translate its unseen test set: about 3 minutes
 	@$(MAKE) --no-print-directory -C examples/demo
