@@ -161,10 +161,13 @@ def test_keys_and_values_of_8_bit_products_are_rounded_to_the_nearest_16_bits() 
         log_probs: Tensor = fast.step(torch.full((2,), BOS), fast.start(fast.encode(*with_lengths(sources(5, 3)))))
         return log_probs.clone()
 
-    biases = [torch.randn(32) for _ in range(2)]
-    biases[0][-2:] = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8])  # as near to two: the even one
+    # Ties, rounded to even: down in one layer, up in the other. The values before them are the largest of their rows,
+    # and such that the int8 inputs of the next product differ between the two candidates.
+    biases = [torch.zeros(32) for _ in range(2)]
+    biases[0][-2:] = torch.tensor([1 + 2**-5, 1 + 2**-8])
+    biases[1][-2:] = torch.tensor([1 + 3 * 2**-7, 1 + 3 * 2**-8])
     assert torch.equal(first_step(biases), first_step([bias.bfloat16().float() for bias in biases]))
-    biases[1][-1] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)  # NaN, and rounded up no more
+    biases[1][-1] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)  # a NaN: rounding overflows
     assert first_step(biases).isnan().all()
 
 
