@@ -46,12 +46,12 @@ def main() -> None:
     arguments = parser.parse_args()
     every = max(1, arguments.updates // 2)
     limits = f"--max-updates {arguments.updates} --validate-every {every} --save-every {every} --log-every {every}"
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work)
         subprocess.run([sys.executable, str(ROOT / "examples/demo/make_corpus.py"), "text"], cwd=folder, check=True)
         shown_by(PREPARED, folder)
-        picture(TRAINING, shown_by(f"{TRAINING} {limits}", folder), arguments.docs / "training.svg")
-        picture(TRANSLATION, shown_by(TRANSLATION, folder), arguments.docs / "translation.svg")
+        for command, name in ((f"{TRAINING} {limits}", "training"), (TRANSLATION, "translation")):
+            picture(command, shown_by(command, folder), arguments.docs / f"{name}.svg")
 
 
 def shown_by(command: str, folder: Path) -> str:
@@ -80,11 +80,11 @@ def shown_by(command: str, folder: Path) -> str:
 
 
 def final_rows(shown: str) -> list[str]:
-    """The rows of a terminal at the end. Whatever is written after a return of the cursor replaces its row."""
+    """The rows of a terminal at the end. Whatever is written at the beginning of a row replaces it."""
     rows, row, replaces = [""], 0, False
     for part in _CONTROL.split(shown):
         if part == "\n":
-            row, replaces = row + 1, False
+            row, replaces = row + 1, True
             rows += [""] * (row == len(rows))
         elif part == "\x1b[A":
             row -= 1
