@@ -12,7 +12,7 @@ absolute = "$(subst |, ,$(abspath $(subst $() ,|,$(1))))"
 RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table3 positions
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint test docs clean $(RECIPES)
+.PHONY: help install lint test test-all docs clean $(RECIPES)
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' Makefile
@@ -34,8 +34,13 @@ lint: $(INSTALLED)  ## Check style (ruff) and types (mypy)
 	ruff format --check
 	mypy
 
-test: lint  ## Check style and types, and run all tests
-	pytest -n auto --maxprocesses 8 --dist worksteal
+PYTEST := pytest -n auto --maxprocesses 8 --dist worksteal
+
+test: lint  ## Check style and types, and run the tests, except for the slow ones
+	$(PYTEST) -m "not slow"
+
+test-all: lint  ## The same with the slow tests: recipes, all commands of the docs, the search on an emulated aarch64
+	$(PYTEST)
 
 docs: $(INSTALLED)  ## Build the documentation site in build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
