@@ -69,7 +69,7 @@ def test_models_of_an_ensemble_may_differ_in_size(make_checkpoint: MakeCheckpoin
 
 def test_the_shortest_limit_of_its_models_is_the_limit_of_an_ensemble(make_checkpoint: MakeCheckpoint) -> None:
     models = [
-        TorchModel(make_checkpoint(seed, positions="learned", max_positions=positions).build_model())
+        torch_backend(make_checkpoint(seed, positions="learned", max_positions=positions).build_model())
         for seed, positions in enumerate((12, 9, 15), 1)
     ]
     assert Ensemble(models).longest_sequence == 8
