@@ -9,6 +9,7 @@ _ROOT_PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/log.md": "benchmark-log.md",
 }
 
 

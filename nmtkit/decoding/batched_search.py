@@ -21,7 +21,7 @@ def search_in_batches(
 ) -> Iterator[list[Hypothesis]]:
     """The hypotheses of each task of the sentences, in order, without those of the first `done` sentences.
 
-    Batches have at most `max_tokens` source tokens, see `batches_by_length`. The sentences that are done take part in
+    Batches have at most `max_tokens` source tokens, see `batches_by_tokens`. The sentences that are done take part in
     the batches all the same, because a result may depend on its batch by a rounding.
     """
     return _in_order(_searched(engine, sentences, done, make_batch, max_tokens, advance))
@@ -41,14 +41,14 @@ def _searched(
     first = sum(len(sentence.tasks) for sentence in sentences[:done])
     ends_line = [task is sentence.tasks[-1] for sentence in sentences for task in sentence.tasks]
     advance(sum(not sentence.tasks for sentence in sentences[done:]))
-    numbers = [batch for batch in batches_by_length(lengths, max_tokens) if max(batch) >= first]
+    numbers = [batch for batch in batches_by_tokens(lengths, max_tokens) if max(batch) >= first]
     batches = (make_batch([tasks[number] for number in batch]) for batch in numbers)
     for batch, found in zip(numbers, engine(batches), strict=True):
         advance(sum(ends_line[number] for number in batch if number >= first))
         yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)
 
 
-def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+def batches_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
     """Batches of similar lengths, longest first, as indices into `lengths`; those of length 0 are left out.
 
     `lengths` are in tokens without EOS. The longest sentence of a batch with its EOS, times the number of sentences, is

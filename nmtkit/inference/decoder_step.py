@@ -47,7 +47,7 @@ def attend_once(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Attention with one query a row: q (R, H·K), k (T, R, H·K), v (T, R, H·V): (R, H·V).
 
     On a CPU, many small matrix products are slower than multiplying and adding up, until the rows are long
-    (benchmarks/README.md, Generation).
+    (benchmarks/log.md, Generation).
     """
     T, R = k.shape[:2]
     if q.is_cuda:

@@ -76,7 +76,7 @@ class ModelConfig(Config):
         """Floating-point operations of a forward pass over sentence pairs of these lengths in tokens, EOS included.
 
         `target_size` is the size of the target vocabulary. Only matrix products count: a multiplication and an addition
-        are two operations.
+        are two operations. Every architecture defines it.
         """
         raise NotImplementedError
 

@@ -16,13 +16,13 @@ class TranslationModel(nn.Module, ABC):
     """An encoder-decoder model. `__init__(config, source_size, target_size)` initializes the weights at random.
 
     Sources are padded at the end; the ids of padding have no effect. Names and shapes of parameters are part of the
-    checkpoint format.
+    checkpoint format. Buffers are not saved: they must follow from the options.
     """
 
     config: ModelConfig
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
-    """The top-level modules of each part of the model, for the parameter summary. The part "output" has no parameters
-    if the output matrix is shared with an embedding."""
+    """The top-level modules of each part of the model, for the parameter summary: every parameter is in one part. The
+    part "output" is required, and has no parameters if the output matrix is shared with an embedding."""
     activation_checkpointing = False  # recompute the activations inside `layers` in the backward pass
 
     @abstractmethod

@@ -1,5 +1,5 @@
-// Rows of inputs and weights in int8. A row is scaled by its own largest magnitude; a row of
-// weights by more where `dot_int8` would saturate.
+// Rows of inputs and weights in int8. A row is scaled by its own largest magnitude; a row of weights has a larger scale
+// where `dot_int8` would saturate.
 #pragma once
 
 #include <algorithm>

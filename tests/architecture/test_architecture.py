@@ -280,7 +280,9 @@ def test_commands_in_documents_have_valid_options(document: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [*documents(), ROOT / "benchmarks/README.md"], ids=lambda path: str(path.relative_to(ROOT))
+    "document",
+    [*documents(), *sorted((ROOT / "benchmarks").glob("*.md"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_links_in_documents_have_existing_targets(document: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
