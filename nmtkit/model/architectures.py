@@ -1,8 +1,8 @@
 """The table of all architectures.
 
 A new architecture is a subclass of `ModelConfig` (config.py) with its `forward_flops` and presets (presets.py), a
-`TranslationModel` in a file of its own, and a row here. To be searched, it needs an `InferenceModel` and a row in nmtkit.inference.backends.
-`tests/helpers/toy_model.py` is a small example.
+`TranslationModel` in a file of its own, and a row here. To be searched, it needs an `InferenceModel` and a row in
+nmtkit.inference.backends. `tests/helpers/toy_model.py` is a small example.
 """
 
 from collections.abc import Callable, Mapping
