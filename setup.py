@@ -41,7 +41,7 @@ NATIVE = [
         define_macros=[("NMTKIT_MODULE", name)],
         language="c++",
         extra_compile_args=[*COMMON_FLAGS, *flags],
-        # each build calls its own functions, even in a program that shares the symbols of all its libraries
+        # bind each build to its own functions: a host program may share the symbols of all its libraries
         extra_link_args=["-Wl,-Bsymbolic"] if sys.platform == "linux" else [],
         optional=True,
     )

@@ -223,7 +223,7 @@ def read_batches(checkpoint: Any, text: Path, batch: int) -> list[list[list[int]
 @click.option("--length", default=27, show_default=True, help="Pieces of random sentences and of their outputs.")
 @click.option("--batch", default=1024, show_default=True, help="Sentences in a batch.")
 @click.option("--beam", default=4, show_default=True)
-@click.option("--runs", default=5, show_default=True, help="Timed runs, of which the median is printed.")
+@click.option("--runs", default=5, show_default=True, help="Timed runs. The median is printed.")
 @click.option("--precision", default="bf16", show_default=True)
 @click.option("--device", default="auto", show_default=True)
 def main(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from nmtkit.errors import UserError
 
@@ -127,3 +127,12 @@ def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
         raise UserError(f"{flag(field.name)}: {value} is too large, the most is {high}")
     if below is not None and not value < below:
         raise UserError(f"{flag(field.name)}: {value} is too large, it must be below {below}")
+
+
+class OptionGroups:
+    """Base of the dataclasses that hold all options of a command: each field is an object of a config class."""
+
+    @classmethod
+    def groups(cls) -> dict[str, type[Config]]:
+        """The config class of each group of options, by its name."""
+        return get_type_hints(cls)

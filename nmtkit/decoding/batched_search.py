@@ -24,28 +24,20 @@ def search_in_batches(
     Batches have at most `max_tokens` source tokens, see `batches_by_tokens`. The sentences that are done take part in
     the batches all the same, because a result may depend on its batch by a rounding.
     """
-    return _in_order(_searched(engine, sentences, done, make_batch, max_tokens, advance))
-
-
-def _searched(
-    engine: Engine,
-    sentences: Sequence[Sentence],
-    done: int,
-    make_batch: Callable[[list[Task]], SearchBatch],
-    max_tokens: int,
-    advance: Advance,
-) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """The hypotheses of each task with its number, counted from 0 after those that are done, batch by batch."""
     tasks = [task for sentence in sentences for task in sentence.tasks]
     lengths = [max(len(task.source) - 1, len(task.target or ())) for task in tasks]
     first = sum(len(sentence.tasks) for sentence in sentences[:done])
     ends_line = [task is sentence.tasks[-1] for sentence in sentences for task in sentence.tasks]
-    advance(sum(not sentence.tasks for sentence in sentences[done:]))
     numbers = [batch for batch in batches_by_tokens(lengths, max_tokens) if max(batch) >= first]
-    batches = (make_batch([tasks[number] for number in batch]) for batch in numbers)
-    for batch, found in zip(numbers, engine(batches), strict=True):
-        advance(sum(ends_line[number] for number in batch if number >= first))
-        yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)
+
+    def searched() -> Iterator[tuple[int, list[Hypothesis]]]:
+        advance(sum(not sentence.tasks for sentence in sentences[done:]))
+        results = engine(make_batch([tasks[number] for number in batch]) for batch in numbers)
+        for batch, found in zip(numbers, results, strict=True):
+            advance(sum(ends_line[number] for number in batch if number >= first))
+            yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)
+
+    return _in_order(searched())
 
 
 def batches_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, get_type_hints
+from typing import ClassVar
 
-from nmtkit.config import Config, option
+from nmtkit.config import Config, OptionGroups, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig, WeightsConfig
@@ -288,7 +288,7 @@ class EvaluationConfig(Config):
 
 
 @dataclass(frozen=True)
-class GenerationOptions:
+class GenerationOptions(OptionGroups):
     """All options of nmt-generate that are not about its messages."""
 
     weights: WeightsConfig = field(default_factory=WeightsConfig)
@@ -300,8 +300,3 @@ class GenerationOptions:
     batches: StreamConfig = field(default_factory=StreamConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
-
-    @classmethod
-    def groups(cls) -> dict[str, type[Config]]:
-        """The class of each group of options, by its name."""
-        return get_type_hints(cls)

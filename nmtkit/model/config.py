@@ -3,6 +3,7 @@
 Letters: D d_model, F d_ff, S source tokens, T target tokens.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -26,7 +27,7 @@ class LengthLimit(NamedTuple):
     remedy: str  # an option without the limit, for error messages
 
 
-class ModelConfig(Config):
+class ModelConfig(Config, ABC):
     """Base of the options of an architecture. A subclass is a frozen dataclass with one field for each option.
 
     Every architecture has the option `d_model`, the width of embeddings and layers.
@@ -72,13 +73,13 @@ class ModelConfig(Config):
         """The longest source or target; None if there is no limit."""
         return None
 
+    @abstractmethod
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
         """Floating-point operations of a forward pass over sentence pairs of these lengths in tokens, EOS included.
 
         `target_size` is the size of the target vocabulary. Only matrix products count: a multiplication and an addition
-        are two operations. Every architecture defines it.
+        are two operations.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ namespace nmtkit {
 template <class Score>
 inline void top_k(const float* x, int n, int k, Score score, float* values, int64_t* indices) {
   if (k < 1) return;
-  const auto insert = [&](int index, int place) {  // at `place`, or before it while what stands there is lower
+  const auto insert = [&](int index, int rank) {  // at this rank, or at a better one if the scores there are lower
     const float found = score(x[index]), value = std::isnan(found) ? -kInfinity : found;
-    for (; place > 0 && value > values[place - 1]; --place) {
-      values[place] = values[place - 1];
-      indices[place] = indices[place - 1];
+    for (; rank > 0 && value > values[rank - 1]; --rank) {
+      values[rank] = values[rank - 1];
+      indices[rank] = indices[rank - 1];
     }
-    values[place] = value;
-    indices[place] = index;
+    values[rank] = value;
+    indices[rank] = index;
   };
   const auto offer = [&](int index) {
     if (score(x[index]) > values[k - 1]) insert(index, k - 1);

@@ -1,9 +1,9 @@
 """The options of the HTTP service."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, get_type_hints
+from typing import ClassVar
 
-from nmtkit.config import Config, option
+from nmtkit.config import Config, OptionGroups, option
 from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, StreamConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
@@ -57,7 +57,7 @@ class ServeConfig(Config):
 
 
 @dataclass(frozen=True)
-class ServingOptions:
+class ServingOptions(OptionGroups):
     """All options of nmt-serve that are not about its messages. Requests set `nbest` and `alignment` of the search."""
 
     weights: WeightsConfig = field(default_factory=WeightsConfig)
@@ -66,8 +66,3 @@ class ServingOptions:
     search: SearchConfig = field(default_factory=SearchConfig)
     batches: StreamConfig = field(default_factory=StreamConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
-
-    @classmethod
-    def groups(cls) -> dict[str, type[Config]]:
-        """The class of each group of options, by its name."""
-        return get_type_hints(cls)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar
 
-from nmtkit.config import Config, flag, option
+from nmtkit.config import Config, OptionGroups, flag, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 
@@ -155,7 +155,7 @@ class FineTuningConfig(Config):
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(OptionGroups):
     """All options of a training run."""
 
     reading: DatasetConfig = field(default_factory=DatasetConfig)
@@ -174,7 +174,7 @@ class TrainingOptions:
     @classmethod
     def groups(cls) -> dict[str, type[Config]]:
         """The class of each group of options by its name, except the model's, which depends on the architecture."""
-        return {name: kind for name, kind in get_type_hints(cls).items() if name != "model"}
+        return {name: kind for name, kind in super().groups().items() if name != "model"}
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """All options as plain values, group by group."""

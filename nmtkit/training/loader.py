@@ -60,19 +60,19 @@ class Loader:
         self.split, self.sampler, self.sampling, self.pinned = split, sampler, sampling, pinned
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
-    def updates(self, place: DataPosition) -> Iterator[Work]:
-        """Updates without end from a place on; threads prepare one update ahead."""
+    def updates(self, position: DataPosition) -> Iterator[Work]:
+        """Updates without end from a position on; threads prepare one update ahead."""
         if self.num_workers == 0:
-            yield from (self._work(update, None) for update in self.sampler.updates(place))
+            yield from (self._work(update, None) for update in self.sampler.updates(position))
             return
         with ThreadPoolExecutor(self.num_workers) as pool:
-            for now, following in pairwise(self._work(update, pool) for update in self._planned_ahead(place)):
+            for now, following in pairwise(self._work(update, pool) for update in self._planned_ahead(position)):
                 del following  # its preparation has started
                 yield now
 
-    def _planned_ahead(self, place: DataPosition) -> Iterator[Update]:
-        """The updates from a place on; a thread plans the next part of the epoch meanwhile."""
-        plans = self.sampler.plans(place)
+    def _planned_ahead(self, position: DataPosition) -> Iterator[Update]:
+        """The updates from a position on; a thread plans the next part of the epoch meanwhile."""
+        plans = self.sampler.plans(position)
         with ThreadPoolExecutor(1) as planner:
             following = planner.submit(next, plans)
             while True:

@@ -147,7 +147,7 @@ def resumed_state(
     progress, resets = checkpoint.progress, new_resets(checkpoint, options)
     state = restore(RunState, progress)
     if "reset_progress" in resets:
-        state.place, state.updates_in_epoch, state.minutes, state.flops = START, 0, 0.0, 0
+        state.position, state.updates_in_epoch, state.minutes, state.flops = START, 0, 0.0, 0
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
     metric_before = progress["best_metric"]
     if validated_elsewhere and "reset_progress" not in resets:

@@ -67,7 +67,7 @@ class RunState:
         self.update += 1
         same_epoch = self.epoch == update.epoch  # larger updates than before may have ended the epoch
         before = self.updates_in_epoch if same_epoch else 0
-        self.place = update.next_position
+        self.position = update.next_position
         self.updates_in_epoch = before + 1 if self.epoch == update.epoch else 0
         self.validation = {}
 
@@ -105,13 +105,13 @@ class RunState:
         return self.epoch if self.updates_in_epoch else max(1, self.epoch - 1)
 
     @property
-    def place(self) -> DataPosition:
+    def position(self) -> DataPosition:
         """The position in the data where the next update begins."""
         return DataPosition(self.epoch, self.part, self.updates_in_part)
 
-    @place.setter
-    def place(self, place: DataPosition) -> None:
-        self.epoch, self.part, self.updates_in_part = place
+    @position.setter
+    def position(self, position: DataPosition) -> None:
+        self.epoch, self.part, self.updates_in_part = position
 
 
 def restore(kind: type[T], values: Mapping[str, Any]) -> T:

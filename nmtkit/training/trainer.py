@@ -139,7 +139,7 @@ class Trainer:
         self.gradient = self._gradient()
         self.began = time.monotonic() - 60 * self.state.minutes
         self.log.start(self.state)
-        return self.loader.updates(self.state.place)
+        return self.loader.updates(self.state.position)
 
     def _gradient(self) -> UpdateGradient:
         """Made after the weights are loaded: it broadcasts those of the main process."""

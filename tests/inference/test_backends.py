@@ -7,6 +7,7 @@ import pytest
 import torch
 from prefix_models import ScriptedModel, source, with_lengths
 from small_transformers import make, sentences, variants
+from step_by_step import StepByStep
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -28,25 +29,6 @@ CONFIG = SearchConfig(beam=3, nbest=3, max_len_b=6)
 BACKENDS = [pytest.param("native", marks=compiled), "defaults", "ensemble of one"]
 
 
-class Defaults(InferenceModel):
-    """A model that adds nothing to what the protocol demands."""
-
-    def __init__(self, model: InferenceModel) -> None:
-        self.model, self.device = model, model.device
-
-    def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        return self.model.encode(src, lengths)
-
-    def start(self, memory: Any) -> Any:
-        return self.model.start(memory)
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        return self.model.step(tokens, state)
-
-    def state_bytes(self, tokens: int) -> int:
-        return self.model.state_bytes(tokens)
-
-
 def transformer(**changes: Any) -> Transformer:
     """A model in fp32 whose hypotheses differ clearly."""
     model = make(**changes).float().eval()
@@ -60,7 +42,7 @@ def backend(name: str, model: Transformer) -> InferenceModel:
     plain = TorchTransformer(model)
     if name == "native":
         return NativeTransformer(model, "fp32", lambda: plain)
-    return Defaults(plain) if name == "defaults" else Ensemble([plain])
+    return StepByStep(plain) if name == "defaults" else Ensemble([plain])
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -107,7 +89,7 @@ def test_one_pass_over_all_positions_scores_what_steps_do(parts: int, monkeypatc
     plain, tgt = TorchTransformer(transformer()), sentences(4, 6, 1, 3, 5, seed=2)
     lengths = with_lengths(tgt)[1]
     real = tgt != PAD
-    by_steps = Defaults(plain).score(*batch(), tgt, lengths)
+    by_steps = StepByStep(plain).score(*batch(), tgt, lengths)
     assert_close(plain.score(*batch(), tgt, lengths)[real], by_steps[real], rtol=1e-5, atol=1e-5)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from prefix_models import with_lengths
+from step_by_step import StepByStep
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -367,25 +368,6 @@ def test_the_best_of_a_step_are_those_of_all_its_log_probabilities_to_the_last_b
         model.best_step(torch.full((21,), W), other, count, excluded)
     with pytest.raises(IndexError, match="no token 37"):
         model.best_step(tokens, other, count, (W,))
-
-
-class StepByStep(InferenceModel):
-    """A model without a `best_step` of its own: it uses the default of the protocol."""
-
-    def __init__(self, model: InferenceModel) -> None:
-        self.model, self.device = model, model.device
-
-    def encode(self, src: Tensor, lengths: Tensor) -> Any:
-        return self.model.encode(src, lengths)
-
-    def start(self, memory: Any) -> Any:
-        return self.model.start(memory)
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        return self.model.step(tokens, state)
-
-    def state_bytes(self, tokens: int) -> int:
-        return self.model.state_bytes(tokens)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
