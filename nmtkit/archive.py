@@ -82,7 +82,7 @@ def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         members = _members(file, size)
         header = parse_header(_read_header(file, members))
         if _read(file, members[_BYTE_ORDER]) != sys.byteorder.encode():
-            raise UserError("the byte order of its numbers is not the one of this machine")
+            raise UserError("its byte order differs from this machine's")
         content = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
     listed = header["tensors"]
     tensors = {
@@ -111,7 +111,7 @@ def parse_header(content: bytes) -> dict[str, Any]:
     header: dict[str, Any] = json.loads(content.decode())
     _check_json(header, _MAX_NESTING)
     if header["format"] != FORMAT:
-        raise UserError("not a checkpoint of nmtkit")
+        raise UserError("not an nmtkit checkpoint")
     if header["version"] != VERSION:
         version = f"{header['version']!r:.20}"
         raise UserError(f"format version {version}, this nmtkit reads {VERSION}: use a newer nmtkit")
@@ -129,7 +129,7 @@ def as_user_errors(path: Path) -> Iterator[None]:
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except _MALFORMED as error:
-        raise UserError(f"{path}: damaged, or not a checkpoint of nmtkit ({type(error).__name__})") from error
+        raise UserError(f"{path}: damaged, or not an nmtkit checkpoint ({type(error).__name__})") from error
 
 
 def bytes_to_tensor(content: bytes) -> Tensor:
@@ -190,7 +190,7 @@ def _verify_checksum(file: BinaryIO, size: int) -> None:
     file.seek(max(0, size - _COMMENT_BYTES))
     comment = file.read(_COMMENT_BYTES) if size else b""
     if not comment.startswith(_COMMENT):
-        raise UserError("cut short, or not a checkpoint of nmtkit: copy it again or use another checkpoint")
+        raise UserError("truncated, or not an nmtkit checkpoint: copy it again or use another checkpoint")
     if comment.removeprefix(_COMMENT).decode("ascii", "replace") != sha256_of_file(file, size - _COMMENT_BYTES):
         raise UserError("damaged, its checksum does not match: copy it again or use another checkpoint")
 
@@ -203,7 +203,7 @@ def _members(file: BinaryIO, size: int) -> dict[str, _Member]:
     end = 0  # of the previous member
     for entry in sorted(entries, key=lambda entry: entry.header_offset):
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
-            raise UserError("compressed or encrypted, which a checkpoint of nmtkit is not")
+            raise UserError("compressed or encrypted: not an nmtkit checkpoint")
         if not end <= entry.header_offset < size:
             raise ValueError("a member is outside the file, or overlaps another")
         file.seek(entry.header_offset)
@@ -237,7 +237,7 @@ def _check_json(value: Any, nesting: int) -> None:
         value.encode()
     elif isinstance(value, dict | list):
         if nesting == 0:
-            raise ValueError("nested too deep")
+            raise ValueError("nested too deeply")
         for item in (*value, *value.values()) if isinstance(value, dict) else value:
             _check_json(item, nesting - 1)
 
@@ -251,9 +251,9 @@ def _tensor(name: Any, dtype_name: Any, shape: Any, member: _Member, content: mm
         raise UserError(f"{name} is {dtype_name:.20}: nmtkit reads {' and '.join(DTYPES)} only")
     is_valid_shape = len(shape) <= _MAX_DIMENSIONS and all(type(length) is int and length > 0 for length in shape)
     if not is_valid_shape and shape != [0]:
-        raise UserError(f"{name} has a shape that no tensor has")
+        raise UserError(f"{name} has an impossible shape")
     if math.prod(shape) * dtype.itemsize != member.size:
-        raise UserError(f"{name} has {member.size} bytes, which is not the size of its shape")
+        raise UserError(f"{name} has {member.size} bytes, which does not match its shape")
     if member.size == 0:
         return torch.empty(shape, dtype=dtype)
     if member.start % dtype.itemsize:  # torch needs aligned elements

@@ -43,7 +43,7 @@ def staged_folder(destination: Path, is_own: NamePredicate, may_replace: Callabl
     """
     destination = _resolve_checked(destination)
     if not destination.name:
-        raise UserError(f"{destination} is the root of all folders: choose another destination")
+        raise UserError(f"{destination} is the root folder: choose another destination")
     staging = destination.with_name(f".{destination.name}.partial")
     replaced = destination.with_name(f".{destination.name}.replaced")
     with _locked_staging_folder(staging, destination, is_own) as (descriptor, mode):
@@ -75,7 +75,7 @@ def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> Non
     if not folder.exists():
         return
     if not folder.is_dir() or (any(folder.iterdir()) and not may_replace(folder)):
-        raise UserError(f"{folder} exists and is something else: choose another destination, or remove it")
+        raise UserError(f"{folder} exists, and this command did not write it: choose another destination, or remove it")
     if reason := foreign_reason(folder.stat(), stat.S_IFDIR, folder.parent):
         raise UserError(f"{folder} cannot be replaced ({reason}): choose another destination")
 
@@ -111,7 +111,7 @@ def check_regular(path: Path) -> None:
     """
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(path.lstat().st_mode):
-            raise UserError(f"{path} is in the way (it is not a file): remove it, or choose another folder")
+            raise UserError(f"{path} is not a file: remove it, or choose another folder")
 
 
 def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
@@ -125,7 +125,7 @@ def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
         return  # opening a pipe would already have an effect
     for source in sources:
         if _resolve(source) == destination:
-            raise UserError(f"{source} is read, and what is made of it would take its place: choose another output")
+            raise UserError(f"{source} is an input and would be overwritten: choose another output")
     _open(destination, is_special).close()
     if not is_special:
         _staging_path(destination).unlink()
@@ -223,7 +223,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
     destination = _resolve_file(destination)
     if _is_special_file(destination):
         if resume:
-            raise UserError(f"--resume: {destination} is no ordinary file, so nothing of it was kept")
+            raise UserError(f"--resume: {destination} is not a regular file, so there is no partial output to resume")
         with staged_file(destination) as file:
             yield file
         return

@@ -58,10 +58,12 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
             scored.append((value, update, path))
     if len(metrics) > 1:
         raise UserError(
-            f"--best: the checkpoints in {folder} were judged by {' and '.join(sorted(metrics))}: list them"
+            f"--best: the checkpoints in {folder} are ranked by {' and '.join(sorted(metrics))}: name the files instead"
         )
     if len(splits) > 1:
-        raise UserError(f"--best: the checkpoints in {folder} were judged on different validation splits: list them")
+        raise UserError(
+            f"--best: the checkpoints in {folder} are ranked on different validation splits: name the files instead"
+        )
     if len(scored) < count:
         raise UserError(_too_few_message("--best", count, folder, len(scored), until, " with a validation value"))
     sign = -1 if metrics == {"valid_bleu"} else 1
@@ -104,7 +106,7 @@ def average_run(choose: Callable[[], list[Path]], weights: str = "auto") -> tupl
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             vanished = error
-    raise UserError(f"{vanished}: the run deletes checkpoints faster than they are read; copy them first") from vanished
+    raise UserError(f"{vanished}: the training deletes checkpoints before they are read; copy them first") from vanished
 
 
 @torch.no_grad()
@@ -164,4 +166,4 @@ def _differences(a: Checkpoint, b: Checkpoint, weights: str) -> Iterator[str]:
     yield from tokenizer_differences("source", a.source, b.source)
     yield from tokenizer_differences("target", a.target, b.target)
     if weights != "trained" and (a.ema is None) != (b.ema is None):
-        yield f"it has {'a' if b.ema else 'no'} moving average of the weights (take --weights trained)"
+        yield f"it has {'a' if b.ema else 'no'} moving average of the weights: use --weights trained"

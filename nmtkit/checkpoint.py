@@ -179,7 +179,7 @@ def read_progress(path: Path) -> dict[str, Any]:
 def checkpoint_in(folder: Path) -> str:
     """Advice for a user who gave a folder where a checkpoint was expected."""
     if (folder / SAFETENSORS_FILE).is_file():
-        return f"nmt-export {folder} --to checkpoint makes a checkpoint of its safetensors"
+        return f"nmt-export {folder} --to checkpoint converts its safetensors to a checkpoint"
     newest_first = (path for _, path in reversed(list_checkpoints(folder)))
     found = next((path for path in (folder / BEST, folder / LAST, *newest_first) if path.is_file()), None)
     return f"use {found}" if found else "there is no checkpoint in it"
@@ -199,13 +199,15 @@ def checkpoint_path(save_dir: Path, update: int) -> Path:
 def refuse_to_replace(path: Path) -> None:
     """Raise UserError for an output path that is a pipe, or has the name of a training run's checkpoint."""
     if path.is_fifo():
-        raise UserError(f"{path} is a pipe, and a checkpoint needs a file: choose another --output")
+        raise UserError(f"{path} is a pipe, but a checkpoint must be a file: choose another --output")
     real = Path(os.path.realpath(path))
     if real.name in (LAST, BEST) or _NAME.fullmatch(real.name):
         if real.exists():
-            raise UserError(f"{path} is a checkpoint of a training: choose another --output")
+            raise UserError(f"{path} belongs to a training: choose another --output")
         if list_checkpoints(real.parent):
-            raise UserError(f"{path} would count as a checkpoint of the training there: choose another --output")
+            raise UserError(
+                f"{path} would be taken for a checkpoint of the training in that folder: choose another --output"
+            )
 
 
 def link_checkpoint(path: Path, name: str) -> None:
@@ -240,7 +242,7 @@ def from_header(
     """
     languages = header["source_language"], header["target_language"]
     if not all(isinstance(language, str) and len(language) <= _MAX_LANGUAGE for language in languages):
-        raise ValueError("not the name of a language")
+        raise ValueError("not a language name")
     source = tokenizer("source")
     target = source if header["joined_vocabulary"] else tokenizer("target")
     config = config_from_dict(header["model"])

@@ -120,13 +120,13 @@ def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
     if choices and value not in choices:
         raise UserError(f"{flag(field.name)}: {value!r} is not one of {', '.join(choices)}")
     if low is not None and not value >= low:
-        raise UserError(f"{flag(field.name)}: {value} is too small, the least is {low}")
+        raise UserError(f"{flag(field.name)}: {value} is too small: the minimum is {low}")
     if above is not None and not value > above:
-        raise UserError(f"{flag(field.name)}: {value} is too small, it must be above {above}")
+        raise UserError(f"{flag(field.name)}: {value} is too small: it must be above {above}")
     if high is not None and not value <= high:
-        raise UserError(f"{flag(field.name)}: {value} is too large, the most is {high}")
+        raise UserError(f"{flag(field.name)}: {value} is too large: the maximum is {high}")
     if below is not None and not value < below:
-        raise UserError(f"{flag(field.name)}: {value} is too large, it must be below {below}")
+        raise UserError(f"{flag(field.name)}: {value} is too large: it must be below {below}")
 
 
 class OptionGroups:

@@ -50,7 +50,7 @@ def open_leftover_file(path: Path) -> BinaryIO:
     """Open a leftover file of this user. One with a second hard link is refused, as it may be a result."""
     status = path.lstat()
     reason = foreign_reason(status, stat.S_IFREG, path.parent) or (
-        "it has another name as well" if status.st_nlink > 1 else None
+        "it has other hard links" if status.st_nlink > 1 else None
     )
     if reason:
         raise obstruction_error(path, reason)

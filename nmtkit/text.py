@@ -129,9 +129,9 @@ def _check_magic(path: Path) -> None:
     with path.open("rb") as file:
         found = file.read(len(expected))
     if not found:  # gzip would read it as empty text
-        raise UserError(f"{path}: cut short, it has not even a beginning")
+        raise UserError(f"{path}: truncated: it does not even have a header")
     if not expected.startswith(found):
-        raise UserError(f"{path}: not compressed as its name says: compress it, or take {path.suffix} from its name")
+        raise UserError(f"{path}: not compressed, although its name ends with {path.suffix}: compress it, or rename it")
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -177,7 +177,7 @@ def _as_user_errors(path: Path | str) -> Iterator[None]:
     except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
         if isinstance(error, OSError) and error.strerror:
             raise UserError(f"cannot read {path}: {error.strerror}") from error
-        raise UserError(f"{path}: damaged or cut short ({error})") from error
+        raise UserError(f"{path}: damaged or truncated ({error})") from error
 
 
 def check_readable(path: Path) -> None:
@@ -196,7 +196,7 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     for line in iter(partial(file.readline, _MAX_LINE_BYTES + 1), b""):
         if len(line) > _MAX_LINE_BYTES:  # an endless line, as of /dev/zero, would exhaust the memory
-            raise OSError(f"a line of more than {_MAX_LINE_BYTES >> 20} MiB: not a text")
+            raise OSError(f"a line of more than {_MAX_LINE_BYTES >> 20} MiB: this is not text")
         yield line[:-1] if line.endswith(b"\n") else line
 
 

@@ -54,7 +54,7 @@ class SentencePieceTokenizer:
             raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
         for name in SPECIALS:
             if name in pieces:
-                raise UserError(f"its piece {name!r} stands for text, nmtkit needs the name for a special id")
+                raise UserError(f"its piece {name!r} is ordinary text, but nmtkit needs that name for a special symbol")
         self.vocab = Vocabulary([*SPECIALS, *pieces])
         self._to_model = [unknown] * len(SPECIALS) + model_ids
         self._to_vocab = [UNK] * size
@@ -68,7 +68,7 @@ class SentencePieceTokenizer:
         except TypeError as error:
             if not all(isinstance(line, str) for line in lines):
                 raise
-            raise UserError("a text has half of a surrogate pair, which is no character") from error
+            raise UserError("the text has a lone surrogate, which is not a character") from error
         if self._same_ids:
             return encoded
         return [[self._to_vocab[i] for i in sentence] for sentence in encoded]
@@ -195,5 +195,5 @@ def train_sentencepiece(
         reason = str(error).rpartition("] ")[2]  # after the position in SentencePiece's source code
         reason = reason or str(error)
         reason = _SENTENCEPIECE_OPTION.sub(lambda option: flag(option[1]), reason)
-        raise UserError(f"--vocab-size {vocab_size}: SentencePiece refused: {reason}") from error
+        raise UserError(f"--vocab-size {vocab_size}: SentencePiece failed: {reason}") from error
     return content.getvalue()

@@ -316,7 +316,7 @@ def test_a_checkpoint_of_a_training_is_not_replaced(name: str, folder: Path, run
     before = (folder / name).read_bytes()
     done = run_here("nmt-average", folder / "checkpoint_10.pt", folder / "checkpoint_20.pt", "--output", folder / name)
     assert done.returncode == 2
-    assert f"{name} is a checkpoint of a training: choose another --output" in done.stderr.decode()
+    assert f"{name} belongs to a training: choose another --output" in done.stderr.decode()
     assert (folder / name).read_bytes() == before
     done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "checkpoint_77.pt")
     assert done.returncode == 2
@@ -331,7 +331,7 @@ def test_a_pipe_takes_no_checkpoint(folder: Path, run_here: Run) -> None:
     done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "pipe")
     assert done.returncode == 2
     assert done.stderr.decode() == (
-        f"nmt-average: {folder}/pipe is a pipe, and a checkpoint needs a file: choose another --output\n"
+        f"nmt-average: {folder}/pipe is a pipe, but a checkpoint must be a file: choose another --output\n"
     )
 
 

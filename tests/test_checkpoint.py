@@ -316,7 +316,7 @@ def test_for_a_folder_the_best_checkpoint_in_it_is_suggested_else_the_last_else_
     (tmp_path / "checkpoint_best.pt").touch()
     assert said() == f"use {tmp_path / 'checkpoint_best.pt'}"
     (tmp_path / "model.safetensors").touch()
-    assert said() == f"nmt-export {tmp_path} --to checkpoint makes a checkpoint of its safetensors"
+    assert said() == f"nmt-export {tmp_path} --to checkpoint converts its safetensors to a checkpoint"
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
@@ -373,13 +373,13 @@ def test_archives_of_other_programs_are_refused(content: Any, tmp_path: Path) ->
     ("change", "message"),
     [
         ({"version": 2}, "format version 2, this nmtkit reads 1: use a newer nmtkit"),
-        ({"format": "another"}, "not a checkpoint of nmtkit"),
+        ({"format": "another"}, "not an nmtkit checkpoint"),
         ({"model": {"d_model": 16, "wings": 2}}, "'wings' .*newer version"),
         ({"model": {"d_model": 15}}, "--d-model 15"),
         ({"model": {"attention_window": 2.5}}, "--attention-window: 2.5 is not a whole number"),
         ({"model": {"attention_window": True}}, "--attention-window: True is not a whole number"),
-        ({"model": None}, "not a checkpoint of nmtkit"),
-        ({"tokenizer": {}}, "not a checkpoint of nmtkit"),
+        ({"model": None}, "not an nmtkit checkpoint"),
+        ({"tokenizer": {}}, "not an nmtkit checkpoint"),
     ],
 )
 def test_a_header_from_elsewhere_is_refused(

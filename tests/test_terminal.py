@@ -221,6 +221,6 @@ def test_an_error_and_its_traceback_are_styled_on_a_terminal() -> None:
 
 def test_a_dry_run_says_what_it_does(datasets: dict[str, Path], tmp_path: Path) -> None:
     shown = nmt("train", datasets["joined"], "--save-dir", tmp_path / "run", *TINY, "--dry-run")
-    done = ("opening", "making the model", "dry run: an update to warm up", "dry run: an update to measure")
+    done = ("opening", "creating the model", "dry run: an update to warm up", "dry run: an update to measure")
     places = [shown.text.index(words) for words in done]
     assert places == sorted(places)

@@ -158,7 +158,9 @@ def test_pieces_that_text_cannot_have_are_never_encoded(model_type: str, kind: P
 @pytest.mark.parametrize("name", ["<pad>", "<s>", "</s>", "<unk>"])
 def test_a_model_with_text_pieces_named_like_special_ids_is_refused(name: str) -> None:
     model = foreign_model("bpe", user_defined_symbols=[name], unk_piece="<?>")
-    with pytest.raises(UserError, match=rf"its piece '{name}' stands for text, nmtkit needs the name for a special id"):
+    with pytest.raises(
+        UserError, match=rf"its piece '{name}' is ordinary text, but nmtkit needs that name for a special symbol"
+    ):
         SentencePieceTokenizer(model)
 
 

@@ -24,7 +24,7 @@ from nmtkit.wording import counted
 class AverageConfig(Config):
     heading: ClassVar[str] = "Which checkpoints"
 
-    last: int | None = option(None, min=1, metavar="N", help="The newest N checkpoints of a folder.")
+    last: int | None = option(None, min=1, metavar="N", help="Average the newest N checkpoints of a folder.")
     best: int | None = option(
         None,
         min=1,
@@ -98,17 +98,17 @@ def _folder(checkpoints: tuple[Path, ...], config: AverageConfig) -> Path | None
     """The folder to choose checkpoints from, or None if files are given."""
     for path in checkpoints:
         if not path.exists():
-            raise UserError(f"{path}: No such file or folder: give checkpoints, or the folder of a training")
+            raise UserError(f"{path}: no such file or folder: give checkpoints, or the folder of a training")
     folders = [path for path in checkpoints if path.is_dir()]
     chosen = config.last is not None or config.best is not None
     if not folders:
         if chosen or config.until is not None:
-            raise UserError("--last, --best and --until choose from a folder, but files are given: give a folder")
+            raise UserError("--last, --best and --until select from a folder, but files are given: give a folder")
         return None
     if len(checkpoints) > 1:
         from nmtkit.checkpoint import checkpoint_in
 
-        raise UserError(f"{folders[0]} is a folder beside other arguments: {checkpoint_in(folders[0])}")
+        raise UserError(f"{folders[0]} is a folder, and must be the only argument: {checkpoint_in(folders[0])}")
     if not chosen:
-        raise UserError(f"{folders[0]} is a folder: choose from it with --last N or --best N")
+        raise UserError(f"{folders[0]} is a folder: select checkpoints with --last N or --best N")
     return folders[0]

@@ -152,7 +152,7 @@ class Command(click.Command):
         return 0
 
     def _usage_message(self, error: click.UsageError) -> str:
-        """What is wrong with the command line, and where to look it up."""
+        """The error message for a wrong command line, with a pointer to the help."""
         if not isinstance(error, click.NoSuchOption):
             return f"{' '.join(error.format_message().split())} ({self._hint(error)})"
         if instead := moved(str(self.name), error.option_name):
@@ -164,7 +164,7 @@ class Command(click.Command):
         return f"No such option {error.option_name}.{near} ({self._hint(error)})"
 
     def _hint(self, error: click.UsageError) -> str:
-        """Where to look up what the command expects."""
+        """A pointer to the command's help."""
         where = "in the --config file; " if _is_from_file(error) else ""
         if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument) and error.ctx:
             where = f"usage: {self.name} {' '.join(self.collect_usage_pieces(error.ctx))}; "
@@ -202,7 +202,7 @@ def _check_text(arguments: Sequence[str]) -> None:
     for word in arguments:
         if not is_text(word):
             shown, encoding = os.fsencode(word).decode("ascii", "backslashreplace"), sys.getfilesystemencoding().upper()
-            raise UserError(f"{shown}: not {encoding}: rename the file, or pass a name in {encoding}")
+            raise UserError(f"{shown}: not {encoding}: rename the file")
 
 
 def _let_another_report(code: int) -> int:
@@ -244,7 +244,7 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError) and not text:
-        text = "out of memory: end other processes, or raise the limit (ulimit -v)"
+        text = "out of memory: stop other processes, or raise the limit (ulimit -v)"
     text = text or type(error).__name__
     return " ".join(text.split())
 

@@ -40,7 +40,7 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
         raise UserError(f"--config {path}: {error}") from error
     context.meta[_IN_USE] = path
     if not isinstance(values, dict):
-        raise UserError(f"--config {path}: a table of options is expected")
+        raise UserError(f"--config {path}: expected a table of options")
     known = _known_options(context.command)
     defaults: dict[str, Any] = {}
     for key, value in _options_in(values):

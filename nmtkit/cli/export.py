@@ -33,7 +33,7 @@ CTRANSLATE2, SAFETENSORS, CHECKPOINT = "ctranslate2", "safetensors", "checkpoint
     required=True,
     type=PathName(),
     metavar="PATH",
-    help="The folder to make, or the file with --to checkpoint; it appears when it is complete.",
+    help="The folder to create, or the file with --to checkpoint; it appears when it is complete.",
 )
 @options(export=ExportConfig, choice=WeightsConfig, log=LogConfig)
 def main(
@@ -79,9 +79,11 @@ def _check_replaceable(output: Path, checkpoint: Path) -> None:
     from nmtkit.checkpoint import read_progress
 
     if checkpoint.exists() and output.samefile(checkpoint):
-        raise UserError(f"--output {output} is the exported file, whose training state would be lost: use another file")
+        raise UserError(
+            f"--output {output} is the checkpoint to export, and would lose its training state: use another file"
+        )
     if not output.is_file():  # reading a pipe would wait for its writer
-        raise UserError(f"{output} is not an ordinary file: use another --output")
+        raise UserError(f"{output} is not a regular file: use another --output")
     try:
         read_progress(output)
     except UserError as error:

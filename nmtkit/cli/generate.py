@@ -56,28 +56,32 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
     if dataset is not None and dataset.is_file():
         raise UserError(f"{dataset} is a file, not a dataset: use --input {dataset} to translate it")
     if dataset is None and given("split"):
-        raise UserError("--split is a part of a dataset: give a DATASET")
+        raise UserError("--split needs a DATASET")
     if evaluation.reference is not None and not evaluation.is_wanted:
         raise UserError("--reference has no effect without --sacrebleu or --tokenized-bleu")
     if evaluation.is_wanted and dataset is None and evaluation.reference is None:
         raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
     if evaluation.is_wanted and source.shard is not None:
-        raise UserError("--shard translates a part of the text: score the joined outputs with nmt-score")
+        raise UserError(
+            "--shard translates only a part of the text: concatenate the outputs and score them with nmt-score"
+        )
 
 
 def _check_output(options: GenerationOptions, models: int) -> None:
     """Refuse options that contradict the output."""
     output, page = options.output, options.output.attention_html
     if output.resume and output.path is None:
-        raise UserError("--resume continues a file: give it with --output FILE")
+        raise UserError("--resume needs --output FILE")
     if output.resume and page is not None:
-        raise UserError("--resume skips the lines that --attention-html shows: use one of them")
+        raise UserError("--resume and --attention-html are mutually exclusive: use one of them")
     if output.resume and options.evaluation.is_wanted:
-        raise UserError("--resume skips lines that are translated: score the finished file with nmt-score")
+        raise UserError("--resume cannot score lines of an earlier run: score the finished file with nmt-score")
     if page is not None and models > 1:
         raise UserError("--attention-html shows one model: give one --checkpoint (nmt-average makes one of several)")
     if page == STANDARD_STREAM and output.path is None:
-        raise UserError("--attention-html -: stdout has the translations: give the page a file, or use --output FILE")
+        raise UserError(
+            "--attention-html -: stdout has the translations: write the page to a file, or use --output FILE"
+        )
 
 
 def _check_search(options: GenerationOptions) -> None:

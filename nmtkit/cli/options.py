@@ -34,7 +34,7 @@ class PathName(click.Path):
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
-            self.fail("the name is empty; was a variable of the shell not set?", parameter, context)
+            self.fail("the name is empty: is a shell variable unset?", parameter, context)
         return super().convert(value, parameter, context)
 
 

@@ -15,12 +15,12 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--nwordssrc --nwordstgt": "use `--vocab-size`",
             "--thresholdsrc --thresholdtgt": "use `--min-count` with `--tokenizer space`",
             "--srcdict --tgtdict": "use `--vocab-from DATASET`",
-            "--bpe --task --dataset-impl": "not needed: `--tokenizer` and `--model-type` say how text is segmented",
+            "--bpe --task --dataset-impl": "not needed: `--tokenizer` and `--model-type` choose the segmentation",
             "--only-source": "not supported: a dataset has two sides",
         },
         OTHERS: {
-            "--train-sets": "use `--trainpref`, the beginning of the names of both files",
-            "--valid-sets --validation-source --validation-target": "use `--validpref`, the beginning of both names",
+            "--train-sets": "use `--trainpref`, the prefix of both file names",
+            "--valid-sets --validation-source --validation-target": "use `--validpref`, the prefix of both file names",
             "--dim-vocabs --src-vocab-size --tgt-vocab-size --num-words": "use `--vocab-size`",
             "--vocabs --src-vocab --tgt-vocab --source-vocab --target-vocab": "use `--vocab-from DATASET`",
             "--share-vocab --shared-vocab": "not needed: one vocabulary is the default; `--separate-vocab` makes two",
@@ -35,7 +35,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
     "nmt-train": {
         FAIRSEQ: {
             "--update-freq": "use `--batch-tokens`, the target tokens of one update over all devices; `--max-tokens` "
-            "is what one device computes at once",
+            "is the limit for one device",
             "--batch-size --max-sentences": "use `--batch-tokens`, in target tokens",
             "--source-lang --target-lang --task": "not needed: the dataset knows its languages",
             "--encoder-embed-dim --decoder-embed-dim": "use `--d-model`",
@@ -155,8 +155,8 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--no-repeat-ngram-size": "use `--no-repeat-ngram`",
             "--prefix-size": "use `--prefix FILE`, a line for each input line",
             "--score-reference": "use `--score FILE`",
-            "--print-alignment": "use `--alignment` with `--format pharaoh`, `tsv` or `jsonl`; of words, where fairseq "
-            "aligns pieces",
+            "--print-alignment": "use `--alignment` with `--format pharaoh`, `tsv` or `jsonl`; it aligns words, "
+            "fairseq aligns pieces",
             "--print-step": "not supported: `--format jsonl` has the details of each output",
             "--remove-bpe --post-process --bpe --tokenizer --moses-target-lang": "not needed: output is plain text",
             "--scoring": "use `--sacrebleu` or `--tokenized-bleu`",
@@ -171,7 +171,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--models --model": "use `--checkpoint`, once for each model of an ensemble",
             "--vocabs --src-vocab --tgt-vocab": "not needed: the checkpoint holds the vocabulary",
             "--src": "use `--input`",
-            "--tgt --force-decode": "use `--prefix FILE` for beginnings of outputs, `--score FILE` for complete ones",
+            "--tgt --force-decode": "use `--prefix FILE` for prefixes of outputs, `--score FILE` for complete outputs",
             "--beam-size": "use `--beam`",
             "--n-best --nbest-size": "use `--nbest`",
             "--normalize": "use `--length-penalty` with `--length-penalty-form power`",

@@ -18,7 +18,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         if values[source] is not None:
             refuse_idle((*LEARNING, "vocab_size", "min_count"), f"with {flag(source)}, which learns no vocabulary")
     if values["vocab_from"] is not None:
-        refuse_idle(["joined_vocab"], "with --vocab-from, which takes over a joined or separate vocabulary")
+        refuse_idle(["joined_vocab"], "with --vocab-from, which reuses a vocabulary")
     if values["tokenizer"] == SPACE:
         refuse_idle(LEARNING, "with --tokenizer space, which needs no SentencePiece model")
     else:

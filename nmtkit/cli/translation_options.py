@@ -1,4 +1,4 @@
-"""What nmt-generate and nmt-serve have in common on the command line."""
+"""Command-line options that nmt-generate and nmt-serve share."""
 
 import click
 

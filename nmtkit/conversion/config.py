@@ -18,4 +18,4 @@ class ExportConfig(Config):
         unset="float32",
         help="With --to ctranslate2: the number format of its weights.",
     )
-    force: bool = option(False, help="Replace what an earlier export has left at --output.")
+    force: bool = option(False, help="Replace an earlier export at --output.")

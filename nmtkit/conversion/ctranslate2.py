@@ -60,9 +60,11 @@ def _supported(config: ModelConfig) -> TransformerConfig:
             f"the export to CTranslate2 supports Transformers, not the architecture {config.arch}: use --to safetensors"
         )
     if config.attention_window is not None:
-        raise UserError("CTranslate2 has no attention restricted to a window: the model cannot be exported")
+        raise UserError("CTranslate2 does not support --attention-window: the model cannot be exported")
     if not config.key_size == config.value_size == config.d_model / config.heads:
-        raise UserError("CTranslate2 has heads of d_model / heads only: a model of other d_k or d_v cannot be exported")
+        raise UserError(
+            "CTranslate2 supports only heads of d_model / heads: a model with another d_k or d_v cannot be exported"
+        )
     return config
 
 

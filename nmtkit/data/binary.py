@@ -208,5 +208,5 @@ def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:
     if version != VERSION:
         raise UserError(f"{path}: version {version}, this nmtkit reads version {VERSION}; {REMEDY}")
     if token_bytes not in TOKEN_TYPES:
-        raise UserError(f"{path}: {token_bytes} bytes a token are unknown; {REMEDY}")
+        raise UserError(f"{path}: {token_bytes} bytes per token are not supported; {REMEDY}")
     return sentences, tokens, TOKEN_TYPES[token_bytes]

@@ -78,7 +78,7 @@ class Dataset:
         self.target = self.source if self.joined else self._read_tokenizer(self.target_language)
         for language, tokenizer in zip(description.languages, (self.source, self.target), strict=True):
             if len(tokenizer.vocab) != description.vocabulary[language]:
-                raise UserError(f"{folder / DESCRIPTION}: the vocabulary of {language} has another size; {REMEDY}")
+                raise UserError(f"{folder / DESCRIPTION}: the vocabulary of {language} has the wrong size; {REMEDY}")
 
     @classmethod
     def open(cls, folder: Path, verify: bool = False) -> "Dataset":

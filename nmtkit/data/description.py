@@ -162,7 +162,7 @@ def _parse(fields: Mapping[str, Any]) -> Description:
         raise UserError(f"{languages[0]!r} and {languages[1]!r} are not two languages")
     check_kind(fields["tokenizer"])
     if not isinstance(fields["joined"], bool) or not isinstance(fields["splits"], list) or not fields["splits"]:
-        raise ValueError("'joined' or 'splits' is not what it should be")
+        raise ValueError("'joined' or 'splits' is invalid")
     description = Description(
         *languages,
         fields["tokenizer"],

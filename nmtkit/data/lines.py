@@ -32,7 +32,7 @@ class LineNumbers:
         self._corpora = corpora
         size = dropped.stat().st_size if dropped.exists() else 0
         if size % LINE_DTYPE.itemsize:
-            raise UserError(f"{dropped}: {size} bytes are not whole numbers; {REMEDY}")
+            raise UserError(f"{dropped}: {size} bytes are not a whole number of entries; {REMEDY}")
         self._dropped = np.memmap(dropped, LINE_DTYPE, "r") if size else np.empty(0, LINE_DTYPE)
         lines = sum(lines for _, lines in corpora)
         if pairs + len(self._dropped) != lines:

@@ -85,8 +85,8 @@ class Resegmenter:
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
         if tokenizer.kind == SPACE:
             raise UserError(
-                "--subword-sampling: the dataset is of segmented text, which has no model to draw other pieces from: "
-                "leave the option out, or preprocess raw text without --tokenizer space"
+                "--subword-sampling needs a SentencePiece model, but the dataset has segmented text: omit the option, "
+                "or preprocess raw text without --tokenizer space"
             )
         try:
             model_type, pieces = read_model(tokenizer.model)
@@ -95,7 +95,7 @@ class Resegmenter:
         if model_type not in (ModelType.BPE, ModelType.UNIGRAM):
             raise UserError(
                 f"--subword-sampling: the dataset's SentencePiece model is of type {model_type.name.lower()}, which "
-                "knows one way to cut a text: leave the option out, or preprocess with another model"
+                "has only one segmentation per text: omit the option, or preprocess with another model"
             )
         self._pieces = tokenizer.vocab.pieces
         scores = _scores(pieces, tokenizer)

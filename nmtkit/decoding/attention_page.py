@@ -56,13 +56,13 @@ def attention_page(attentions: Iterable[Attention], languages: tuple[str, str] =
         weights += attention.encoder.size + attention.decoder.size // 2 + attention.cross.size
         if len(sentences) == PAGE_LINES or weights > MAX_WEIGHTS:
             raise UserError(
-                f"a page of attention takes {PAGE_LINES} sentences with {MAX_WEIGHTS:,} weights, and sentence "
+                f"--attention-html shows at most {PAGE_LINES} sentences with {MAX_WEIGHTS:,} weights, but sentence "
                 f"{len(sentences) + 1}, of {len(attention.source)} and {len(attention.target)} pieces, exceeds that: "
                 "use fewer or shorter sentences"
             )
         sentences.append(_as_object(attention))
     if not sentences:
-        raise UserError("a page of attention needs a sentence, but there are blank lines only")
+        raise UserError("--attention-html needs a sentence, but the input has only blank lines")
     data = json.dumps({"languages": languages, "sentences": sentences}, separators=(",", ":"))
     before, after = _TEMPLATE.read_text(encoding="utf-8").split(_PLACEHOLDER)
     # without "<", the text of a sentence cannot end the surrounding script element or open a comment in it

@@ -55,12 +55,14 @@ class SearchConfig(Config):
         help="Hypotheses shown for each sentence, best first and with different texts; at most --beam. "
         "With --sampling: outputs to draw, which may repeat.",
     )
-    no_repeat_ngram: int | None = option(None, min=1, metavar="N", help="No N tokens occur twice in one output.")
+    no_repeat_ngram: int | None = option(
+        None, min=1, metavar="N", help="No sequence of N tokens occurs twice in an output."
+    )
     ban: tuple[str, ...] = option(
         (),
         metavar="WORDS",
-        help="A word, or several in a row, that must not be produced, as written here, nor words that begin with the "
-        "same pieces. May be given several times.",
+        help="A word or phrase that must not be produced, as written here, nor words that begin with its pieces. May "
+        "be given several times.",
     )
     diverse_groups: int = option(
         1, min=1, metavar="G", help="Groups of the beam; each avoids the tokens that earlier groups choose at a step."
@@ -124,7 +126,7 @@ class SearchConfig(Config):
 class RequestConfig(Config):
     """Files that constrain the translation of each input line, or give it."""
 
-    heading: ClassVar[str] = "Beside the input"
+    heading: ClassVar[str] = "Additional input"
 
     prefix: Path | None = option(
         None,
@@ -166,14 +168,14 @@ class StreamConfig(Config):
         4096,
         min=1,
         aliases=("batch_tokens",),
-        help="Size of a batch in source tokens, padding included; a longer sentence is a batch of its own.",
+        help="Size of a batch in source tokens, including padding; a longer sentence is a batch of its own.",
     )
     buffer: int = option(
         4096,
         min=1,
         max=10**9,
         metavar="LINES",
-        help="Lines that are read ahead and sorted by length; bounds the memory.",
+        help="Lines to read ahead and sort by length; limits memory.",
     )
     max_source_tokens: int = option(
         1024, min=1, help="Longer lines are truncated or split, see --overlong; a warning counts them."
@@ -193,25 +195,25 @@ class EngineConfig(DeviceConfig):
     precision: str = option(
         "auto",
         choices=("auto", "fp32", "bf16", "fp16", "int8"),
-        help="Number format; auto: fp32 on a CPU, bf16 on a GPU that has it. int8, on a CPU, is faster and rewords one "
-        "line in nine (with AVX-512, in fourteen), on the whole no worse. fp16 is for GPUs.",
+        help="Number format; auto: fp32 on a CPU, bf16 on a GPU that has it. int8 is for CPUs: faster, and it changes "
+        "about one line in nine (with AVX-512, in fourteen) with no loss of BLEU on average. fp16 is for GPUs.",
     )
     workers: int = option(
         1,
         min=1,
         max=1024,
         metavar="N",
-        help="Processes that share the stream, each with a model of its own and its share of the cores, or a GPU of "
-        "its own. On a CPU threads do as well, unless the search is not compiled.",
+        help="Processes that share the stream, each with its own copy of the model and its share of the cores, or its "
+        "own GPU. On a CPU, threads are as fast if the search is compiled.",
     )
 
 
 @dataclass(frozen=True)
 class InputConfig(Config):
-    heading: ClassVar[str] = "Input (without any: stdin)"
+    heading: ClassVar[str] = "Input (default: stdin)"
 
     input: Path | None = option(None, metavar="FILE", help="Text to translate, plain or .gz, .xz, .bz2; - is stdin.")
-    split: str = option("test", help="Which split of DATASET.")
+    split: str = option("test", help="The split of DATASET to translate.")
     shard: str | None = option(
         None,
         metavar="I/N",
@@ -271,7 +273,7 @@ class EvaluationConfig(Config):
 
     sacrebleu: bool = option(False, help="BLEU and chrF against the reference, with sacreBLEU's signatures.")
     tokenized_bleu: bool = option(
-        False, help="BLEU on the words between spaces, subwords joined, as fairseq prints it; for segmented text."
+        False, help="BLEU on space-separated words after joining subwords, as fairseq prints it; for segmented text."
     )
     reference: Path | None = option(
         None,

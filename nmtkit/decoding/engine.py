@@ -114,7 +114,7 @@ def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -
         option = f"--sampling --nbest {nbest}" if sampling else f"--beam {beam}"
         lower = "--nbest" if sampling else "--beam (in training --valid-beam)"
         raise UserError(
-            f"{option} takes about {format_bytes(size)} of memory for one sentence of {counted(tokens, 'token')}, and "
+            f"{option} needs about {format_bytes(size)} of memory for one sentence of {counted(tokens, 'token')}, but "
             f"{format_bytes(free)} is free: lower {lower} or --max-source-tokens"
         )
     return free is None
@@ -131,7 +131,7 @@ def _out_of_memory(task: Task) -> str:
 
 @cache
 def _warn_of_halves() -> None:
-    logger.warning("too little memory: batches are searched in halves where needed; a lower --max-tokens is faster")
+    logger.warning("low on memory: splitting batches where needed; a lower --max-tokens is faster")
 
 
 def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
@@ -148,8 +148,8 @@ def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) 
             )
         if not nbest or not math.isfinite(nbest[0].score):
             raise RunError(
-                "the model gave no finite probabilities: its weights are damaged, or --precision is too narrow "
-                "for them (try fp32)"
+                "the probabilities of the model are not finite: its weights are damaged, or --precision is too "
+                "narrow for them (try fp32)"
             )
     if batch.config.attends:
         return with_attention(model, batch.sources, found, batch.config.alignment_layer)
@@ -204,9 +204,7 @@ class Workers:
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
         """As an `Engine`. Raises RunError if a worker dies, or if a thread would wait for itself."""
         if self._reader == get_ident():
-            raise RunError(
-                "the workers are busy with a stream that is not read to its end: read all of it, or close() it"
-            )
+            raise RunError("the workers are busy with an unfinished stream: read it to its end, or close() it")
         with self._turn:
             self._reader = get_ident()
             try:

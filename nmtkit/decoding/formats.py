@@ -17,7 +17,7 @@ def rows(row_format: str, line: int, translation: "Translation", nbest: int) -> 
     found = _ROWS[row_format](line, translation, nbest)
     block = "".join(f"{row}\n" for row in found).encode()
     if block.count(b"\n") != len(found):
-        raise RunError(f"line {line}: the translation contains a line feed, which is a bug of nmtkit")
+        raise RunError(f"line {line}: the translation contains a line feed, which is a bug in nmtkit")
     return block
 
 

@@ -10,9 +10,9 @@ from nmtkit.log import logger
 from nmtkit.vocab import UNK
 from nmtkit.wording import counted
 
-_CUT = "{lines} cut to the first {limit} ({reason})"
+_CUT = "{lines} truncated to {limit} ({reason})"
 _SPLIT = "{lines} translated in parts of at most {limit} ({reason})"
-_PREFIX_CUT = "{lines} with a prefix cut to the first {positions} (the model has positions for no more)"
+_PREFIX_CUT = "{lines} with a prefix truncated to {positions} (the model has no more positions)"
 _PREFIX_UNKNOWN = "{lines} with a prefix that the model has no pieces for: the output has unknown pieces instead"
 _TERMS_TOO_LONG = "{lines} translated without the required terms: the model has positions for only {positions}"
 _TERMS_FORBIDDEN = "{lines} translated without the required terms: other options forbid them"

@@ -29,7 +29,7 @@ class SourceLimit:
         split = batches.overlong == "split"
         if not positions or batches.max_source_tokens <= positions:
             return cls(batches.max_source_tokens, "--max-source-tokens", split)
-        return cls(positions, "the model has positions for no more", split)
+        return cls(positions, "the model has no more positions", split)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class SentenceEncoder:
             if not isinstance(request, Request):
                 raise TypeError(f"a line is a str or a Request, not {type(request).__name__}")
         if len({request.target is None for request in requests}) > 1:
-            raise UserError("some lines have a target to score and some have none: ask for each kind by itself")
+            raise UserError("some lines have a target to score and some have none: separate them into two calls")
         encoded = iter(self._source.encode([request.text for request in requests if request.ids is None]))
         return [
             self._sentence(request, self._source_ids(request, encoded), limit, number)
@@ -70,7 +70,7 @@ class SentenceEncoder:
     def banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """The ids of the words of --ban that the vocabulary can spell; it never produces the others."""
         if not all(map(str.strip, words)):
-            raise UserError("--ban: there is no word")
+            raise UserError("--ban: the word is empty")
         return self._spelled(words, "--ban: the model has no pieces for %r: write it as the training text has it")
 
     def _sentence(self, request: Request, ids: list[int], limit: SourceLimit, line: int) -> Sentence:
@@ -108,7 +108,7 @@ class SentenceEncoder:
         return ids if text.strip() else []
 
     def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        return tuple(filter(None, self._spelled(terms, "the model has no pieces for %r, which is not looked for")))
+        return tuple(filter(None, self._spelled(terms, "ignoring the term %r: the model has no pieces for it")))
 
     def _spelled(self, words: Sequence[str], warning: str) -> tuple[tuple[int, ...], ...]:
         """The ids of the words, without those that need an unknown piece, which are logged once."""

@@ -59,7 +59,7 @@ class StreamStats:
             )
         if self.done + self.lines_out != self.lines_in:
             raise RunError(
-                f"{self.lines_in} lines were read, but {self.done + self.lines_out} translated: this is a bug of nmtkit"
+                f"{self.lines_in} lines were read, but {self.done + self.lines_out} translated: this is a bug in nmtkit"
             )
 
     def report(self, seconds: float, source: str, language: str, model: "InferenceModel", next: str = "") -> None:

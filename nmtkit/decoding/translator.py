@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.alignment import all_heads
@@ -13,6 +13,7 @@ from nmtkit.decoding.batched_search import Advance, search_in_batches
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, load, local_engine
 from nmtkit.decoding.input_stream import chunks
+from nmtkit.decoding.keywords import EngineKeywords, PenaltyKeywords, SearchKeywords
 from nmtkit.decoding.line_warnings import LineWarnings
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.sentences import SentenceEncoder, SourceLimit
@@ -23,6 +24,9 @@ from nmtkit.model.config import WeightsConfig
 from nmtkit.tokenizer import SPACE, Tokenizer
 from nmtkit.vocab import EOS, SPECIALS
 from nmtkit.wording import counted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # in typing from Python 3.11 on
 
 T = TypeVar("T")
 
@@ -55,7 +59,9 @@ class Translator:
         self._encoder = SentenceEncoder(source, target, model.longest_sequence)
 
     @classmethod
-    def from_checkpoint(cls, *paths: str | Path, weights: str = "auto", **engine: Any) -> "Translator":
+    def from_checkpoint(
+        cls, *paths: str | Path, weights: str = "auto", **engine: "Unpack[EngineKeywords]"
+    ) -> "Translator":
         """Load a checkpoint, or several as an ensemble, whose probabilities are averaged.
 
         `weights` selects the trained weights or their moving average, see `WeightsConfig`. `engine` has fields of
@@ -85,16 +91,31 @@ class Translator:
 
     @overload
     def translate(
-        self, lines: Iterable[str | Request], *, nbest: None = None, progress: bool = False, **options: Any
+        self,
+        lines: Iterable[str | Request],
+        *,
+        nbest: None = None,
+        progress: bool = False,
+        **options: "Unpack[SearchKeywords]",
     ) -> list[str]: ...
 
     @overload
     def translate(
-        self, lines: Iterable[str | Request], *, nbest: int, progress: bool = False, **options: Any
+        self,
+        lines: Iterable[str | Request],
+        *,
+        nbest: int,
+        progress: bool = False,
+        **options: "Unpack[SearchKeywords]",
     ) -> list[list[str]]: ...
 
     def translate(
-        self, lines: Iterable[str | Request], *, nbest: int | None = None, progress: bool = False, **options: Any
+        self,
+        lines: Iterable[str | Request],
+        *,
+        nbest: int | None = None,
+        progress: bool = False,
+        **options: "Unpack[SearchKeywords]",
     ) -> list[str] | list[list[str]]:
         """Return the best translation of each line; with `nbest`, a list of at most that many, best first.
 
@@ -111,7 +132,12 @@ class Translator:
             return [[candidate.text for candidate in translation.candidates] for translation in translations]
 
     def score(
-        self, lines: Iterable[str], targets: Iterable[str], *, progress: bool = False, **options: Any
+        self,
+        lines: Iterable[str],
+        targets: Iterable[str],
+        *,
+        progress: bool = False,
+        **options: "Unpack[PenaltyKeywords]",
     ) -> list[float]:
         """Score a given translation of each line, as the search scores an output of the same pieces.
 
@@ -129,7 +155,7 @@ class Translator:
             scored = self.stream(requests, SearchConfig(**options), advance=advance)
             return [translation.candidates[0].score for translation in scored]
 
-    def attention(self, lines: Iterable[str | Request], **options: Any) -> list[Attention]:
+    def attention(self, lines: Iterable[str | Request], **options: "Unpack[SearchKeywords]") -> list[Attention]:
         """Translate lines and return the attention of every layer and head, for each line that is not blank.
 
         `options` are the fields of `SearchConfig`. For a given translation pass `Request(line, target=...)`. Raises
@@ -231,9 +257,7 @@ class Translator:
             self.model.alignment_layer(config.alignment_layer)
         check_memory(self.model, config)
         if config.copy_unknown and self.target.kind != SPACE:
-            raise UserError(
-                "--copy-unknown: the target's tokenizer spells every word in pieces, so there is none unknown"
-            )
+            raise UserError("--copy-unknown: the target's tokenizer spells every word in pieces, so no word is unknown")
 
 
 def _checked(lines: Iterable[T]) -> Iterable[T]:

@@ -59,7 +59,7 @@ class Ensemble(InferenceModel):
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
         """Raises UserError."""
-        raise UserError("attention is that of one model, and no ensemble has it: give one checkpoint")
+        raise UserError("an ensemble has no single attention to show: give one checkpoint")
 
     def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
         """As `InferenceModel.alignment`, the mean over the models."""

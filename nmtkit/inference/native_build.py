@@ -23,7 +23,7 @@ def _load() -> ModuleType | None:
             continue
         except ImportError as error:
             if "this CPU has no" not in str(error):  # the module's own message
-                logger.warning("nmtkit.%s cannot be loaded, install nmtkit again: %s", name, error)
+                logger.warning("cannot load nmtkit.%s (%s): reinstall nmtkit", name, error)
     return None
 
 

@@ -33,7 +33,7 @@ class ModelConfig(Config, ABC):
     Every architecture has the option `d_model`, the width of embeddings and layers.
     """
 
-    heading: ClassVar[str] = "Model (each number overrides the one of --arch)"
+    heading: ClassVar[str] = "Model (overrides --arch)"
     arch: ClassVar[str]  #: name of the architecture in checkpoints, and of the preset with its defaults
     dropout_options: ClassVar[frozenset[str]]  #: options that affect only training
     free_options: ClassVar[frozenset[str]]  #: options that change no parameter: they may differ in fine-tuning
@@ -100,10 +100,12 @@ class TransformerConfig(ModelConfig):
         None, min=1, max=10**6, unset="d_model / heads", help="Width of a head's queries and keys."
     )
     d_v: int | None = option(None, min=1, max=10**6, unset="d_model / heads", help="Width of a head's values.")
-    dropout: float = option(0.1, min=0.0, below=1.0, help="On each sub-layer's output and on the embeddings (§5.4).")
-    attention_dropout: float = option(0.0, min=0.0, below=1.0, help="On attention weights (not in the paper).")
+    dropout: float = option(
+        0.1, min=0.0, below=1.0, help="Dropout on each sub-layer's output and on the embeddings (§5.4)."
+    )
+    attention_dropout: float = option(0.0, min=0.0, below=1.0, help="Dropout on attention weights (not in the paper).")
     activation_dropout: float = option(
-        0.0, min=0.0, below=1.0, help="On the inner layer of the feed-forward networks (not in the paper)."
+        0.0, min=0.0, below=1.0, help="Dropout on the inner layer of the feed-forward networks (not in the paper)."
     )
     positions: str = option("sinusoidal", choices=("sinusoidal", "learned"), help="Positional encoding (§3.5).")
     max_positions: int = option(
@@ -121,7 +123,7 @@ class TransformerConfig(ModelConfig):
         min=1,
         max=10**6,
         metavar="R",
-        help="Restrict self-attention to R positions to each side; the paper's r (§4) is the whole neighborhood.",
+        help="Restrict self-attention to R positions to each side; the paper's r (§4) counts the whole neighborhood.",
     )
 
     def __post_init__(self) -> None:
@@ -217,7 +219,7 @@ class WeightsConfig(Config):
     weights: str = option(
         "auto",
         choices=("auto", "trained", "ema"),
-        help="The weights of a checkpoint as trained, or their moving average; auto: the average where there is one.",
+        help="Use the weights as trained, or their moving average (ema); auto: the average if there is one.",
     )
 
 
@@ -231,7 +233,7 @@ class DeviceConfig(Config):
     precision: str = option(
         "auto",
         choices=("auto", "fp32", "bf16", "fp16"),
-        help="Number format; auto: bf16 where the hardware multiplies it fast, else fp32. Results differ a little "
-        "between the formats, and so with auto between machines.",
+        help="Number format; auto: bf16 where the hardware multiplies it fast, else fp32. Results differ slightly "
+        "between the formats, so with auto also between machines.",
     )
     threads: int | None = option(None, min=1, max=1024, unset="all cores", help="CPU threads.")

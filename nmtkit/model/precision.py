@@ -18,7 +18,7 @@ def resolve_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
         if reason.startswith("Expected one of"):
-            reason = "auto, cpu, cuda or one of several as cuda:1 is expected"
+            reason = "expected auto, cpu, cuda, or a numbered GPU such as cuda:1"
         raise UserError(f"--device {name}: not usable here ({reason})") from error
     return device
 

@@ -16,8 +16,8 @@ DEFAULT_VOCAB_SIZE = 32_000
 class FilesConfig(Config):
     heading: ClassVar[str] = "Files"
 
-    source_lang: str = option("", short="s", metavar="LANG", help="Source language: the ending of its files.")
-    target_lang: str = option("", short="t", metavar="LANG", help="Target language: the ending of its files.")
+    source_lang: str = option("", short="s", metavar="LANG", help="Source language: the suffix of its files.")
+    target_lang: str = option("", short="t", metavar="LANG", help="Target language: the suffix of its files.")
     trainpref: tuple[str, ...] = option(
         (),
         metavar="PREFIX",
@@ -25,13 +25,11 @@ class FilesConfig(Config):
         "May be given several times: the corpora are joined in order.",
     )
     validpref: tuple[str, ...] = option(
-        (), metavar="PREFIX", help="Validation text; given again it makes the splits valid1, valid2, …"
+        (), metavar="PREFIX", help="Validation text. Repeat it for the splits valid1, valid2, …"
     )
-    testpref: tuple[str, ...] = option(
-        (), metavar="PREFIX", help="Test text; given again it makes the splits test1, test2, …"
-    )
+    testpref: tuple[str, ...] = option((), metavar="PREFIX", help="Test text. Repeat it for the splits test1, test2, …")
     destdir: Path = option(
-        Path("data-bin"), metavar="DIR", help="The dataset to make. A finished dataset there is replaced."
+        Path("data-bin"), metavar="DIR", help="The dataset to write. A complete dataset there is replaced."
     )
     workers: int = option(
         1, min=1, max=1024, help="Processes that share the work. The result is the same for any number."
@@ -43,7 +41,7 @@ class FilesConfig(Config):
             if not language:
                 raise UserError(f"{name} is missing")
             if not is_language(language):
-                raise UserError(f"{name} {language!r}: a language is the ending of a file's name")
+                raise UserError(f"{name} {language!r}: a language must be usable as the suffix of a file name")
         if self.source_lang == self.target_lang:
             raise UserError(f"--source-lang and --target-lang are both {self.source_lang}")
         if not (self.trainpref or self.validpref or self.testpref):
@@ -65,19 +63,19 @@ class FilesConfig(Config):
 
 @dataclass(frozen=True)
 class VocabularyConfig(Config):
-    heading: ClassVar[str] = "Vocabulary (learned from the training text, or taken over)"
+    heading: ClassVar[str] = "Vocabulary (learned from the training text, or reused)"
 
     tokenizer: str = option(
         SENTENCEPIECE,
         choices=KINDS,
-        help="sentencepiece: raw text is split into subwords; space: the text is segmented already.",
+        help="sentencepiece: split raw text into subwords; space: the text is already segmented.",
     )
     vocab_size: int | None = option(
         None,
         above=4,
         max=10**7,
-        help="Entries of the vocabulary, four special ones among them; "
-        f"left out: {DEFAULT_VOCAB_SIZE} subwords, or every word with --tokenizer space.",
+        help="Entries of the vocabulary, including four special ones; "
+        f"if omitted: {DEFAULT_VOCAB_SIZE} subwords, or every word with --tokenizer space.",
     )
     joined_vocab: bool = option(
         True, off="separate_vocab", help="One vocabulary (and model) for both languages, or one for each."
@@ -86,23 +84,23 @@ class VocabularyConfig(Config):
     character_coverage: float = option(
         0.9995, min=0.98, max=1, help="Share of the text's characters that the subwords must be able to spell."
     )
-    byte_fallback: bool = option(False, help="Spell unknown characters byte by byte, so that nothing is unknown.")
+    byte_fallback: bool = option(False, help="Spell unknown characters as bytes, so that nothing is unknown.")
     spm_sample: int = option(
         1_000_000, min=1, help="Sentences sampled to train a SentencePiece model; its memory grows with them."
     )
     seed: int = option(1, help="Seed of that sample.")
-    min_count: int = option(1, min=1, help="With --tokenizer space: leave out words seen less often.")
+    min_count: int = option(1, min=1, help="With --tokenizer space: drop words that occur less often.")
     spm_model: Path | None = option(None, metavar="FILE", help="Use this SentencePiece model for both languages.")
     vocab_from: Path | None = option(None, metavar="DIR", help="Use the vocabulary (and model) of this dataset.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.spm_model and self.vocab_from:
-            raise UserError("--spm-model and --vocab-from exclude each other")
+            raise UserError("--spm-model and --vocab-from are mutually exclusive: use one of them")
         if self.spm_model and self.tokenizer == SPACE:
-            raise UserError("--spm-model does not go with --tokenizer space")
+            raise UserError("--spm-model cannot be used with --tokenizer space")
         if self.spm_model and not self.joined_vocab:
-            raise UserError("--spm-model is for both languages: it does not go with --separate-vocab")
+            raise UserError("--spm-model is for both languages: it cannot be used with --separate-vocab")
 
     @property
     def is_learned(self) -> bool:
@@ -112,10 +110,10 @@ class VocabularyConfig(Config):
 
 @dataclass(frozen=True)
 class CleaningConfig(Config):
-    heading: ClassVar[str] = "Cleaning (training text only; pairs with an empty side are always left out)"
+    heading: ClassVar[str] = "Cleaning (training text only; pairs with an empty side are always dropped)"
 
-    max_length: int = option(250, min=1, help="Leave out pairs with a side of more tokens than this.")
+    max_length: int = option(250, min=1, help="Drop pairs in which a side has more tokens than this.")
     max_ratio: float | None = option(
-        None, min=1, max=1e6, help="Leave out pairs with a side of more than this many times the other's tokens."
+        None, min=1, max=1e6, help="Drop pairs in which a side has more than this many times the tokens of the other."
     )
-    dedup: bool = option(False, help="Leave out pairs that have stood earlier in the training text.")
+    dedup: bool = option(False, help="Drop pairs that occur earlier in the training text.")

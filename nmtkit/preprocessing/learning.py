@@ -29,7 +29,7 @@ def reuse_tokenizers(config: VocabularyConfig, languages: tuple[str, str]) -> To
         if not dataset.joined and (dataset.source_language, dataset.target_language) != languages:
             raise UserError(f"--vocab-from {config.vocab_from}: its separate vocabularies are for other languages")
         if config.tokenizer == SPACE != dataset.source.kind:
-            raise UserError(f"--vocab-from {config.vocab_from}: it splits raw text, not for --tokenizer {SPACE}")
+            raise UserError(f"--vocab-from {config.vocab_from}: its tokenizer needs raw text: omit --tokenizer")
         return dataset.source, dataset.target
     assert config.spm_model is not None
     try:
@@ -59,7 +59,7 @@ def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:
     """Make a vocabulary of the most frequent words, by decreasing count; ties are sorted by code points."""
     kept = [word for word, count in words.items() if count >= config.min_count and word not in SPECIALS]
     if not kept:
-        raise UserError(f"--min-count {config.min_count}: there is no word so often, and so no vocabulary")
+        raise UserError(f"--min-count {config.min_count}: no word occurs that often: lower it")
     kept.sort(key=lambda word: (-words[word], word))
     size = len(kept) if config.vocab_size is None else config.vocab_size - len(SPECIALS)
     return Vocabulary([*SPECIALS, *kept[:size]])

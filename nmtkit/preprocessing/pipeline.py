@@ -60,7 +60,7 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
             _report(summary, warn_unknown=reused is not None or name != TRAIN)
             if not summary.sentences:
                 raise UserError(
-                    f"nothing of the text for {name} is left; dropped: {_format_dropped(summary)}: "
+                    f"every sentence pair of {name} was dropped ({_format_dropped(summary)}): "
                     "raise --max-length or --max-ratio"
                 )
             summaries.append(summary)
@@ -95,8 +95,8 @@ def _warn_if_segmented(scans: dict[str, Scan], languages: tuple[str, str]) -> No
         for language, segmented in zip(languages, found.segmented, strict=True):
             if segmented > _SEGMENTED_SHARE * found.pairs:
                 logger.warning(
-                    "%s.%s: marks of subwords (@@ or ▁) stand in %d of %s: segmented text needs --tokenizer space, "
-                    "raw text has none",
+                    "%s.%s: %d of %s have subword marks (@@ or ▁): use --tokenizer space for segmented text, "
+                    "or give raw text",
                     *(name, language, segmented, counted(found.pairs, "line")),
                 )
 

@@ -191,6 +191,6 @@ def _wanted(shares: list[Share]) -> list[Share]:
 
 
 def _without_attention(translation: Translation) -> Translation:
-    """The same without its matrices, which would take most of the memory while a request waits for its other lines."""
+    """The same without attention matrices, which take most of the memory while a request waits for its other lines."""
     candidates = tuple(replace(candidate, attention=None) for candidate in translation.candidates)
     return replace(translation, candidates=candidates)

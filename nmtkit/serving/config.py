@@ -19,37 +19,36 @@ class ServeConfig(Config):
         metavar="NAME",
         help="The address or name to listen on: by default this machine only, 0.0.0.0 and :: for all interfaces.",
     )
-    max_body: int = option(1 << 20, min=1, metavar="BYTES", help="A request with a longer body is answered 413.")
-    max_request_lines: int = option(1000, min=1, metavar="N", help="A request with more lines is answered 413.")
+    max_body: int = option(1 << 20, min=1, metavar="BYTES", help="Largest request body; a larger one gets status 413.")
+    max_request_lines: int = option(1000, min=1, metavar="N", help="Most lines of a request; more get status 413.")
     max_request_chars: int = option(
         100_000,
         min=1,
         metavar="N",
-        help="A request with more characters is answered 413; with nbest, characters times nbest. Bounds how long one "
-        "request computes.",
+        help="Most characters of a request, with nbest characters times nbest; more get status 413. Limits the time "
+        "that one request takes.",
     )
     max_queue: int = option(
-        10_000, min=1, metavar="LINES", help="A request that would make the queue longer is answered 429."
+        10_000, min=1, metavar="LINES", help="Most lines in the queue; a request that exceeds it gets status 429."
     )
     max_requests: int = option(
         128,
         min=1,
         metavar="N",
-        help="Requests translated at the same time; another one is answered 503. A request counts once its body has "
-        "arrived.",
+        help="Requests translated at the same time; more get status 503. A request counts once its body has arrived.",
     )
     max_connections: int = option(
         512,
         min=2,
         metavar="N",
-        help="Open connections. For another one, the connection that has waited longest without a complete request is "
+        help="Open connections. Beyond this, the connection that has waited longest without a complete request is "
         "closed.",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.host:  # which would be all interfaces to the operating system
-            raise UserError("--host: the name is empty; was a variable of the shell not set?")
+            raise UserError("--host: the name is empty: is a shell variable unset?")
         if self.max_requests >= self.max_connections:
             raise UserError(
                 f"--max-requests {self.max_requests} must be less than --max-connections {self.max_connections}"

@@ -34,7 +34,7 @@ _TRIAL_TOKENS = 1024  # of the smaller of two trials
 
 
 def with_max_tokens(dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
-    """The options with --max-tokens auto replaced: by the number of the run so far, or by what fits on every rank."""
+    """Replace `--max-tokens auto` by the run's previous number, or by the largest that fits on every rank."""
     if AUTO not in ranks.gather(options.batches.max_tokens):
         return options
     found = ranks.run_on_main(lambda: _recorded(options.checkpoints.save_dir))

@@ -32,6 +32,6 @@ def _try(device: torch.device) -> None:
     except Exception as error:
         reason = next(line for line in str(error).splitlines() if line.strip())
         raise UserError(
-            f"--compile: torch cannot compile on this machine ({reason.strip()}): leave it out, or install "
+            f"--compile: torch cannot compile on this machine ({reason.strip()}): omit it, or install "
             f"{'Triton' if device.type == 'cuda' else 'a C++ compiler and the headers of Python'}"
         ) from error

@@ -40,7 +40,7 @@ class LoadingConfig(Config):
     heading: ClassVar[str] = BatchConfig.heading
 
     num_workers: int = option(
-        1, min=0, max=1024, help="Threads that prepare micro-batches in advance; 0: none. Does not change results."
+        1, min=0, max=1024, help="Threads that prepare micro-batches ahead of time; 0: none. Does not change results."
     )
 
 
@@ -107,8 +107,8 @@ class CheckpointConfig(Config):
         None, min=1, metavar="N", help="Updates between checkpoints; there is also one at each validation."
     )
     save_minutes: float = option(10.0, min=0.0, help="Minutes between checkpoints (10 in §6.1); 0: none.")
-    keep_last: int = option(10, min=1, metavar="N", help="Checkpoints kept: the newest N …")
-    keep_best: int = option(1, min=0, metavar="N", help="… and the best N.")
+    keep_last: int = option(10, min=1, metavar="N", help="Keep the newest N checkpoints.")
+    keep_best: int = option(1, min=0, metavar="N", help="Also keep the best N checkpoints.")
     max_save_failures: int = option(
         3, min=1, metavar="N", help="Stop when N checkpoints in a row cannot be written; old ones are kept."
     )

@@ -1,4 +1,4 @@
-"""Makes the model of a run, and says how much memory training it takes where that is too much."""
+"""Creates the model of a run; an error for lack of memory states how much training needs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device
 
 @contextlib.contextmanager
 def memory_for_model(dataset: Dataset, options: TrainingOptions) -> Iterator[None]:
-    """Raise RunError, naming the size of the model, if memory runs out within. Smaller batches would not help."""
+    """Raise RunError with the size of the model if memory runs out in this context. Smaller batches would not help."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -30,7 +30,7 @@ class Cost:
         return training_flops(self.config, self.target_size, *lengths)
 
     def flops_of_sampled(self, share: Sequence[tuple[int, Batch]]) -> int:
-        """As `flops` with sampled subwords, whose lengths only the micro-batches of each rank tell. Collective."""
+        """As `flops` for sampled subwords, whose lengths are known only from the micro-batches. Collective."""
         lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
         (flops,) = self.ranks.sum([sum(training_flops(self.config, self.target_size, *sides) for sides in lengths)])
         return int(flops)

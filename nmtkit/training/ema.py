@@ -35,7 +35,7 @@ class MovingAverage:
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Within it the averages are the model's weights; afterwards the weights are restored bit for bit."""
+        """In this context the model has the averaged weights; afterwards its own are restored bit for bit."""
         self._exchange()
         try:
             yield

@@ -50,9 +50,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
         matching = [name for name in parameters if fnmatchcase(name, pattern)]
         if not matching:
             examples = {name.partition(".")[0]: name for name in reversed(parameters)}
-            raise UserError(
-                f"--freeze {pattern}: no parameter has such a name; some are {', '.join(examples.values())}"
-            )
+            raise UserError(f"--freeze {pattern}: no parameter matches; some names are {', '.join(examples.values())}")
         for name in matching:
             parameters[name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in parameters.values()):

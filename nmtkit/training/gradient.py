@@ -250,7 +250,7 @@ class UpdateGradient:
                 raise self.ranks.report_once(RunError(complained))
             self.limits.merge(limits)
         self.times_out_of_memory += 1
-        logger.warning("update %d: out of memory; trying again within %s", update, self.limits)
+        logger.warning("update %d: out of memory; retrying with at most %s", update, self.limits)
 
 
 # One empty sentence of weight 0, for a rank without a micro-batch.

@@ -52,7 +52,7 @@ class Learner:
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
-        """Within it the model computes in the run's precision, with the averaged weights if there are any."""
+        """In this context the model computes in the run's precision, with the averaged weights if there are any."""
         averaged = self.average.in_model() if self.average else contextlib.nullcontext()
         with autocast(self.device, self.precision), averaged:
             yield

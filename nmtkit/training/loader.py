@@ -31,7 +31,7 @@ class Work:
         return list(zip(self.numbers, self.batches, strict=True))
 
     def with_exact_counts(self, share: list[tuple[int, Batch]], ranks: Ranks) -> "Work":
-        """The same with exact token counts, which sampled subwords make known only now. Collective."""
+        """The same with exact token counts: sampled subwords are counted only now. Collective."""
         batches = [batch for _, batch in share]
         target, both, padded = ranks.sum(
             [
@@ -61,7 +61,7 @@ class Loader:
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, position: DataPosition) -> Iterator[Work]:
-        """Updates without end from a position on; threads prepare one update ahead."""
+        """Endless updates from a position; threads prepare one update ahead."""
         if self.num_workers == 0:
             yield from (self._work(update, None) for update in self.sampler.updates(position))
             return

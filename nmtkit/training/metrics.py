@@ -68,7 +68,7 @@ class MetricsWriter:
                 file.write(self._waiting)
         except OSError as error:
             logger.warning(
-                "%s: cannot be written (%s); its lines are kept for the next time", self._path, error.strerror
+                "%s: cannot be written (%s); its lines are kept for the next attempt", self._path, error.strerror
             )
             return
         self._size += len(self._waiting)

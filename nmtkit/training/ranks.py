@@ -101,7 +101,7 @@ class Ranks:
             for name in {**everywhere[0], **theirs}:
                 own, fact = theirs.get(name, "not there"), everywhere[0].get(name, "not there")
                 if own != fact:
-                    message = f"rank {rank} has {name} {own}, but rank 0 has {fact}: all need the same"
+                    message = f"rank {rank} has {name} {own}, but rank 0 has {fact}: all ranks need the same"
                     raise self.report_once(UserError(message))
 
     def broadcast(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

@@ -67,7 +67,7 @@ def check_record(progress: Mapping[str, Any], path: Path) -> None:
     if window.padded_tokens and not window.seconds:
         raise UserError(f"{path}: its training state has window.padded_tokens without window.seconds")
     if not all(length.isdecimal() for length in state.memory_limits):
-        raise UserError(f"{path}: its training state has memory_limits of what is not a length")
+        raise UserError(f"{path}: its training state has memory_limits that are not lengths")
     bounds = {
         "epoch": (1, state.update + 1),
         "part": (0, state.updates_in_epoch),

@@ -83,7 +83,7 @@ def _read(learner: Learner, save_dir: SaveDir, split: str, metric: str, options:
     if state.best is None:
         save_dir.forget_validations()
     if given is not None:
-        logger.info("--init-from %s is not read: %s holds checkpoints", given, save_dir.folder)
+        logger.info("--init-from %s is ignored: resuming from the checkpoints in %s", given, save_dir.folder)
     resets = new_resets(checkpoint, options)
     optimizer = None if "reset_optimizer" in resets else checkpoint.optimizer
     return _Start(checkpoint.weights, checkpoint.chosen(), optimizer, state)
@@ -151,9 +151,13 @@ def resumed_state(
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
     metric_before = progress["best_metric"]
     if validated_elsewhere and "reset_progress" not in resets:
-        logger.warning("the validation split has changed: the best result on the previous one is forgotten")
+        logger.warning("the validation split has changed: the best result on the previous one is discarded")
     if metric_before != metric and "reset_progress" not in resets:
-        logger.warning("%s decides now what is best, not %s: the best result is forgotten", metric, metric_before)
+        logger.warning(
+            "the best checkpoint is now selected by %s, not by %s: the previous best result is discarded",
+            metric,
+            metric_before,
+        )
     if "reset_progress" in resets or validated_elsewhere or metric_before != metric:
         state.best, state.validations_since_best = None, 0
     if validated_elsewhere or metric not in state.validation:

@@ -53,7 +53,9 @@ class RunLog:
         self.description.add("device", describe_run(state, options, str(self.ranks), precision))
         self.description.add("checkpoints", describe_checkpoints(learner.model, options))
         if not validates:
-            logger.info("validation: no split '%s' (see --validpref); no checkpoint is best", VALIDATION)
+            logger.info(
+                "no split '%s', so no validation and no best checkpoint: see --validpref of nmt-preprocess", VALIDATION
+            )
         warmup, updates = options.optimizer.warmup_updates, options.stop.max_updates - state.schedule_start
         if 0 < updates < warmup:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)

@@ -50,7 +50,7 @@ class SaveDir:
         """UserError if the folder could not be created or written. Creates nothing."""
         existing = existing_part(self.folder)
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            raise UserError(f"--save-dir {self.folder}: nothing can be written in {existing}")
+            raise UserError(f"--save-dir {self.folder}: {existing} is not writable")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -99,9 +99,9 @@ class SaveDir:
                 if "options" in checkpoint.progress:  # not in an averaged checkpoint
                     check_record(checkpoint.progress, path)
                     if checkpoint.progress["update"] != update:
-                        raise UserError(f"{path}: it was saved after update {checkpoint.progress['update']}")
+                        raise UserError(f"{path}: its content is of update {checkpoint.progress['update']}")
             except UserError as error:
-                logger.warning("%s; trying the one before it", error)
+                logger.warning("%s; trying the previous checkpoint", error)
                 continue
             if "options" in checkpoint.progress:
                 self.newest = update

@@ -37,9 +37,9 @@ class Signals:
             self.save = True
             return
         if self.is_main and not self.stop:
-            hint = "; once more to end at once" if self.second_kills else ""
+            hint = "; send it again to stop at once" if self.second_kills else ""
             with contextlib.suppress(OSError):  # a log on a full disk, a closed terminal
-                os.write(2, f"{signal.Signals(number).name}: the update is finished and saved first{hint}\n".encode())
+                os.write(2, f"{signal.Signals(number).name}: finishing and saving this update first{hint}\n".encode())
         self.stop = number
         if self.second_kills:
             for each in self._before.keys() & set(_STOPPING):

@@ -68,7 +68,7 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     there = len(list_checkpoints(checkpoints.save_dir))
     return (
         f"about {format_bytes(size)} each, up to {kept} of them in {checkpoints.save_dir} "
-        f"({format_bytes(free)} free)" + ("" if free > (kept + 1 - there) * size else ": too little for all of them")
+        f"({format_bytes(free)} free)" + ("" if free > (kept + 1 - there) * size else ": not enough for all of them")
     )
 
 
@@ -105,7 +105,7 @@ def long_update(target_tokens: int, micro_batches: int, seconds: float) -> str |
 def describe_divergence(state: RunState, rate: float, pairs: list[int], of: int, lines: LineNumbers) -> str:
     """Why a run stops after too many skipped updates; `pairs` of the last one's `of` sentence pairs are responsible."""
     blame = (
-        f"{len(pairs)} of its {of} sentence pairs to blame: {lines.describe(pairs)}"
+        f"caused by {len(pairs)} of its {of} sentence pairs: {lines.describe(pairs)}"
         if pairs
         else "no single pair causes it"
     )

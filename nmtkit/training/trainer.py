@@ -65,7 +65,7 @@ def train(folder: Path, options: TrainingOptions) -> None:
             dataset = ranks.run_on_all(lambda: Dataset.open(folder, options.reading.verify))
         with memory_for_model(dataset, options):
             options = with_max_tokens(dataset, options, ranks)
-            with working("making the model"):
+            with working("creating the model"):
                 trainer = ranks.run_on_all(lambda: Trainer(dataset, options, ranks))
             ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **dataset.checksums()})
             trainer.dry_run() if options.stop.dry_run else trainer.fit()
@@ -157,7 +157,7 @@ class Trainer:
             self._validate()  # a signal had prevented it
             self._save()
         if self._reason_to_stop() and not self.stop_signal:
-            logger.info("nothing is left to train: update %d is done already", self.state.update)
+            logger.info("nothing is left to train: update %d was the last one", self.state.update)
             self._finish()  # a signal had prevented it
         most = self.options.stop.max_updates
         with Progress("training", most, "updates", self.state.update, lines=False, notes=True) as progress:

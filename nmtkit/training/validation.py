@@ -60,7 +60,7 @@ class Validator:
                 raise UserError(f"{flag}: {dataset.folder} has no split '{VALIDATION}': preprocess with --validpref")
         if self.config.valid_bleu and options.model.arch not in BACKENDS:
             raise UserError(
-                f"--valid-bleu: nmtkit cannot translate with the architecture {options.model.arch}: leave it out"
+                f"--valid-bleu: nmtkit cannot translate with the architecture {options.model.arch}: omit the option"
             )
         if self.possible:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from message_pages import messages
 from navigation import expand
 from openapi_page import SPECIFICATION, endpoints
 from option_pages import options_of
@@ -49,6 +50,14 @@ def test_a_pattern_in_the_navigation_stands_for_pages_that_nothing_else_takes() 
         {"Home": "index.md"},
         {"Guides": ["how-to/a.md", "how-to/b.md", "how-to/server-2.md"]},
     ]
+
+
+def test_the_page_of_messages_lists_errors_and_warnings_with_their_exit_codes() -> None:
+    page = messages((DOCS / "reference/messages.md").read_text(encoding="utf-8"))
+    assert "| --last and --best are mutually exclusive: use one of them | error, exit code 2 |" in page
+    assert "| …; earlier checkpoints are intact | error, exit code 1 |" in page
+    assert re.search(r"^\| update … skipped: .* \| warning \|$", page, re.M)
+    assert "%s" not in page
 
 
 @pytest.mark.parametrize("command", COMMANDS)

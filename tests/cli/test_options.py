@@ -89,11 +89,11 @@ def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--spoons", "0"], "--spoons: 0 is too small, the least is 1"),
-        (["--spoons", "13"], "--spoons: 13 is too large, the most is 12"),
-        (["--salt", "0"], "--salt: 0.0 is too small, it must be above 0.0"),
-        (["--salt", "1"], "--salt: 1.0 is too large, it must be below 1.0"),
-        (["--chair-count", "0"], "--chair-count: 0 is too small, the least is 1"),
+        (["--spoons", "0"], "--spoons: 0 is too small: the minimum is 1"),
+        (["--spoons", "13"], "--spoons: 13 is too large: the maximum is 12"),
+        (["--salt", "0"], "--salt: 0.0 is too small: it must be above 0.0"),
+        (["--salt", "1"], "--salt: 1.0 is too large: it must be below 1.0"),
+        (["--chair-count", "0"], "--chair-count: 0 is too small: the minimum is 1"),
         (["--kind", "fish"], "'fish' is not one of"),
         (["--spoons", "many"], "'many' is not a valid int"),
         (["--fork"], "No such option --fork. (see soup --help)"),
@@ -122,7 +122,7 @@ def test_a_former_name_of_an_option_is_accepted_and_not_shown(
         assert (code, values["chair_count"]) == (0, 3)
     assert "seats" not in run("--help", capsys=capsys)[1]["text"]
     code, _, err = run("--seats", "0", capsys=capsys)
-    assert (code, err) == (2, "soup: --chair-count: 0 is too small, the least is 1\n")
+    assert (code, err) == (2, "soup: --chair-count: 0 is too small: the minimum is 1\n")
     (tmp_path / "a.toml").write_text("seats = 3\nchair_count = 4")
     code, _, err = run("--config", str(tmp_path / "a.toml"), capsys=capsys)
     assert (code, err) == (2, f"soup: --config {tmp_path / 'a.toml'}: --chair-count is given twice\n")
@@ -292,7 +292,7 @@ def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
         ("a.toml", "pepper = 1", "soup has no option --pepper"),
         ("a.toml", "spoons = ", "a.toml"),
         ("a.json", "{", "a.json"),
-        ("a.json", "[1]", "a table of options is expected"),
+        ("a.json", "[1]", "expected a table of options"),
         pytest.param("a.json", "[" * 100_000, "nested too deeply", id="deep"),
         pytest.param("a.toml", "#" * (1 << 24) + "\n", "more than 16777216 bytes", id="large"),
         pytest.param("a.toml", "a." * 20_000 + "b = 1", "20000 dots", id="dots"),
@@ -376,7 +376,7 @@ def failing(error: BaseException) -> Any:
         (OSError(28, "No space left on device", "a.pt"), 1, "soup: a.pt: No space left on device\n"),
         (OSError(errno.ENAMETOOLONG, "File name too long", "a.pt"), 2, "soup: a.pt: File name too long\n"),
         (PermissionError(errno.EACCES, "Permission denied", "x/a.pt"), 2, "soup: x/a.pt: Permission denied\n"),
-        (MemoryError(), 1, "soup: out of memory: end other processes, or raise the limit (ulimit -v)\n"),
+        (MemoryError(), 1, "soup: out of memory: stop other processes, or raise the limit (ulimit -v)\n"),
         (KeyboardInterrupt(), 130, "soup: interrupted\n"),
         (as_import_error(KeyboardInterrupt()), 130, "soup: interrupted\n"),
         (as_import_error(Terminated()), 143, "soup: terminated\n"),

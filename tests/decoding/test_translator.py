@@ -9,9 +9,9 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -20,8 +20,10 @@ from repository import ROOT
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.config import Config
 from nmtkit.decoding import engine
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.keywords import EngineKeywords, SearchKeywords
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
@@ -106,7 +108,7 @@ def test_positions_that_bound_a_line_are_named(
 ) -> None:
     checkpoint = make_checkpoint(positions="learned", max_positions=9)
     texts(Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32")), ["dog " * 50])
-    assert caplog.messages == ["1 line cut to the first 8 tokens (the model has positions for no more)"]
+    assert caplog.messages == ["1 line cut to the first 8 tokens (the model has no more positions)"]
 
 
 def test_overlong_lines_are_translated_in_parts_and_joined(
@@ -330,9 +332,16 @@ def test_nbest_gives_a_list_for_each_line_best_first(translator: Translator) -> 
     assert translator.translate(["a cat"], nbest=1, beam=3) == [translator.translate(["a cat"], beam=3)]
 
 
+@pytest.mark.parametrize(("keywords", "config"), [(SearchKeywords, SearchConfig), (EngineKeywords, EngineConfig)])
+def test_the_typed_keywords_are_the_fields_of_the_config(keywords: type, config: type[Config]) -> None:
+    given_apart = {"nbest"}
+    expected = {field.name: field.type for field in fields(config) if field.name not in given_apart}
+    assert get_type_hints(keywords) == expected
+
+
 def test_options_that_do_not_exist_or_make_no_sense_are_refused(translator: Translator) -> None:
     with pytest.raises(TypeError, match="beams"):
-        translator.translate(LINES, beams=3)
+        translator.translate(LINES, beams=3)  # type: ignore[call-overload]
     refused: list[dict[str, Any]] = [{"beam": 0}, {"nbest": 0}, {"nbest": 5, "beam": 4}]
     for options in refused:
         with pytest.raises(UserError, match="--"):

@@ -345,7 +345,7 @@ def refused(run_here: Run, tiny_checkpoint: Path) -> Callable[..., str]:
     ("arguments", "message"),
     [
         (["--port", "nowhere"], "'nowhere' is not a valid int"),
-        (["--port", 70000], "--port: 70000 is too large, the most is 65535"),
+        (["--port", 70000], "--port: 70000 is too large: the maximum is 65535"),
         (["--host", "a..b"], "--host a..b --port 8080: encoding with 'idna' codec failed"),
         (["--host", ""], "--host: the name is empty"),
         (["--max-requests", 9, "--max-connections", 9], "--max-requests 9 must be less than --max-connections 9"),

@@ -177,7 +177,7 @@ def test_a_shared_matrix_answers_to_each_of_its_names() -> None:
     [
         (
             "encode.*",
-            r"--freeze encode\.\*: no parameter has such a name; some are .*encoder\.0.*source_embedding",
+            r"--freeze encode\.\*: no parameter matches; some names are .*encoder\.0.*source_embedding",
         ),
         ("*", r"nothing is left to train"),
     ],
