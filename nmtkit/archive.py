@@ -139,8 +139,8 @@ def bytes_to_tensor(content: bytes) -> Tensor:
 
 def tensor_to_bytes(tensor: Tensor) -> bytes:
     """Convert a uint8 tensor back to bytes. Raises UserError for another dtype."""
-    if tensor.dtype != torch.uint8:
-        raise UserError(f"a tensor of bytes is {tensor.dtype}")
+    if tensor.dtype != torch.uint8 or tensor.dim() != 1:
+        raise UserError(f"a tensor of bytes is {tensor.dtype}, {list(tensor.shape)}")
     return tensor.numpy().tobytes()
 
 

@@ -86,17 +86,22 @@ def _resolve(path: Path) -> Path:
 
 
 def _resolve_checked(destination: Path) -> Path:
-    """Resolve the symlinks of a destination.
-
-    Raises UserError for another user's symlink in a shared folder such as /tmp. This is the rule of Linux's
-    fs.protected_symlinks, which applies only to opening the link itself.
-    """
-    if destination.is_symlink():
-        link, folder = destination.lstat(), destination.parent.stat()
-        is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-        if is_shared and link.st_uid not in (os.geteuid(), folder.st_uid):
-            raise UserError(f"{destination} is a symlink of another user: choose another destination")
+    """Resolve the symlinks of a destination. Raises UserError for one that `check_symlinks` refuses."""
+    check_symlinks(destination)
     return _resolve(destination)
+
+
+def check_symlinks(destination: Path) -> None:
+    """Raise UserError if the path of a destination has a symlink that another user may have planted.
+
+    A symlink must belong to this user or to root, or be in a folder that only its owner can write to.
+    """
+    for path in (destination, *destination.parents):
+        if path.is_symlink():
+            link, folder = path.lstat(), path.parent.stat()
+            is_private = not folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and link.st_uid == folder.st_uid
+            if link.st_uid not in (os.geteuid(), 0) and not is_private:
+                raise UserError(f"{path} is a symlink of another user: choose another destination")
 
 
 def _resolve_file(path: Path) -> Path:

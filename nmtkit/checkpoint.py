@@ -34,6 +34,7 @@ from nmtkit.model.architectures import config_from_dict, make_model
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
+from nmtkit.text import are_two_languages
 from nmtkit.tokenizer import Tokenizer, make_tokenizer
 from nmtkit.vocab import Vocabulary
 
@@ -240,11 +241,13 @@ def from_header(
 
     Raises UserError where weights or averages do not fit the model that the header describes.
     """
-    languages = header["source_language"], header["target_language"]
-    if not all(isinstance(language, str) and len(language) <= _MAX_LANGUAGE for language in languages):
-        raise ValueError("not a language name")
+    languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
+    if not are_two_languages(*languages) or max(map(len, languages)) > _MAX_LANGUAGE:
+        raise ValueError(f"{languages[0]!r:.40} and {languages[1]!r:.40} are not two languages")
+    if not isinstance(joined, bool):
+        raise TypeError("'joined_vocabulary' is not true or false")
     source = tokenizer("source")
-    target = source if header["joined_vocabulary"] else tokenizer("target")
+    target = source if joined else tokenizer("target")
     config = config_from_dict(header["model"])
     checkpoint = Checkpoint(config, weights, *languages, source, target, _progress(header), optimizer, ema)
     shapes = checkpoint.parameter_shapes()

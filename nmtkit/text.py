@@ -2,6 +2,7 @@
 
 import bz2
 import contextlib
+import errno
 import gzip
 import io
 import itertools
@@ -77,13 +78,18 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 }
 _MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
 _READ_BYTES = 1 << 16  # read at a time
-_MAX_LINE_BYTES = 1 << 26
+_MAX_LINE_BYTES = 1 << 24  # SentencePiece takes 58 bytes of memory for each of them
 BLOCK_BYTES = 1 << 18  # of one `Block`: small against a worker's memory, large against the cost of sending it
 
 
 def is_language(name: object) -> bool:
     """Whether `name` can name a language, and so end a file name."""
     return isinstance(name, str) and name != "" and "/" not in name and name.isprintable()
+
+
+def are_two_languages(source: object, target: object) -> bool:
+    """Whether the names can be those of the two sides of a dataset or model."""
+    return is_language(source) and is_language(target) and source != target
 
 
 def find_side(prefix: str, language: str) -> Path:
@@ -194,10 +200,26 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
+    return (line[:-1] if line.endswith(b"\n") else line for line in _complete_lines(file))
+
+
+def _complete_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file with their line feeds."""
     for line in iter(partial(file.readline, _MAX_LINE_BYTES + 1), b""):
         if len(line) > _MAX_LINE_BYTES:  # an endless line, as of /dev/zero, would exhaust the memory
-            raise OSError(f"a line of more than {_MAX_LINE_BYTES >> 20} MiB: this is not text")
-        yield line[:-1] if line.endswith(b"\n") else line
+            raise OSError(errno.EFBIG, f"a line of more than {_MAX_LINE_BYTES >> 20} MiB, which is not text")
+        yield line
+
+
+def _block_of_lines(lines: Iterator[bytes]) -> list[bytes]:
+    """The next lines with about `BLOCK_BYTES` in total; none at the end."""
+    block, size = [], 0
+    for line in lines:
+        block.append(line)
+        size += len(line)
+        if size >= BLOCK_BYTES:
+            break
+    return block
 
 
 def read_raw_stdin() -> Iterator[bytes]:
@@ -255,18 +277,19 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
     """
     first = 1
     with open_binary(source) as source_file, open_binary(target) as target_file:
+        source_rest, target_rest = _complete_lines(source_file), _complete_lines(target_file)
         while True:
             with _as_user_errors(source):
-                source_lines = source_file.readlines(BLOCK_BYTES)
+                source_lines = _block_of_lines(source_rest)
             with _as_user_errors(target):
                 # at the end of the source, read one more line to check that the target ends too
-                target_lines = list(itertools.islice(target_file, len(source_lines) or 1))
+                target_lines = list(itertools.islice(target_rest, len(source_lines) or 1))
             if len(source_lines) != len(target_lines):
                 done = first - 1
                 with _as_user_errors(source):
-                    source_count = done + len(source_lines) + sum(1 for _ in source_file)
+                    source_count = done + len(source_lines) + sum(1 for _ in source_rest)
                 with _as_user_errors(target):
-                    target_count = done + len(target_lines) + sum(1 for _ in target_file)
+                    target_count = done + len(target_lines) + sum(1 for _ in target_rest)
                 raise UserError(
                     f"{source} has {counted(source_count, 'line')} and {target} has {target_count}: "
                     "the two sides must correspond line by line"

@@ -147,7 +147,7 @@ def test_small_files_take_little_memory(tiny_checkpoint: Path, tmp_path: Path) -
     files = {
         "stride": (expanded(), "not an nmtkit checkpoint"),
         "deflate": (deflated(content), "compressed or encrypted: not an nmtkit checkpoint"),
-        "shape": (with_tensor(content, NORM, "float32", [10**6, 10**6], bytes(64)), "not the size of its shape"),
+        "shape": (with_tensor(content, NORM, "float32", [10**6, 10**6], bytes(64)), "does not match its shape"),
         "width": (with_model(content, d_model=10**6, d_ff=10**6), "has [330, 16] where [330, 1000000] is expected"),
         "positions": (with_model(content, positions="learned", max_positions=10**6), "positions.table is missing"),
         "layers": (with_model(content, encoder_layers=10**4), "is missing"),
@@ -213,8 +213,8 @@ def test_the_members_of_an_archive_share_no_bytes(tiny_checkpoint: Path, tmp_pat
             content[place + 42 : place + 46] = largest.header_offset.to_bytes(4, "little")
         place += 46 + sum(sizes)
     path = tmp_path / "a.pt"
-    assert "damaged, or not a checkpoint of nmtkit" in refusal(path, signed(bytes(content)))
-    with pytest.raises(UserError, match="damaged, or not a checkpoint of nmtkit"):
+    assert "damaged, or not an nmtkit checkpoint" in refusal(path, signed(bytes(content)))
+    with pytest.raises(UserError, match="damaged, or not an nmtkit checkpoint"):
         read_progress(path)
 
 
@@ -231,7 +231,7 @@ def test_no_two_members_share_bytes_where_the_file_has_room_for_both(tiny_checkp
         )
     place = content.index(second.filename.encode(), directory) - 46
     content[place + 42 : place + 46] = first.header_offset.to_bytes(4, "little")
-    assert "damaged, or not a checkpoint of nmtkit" in refusal(tmp_path / "a.pt", signed(bytes(content)))
+    assert "damaged, or not an nmtkit checkpoint" in refusal(tmp_path / "a.pt", signed(bytes(content)))
 
 
 def test_an_encrypted_member_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_an_encrypted_member_is_refused(tiny_checkpoint: Path, tmp_path: Path) -
 def test_a_member_stands_once_in_the_zip_directory(tiny_checkpoint: Path, tmp_path: Path) -> None:
     content = unsigned(tiny_checkpoint.read_bytes())
     twice = content.replace(b"archive/data/2", b"archive/data/1")
-    assert "damaged, or not a checkpoint of nmtkit" in refusal(tmp_path / "a.pt", signed(twice))
+    assert "damaged, or not an nmtkit checkpoint" in refusal(tmp_path / "a.pt", signed(twice))
 
 
 def test_a_tensor_stands_once_in_the_header(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nmtkit.atomic_io import (
+    check_symlinks,
     check_writable,
     link_file,
     remove_partial_files,
@@ -83,7 +84,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
     (tmp_path / "result" / "thesis" if kind == "folder" else tmp_path / "result").write_text("years of work")
     before = sorted(tmp_path.rglob("*"))
     with (
-        pytest.raises(UserError, match="exists and is something else"),
+        pytest.raises(UserError, match="exists, and this command did not write it"),
         staged_folder(tmp_path / "result", is_own, never),
     ):
         pass
@@ -577,7 +578,8 @@ def test_no_folder_of_another_user_is_replaced(full: bool, tmp_path: Path) -> No
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
 @pytest.mark.parametrize(
-    ("mode", "link_owner", "is_refused"), [(0o1777, 12345, True), (0o1777, 0, False), (0o1755, 12345, False)]
+    ("mode", "link_owner", "is_refused"),
+    [(0o1777, 12345, True), (0o777, 12345, True), (0o775, 12345, True), (0o1777, 0, False)],
 )
 def test_another_users_link_in_a_shared_folder_is_not_followed(
     mode: int, link_owner: int, is_refused: bool, tmp_path: Path
@@ -595,3 +597,18 @@ def test_another_users_link_in_a_shared_folder_is_not_followed(
         with staged_file(shared / "result") as file:
             file.write(b"new")
     assert (tmp_path / "thesis").read_text() == ("precious" if is_refused else "new")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
+def test_another_users_link_is_followed_only_in_a_folder_that_nobody_else_can_write_to(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "link").symlink_to("../home")
+    for path in (shared, shared / "link"):
+        os.chown(path, 12345, -1, follow_symlinks=False)
+    shared.chmod(0o755)
+    check_symlinks(shared / "link" / "result")
+    shared.chmod(0o775)
+    with pytest.raises(UserError, match="shared/link is a symlink of another user"):
+        check_symlinks(shared / "link" / "result")

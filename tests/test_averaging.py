@@ -137,7 +137,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said_at_once(folder: Path) -> None:
         chosen.append(folder / "checkpoint_100.pt")
         return chosen[-1:]
 
-    with pytest.raises(UserError, match="cut short"):
+    with pytest.raises(UserError, match="truncated"):
         average_run(choose)
     assert len(chosen) == 1
 
@@ -232,7 +232,7 @@ def test_a_value_that_is_not_finite_is_never_the_best(value: float, folder: Path
 )
 def test_a_judgement_of_other_types_is_refused_with_the_name_of_its_file(changes: dict[str, Any], folder: Path) -> None:
     change_progress(folder / "checkpoint_30.pt", **changes)
-    with pytest.raises(UserError, match=r"checkpoint_30\.pt: damaged, or not a checkpoint"):
+    with pytest.raises(UserError, match=r"checkpoint_30\.pt: damaged, or not an nmtkit checkpoint"):
         best_checkpoints(folder, 1)
 
 
@@ -241,7 +241,7 @@ def test_values_on_different_validation_splits_are_not_compared(folder: Path) ->
         checkpoint = load_checkpoint(folder / f"checkpoint_{update}.pt")
         checkpoint.progress["validation_data"] = {"valid.en": "of another text"}
         save_checkpoint(folder / f"checkpoint_{update}.pt", checkpoint)
-    with pytest.raises(UserError, match=r"--best: the checkpoints in .* different validation splits: list them"):
+    with pytest.raises(UserError, match=r"--best: the checkpoints in .* different validation splits: name the files"):
         best_checkpoints(folder, 1)
     assert updates(best_checkpoints(folder, 1, until=20)) == [20]
 
@@ -320,7 +320,7 @@ def test_a_checkpoint_of_a_training_is_not_replaced(name: str, folder: Path, run
     assert (folder / name).read_bytes() == before
     done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "checkpoint_77.pt")
     assert done.returncode == 2
-    assert b"checkpoint_77.pt would count as a checkpoint of the training there" in done.stderr
+    assert b"checkpoint_77.pt would be taken for a checkpoint of the training in that folder" in done.stderr
     (folder / "averaged").mkdir()
     new = folder / "averaged/checkpoint_30.pt"
     assert run_here("nmt-average", folder / "checkpoint_10.pt", "--output", new).returncode == 0
@@ -350,19 +350,19 @@ def test_a_checkpoint_that_is_averaged_is_not_replaced(folder: Path, run_here: R
     ten, twenty = folder / "checkpoint_10.pt", folder / "checkpoint_20.pt"
     before = ten.read_bytes()
     done = run_here("nmt-average", ten, twenty, "--output", ten)
-    assert (done.returncode, b"is read, and what is made of it would take its place" in done.stderr) == (2, True)
+    assert (done.returncode, b"is an input and would be overwritten" in done.stderr) == (2, True)
     assert ten.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["."], "choose from it with --last N or --best N"),
+        (["."], "select checkpoints with --last N or --best N"),
         ([".", "checkpoint_10.pt", "--last", 1], "checkpoint_best.pt"),
         ([".", "--last", 6], "has only 5 checkpoints: use --last 5"),
         (["checkpoint_10.pt", "--last", 1], "files are given"),
         ([".", "--last", 1, "--best", 1], "--last and --best are mutually exclusive"),
-        (["missing.pt"], "missing.pt: No such file"),
+        (["missing.pt"], "missing.pt: no such file"),
         (["checkpoint_10.pt", "cut.pt"], "cut.pt"),
     ],
 )

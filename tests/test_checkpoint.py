@@ -66,6 +66,25 @@ def assert_same(first: Checkpoint, second: Checkpoint) -> None:
         assert ours_side.model == theirs_side.model
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"source_language": "de"},
+        {"source_language": ""},
+        {"target_language": "a/b"},
+        {"target_language": "\x1b[31m"},
+        {"target_language": 7},
+        {"source_language": "x" * 256},
+        {"joined_vocabulary": -1},
+    ],
+)
+def test_languages_that_no_dataset_has_are_refused(full: Checkpoint, changes: dict[str, Any], tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "a.pt", full)
+    (tmp_path / "a.pt").write_bytes(with_header((tmp_path / "a.pt").read_bytes(), changes))
+    with pytest.raises(UserError, match="damaged, or not an nmtkit checkpoint"):
+        load_checkpoint(tmp_path / "a.pt")
+
+
 def test_what_is_saved_is_loaded_bit_for_bit(full: Checkpoint, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     for checkpoint in (full, make_checkpoint(positions="learned", share_embeddings="none", attention_window=3)):
         save_checkpoint(tmp_path / "a.pt", checkpoint)
@@ -287,7 +306,7 @@ def test_progress_is_read_without_the_tensors(full: Checkpoint, tmp_path: Path) 
 def test_bytes_added_at_the_end_are_noticed(tiny_checkpoint: Path, tmp_path: Path) -> None:
     path = tmp_path / "longer.pt"
     path.write_bytes(tiny_checkpoint.read_bytes() + b"\n")
-    with pytest.raises(UserError, match="cut short"):
+    with pytest.raises(UserError, match="truncated"):
         load_checkpoint(path)
 
 
@@ -346,7 +365,7 @@ def sign(path: Path, content: Any) -> None:
 def test_pickled_code_is_never_run_even_under_a_right_checksum(tmp_path: Path) -> None:
     path, witness = tmp_path / "harmful.pt", tmp_path / "witness"
     sign(path, {"header": Harmful(witness)})
-    with pytest.raises(UserError, match=rf"^{path}: .*not a checkpoint of nmtkit"):
+    with pytest.raises(UserError, match=rf"^{path}: .*not an nmtkit checkpoint"):
         load_checkpoint(path)
     assert not witness.exists()
 
@@ -365,7 +384,7 @@ def test_pickled_code_is_never_run_even_under_a_right_checksum(tmp_path: Path) -
 def test_archives_of_other_programs_are_refused(content: Any, tmp_path: Path) -> None:
     path = tmp_path / "foreign.pt"
     sign(path, content)
-    with pytest.raises(UserError, match=rf"^{path}: .*not a checkpoint of nmtkit"):
+    with pytest.raises(UserError, match=rf"^{path}: .*not an nmtkit checkpoint"):
         load_checkpoint(path)
 
 

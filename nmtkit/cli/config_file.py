@@ -36,7 +36,11 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
         values = parse_json(text) if is_json else _parse_toml(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
-    except (ValueError, UserError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"--config {path}: not text in UTF-8: give a TOML or JSON file") from error
+    except RecursionError as error:
+        raise UserError(f"--config {path}: nested too deeply") from error
+    except (ValueError, UserError) as error:
         raise UserError(f"--config {path}: {error}") from error
     context.meta[_IN_USE] = path
     if not isinstance(values, dict):

@@ -39,29 +39,26 @@ def export_folder(destination: Path, checkpoint: Checkpoint, replace: bool) -> I
     check_free(destination, replace)
     with staged_folder(destination, _is_export_file, _is_export) as staging:
         yield staging
-        write_tokenizer(staging, checkpoint.source, _file_language(checkpoint.source_language, checkpoint.joined))
-        if not checkpoint.joined:
-            write_tokenizer(staging, checkpoint.target, _file_language(checkpoint.target_language, joined=False))
+        if checkpoint.joined:
+            write_tokenizer(staging, checkpoint.source, None)
+        else:
+            write_tokenizer(staging, checkpoint.source, checkpoint.source_language)
+            write_tokenizer(staging, checkpoint.target, checkpoint.target_language)
 
 
-def read_tokenizer(folder: Path, kind: str, language: str, joined: bool) -> Tokenizer:
-    """Read the tokenizer of one side of an export. Raises UserError if a file is not a regular file."""
-    name = _file_language(language, joined)
-    vocabulary = Vocabulary.from_bytes(_read_file(folder / vocabulary_name(name)))
-    return make_tokenizer(kind, vocabulary, b"" if kind == SPACE else _read_file(folder / model_name(name)))
+def read_tokenizer(folder: Path, kind: str, language: str | None) -> Tokenizer:
+    """Read the tokenizer of one side of an export; `language` is None for a joined vocabulary.
+
+    Raises UserError if a file is not a regular file.
+    """
+    vocabulary = Vocabulary.from_bytes(_read_file(folder / vocabulary_name(language)))
+    return make_tokenizer(kind, vocabulary, b"" if kind == SPACE else _read_file(folder / model_name(language)))
 
 
 def _read_file(path: Path) -> bytes:
     if path.exists() and not path.is_file():  # a pipe would block
         raise UserError(f"{path.name} is not a regular file")
     return read_bytes(path, _MAX_BYTES)
-
-
-def _file_language(language: str, joined: bool) -> str | None:
-    """The language in the file names of a side, None if both sides share the files."""
-    if not joined and Path(language).name != language:
-        raise UserError(f"the language {language!r} cannot be part of a file name")
-    return None if joined else language
 
 
 def _is_export_file(name: str) -> bool:

@@ -48,7 +48,7 @@ def from_safetensors(folder: Path) -> Checkpoint:
     """
     library = _import_safetensors()
     if not (folder / SAFETENSORS_FILE).is_file():
-        raise UserError(f"{folder} is a folder that has no {SAFETENSORS_FILE}: {checkpoint_in(folder)}")
+        raise UserError(f"{folder} is a folder without a file {SAFETENSORS_FILE}: {checkpoint_in(folder)}")
     if not (folder / HEADER).is_file():
         raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
     with as_user_errors(folder):
@@ -68,8 +68,8 @@ def _to_float32(weight: Tensor) -> Tensor:
 
 
 def _read_side_tokenizer(folder: Path, header: dict[str, Any], side: str) -> Any:
-    kind, language = header["tokenizer"][side], header[f"{side}_language"]
-    return read_tokenizer(folder, kind, language, header["joined_vocabulary"])
+    language = None if header["joined_vocabulary"] else header[f"{side}_language"]
+    return read_tokenizer(folder, header["tokenizer"][side], language)
 
 
 def _import_safetensors() -> Any:

@@ -125,12 +125,14 @@ class Dataset:
         return (self.source_language, self.source), (self.target_language, self.target)
 
     def _read_tokenizer(self, language: str | None) -> Tokenizer:
-        vocabulary = self.folder / vocabulary_name(language)
-        model = b"" if self._kind == SPACE else (self.folder / model_name(language)).read_bytes()
+        path = self.folder / vocabulary_name(language)
         try:
-            return make_tokenizer(self._kind, Vocabulary.from_bytes(vocabulary.read_bytes()), model)
+            vocabulary = Vocabulary.from_bytes(path.read_bytes())
+            if self._kind != SPACE:
+                path = self.folder / model_name(language)
+            return make_tokenizer(self._kind, vocabulary, b"" if self._kind == SPACE else path.read_bytes())
         except UserError as error:
-            raise UserError(f"{vocabulary}: {error}; {REMEDY}") from error
+            raise UserError(f"{path}: {error}; {REMEDY}") from error
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, language: str | None) -> None:
@@ -145,7 +147,7 @@ def _check_files(folder: Path, description: Description, verify: bool) -> None:
     for name, record in description.files.items():
         path = folder / name
         if not path.is_file():
-            raise UserError(f"{path} is missing; {REMEDY}")
+            raise UserError(f"{path} is {'not a regular file' if path.exists() else 'missing'}; {REMEDY}")
         if path.stat().st_size != record.bytes:
             raise UserError(f"{path}: {path.stat().st_size} bytes instead of {record.bytes}; {REMEDY}")
     if verify or sum(record.bytes for record in description.files.values()) < ALWAYS_VERIFY_BELOW:

@@ -16,7 +16,7 @@ from nmtkit.checksum import sha256
 from nmtkit.data.binary import REMEDY, index_path, token_path
 from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
-from nmtkit.text import is_language, parse_json, read_bytes
+from nmtkit.text import are_two_languages, parse_json, read_bytes
 from nmtkit.tokenizer import SPACE, Tokenizer, check_kind
 from nmtkit.version import __version__
 
@@ -158,7 +158,7 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 def _parse(fields: Mapping[str, Any]) -> Description:
     """Parse the fields. Raises UserError, KeyError, TypeError, ValueError or AttributeError for an invalid value."""
     languages = fields["source_language"], fields["target_language"]
-    if not all(map(is_language, languages)) or languages[0] == languages[1]:
+    if not are_two_languages(*languages):
         raise UserError(f"{languages[0]!r} and {languages[1]!r} are not two languages")
     check_kind(fields["tokenizer"])
     if not isinstance(fields["joined"], bool) or not isinstance(fields["splits"], list) or not fields["splits"]:

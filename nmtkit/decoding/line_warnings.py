@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nmtkit.decoding.engine import Task
+from nmtkit.decoding.rules import contains
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.sentences import Sentence, SourceLimit
 from nmtkit.log import logger
@@ -56,6 +57,4 @@ class LineWarnings:
 
 def _lacks_terms(task: Task, best: Hypothesis) -> bool:
     """Whether a required term is missing: the search found no output with all terms and searched without them."""
-    ids = tuple(best.ids)
-    terms = task.constraints.terms
-    return not all(any(ids[start : start + len(term)] == term for start in range(len(ids))) for term in terms)
+    return not all(contains(tuple(best.ids), term) for term in task.constraints.terms)

@@ -24,11 +24,16 @@ class Constraints:
 
     @property
     def required_tokens(self) -> int:
-        """The number of tokens, without EOS, that an output must be allowed: the prefix and all terms."""
-        return len(self.prefix) + sum(map(len, self.terms))
+        """The number of tokens, without EOS, that an output must be allowed: the prefix and all different terms."""
+        return len(self.prefix) + sum(map(len, set(self.terms)))
 
 
 NO_CONSTRAINTS = Constraints()
+
+
+def contains(tokens: tuple[int, ...], term: tuple[int, ...]) -> bool:
+    """Whether the tokens of a term follow each other somewhere in `tokens`."""
+    return any(tokens[start : start + len(term)] == term for start in range(len(tokens) - len(term) + 1))
 
 
 @dataclass(frozen=True)

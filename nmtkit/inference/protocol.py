@@ -16,6 +16,7 @@ from torch import Tensor
 from nmtkit.errors import UserError
 from nmtkit.inference.top_k import top_k
 from nmtkit.vocab import BOS
+from nmtkit.wording import counted
 
 
 class InferenceState(Protocol):
@@ -99,7 +100,9 @@ class InferenceModel(ABC):
         if not self.attention_layers:
             raise UserError(_NO_ATTENTION)
         if layer is not None and layer > self.attention_layers:
-            raise UserError(f"--alignment-layer {layer}: the model has {self.attention_layers} decoder layers")
+            raise UserError(
+                f"--alignment-layer {layer}: the model has {counted(self.attention_layers, 'decoder layer')}"
+            )
         return max(0, self.attention_layers - 2) if layer is None else layer - 1
 
 

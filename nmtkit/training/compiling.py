@@ -1,5 +1,10 @@
 """torch.compile for a model's layers, one at a time, so that parameter names do not change."""
 
+import os
+import stat
+import tempfile
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -14,6 +19,8 @@ def compile_layers(model: TranslationModel, device: torch.device) -> None:
 
     UserError where torch cannot compile on this machine.
     """
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_private_cache())
     _try(device)
     torch._dynamo.config.recompile_limit = _VARIANTS
     torch.fx.experimental._config.use_duck_shape = (
@@ -21,6 +28,23 @@ def compile_layers(model: TranslationModel, device: torch.device) -> None:
     )
     for layer in model.layers():
         layer.compile(dynamic=True)
+
+
+def _private_cache() -> Path:
+    """A folder for compiled code that only this user can write to.
+
+    torch's default is a folder in /tmp with a predictable name: another user could put code there.
+    """
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(base).expanduser() / "nmtkit" / "torchinductor"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return folder
+    except (OSError, RuntimeError):  # no home, or none that can be written
+        pass
+    return Path(tempfile.mkdtemp(prefix="nmtkit-torchinductor-"))
 
 
 def _try(device: torch.device) -> None:

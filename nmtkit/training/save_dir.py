@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.archive import as_user_errors
-from nmtkit.atomic_io import check_regular, remove_partial_files, staged_file
+from nmtkit.atomic_io import check_regular, check_symlinks, remove_partial_files, staged_file
 from nmtkit.checkpoint import (
     BEST,
     LAST,
@@ -48,6 +48,7 @@ class SaveDir:
 
     def check(self) -> None:
         """UserError if the folder could not be created or written. Creates nothing."""
+        check_symlinks(self.folder)
         existing = existing_part(self.folder)
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UserError(f"--save-dir {self.folder}: {existing} is not writable")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmtkit.atomic_io import check_symlinks
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.training.validation import Sample
@@ -21,6 +22,7 @@ class Board:
         """
         from torch.utils.tensorboard.writer import SummaryWriter  # slow to import, rarely needed
 
+        check_symlinks(folder)
         self._folder, self._failed = folder, False
         # torch opens the file by a name made of the time and the process: whoever else may write to the folder must not
         # be able to guess it, and to put a symlink there.

@@ -87,7 +87,7 @@ def test_each_line_has_its_line_whatever_it_holds(generate_apart: Run) -> None:
     assert blank == [1, 2, 4]
     assert b"\r" not in done.stdout
     messages = done.stderr.decode()
-    assert "2 lines cut to the first 60 tokens" in messages
+    assert "2 lines truncated to 60 tokens" in messages
     assert "2 lines had bytes that are not UTF-8" in messages
     assert "translated | sentences 14 | tokens " in messages
     assert re.search(r" \| precision (bf16|fp32)(, (not compiled|AVX2|AVX-512))?\n", messages)
@@ -355,7 +355,7 @@ def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Ru
     ("arguments", "words"),
     [
         (["--sacrebleu"], ["--reference FILE"]),
-        (["--split", "valid"], ["--split", "give a DATASET"]),
+        (["--split", "valid"], ["--split needs a DATASET"]),
         (["data", "--input", "text.en"], ["mutually exclusive"]),
         (["--reference", "text.de"], ["--sacrebleu"]),
         (["--nbest", 9], ["--nbest 9", "--beam 2"]),
@@ -423,7 +423,7 @@ def test_what_is_read_is_not_written(run_here: Run, tmp_path: Path, read: str, w
     checkpoint = [] if read == "--checkpoint" else ["--checkpoint", "a.pt"]
     refused(
         run_here("nmt-generate", *checkpoint, read, tmp_path / "text", written, tmp_path / "link"),
-        "text is read, and what is made of it would take its place",
+        "text is an input and would be overwritten",
     )
     assert (tmp_path / "text").read_text() == "a dog\n"
 
@@ -432,7 +432,7 @@ def test_what_is_read_is_not_written(run_here: Run, tmp_path: Path, read: str, w
 def test_no_file_of_the_dataset_is_written(run_here: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("of the dataset")
     arguments = ("--checkpoint", "a.pt", tmp_path, "--split", "test", "--output", tmp_path / name)
-    refused(run_here("nmt-generate", *arguments), f"{name} is read, and what is made of it would take its place")
+    refused(run_here("nmt-generate", *arguments), f"{name} is an input and would be overwritten")
     assert (tmp_path / name).read_text() == "of the dataset"
 
 
@@ -445,5 +445,5 @@ def test_the_config_file_is_not_written(
     (tmp_path / "a.pt").touch()
     done = run_here(f"nmt-{command}", *arguments, "--config", "a.toml", "--output", "a.toml")
     assert done.returncode == 2
-    assert b"a.toml is read, and what is made of it would take its place" in done.stderr
+    assert b"a.toml is an input and would be overwritten" in done.stderr
     assert (tmp_path / "a.toml").read_text() == "quiet = true"

@@ -132,4 +132,4 @@ def test_what_cannot_be_parted_is_refused(generate: Run, text: Path) -> None:
     assert b"use --input FILE" in done.stderr
     done = generate("--input", text, "--shard", "1/2", "--sacrebleu", "--reference", text)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"score the joined outputs" in done.stderr
+    assert b"score them with nmt-score" in done.stderr

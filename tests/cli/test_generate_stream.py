@@ -264,7 +264,7 @@ def test_an_output_that_does_not_fit_is_not_resumed(
 
 
 def test_resuming_needs_a_file_that_can_be_kept(generate: Run) -> None:
-    for arguments, word in (((), "give it with --output FILE"), (("--output", "/dev/null"), "no ordinary file")):
+    for arguments, word in (((), "--resume needs --output FILE"), (("--output", "/dev/null"), "not a regular file")):
         done = generate("--resume", *arguments, input=TEXT)
         assert done.returncode == 2
         assert word in done.stderr.decode()

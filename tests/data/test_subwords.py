@@ -244,7 +244,7 @@ def test_a_sentence_that_would_get_too_long_stays_as_it_is_stored(dataset: Datas
 
 
 def test_segmented_text_is_refused(datasets: dict[str, Path]) -> None:
-    with pytest.raises(UserError, match="--subword-sampling: the dataset is of segmented text"):
+    with pytest.raises(UserError, match="needs a SentencePiece model, but the dataset has segmented text"):
         sampling(Dataset.open(datasets["separate"]))
     with pytest.raises(UserError, match="segmented text"):
         Resegmenter(SpaceTokenizer(Vocabulary(["<pad>", "<unk>", "<s>", "</s>", "a"])), 0.1)
@@ -255,7 +255,7 @@ def test_a_model_that_knows_one_way_is_refused(model_type: str) -> None:
     model = train_sentencepiece(
         lines(100), vocab_size=20, model_type=model_type, character_coverage=1.0, byte_fallback=False, threads=1
     )
-    with pytest.raises(UserError, match=f"of type {model_type}, which knows one way"):
+    with pytest.raises(UserError, match=f"of type {model_type}, which has only one segmentation"):
         Resegmenter(SentencePieceTokenizer(model), 0.1)
 
 
@@ -343,7 +343,7 @@ def test_the_run_is_the_same_on_two_ranks(datasets: dict[str, Path], tmp_path: P
 
 def test_the_command_refuses_segmented_text(train: Train, datasets: dict[str, Path], tmp_path: Path) -> None:
     done = train(tmp_path / "run", "--subword-sampling", 0.1, dataset=datasets["separate"], code=2)
-    assert done.stderr.decode().startswith("nmt-train: --subword-sampling: the dataset is of segmented text")
+    assert done.stderr.decode().startswith("nmt-train: --subword-sampling needs a SentencePiece model")
     assert done.stderr.count(b"\n") == 1
     assert not (tmp_path / "run").exists()
 

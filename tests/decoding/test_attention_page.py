@@ -185,7 +185,7 @@ def test_given_translations_are_shown(run_here: Run, tiny_checkpoint: Path, tmp_
         ([], b"a dog\n" * (PAGE_LINES + 1), f"--attention-html shows at most {PAGE_LINES} lines"),
         (["--attention-html", "-"], b"a dog\n", "stdout has the translations"),
         (["--output", "page.html"], b"a dog\n", "--output and --attention-html are both page.html"),
-        ([], b"\n\n", "there are blank lines only"),
+        ([], b"\n\n", "there are only blank lines"),
         (["--max-source-tokens", "3", "--overlong", "split"], b"the dog runs on the street\n", "a line that was split"),
     ],
 )

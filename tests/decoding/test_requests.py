@@ -101,7 +101,7 @@ def test_scores_that_are_no_numbers_are_an_error(make_checkpoint: Callable[..., 
     checkpoint = make_checkpoint()
     checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
     translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
-    with pytest.raises(RunError, match="no finite probabilities"):
+    with pytest.raises(RunError, match="probabilities of the model are not finite"):
         translator.score(["a dog"], ["ein hund"])
 
 
@@ -129,7 +129,7 @@ def test_a_prefix_beyond_the_positions_is_cut_with_a_warning_that_counts_the_lin
     ]
     assert translations[2].text.startswith("w7 " * 6 + "w7")
     assert translations[3].text == "w20 " * 7 + "w20"
-    assert caplog.messages == ["2 lines with a prefix cut to the first 8 tokens (the model has no more positions)"]
+    assert caplog.messages == ["2 lines with a prefix truncated to 8 tokens (the model has no more positions)"]
 
 
 def test_a_prefix_that_cannot_be_spelled_is_warned_of(

@@ -23,6 +23,21 @@ def forbidden(rule: Rule, *tokens: int) -> set[int]:
     return set((log_probs[1] == -torch.inf).nonzero().flatten().tolist())
 
 
+@pytest.mark.parametrize(
+    ("prefix", "terms", "expected"),
+    [
+        ((), (), 0),
+        ((A,), ((B, C),), 3),
+        ((), ((B,), (B,)), 1),
+        ((A, B), ((B, C),), 4),
+    ],
+)
+def test_an_output_may_be_as_long_as_the_prefix_and_the_different_terms(
+    prefix: tuple[int, ...], terms: tuple[tuple[int, ...], ...], expected: int
+) -> None:
+    assert Constraints(prefix, terms).required_tokens == expected
+
+
 def test_no_end_before_the_minimum() -> None:
     assert set(TokenMask(minimum=2).after(1)) == {PAD, BOS, EOS}
     assert set(TokenMask(minimum=2).after(2)) == {PAD, BOS}

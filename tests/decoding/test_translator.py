@@ -98,8 +98,8 @@ def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pyte
         texts(translator, ["dog dog"], max_source_tokens=1)
     assert long == texts(translator, ["dog dog dog dog", "cat", "dog dog dog dog"], max_source_tokens=4)
     assert caplog.messages == [
-        "2 lines cut to the first 4 tokens (--max-source-tokens)",
-        "1 line cut to the first 1 token (--max-source-tokens)",
+        "2 lines truncated to 4 tokens (--max-source-tokens)",
+        "1 line truncated to 1 token (--max-source-tokens)",
     ]
 
 
@@ -108,7 +108,7 @@ def test_positions_that_bound_a_line_are_named(
 ) -> None:
     checkpoint = make_checkpoint(positions="learned", max_positions=9)
     texts(Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32")), ["dog " * 50])
-    assert caplog.messages == ["1 line cut to the first 8 tokens (the model has no more positions)"]
+    assert caplog.messages == ["1 line truncated to 8 tokens (the model has no more positions)"]
 
 
 def test_overlong_lines_are_translated_in_parts_and_joined(
@@ -144,7 +144,7 @@ def test_a_line_with_a_prefix_of_its_own_is_cut_and_counted_as_that(
         )
     assert forced.text == cut.text
     assert caplog.messages == [
-        "1 line cut to the first 4 tokens (--max-source-tokens)",
+        "1 line truncated to 4 tokens (--max-source-tokens)",
         "1 line translated in parts of at most 4 tokens (--max-source-tokens)",
     ]
 
@@ -283,7 +283,7 @@ def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Calla
     checkpoint = make_checkpoint()
     checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
     translator = Translator.of([checkpoint], EngineConfig(device="cpu"))
-    with pytest.raises(RunError, match="no finite probabilities"):
+    with pytest.raises(RunError, match="probabilities of the model are not finite"):
         translator.translate(["a dog"])
 
 
@@ -382,7 +382,7 @@ def test_a_thread_does_not_wait_for_workers_that_it_keeps_busy_itself(tiny_check
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
     first = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
     next(first)
-    with pytest.raises(RunError, match="busy with a stream that is not read to its end"):
+    with pytest.raises(RunError, match="busy with an unfinished stream"):
         shared.translate(LINES)
     first.close()  # type: ignore[attr-defined]
     assert len(shared.translate(LINES, max_len_b=3)) == len(LINES)

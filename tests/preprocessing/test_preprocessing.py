@@ -231,7 +231,7 @@ def test_segmented_text_is_not_for_sentencepiece_and_a_warning_says_so(
     assert "marks" not in caplog.text
     make(tmp_path, [prefix], tokenizer="sentencepiece", vocab_size=40, workers=2)
     (warning,) = (message for message in caplog.messages if "marks" in message)
-    assert warning.startswith(f"train.en: marks of subwords (@@ or ▁) stand in {marked} of {len(pairs)} lines")
+    assert warning.startswith(f"train.en: {marked} of {len(pairs)} lines have subword marks (@@ or ▁)")
     assert "--tokenizer space" in warning
 
 
@@ -244,7 +244,7 @@ def test_marks_of_subwords_in_few_lines_are_not_warned_of(tmp_path: Path, caplog
 def test_a_language_whose_text_is_too_small_for_its_own_vocabulary_is_named(tmp_path: Path) -> None:
     text = write_pairs(tmp_path / "text", [(f"{source} {'abcdefghij' * 9}", "ja nein") for source, _ in make_pairs(99)])
     options: dict[str, Any] = {"tokenizer": "sentencepiece", "joined_vocab": False, "vocab_size": 40}
-    with pytest.raises(UserError, match=r"^de: --vocab-size 40: SentencePiece refused: "):
+    with pytest.raises(UserError, match=r"^de: --vocab-size 40: SentencePiece failed: "):
         make(tmp_path, [text], **options)
 
 
@@ -272,7 +272,7 @@ def test_a_vocabulary_is_taken_over(tmp_path: Path) -> None:
         assert again.split_names == ["test"]
         assert again.source.vocab == first.source.vocab
         assert contents(again.folder)["test.de.bin"] == contents(first.folder)["test.de.bin"]
-    with pytest.raises(UserError, match="it splits raw text"):
+    with pytest.raises(UserError, match="its tokenizer needs raw text"):
         make(tmp_path, test=[test], tokenizer="space", vocab_from=first.folder)
 
 
@@ -402,15 +402,15 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "a damaged archive": (
         {"test.de": None, "test.de.gz": gzip.compress(b"ein Satz\n" * 20)[:-9]},
         [],
-        r"test\.de\.gz: damaged or cut short",
+        r"test\.de\.gz: damaged or truncated",
     ),
     "nothing left": (
         {"train.en": b"a b\n\na\n", "train.de": b"x\nx\nx y z\n"},
         ["--max-ratio", "1.5", "--max-length", "2"],
-        "nothing .* is left; dropped: 1 empty, 1 ratio, 1 too long: raise --max-length or --max-ratio",
+        "every sentence pair of .* was dropped .1 empty, 1 ratio, 1 too long.: raise --max-length or --max-ratio",
     ),
     "a small text": ({}, ["--tokenizer", "sentencepiece"], r"--vocab-size 32000: .*set it to a value <= \d+"),
-    "no word often enough": ({}, ["--min-count", "1000000"], "--min-count 1000000: there is no word so often"),
+    "no word often enough": ({}, ["--min-count", "1000000"], "--min-count 1000000: no word occurs that often"),
     "a coverage that SentencePiece refuses": (
         {},
         ["--tokenizer", "sentencepiece", "--character-coverage", "0.9"],
@@ -429,13 +429,13 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "a destination that is something else": (
         {"thesis/chapter1": b"It was a dark and stormy night.\n"},
         ["--destdir", "{folder}/thesis"],
-        "thesis exists and is something else",
+        "thesis exists, and this command did not write it",
     ),
     "one language twice": ({}, ["-t", "en"], "--source-lang and --target-lang are both en"),
     "a language with a slash": ({}, ["-t", "../de"], r"--target-lang '\.\./de'"),
     "a small ratio": ({}, ["--max-ratio", "0.5"], "--max-ratio: 0.5 is too small"),
     "a huge vocabulary": ({}, ["--vocab-size", "4294967296"], "--vocab-size: 4294967296 is too large"),
-    "two vocabularies": ({}, ["--spm-model", "a", "--vocab-from", "b"], "exclude each other"),
+    "two vocabularies": ({}, ["--spm-model", "a", "--vocab-from", "b"], "are mutually exclusive"),
 }
 
 

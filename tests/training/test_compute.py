@@ -1,5 +1,8 @@
 """What makes training smaller or faster changes no result: activation checkpointing, torch.compile."""
 
+import os
+import stat
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training.capacity import _peak_memory
+from nmtkit.training.compiling import compile_layers
 from nmtkit.training.loss import batch_loss
 
 
@@ -33,6 +37,25 @@ def test_checkpointed_activations_take_less_memory() -> None:
     kept = _peak_memory(torch.device("cpu"), work)
     model.activation_checkpointing = True
     assert _peak_memory(torch.device("cpu"), work) < 0.5 * kept
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o777])
+def test_compiled_code_is_kept_where_only_this_user_can_write(
+    mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "nmtkit" / "torchinductor"
+    cache.mkdir(parents=True)
+    cache.chmod(mode)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(os, "environ", {key: os.environ[key] for key in os.environ if "INDUCTOR" not in key})
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    config = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=4, d_ff=4, heads=1)
+    compile_layers(Transformer(config, 5, 5), torch.device("cpu"))
+    used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert (used == cache) == (mode == 0o700)
+    assert stat.S_IMODE(used.stat().st_mode) == 0o700
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
@@ -59,4 +82,4 @@ def test_where_nothing_can_be_compiled_the_run_says_so(
     monkeypatch.setattr(torch, "compile", fail)
     message = train(tmp_path, "--max-updates", 1, "--compile", code=2).stderr.decode()
     assert message.count("\n") == 1
-    assert "--compile: torch cannot compile on this machine (no compiler found): leave it out" in message
+    assert "--compile: torch cannot compile on this machine (no compiler found): omit it" in message

@@ -137,7 +137,7 @@ def test_a_checkpoint_whose_averages_do_not_fit_is_passed_over(name: str, train:
     train(tmp_path, *STOPPED, "--ema", 0.9)
     rewrite(tmp_path, lambda checkpoint: (checkpoint.ema or {}).update({name: torch.zeros(3)}))
     said = train(tmp_path, *STOPPED, "--ema", 0.9).stderr.decode()
-    assert re.search(rf"the weights do not fit the model: {re.escape(name)} .*; trying the one before it", said)
+    assert re.search(rf"the weights do not fit the model: {re.escape(name)} .*; trying the previous checkpoint", said)
 
 
 def test_a_place_beyond_the_parts_of_an_epoch_is_refused(train: Train, stopped: Path) -> None:
