@@ -1,17 +1,20 @@
-"""Packaging: what users install. Exact versions for development and CI stand in constraints.txt."""
+"""The package: metadata, ranges of dependencies, compiled search. constraints.txt pins versions for development."""
 
+import os
 import platform
 import re
 import sys
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nmtkit/version.py").read_text(encoding="utf-8"))
 assert VERSION
+REQUIRED = os.environ.get("NMTKIT_NATIVE") == "required"  # a failed compilation is then an error, not a warning
 
-# The compiled search, once for each set of instructions. Without a suitable compiler, nmtkit is installed without it.
+# The compiled search, one module for each instruction set.
 NATIVE_FLAGS = {
     "_native_scalar": [],
     "_native_avx2": ["-DNMTKIT_AVX2", "-mavx2", "-mfma", "-mno-avx512f"],
@@ -26,13 +29,14 @@ NATIVE_FLAGS = {
     ],
     "_native_neon": ["-DNMTKIT_NEON"],
 }
-PROCESSORS = {  # of the builds that need one
+PROCESSORS = {  # the machines of each build that is not portable
     "_native_avx2": ("x86_64", "AMD64"),
     "_native_avx512": ("x86_64", "AMD64"),
     "_native_neon": ("aarch64", "arm64"),
 }
-# Without contraction, x·y + z is rounded alike by every compiler and processor.
-COMMON_FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden"]
+# -ffp-contract=off: every compiler and processor rounds x·y + z alike. -g0: debug symbols would make the modules ten
+# times larger.
+COMMON_FLAGS = ["-std=c++17", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden"]
 NATIVE = [
     Extension(
         f"nmtkit.{name}",
@@ -43,21 +47,70 @@ NATIVE = [
         extra_compile_args=[*COMMON_FLAGS, *flags],
         # bind each build to its own functions: a host program may share the symbols of all its libraries
         extra_link_args=["-Wl,-Bsymbolic"] if sys.platform == "linux" else [],
-        optional=True,
+        optional=not REQUIRED,
     )
     for name, flags in NATIVE_FLAGS.items()
     if platform.machine() in PROCESSORS.get(name, (platform.machine(),))
 ]
 
+
+class BuildSearch(build_ext):  # type: ignore[misc]  # setuptools has no types
+    """Compiles the search. A module that fails to compile is left out with a warning, unless it is required."""
+
+    def run(self) -> None:
+        self._built: set[str] = set()
+        super().run()
+        failed = [extension.name for extension in self.extensions if extension.name not in self._built]
+        if failed:
+            self.warn(
+                f"NOT COMPILED: {', '.join(failed)}. Without them translation on a CPU is slower or has no int8: "
+                "install a C++17 compiler and Python's headers (g++, python3-dev), then nmtkit again"
+            )
+
+    def build_extension(self, extension: Extension) -> None:
+        super().build_extension(extension)
+        self._built.add(extension.name)
+
+
+def long_description() -> str:
+    """README without pictures and links to files, which a package index cannot show."""
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    text = re.sub(r"^!\[[^]]*\]\((?!https?:)[^)]*\)\n+", "", text, flags=re.MULTILINE)
+    return re.sub(r"\[([^]]+)\]\((?!https?:)[^)]*\)", r"\1", text)
+
+
+if sys.platform == "win32":
+    sys.exit("nmtkit runs on Linux and macOS: on Windows install it in WSL")
 setup(
     name="nmtkit",
     version=VERSION.group(1),
-    description="Neural machine translation with the Transformer: preprocess, train, average, generate",
-    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    description="Neural machine translation with the Transformer: preprocess, train, average, translate, serve",
+    long_description=long_description(),
     long_description_content_type="text/markdown",
-    license="Apache-2.0",
+    author="nmtkit contributors",
+    license_expression="Apache-2.0",
+    license_files=["LICENSE"],
+    keywords=["machine translation", "neural machine translation", "nmt", "transformer", "pytorch", "sentencepiece"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.10",
     ext_modules=NATIVE,
+    cmdclass={"build_ext": BuildSearch},
     packages=find_packages(include=["nmtkit", "nmtkit.*"]),
     package_data={"nmtkit": ["py.typed", "_native.pyi", "decoding/attention.html", "serving/page.html"]},
     install_requires=[

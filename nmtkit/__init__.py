@@ -1,8 +1,12 @@
 """nmtkit: neural machine translation with the Transformer of "Attention Is All You Need"."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.version import __version__
+
+if sys.platform == "win32":
+    raise ImportError("nmtkit runs on Linux and macOS: on Windows install it in WSL")
 
 __all__ = ["Request", "Translator", "__version__"]
 

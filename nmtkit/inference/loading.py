@@ -53,7 +53,7 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
         if precision == "int8":
             raise UserError(_no_int8())
         plain = backends.torch(model.to(on, resolve_precision(precision, on)))
-        if on.type == "cpu" and precision == "fp32" and native_build.compiler_was_missing():
+        if on.type == "cpu" and precision == "fp32" and native_build.is_missing():
             plain.precision = "fp32, not compiled"
         return plain
 

@@ -1,6 +1,5 @@
 """Selects the build of nmtkit/native that fits this CPU."""
 
-import sys
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -10,12 +9,12 @@ import torch
 from nmtkit.log import logger
 
 BUILDS = {"_native_avx512": "AVX-512", "_native_avx2": "AVX2"}  # faster than torch, the fastest first
-# Slower than torch, or not measured; but with int8, which torch does not have.
+# For int8, which torch does not have. In fp32 slower than torch, or not measured.
 PORTABLE = {"_native_neon": "NEON", "_native_scalar": "portable"}
 
 
 def _load() -> ModuleType | None:
-    """The first build that is compiled and that this CPU can run."""
+    """The first build that was compiled and that this CPU can run."""
     for name in BUILDS | PORTABLE:
         try:
             return import_module(f"nmtkit.{name}")
@@ -36,19 +35,18 @@ else:
 
 
 def available(precision: str) -> bool:
-    """Whether the compiled search is the way to compute in fp32 or int8 on this CPU."""
+    """Whether the compiled search is used for fp32 or int8 on this CPU."""
     return native is not None and (precision == "int8" or _name() in BUILDS)
 
 
 def isa() -> str:
-    """The instruction set that the loaded build is compiled for. There must be one."""
+    """The instruction set of the loaded build. A build must be loaded."""
     return (BUILDS | PORTABLE)[_name()]
 
 
-def compiler_was_missing() -> bool:
-    """Whether a fast build would run here if nmtkit had been installed with a compiler."""
-    capable = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
-    return not available("fp32") and capable and sys.platform != "win32"
+def is_missing() -> bool:
+    """Whether this CPU could run a build that was not compiled when nmtkit was installed."""
+    return native is None or (_name() not in BUILDS and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"))
 
 
 def _name() -> str:

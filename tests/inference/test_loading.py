@@ -1,6 +1,7 @@
 """The backend and the number format that a checkpoint is loaded with."""
 
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 import torch
@@ -69,8 +70,6 @@ def test_without_the_compiled_search_fp32_is_torch_and_int8_is_refused(
     make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native_build, "native", None)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    monkeypatch.setattr("sys.platform", "linux")
     model = load_model(make_checkpoint(), "cpu", "auto")
     assert isinstance(model, TorchTransformer)
     assert model.precision == "fp32, not compiled"
@@ -79,12 +78,18 @@ def test_without_the_compiled_search_fp32_is_torch_and_int8_is_refused(
 
 
 def test_the_portable_build_is_taken_for_int8_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Portable:
-        __name__ = "nmtkit._native_scalar"
-
-    monkeypatch.setattr(native_build, "native", Portable())
+    monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
     assert [native_build.available(precision) for precision in ("fp32", "int8")] == [False, True]
     assert native_build.isa() == "portable"
+
+
+@pytest.mark.parametrize(("cpu", "missing"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
+def test_a_fast_build_is_missing_where_a_cpu_that_could_run_it_has_the_portable_one(
+    cpu: str, missing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: cpu)
+    assert native_build.is_missing() is missing
 
 
 @compiled

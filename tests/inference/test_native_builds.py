@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-import sys
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -22,8 +21,6 @@ HERE = Path(__file__).parent
 FAST = ("_native_avx2", "_native_avx512")
 # kQuantMax and kPairSumLimit of AVX-512, for a portable program that computes the same int8 products
 AVX512_LIMITS = ("-DNMTKIT_QUANT_MAX=127", "-DNMTKIT_PAIR_SUM_LIMIT=508")
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the builds need GCC or Clang")
 
 
 def module(build: str) -> Any:
