@@ -44,16 +44,17 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
     on = resolve_device(device)
     precision = inference_precision(precision, on)
     backends = backends_of(checkpoint.model_config.arch)
+    native = backends.native if on.type == "cpu" else None
     model = checkpoint.build_model(weights)
     size = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
     with memory_for_weights(f"the model on {on}", size):
-        if on.type == "cpu" and backends.native is not None and backends.native.supports(model, precision):
+        if native is not None and native.supports(model, precision):
             kept = checkpoint.without_training(weights)
-            return backends.native(model, precision, lambda: backends.torch(kept.build_model()))
+            return native(model, precision, lambda: backends.torch(kept.build_model()))
         if precision == "int8":
             raise UserError(_no_int8())
         plain = backends.torch(model.to(on, resolve_precision(precision, on)))
-        if on.type == "cpu" and precision == "fp32" and native_build.is_missing():
+        if precision == "fp32" and native is not None and native.implements(model) and native_build.is_missing():
             plain.precision = "fp32, not compiled"
         return plain
 

@@ -45,7 +45,7 @@ def isa() -> str:
 
 
 def is_missing() -> bool:
-    """Whether this CPU could run a build that was not compiled when nmtkit was installed."""
+    """Whether a build for this CPU was not compiled when nmtkit was installed."""
     return native is None or (_name() not in BUILDS and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"))
 
 

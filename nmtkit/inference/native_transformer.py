@@ -93,14 +93,14 @@ class NativeTransformer(TransformerInference):
         self._make_reference = reference
 
     @staticmethod
-    def supports(model: nn.Module, precision: str) -> TypeGuard[Transformer]:
-        """Whether the compiled search can take a model in that number format on this CPU."""
-        return (
-            precision in ("fp32", "int8")
-            and native_build.available(precision)
-            and isinstance(model, Transformer)
-            and model.config.attention_window is None
-        )
+    def implements(model: nn.Module) -> TypeGuard[Transformer]:
+        """Whether the compiled search is written for this kind of model, compiled here or not."""
+        return isinstance(model, Transformer) and model.config.attention_window is None
+
+    @classmethod
+    def supports(cls, model: nn.Module, precision: str) -> TypeGuard[Transformer]:
+        """Whether the compiled search can run a model in that number format on this CPU."""
+        return precision in ("fp32", "int8") and native_build.available(precision) and cls.implements(model)
 
     @cached_property
     def _reference(self) -> InferenceModel:

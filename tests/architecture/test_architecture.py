@@ -249,11 +249,12 @@ def commands_and_flags(document: Path) -> str:
 
 
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+)\b")
-OTHERS = {  # torchrun, SLURM, curl, make, sacrebleu, systemd, and the scripts of examples/wmt14 and examples/parsing
+OTHERS = {  # of torchrun, SLURM, curl, make, sacrebleu, systemd, pip, docker, examples/wmt14, examples/parsing
     *("--no-python", "--standalone", "--nproc-per-node", "--nnodes", "--max-restarts"),
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
     *("--retry", "--no-print-directory", "--paired-bs", "--now", "--follow", "--unit"),
+    *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm"),
     *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole"),
 }
 FORMER = {"--serve"}  # options of earlier releases, which CHANGELOG.md names
@@ -344,7 +345,7 @@ def test_every_command_is_installed_and_has_its_script() -> None:
 
 
 def test_no_file_has_an_absolute_path_of_a_machine() -> None:
-    ours = ("nmtkit", "bin", "tests", "benchmarks", "docs", "examples", ".ci")
+    ours = ("nmtkit", "bin", "tests", "benchmarks", "docs", "examples", ".ci", ".github")
     files = [path for folder in ours for path in (ROOT / folder).rglob("*") if path.is_file()]
     files += [path for path in ROOT.iterdir() if path.is_file()]
     machine = re.compile(rf"(?<![\w.*])(/work/|/root/|/home/\w|/Users/\w|{re.escape(str(Path.home()))}/)")

@@ -77,6 +77,13 @@ def test_without_the_compiled_search_fp32_is_torch_and_int8_is_refused(
         load_model(make_checkpoint(), "cpu", "int8")
 
 
+def test_a_model_outside_the_compiled_search_is_not_reported_as_not_compiled(
+    make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_build, "native", None)
+    assert load_model(make_checkpoint(attention_window=2), "cpu", "fp32").precision == "fp32"
+
+
 def test_the_portable_build_is_taken_for_int8_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
     assert [native_build.available(precision) for precision in ("fp32", "int8")] == [False, True]
