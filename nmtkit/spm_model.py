@@ -1,12 +1,16 @@
 """Reads a SentencePiece model file for facts that its Python API does not expose: the model type, and piece types.
 
-The file is a protocol buffer, defined in SentencePiece's sentencepiece_model.proto.
+The file is a protocol buffer, defined in SentencePiece's sentencepiece_model.proto. SentencePiece's own module for it,
+sentencepiece_model_pb2, imports only with the major version of protobuf that it was generated for, which TensorBoard
+and SentencePiece do not require.
 """
 
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
+
+_VARINT_BYTES = 10  # of 64 bits
 
 
 class PieceType(IntEnum):
@@ -49,7 +53,7 @@ def _read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
         if number == 1:
             piece = dict(_fields(value))
             (score,) = struct.unpack("<f", piece.get(2, bytes(4)))
-            pieces.append(Piece(piece.get(1, b"").decode(), score, PieceType(piece.get(3, PieceType.NORMAL))))
+            pieces.append(Piece(str(piece.get(1, b""), "utf-8"), score, PieceType(piece.get(3, PieceType.NORMAL))))
         elif number == 2:
             model_type = ModelType(dict(_fields(value)).get(3, ModelType.UNIGRAM))
     return model_type, pieces
@@ -66,17 +70,18 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
             yield number, value
             continue
         size, position = _varint(message, position) if wire_type == 2 else ({1: 8, 5: 4}[wire_type], position)
+        if size > len(message) - position:
+            raise ValueError("cut short")
         yield number, message[position : position + size]
         position += size
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
     """Decode a varint (7 bits per byte, lowest first), and return it with the position after it."""
-    value = shift = 0
-    while True:
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
+    value = 0
+    for place in range(_VARINT_BYTES):
+        byte = message[position + place]
+        value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return value, position
-        shift += 7
+            return value, position + place + 1
+    raise ValueError(f"a number of more than {_VARINT_BYTES} bytes")
