@@ -130,6 +130,8 @@ setup(
         "dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
         "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
+        "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score
+        "ko": ["sacrebleu[ko]>=2.4"],
         "serve": ["starlette>=1.0,<2", "uvicorn>=0.30,<1"],
     },
     entry_points={

@@ -97,7 +97,8 @@ def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> Any:
     """A value of a config file in the form that click converts and checks like the command line's."""
-    if getattr(parameter, "multiple", False):
+    takes_several = getattr(parameter, "multiple", False) or parameter.nargs == -1
+    if takes_several:
         values = value if isinstance(value, list) else [value]
     else:
         values = [value]
@@ -111,7 +112,7 @@ def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> A
             raise UserError(f"--config {path}: {flag(str(parameter.name))}: {json.dumps(one)} is not text")
     if switch:
         return value
-    return [str(one) for one in values] if getattr(parameter, "multiple", False) else str(value)
+    return [str(one) for one in values] if takes_several else str(value)
 
 
 def is_text(word: str) -> bool:

@@ -225,10 +225,11 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--sacrebleu --sentence-bleu --order --ignore-case": "not needed: every published way to score is shown",
         },
         "sacrebleu": {
-            "--input": "use TRANSLATION, a file without an option",
+            "--input": "use TRANSLATION, a file without an option; several for several systems",
             "--language-pair": "use `--target-lang`",
             "--test-set": "use `--reference`",
-            "--metrics --tokenize --lowercase": "not needed: every published way to score is shown",
+            "--num-refs": "use `--reference`, once for each reference",
+            "--metrics --lowercase": "not needed: every published way to score is shown",
         },
     },
 }

@@ -35,12 +35,12 @@ def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Se
     if not texts:
         logger.warning("the input has no lines: there is nothing to score")
         return
-    lines = [score.text for score in wanted_scores(config, texts, references, language)]
-    rows = []
-    for signature, _, details in (line.partition(" = ") for line in lines):
-        value, _, components = details.partition(" ")
-        rows.append((signature.partition("|")[0], value, components, signature))
-    write_result(Table("scores", rows, ("metric", "score", "components", "signature")), lines)
+    scores = wanted_scores(config, texts, references, language)
+    rows = [
+        (score.signature.partition("|")[0], f"{score.value:.2f}", score.components, score.signature) for score in scores
+    ]
+    table = Table("scores", rows, ("metric", "score", "components", "signature"))
+    write_result(table, [score.text for score in scores])
 
 
 def wanted_scores(
@@ -49,7 +49,8 @@ def wanted_scores(
     """The wanted scores of texts in `language`, with one reference for each text."""
     scores = []
     if config.sacrebleu:
-        warn_of_subwords(texts, references)
+        warn_of_subwords("the translation", texts)
+        warn_of_subwords("the reference", references)
         scores += [bleu(texts, references, language), chrf(texts, references)]
     if config.tokenized_bleu:
         scores.append(tokenized_bleu(texts, references))

@@ -5,6 +5,7 @@ character and changes no count.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import regex
 
@@ -68,6 +69,7 @@ _QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"'))
 _COMPOUND = regex.compile(r"(\S)-(\S)")
 
 
+@lru_cache(maxsize=1 << 16)  # each metric reads the same lines again, as references for each system
 def tokenize(line: str, language: str) -> str:
     """Tokenize a line: a space between all tokens. `language` is one of LANGUAGES, whose abbreviations are known."""
     text = _SPACE.sub(" ", _CONTROL.sub("", _SPACE.sub(" ", f" {line} "))).strip(" ")

@@ -1,5 +1,6 @@
 """nmt-score as it is called."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 from repository import BIN
+from terminals import on_terminal
 
 COMMAND = [sys.executable, str(BIN / "nmt-score")]
 LINES = ["Ein E-Mail-Konto, das ist gut.", "", "Der Hund läuft durch den Schnee."]
@@ -39,7 +41,8 @@ def test_all_scores_come_with_signature_and_use_from_a_file_or_a_pipe(reference:
 def test_missing_lines_are_refused(reference: Path) -> None:
     done = score("--reference", reference, "-t", "de", stdin="Ein Hund.\n")
     assert done.returncode == 2
-    assert done.stderr == f"nmt-score: stdin has 1 line and {reference} has 3: give a reference for each line\n"
+    message = f"stdin has 1 line and {reference} has 3: stdin has no line 2; the files must correspond line by line"
+    assert done.stderr == f"nmt-score: {message}\n"
     reference.write_text("")
     done = score("--reference", reference, "-t", "de")
     assert (done.returncode, done.stdout) == (2, "")
@@ -55,5 +58,49 @@ def test_subwords_are_warned_of(reference: Path) -> None:
     pieces = "Ein E@@ -@@ Mail@@ -@@ Konto, das ist gut.\n\nDer Hund läuft durch den Schnee.\n"
     done = score("--reference", reference, "-t", "de", stdin=pieces)
     assert done.returncode == 0
-    assert "in 1 of 3 lines of the translation" in done.stderr
-    assert "of the reference" not in done.stderr
+    assert "in 1 of 3 lines of stdin" in done.stderr
+    assert str(reference) not in done.stderr
+
+
+@pytest.mark.parametrize("source", ["command line", "--config"])
+def test_several_systems_and_references_are_compared(reference: Path, tmp_path: Path, source: str) -> None:
+    better, worse, second = (tmp_path / name for name in ("better.de", "worse.de", "second.de"))
+    better.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    worse.write_text("Ein Konto.\n\nDie Katze läuft durch den Schnee.\n", encoding="utf-8")
+    second.write_text("Eins.\n\nDie Katze schläft.\n", encoding="utf-8")
+    if source == "--config":
+        config = tmp_path / "score.json"
+        names = {"translation": [str(worse), str(better)], "reference": [str(reference), str(second)]}
+        config.write_text(json.dumps({**names, "target-lang": "cs", "paired_bs": True, "paired-bs-n": 20}))
+        done = score("--config", config)
+    else:
+        files = (worse, better, "--reference", reference, "--reference", second)
+        done = score(*files, "-t", "cs", "--paired-bs", "--paired-bs-n", 20)
+    assert done.returncode == 0, done.stderr
+    signature, _, baseline, other, *_ = done.stdout.splitlines()
+    assert signature.startswith("BLEU|nrefs:2|bs:20|seed:12345|")
+    assert (baseline.split()[0], other.split()[0]) == (str(worse), str(better))
+    assert (" p = " in baseline, " p = " in other) == (False, True)
+
+
+def test_a_terminal_shows_the_scores_as_a_table(reference: Path) -> None:
+    shown = on_terminal([*COMMAND[1:], str(reference), "--reference", str(reference), "-t", "cs"], stdout=True)
+    assert shown.code == 0
+    assert re.search(r"│ BLEU 13a │ 100\.00 +│", shown.text)
+    assert "BLEU|nrefs:1|" in shown.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--confidence-n", 9], "--confidence-n has no effect without --confidence"),
+        (
+            ["--paired-bs", "--confidence"],
+            "--confidence has no effect with --paired-bs, which always prints the intervals",
+        ),
+        (["--paired-bs", "--paired-ar"], "--paired-bs and --paired-ar are mutually exclusive: use one of them"),
+    ],
+)
+def test_options_without_effect_are_refused(reference: Path, options: list[object], message: str) -> None:
+    done = score(reference, "--reference", reference, "-t", "de", *options)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"nmt-score: {message}\n")

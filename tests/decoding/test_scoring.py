@@ -4,21 +4,46 @@ import math
 
 import pytest
 import sacrebleu
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.tokenizers import tokenizer_ja_mecab
 
-from nmtkit.decoding.scoring import bleu, chrf, every_score, moses_bleu, tokenized_bleu
+from nmtkit.decoding.score_config import TOKENIZATIONS
+from nmtkit.decoding.scoring import (
+    Score,
+    bleu,
+    chrf,
+    moses_metric,
+    published_metrics,
+    sacrebleu_metric,
+    score,
+    tokenized_bleu,
+)
+from nmtkit.errors import RunError, UserError
 
 HYPOTHESES = ["Ein Hund läuft (schnell).", "Zwei Männer reden, sie lachen.", ""]
 REFERENCES = ["Ein Hund rennt schnell.", "Zwei Männer reden und lachen.", "Nichts."]
 
 
+def moses_bleu(hypotheses: list[str], references: list[str], language: str, **variant: bool) -> Score:
+    return score(moses_metric(language, **variant), hypotheses, [references])
+
+
 def test_scores_are_those_of_sacrebleu() -> None:
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES])
-    score = bleu(HYPOTHESES, REFERENCES, "de")
-    assert score.value == expected.score
-    assert score.text.startswith("BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    score = chrf(HYPOTHESES, REFERENCES)
-    assert score.value == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
-    assert score.text.startswith("chrF2|nrefs:1|")
+    found = bleu(HYPOTHESES, REFERENCES, "de")
+    assert found.value == expected.score
+    assert found.text.startswith("BLEU|nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    found = chrf(HYPOTHESES, REFERENCES)
+    assert found.value == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
+    assert found.text.startswith("chrF2|nrefs:1|")
+
+
+@pytest.mark.parametrize("resamples", [1, 20])
+def test_the_line_of_a_score_is_formatted_as_by_sacrebleu(resamples: int) -> None:
+    for metric, _ in published_metrics("de"):
+        expected = metric.corpus_score(HYPOTHESES, [REFERENCES], n_bootstrap=resamples)
+        line = expected.format(signature=str(metric.get_signature()))
+        assert score(metric, HYPOTHESES, [REFERENCES], resamples).text == line
 
 
 def test_tokenized_bleu_counts_words_between_spaces() -> None:
@@ -83,11 +108,49 @@ def test_quotes_of_any_kind_are_alike_where_that_is_asked_for() -> None:
     assert "|tok:moses-de-quotes|" in alike.text
 
 
+def test_a_line_counts_as_correct_if_one_of_several_references_matches() -> None:
+    others = ["Etwas ganz anderes.", *HYPOTHESES[1:]]
+    texts = [HYPOTHESES[0], *REFERENCES[1:]]
+    for metric in (sacrebleu_metric("13a"), moses_metric("de")):
+        assert score(metric, texts, [others, [HYPOTHESES[0], *REFERENCES[1:]]]).value == pytest.approx(100)
+        assert "|nrefs:2|" in score(metric, texts, [others, REFERENCES]).signature
+
+
 def test_every_score_is_there_where_the_tokenization_is_known() -> None:
-    def names(language: str) -> list[str]:
-        return [score.text.split("|")[4] for score, _ in every_score(HYPOTHESES, REFERENCES, language)]
+    def names(language: str, tokenize: str | None = None) -> list[str]:
+        metrics = published_metrics(language, tokenize)
+        return [score(metric, HYPOTHESES, [REFERENCES]).signature.split("|")[4] for metric, _ in metrics]
 
     assert names("de") == ["tok:moses-de", "tok:moses-de-compounds", "tok:moses-de-compounds-quotes", "tok:13a", "nc:6"]
     assert names("de-AT") == names("de_CH") == names("de")
     assert names("fr") == ["tok:moses-fr", "tok:moses-fr-compounds", "tok:13a", "nc:6"]
-    assert names("ja") == ["tok:char", "nc:6"]
+    assert names("zh_TW") == ["tok:zh", "nc:6"]
+    assert names("cs", "intl") == ["tok:intl", "nc:6"]
+    assert names("ja", "char") == names("th") == ["tok:char", "nc:6"]
+
+
+def test_japanese_is_tokenized_by_mecab_unless_another_tokenization_is_chosen() -> None:
+    pytest.importorskip("MeCab")
+    metrics = [metric for metric, _ in published_metrics("ja")]
+    assert "|tok:ja-mecab-" in score(metrics[0], ["猫がいる。"], [["犬がいる。"]]).signature
+
+
+def test_a_tokenization_that_is_not_installed_is_refused_with_the_way_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    with pytest.raises(UserError, match=r"ja-mecab is not installed: pip install 'sacrebleu\[ja\]', or use --tokenize"):
+        list(published_metrics("ja"))
+
+
+def test_a_model_that_cannot_be_downloaded_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(metric: BLEU, **settings: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(BLEU, "__init__", offline)
+    with pytest.raises(RunError, match=r"^cannot download or read .*flores200: no route to host; .*another tokeniz"):
+        sacrebleu_metric("flores200")
+
+
+def test_all_tokenizations_of_sacrebleu_can_be_chosen() -> None:
+    assert set(TOKENIZATIONS) == set(BLEU.TOKENIZERS) - {"spm"}  # the former name of flores101
