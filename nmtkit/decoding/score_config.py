@@ -40,7 +40,7 @@ class ScoreConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.reference:
-            raise UserError("--reference is missing")
+            raise UserError("--reference is missing: give the file of the reference")
         if not self.target_lang:
             raise UserError("--target-lang is missing")
 
