@@ -1,21 +1,24 @@
-"""Where the numbers of a run go: every one into metrics.jsonl, as the documents have it, and to TensorBoard."""
+"""The numbers of a run: all of them in metrics.jsonl, as documented, and in TensorBoard."""
 
 import errno
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 from commands import Train
 from repository import ROOT
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
+from tensorboard.plugins.custom_scalar.metadata import CONFIG_SUMMARY_TAG
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_ndarray
 from training_runs import metrics
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.training.metrics import MetricsWriter
-from nmtkit.training.tensorboard import Board
+from nmtkit.training.tensorboard import TAGS, Board
 from nmtkit.training.validation import SAMPLES
 
 
@@ -25,10 +28,10 @@ def board(tmp_path: Path) -> Path:
 
 
 def curves(board: Path) -> dict[str, dict[int, object]]:
-    """What TensorBoard shows: by tag, a value for each update."""
+    """The curves and texts that TensorBoard shows: by tag, a value for each update."""
     events = EventAccumulator(str(board), size_guidance={"tensors": 0}).Reload()
     found: dict[str, dict[int, object]] = {}
-    for tag in events.Tags()["tensors"]:
+    for tag in set(events.Tags()["tensors"]) - {CONFIG_SUMMARY_TAG}:
         points = events.Tensors(tag)
         found[tag] = {point.step: make_ndarray(point.tensor_proto).item() for point in points}
         assert len(found[tag]) == len(points), f"{tag}: two values for one update"
@@ -47,21 +50,18 @@ def test_every_number_is_documented_and_every_documented_one_written(train: Trai
             assert row.keys() == both | keys
 
 
-def test_tensorboard_shows_every_number_and_some_sentences(
+def test_tensorboard_has_every_number_under_its_tag_and_some_sentences(
     train: Train, datasets: dict[str, Path], tmp_path: Path, board: Path
 ) -> None:
     run = tmp_path / "run"
     options = ("--validate-every", 2, "--valid-bleu", "--tensorboard", board)
     train(run, "--max-updates", 4, *options)
     shown = curves(board)
-    names = "loss nll ppl lr gradient_norm tokens_per_second padding waiting peak_memory_gib minutes minutes_left"
-    assert {f"train/{name}" for name in names.split()} < shown.keys()
-    assert {f"valid/valid_{name}" for name in ("loss", "nll", "ppl", "bleu")} < shown.keys()
-    for event in ("train", "valid"):
+    for event, without_curve in (("train", {"event", "update"}), ("valid", {"event", "update", "epoch"})):
         for row in metrics(run, event):
-            for name, value in row.items():
-                if name not in ("event", "update") and value is not None:
-                    assert shown[f"{event}/{name}"][row["update"]] == pytest.approx(value, rel=1e-6)
+            for name in row.keys() - without_curve:
+                if row[name] is not None:
+                    assert shown[TAGS[event][name]][row["update"]] == pytest.approx(row[name], rel=1e-6)
 
     split, tokenizer = (lambda data: (data.split("valid"), data.source))(Dataset.open(datasets["joined"]))
     texts = {tag.split("/")[1]: values for tag, values in shown.items() if tag.startswith("sentences/")}
@@ -77,7 +77,38 @@ def test_tensorboard_shows_every_number_and_some_sentences(
             assert translation[0] == "translation"
 
 
-def test_a_run_that_goes_on_from_an_older_checkpoint_is_shown_once(train: Train, tmp_path: Path, board: Path) -> None:
+def test_each_number_has_a_tag_of_its_own_and_the_guide_names_it() -> None:
+    tags = [tag for names in TAGS.values() for tag in names.values()]
+    assert len(set(tags)) == len(tags)
+    guide = (ROOT / "docs/how-to/monitor.md").read_text(encoding="utf-8")
+    documented = {
+        f"{group}/{name}"
+        for group, names in re.findall(r"^\| `(\w+)/` \| (`.*?) \|", guide, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert documented == set(tags)
+
+
+def test_a_chart_shows_training_and_validation_together(board: Path) -> None:
+    Board(board, 0).close()
+    event = EventAccumulator(str(board)).Reload().Tensors(CONFIG_SUMMARY_TAG)[0]
+    layout = Layout.FromString(make_ndarray(event.tensor_proto).item())
+    charts = {chart.title: list(chart.multiline.tag) for category in layout.category for chart in category.chart}
+    assert charts == {name: [f"loss/{name}", f"valid/{name}"] for name in ("loss", "nll", "ppl")}
+
+
+def test_the_points_of_a_board_have_the_time_at_which_they_are_written(board: Path) -> None:
+    before = time.time()
+    writer = Board(board, 0)
+    writer.numbers("train", 1, {"loss": 2.0})
+    writer.close()
+    (point,) = EventAccumulator(str(board)).Reload().Tensors("loss/loss")
+    assert before <= point.wall_time <= time.time()
+
+
+def test_a_run_resumed_from_an_older_checkpoint_has_each_update_once_and_in_order(
+    train: Train, tmp_path: Path, board: Path
+) -> None:
     run = tmp_path / "run"
     options = ("--validate-every", 2, "--valid-bleu", "--save-every", 2, "--tensorboard", board)
     train(run, "--max-updates", 5, *options)
@@ -85,27 +116,27 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_is_shown_once(train: Train,
         (run / f"checkpoint_{update}.pt").unlink()
     train(run, "--max-updates", 6, *options)
     shown = curves(board)
-    assert sorted(shown["train/loss"]) == [1, 2, 3, 4, 5, 6]
-    assert all(sorted(values) == [2, 4, 6] for tag, values in shown.items() if tag.startswith("sentences/"))
+    assert list(shown["loss/loss"]) == [1, 2, 3, 4, 5, 6]
+    assert all(list(values) == [2, 4, 6] for tag, values in shown.items() if tag.startswith(("sentences/", "valid/")))
 
 
-def test_the_folder_of_a_run_whose_options_are_taken_over_is_left_to_it(train: Train, tmp_path: Path) -> None:
+def test_a_run_with_the_options_of_another_does_not_write_to_its_folder(train: Train, tmp_path: Path) -> None:
     first, board = tmp_path / "first", tmp_path / "board"
     train(first, "--max-updates", 1, "--tensorboard", board)
     events = {path: path.read_bytes() for path in board.iterdir()}
-    taken_over = ("--config", first / "options.json")
-    told = train(tmp_path / "second", *taken_over).stderr.decode()
+    inherited = ("--config", first / "options.json")
+    told = train(tmp_path / "second", *inherited).stderr.decode()
     assert f"--tensorboard {board} belongs to the run in {first}" in told
     assert {path: path.read_bytes() for path in board.iterdir()} == events
-    told = train(tmp_path / "third", *taken_over, "--tensorboard", tmp_path / "own").stderr.decode()
-    assert "is of the run" not in told
+    told = train(tmp_path / "third", *inherited, "--tensorboard", tmp_path / "own").stderr.decode()
+    assert "belongs to the run" not in told
     assert any((tmp_path / "own").iterdir())
-    told = train(first, *taken_over, "--max-updates", 2).stderr.decode()
-    assert "is of the run" not in told
+    told = train(first, *inherited, "--max-updates", 2).stderr.decode()
+    assert "belongs to the run" not in told
     assert len(list(board.iterdir())) == 2
 
 
-def test_what_is_no_line_of_metrics_does_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+def test_a_resumed_run_drops_malformed_lines_of_metrics(tmp_path: Path) -> None:
     good = b'{"event": "train", "update": 1}\n'
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(good + b'\xff\x00\n[1]\n{}\n7\n{"update": 2}\n{"update": 1, "los')
@@ -113,14 +144,14 @@ def test_what_is_no_line_of_metrics_does_not_keep_a_run_from_going_on(tmp_path: 
         assert path.read_bytes() == good
 
 
-def test_a_folder_that_tensorboard_cannot_have_is_refused(train: Train, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = train(tmp_path / "run", "--max-updates", 1, "--tensorboard", tmp_path / "file" / "board", code=2)
     assert f"nmt-train: --tensorboard {tmp_path}/file/board: cannot be written" in result.stderr.decode()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread that writes ends
-def test_a_disk_that_takes_no_more_for_tensorboard_does_not_end_the_run(
+def test_a_full_disk_under_tensorboard_does_not_end_the_run(
     train: Train, tmp_path: Path, board: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, records = RecordWriter.write, []
@@ -138,15 +169,15 @@ def test_a_disk_that_takes_no_more_for_tensorboard_does_not_end_the_run(
 
 
 @pytest.mark.parametrize("junk", [b"[" * 100_000, b"\xff\xfe", b"{}", b"7", b'{"update": "x"}'])
-def test_a_line_that_is_none_of_ours_is_dropped_when_a_run_resumes(junk: bytes, tmp_path: Path) -> None:
+def test_a_resumed_run_drops_lines_that_are_not_its_own(junk: bytes, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"event": "train", "update": 1}\n' + junk + b"\n")
     with MetricsWriter(tmp_path, 1, None):
         pass
     assert (tmp_path / "metrics.jsonl").read_text() == '{"event": "train", "update": 1}\n'
 
 
-def test_nobody_can_guess_the_name_of_an_event_file(tmp_path: Path) -> None:
-    """In a folder of several users, whoever could would put a symlink there."""
+def test_the_name_of_an_event_file_has_a_random_secret(tmp_path: Path) -> None:
+    """Otherwise another user of the folder could guess the name and create a symlink there."""
     for name in "ab":
         Board(tmp_path / name, 0).close()
     secrets = {re.fullmatch(r".*tfevents.*\.([0-9a-f]{32})", file.name) for file in tmp_path.glob("*/*")}
