@@ -48,7 +48,7 @@ def write_line(line: str) -> None:
 
 
 def write_error(name: str, message: str) -> None:
-    """Write in one line why the command `name` ends."""
+    """Write in one line why the command `name` fails."""
     _write(terminal.styled_error(name, message) if styled() else escaped(f"{name}: {message}"))
 
 
@@ -123,7 +123,7 @@ class _Handler(logging.Handler):
         try:
             _write(self._format(record))
         except BrokenPipeError:
-            raise  # nobody reads the output any more: the command ends quietly
+            raise  # nobody reads the output any more, so the command ends without a message
         except OSError:
             pass  # a full disk or a closed terminal must not end a long run
 
@@ -228,7 +228,7 @@ class Report:
 
 @contextlib.contextmanager
 def working(title: str) -> Iterator[None]:
-    """Show on a terminal that work of unknown length continues, with the seconds since it began."""
+    """Show the title of work of unknown length, and the time since it began, on a terminal."""
     if not _shows_steps():
         yield
         return
@@ -251,7 +251,7 @@ def working(title: str) -> Iterator[None]:
 
 def _shows_steps() -> bool:
     """Whether the steps of longer work are shown below its bar: on a terminal that can move the cursor."""
-    return _style == "bar" and styled()
+    return _style == "bar" and terminal.moves_cursor(sys.stderr)
 
 
 def _bar(title: str, **settings: Any) -> Any:
@@ -281,7 +281,7 @@ class Progress:
         """Start at `done` of `total` units.
 
         With `lines=False` only a bar is shown, for callers that log lines. The bar of a part `within` longer work
-        vanishes when it is done. With `notes` the caller's notes take the place of the bar's own speed and time left.
+        disappears when it is done. With `notes`, the caller's notes replace the bar's own speed and time left.
         """
         self.lines = lines
         self.title, self.total, self.unit, self.done = title, total, unit, done

@@ -1,7 +1,7 @@
 """Styled output on a terminal: colour, aligned numbers, tables and tracebacks, rendered by rich.
 
-Whoever writes to a terminal asks `is_styled` first. Everything here returns text with escape sequences for colour only:
-text from outside is never read as markup, and its control characters are escaped.
+Callers check `is_styled` first. The functions return text whose only escape sequences are for colour: text from outside
+is never read as markup, and its control characters are escaped.
 """
 
 import io
@@ -15,10 +15,10 @@ from nmtkit.wording import escaped, format_value
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
-# rich is imported by the functions that need it: a command in a pipe does not wait for it.
+# rich is slow to import and not needed in a pipe, so only the functions that use it import it.
 
-NARROWEST = 60  # columns; below, text is plain
-_DEFAULT_WIDTH = 80  # of a terminal that does not know its width
+NARROWEST = 60  # columns; on narrower terminals, text is plain
+_DEFAULT_WIDTH = 80  # columns of a terminal of unknown width
 _VALUE_WIDTH = 9  # columns of a number in a log line
 _INDENT = 9  # of continued log lines, below the event
 
@@ -37,8 +37,13 @@ class Table:
 
 
 def is_styled(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal for styled text: wide enough, and neither NO_COLOR nor TERM=dumb is set."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
+    """Whether a stream is a terminal for styled text: `moves_cursor`, and NO_COLOR is not set."""
+    return not os.environ.get("NO_COLOR") and moves_cursor(stream)
+
+
+def moves_cursor(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal that can show several bars: wide enough, and TERM is not dumb."""
+    if os.environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
         return False
     return stream is not None and stream.isatty() and width(stream) >= NARROWEST
 
@@ -61,7 +66,7 @@ def styled_message(clock: str, level: str, message: str) -> str:
 
 
 def styled_event(clock: str, event: str, values: Mapping[str, object], columns: int) -> str:
-    """A log line of numbers, aligned with those of the lines before; it continues on the next line where it is long."""
+    """A log line of numbers, aligned with the lines before it; a long one is wrapped."""
     from rich.text import Text
 
     line = Text.assemble((f"{clock} ", "dim"), (f"{escaped(event)} ", "bold cyan"))
@@ -75,14 +80,14 @@ def styled_event(clock: str, event: str, values: Mapping[str, object], columns: 
 
 
 def styled_error(name: str, message: str) -> str:
-    """The line that says why the command `name` ends."""
+    """The line that says why the command `name` fails."""
     from rich.text import Text
 
     return _render(Text.assemble((f"{escaped(name)}: ", "bold red"), escaped(message)), None)
 
 
 def styled_table(table: Table, columns: int) -> str:
-    """The table, and below it the command to run next, on a terminal of so many columns."""
+    """The table and, below it, the command to run next, on a terminal of `columns` columns."""
     from rich.box import ROUNDED
     from rich.console import Group
     from rich.table import Table as Grid
@@ -115,7 +120,7 @@ def styled_traceback(error: BaseException, columns: int) -> str:
 
 
 class _Escaped:
-    """A renderable in whose text control characters are escaped, whatever it was made from."""
+    """A renderable with the control characters of its text escaped."""
 
     def __init__(self, content: "RenderableType") -> None:
         self.content = content
@@ -128,12 +133,12 @@ class _Escaped:
 
 
 def _escaped_lines(text: str) -> str:
-    """Text with its control characters escaped, but for the ends of lines."""
+    """Text with its control characters escaped, except newlines."""
     return "\n".join(map(escaped, text.split("\n")))
 
 
 def _render(content: "RenderableType", columns: int | None) -> str:
-    """The content with escape sequences; not wrapped without `columns`, so that a copied line stays one line."""
+    """The content with escape sequences. Without `columns` it is not wrapped, so a copied line stays one line."""
     from rich.console import Console
 
     output = io.StringIO()

@@ -1,4 +1,4 @@
-"""Styled output, through a pseudo-terminal: tables, log lines, help, errors; and plain text wherever it is wanted."""
+"""Output on a pseudo-terminal: styled tables, log lines, help and errors, and plain text where styles are unwanted."""
 
 import re
 import shutil
@@ -174,6 +174,22 @@ def test_the_training_bar_has_its_numbers_from_the_first_update(run: tuple[Path,
 def test_validation_translation_and_saving_show_that_they_work(run: tuple[Path, Shown]) -> None:
     for words in ("validating:", "translating:", "writing checkpoint 3 00:00"):
         assert words in run[1].text
+
+
+WORK = "with working('writing'): pass\nwith Progress('validating', 3, 'batches', lines=False, within=True): pass"
+
+
+def test_steps_are_shown_without_colour_where_no_color_is_set() -> None:
+    shown = on_terminal(("-c", f"from nmtkit.log import *; configure(LogConfig())\n{WORK}"), NO_COLOR="1")
+    assert not shown.is_styled
+    assert "writing 00:00" in shown.text
+    assert "validating:   0%" in shown.text
+
+
+@pytest.mark.parametrize("plain", PLAIN[1:], ids=["TERM=dumb", "no TERM", "59 columns"])
+def test_steps_are_hidden_where_the_cursor_cannot_move_or_lines_are_short(plain: dict[str, str | None]) -> None:
+    shown = on_terminal(("-c", f"from nmtkit.log import *; configure(LogConfig())\n{WORK}"), **plain)  # type: ignore[arg-type]
+    assert shown.terminal == ""
 
 
 def test_preprocessing_shows_the_dropped_pairs_by_reason(run: tuple[Path, Shown]) -> None:
