@@ -127,7 +127,7 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "dev": ["hypothesis>=6.100", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
+        "dev": ["hypothesis>=6.100", "matplotlib>=3.10", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
         "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
         "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score

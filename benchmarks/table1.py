@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import click
 import torch
-from loglog import Curve, Panel, Point, exponent, picture
+from loglog import Curve, Panel, Point, exponent, plot
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
@@ -235,8 +235,7 @@ def main(
             lengths.panel("mebibytes", "Memory over length", "MiB", over_n),
             widths.panel("mebibytes", "Memory over width", "MiB", over_d),
         ]
-        title = "What one layer costs in time and memory, forward and backward, over sequence length and width"
-        path.write_text(picture(title, panels), encoding="utf-8")
+        plot(panels).savefig(path, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

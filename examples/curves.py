@@ -6,29 +6,34 @@
 The first form names the run by its folder.
 """
 
+import io
 import json
 import math
-import re
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from xml.sax.saxutils import escape
+from typing import Any
 
 import click
+import matplotlib
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.errors import UserError
 from nmtkit.text import read_raw_lines
+from nmtkit.wording import escaped
 
 Points = list[tuple[int, float]]  # (update, value)
 
-WIDTH, HEIGHT = 300, 210  # plot area of a panel
-LEFT, TOP, RIGHT, BELOW = 52, 44, 20, 46  # margins around it
-COLORS = ("#0b63c5", "#c2410c", "#0f7f4f", "#9333a8", "#a16207", "#0e7490")
-COLORS_IN_DARK = ("#8ab4ff", "#ff9e64", "#62dc98", "#d7a3f0", "#e6c35c", "#5fd3e6")
-LEGEND_ROW = 22
-MAX_DOTS = 60  # longer lines have no dots
+WIDTH, PANEL_HEIGHT, LEGEND_ROW = 5.0, 2.2, 0.25  # inches; narrow enough to be read on a phone
+MAX_MARKERS = 60  # longer lines have no markers
+COLORS = matplotlib.color_sequences["petroff10"]  # chosen for colour-blind readers
+LOOKS = list(cycler(linestyle=["-", "--", "-.", ":"]) * cycler(color=COLORS))
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,9 @@ class Panel:
 
 
 PANELS = (
-    Panel("Loss (thin: of training)", "valid_loss", training="loss"),
-    Panel("Perplexity in validation", "valid_ppl", logarithmic=True),
-    Panel("BLEU in validation", "valid_bleu"),
+    Panel("Loss (thin: training)", "valid_loss", training="loss"),
+    Panel("Validation perplexity", "valid_ppl", logarithmic=True),
+    Panel("Validation BLEU", "valid_bleu"),
 )
 
 
@@ -77,90 +82,51 @@ class Run:
                 if isinstance(value, (int, float)) and math.isfinite(value):
                     found.setdefault(key, {})[update] = value
         if not found:
-            raise UserError(f"{path}: no line of it has the numbers of an update, as nmt-train writes them")
+            raise UserError(f"{path}: no numbers of a training: give the metrics.jsonl that nmt-train writes")
         return cls(name or path.resolve().parent.name, {key: sorted(own.items()) for key, own in found.items()})
 
 
-class Axis:
-    """Maps values to positions from 0 to `length`. The axis starts and ends at a tick, which is a round number."""
-
-    def __init__(self, values: Iterable[float], length: float, logarithmic: bool = False) -> None:
-        self.length, self._scale = length, math.log10 if logarithmic else float
-        values = list(values)
-        low, high = min(values), max(values)
-        round_numbers = _logarithmic_ticks(low, high) if logarithmic else _linear_ticks(low, high)
-        first = max((number for number in round_numbers if number <= low), default=low)
-        last = min((number for number in round_numbers if number >= high and number > first), default=high)
-        self.ticks = [number for number in round_numbers if first <= number <= last]
-        self._low, self._high = self._scale(first), self._scale(last)
-
-    def position(self, value: float) -> float:
-        return (self._scale(value) - self._low) / (self._high - self._low) * self.length
-
-
-def _linear_ticks(low: float, high: float) -> list[float]:
-    """About five multiples of a round step, from below `low` to above `high`."""
-    rough = (high - low) / 5 or 1.0
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * digit for digit in (1, 2, 5, 10) if power * digit >= rough)
-    first = math.floor(low / step)
-    return [number * step for number in range(first, max(math.ceil(high / step), first + 1) + 1)]
-
-
-def _logarithmic_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten, from below `low` to above `high`."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 2)
-    return [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]
-
-
-def draw(runs: Sequence[Run]) -> str:
-    """An SVG document with all panels that have data. Raises UserError if there are none."""
+def plot(runs: Sequence[Run]) -> Figure:
+    """All panels that have data, one below the other, with one legend above. Raises UserError if there are none."""
     panels = [panel for panel in PANELS if any(_curves(panel, run) for run in runs)]
     if not panels:
-        raise UserError("there is neither a loss, nor a perplexity, nor BLEU in what is given")
-    step = LEFT + WIDTH + RIGHT
-    below = TOP + HEIGHT + BELOW
-    width, height = step * len(panels), below + 14 + LEGEND_ROW * -(-len(runs) // len(panels))
-    content = [
-        f'<g transform="translate({step * number + LEFT} {TOP})">\n{_panel(panel, runs)}\n</g>'
-        for number, panel in enumerate(panels)
-    ]
+        raise UserError("no run has a loss, a perplexity or BLEU: give the metrics.jsonl of a training")
+    height = PANEL_HEIGHT * len(panels) + LEGEND_ROW * (len(runs) + 1)
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    for axes, panel in zip(figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], panels, strict=True):
+        _draw(axes, panel, runs)
+    axes.set_xlabel("updates")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    lines = [axes.plot([], [], **_look(number))[0] for number in range(len(runs))]
+    legend = figure.legend(lines, [escaped(run.name) for run in runs], loc="outside upper left", frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def _draw(axes: Axes, panel: Panel, runs: Sequence[Run]) -> None:
+    axes.set_title(panel.title, loc="left", fontweight="bold")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if panel.logarithmic:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
     for number, run in enumerate(runs):
-        row, column = divmod(number, len(panels))
-        x, y = step * column + LEFT, below + LEGEND_ROW * row + 10
-        content.append(f'<path class="{_color(number)}"{_dashes(number)} d="M{x} {y}h24"/>')
-        content.append(f'<text x="{x + 32}" y="{y + 4}">{_escape(run.name)}</text>')
-    names = _escape(", ".join(run.name for run in runs))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"\n'
-        f' role="img" aria-label="Training curves: {names}" font-family="system-ui, sans-serif" font-size="12">\n'
-        f"<style>\n{_style()}\n</style>\n"
-        f'<rect class="ground" width="{width}" height="{height}" rx="10"/>\n' + "\n".join(content) + "\n</svg>\n"
-    )
+        for key, points in _curves(panel, run):
+            line = axes.plot(*zip(*points, strict=True), **_look(number), gid=f"{key} {number}")[0]
+            if key == panel.training:
+                line.set(linewidth=0.8, alpha=0.6)
+            elif len(points) <= MAX_MARKERS:
+                line.set(marker="o", markersize=3)
 
 
-def _panel(panel: Panel, runs: Sequence[Run]) -> str:
-    lines = [(number, key, points) for number, run in enumerate(runs) for key, points in _curves(panel, run)]
-    across = Axis([0, *(update for _, _, points in lines for update, _ in points)], WIDTH)
-    up = Axis([value for _, _, points in lines for _, value in points], HEIGHT, panel.logarithmic)
-    drawn = [f'<text class="title" y="-16">{panel.title}</text>']
-    for tick in up.ticks:
-        y = HEIGHT - up.position(tick)
-        drawn.append(f'<path class="grid" d="M0 {y:.1f}h{WIDTH}"/>')
-        drawn.append(f'<text class="left" x="-8" y="{y + 4:.1f}">{tick:,g}</text>')
-    for tick in across.ticks:
-        x = across.position(tick)
-        drawn.append(f'<path class="grid" d="M{x:.1f} {HEIGHT}v5"/>')
-        drawn.append(f'<text class="middle" x="{x:.1f}" y="{HEIGHT + 19}">{tick:,.0f}</text>')
-    drawn.append(f'<text class="middle" x="{WIDTH / 2}" y="{HEIGHT + 37}">updates</text>')
-    for number, key, points in lines:
-        positions = [(across.position(update), HEIGHT - up.position(value)) for update, value in points]
-        thin = " thin" if key == panel.training else ""
-        joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
-        drawn.append(f'<polyline class="{_color(number)}{thin}"{_dashes(number)} data-key="{key}" points="{joined}"/>')
-        if not thin and len(positions) <= MAX_DOTS:
-            drawn += [f'<circle class="{_color(number)}" cx="{x:.1f}" cy="{y:.1f}" r="2.2"/>' for x, y in positions]
-    return "\n".join(drawn)
+def _look(number: int) -> dict[str, Any]:
+    """The color and line style of a run."""
+    return LOOKS[number % len(LOOKS)]
 
 
 def _curves(panel: Panel, run: Run) -> list[tuple[str, Points]]:
@@ -172,37 +138,13 @@ def _curves(panel: Panel, run: Run) -> list[tuple[str, Points]]:
     return [(key, points) for key, points in positive if points]
 
 
-def _style() -> str:
-    return f"""\
-text {{ fill: #5c6675; }} .title {{ font-size: 14px; font-weight: 600; fill: #1b1f27; }}
-.left {{ text-anchor: end; }} .middle {{ text-anchor: middle; }} .ground {{ fill: #fff; }} .grid {{ stroke: #d5dae2; }}
-path, polyline {{ fill: none; stroke-width: 2; stroke-linejoin: round; }} .grid {{ stroke-width: 1; }}
-.thin {{ stroke-width: 1; stroke-opacity: .6; }}
-{_colors(COLORS)}
-@media (prefers-color-scheme: dark) {{
-text {{ fill: #9aa5b5; }} .title {{ fill: #e7eaf0; }} .ground {{ fill: #1d2229; }} .grid {{ stroke: #343c48; }}
-{_colors(COLORS_IN_DARK)}
-}}"""
-
-
-def _colors(colors: Sequence[str]) -> str:
-    rules = (f".run{n} {{ stroke: {color}; }} circle.run{n} {{ fill: {color}; }}" for n, color in enumerate(colors))
-    return "\n".join(rules)
-
-
-def _color(number: int) -> str:
-    return f"run{number % len(COLORS)}"
-
-
-def _dashes(number: int) -> str:
-    """The SVG attribute for dashes, which distinguish runs of the same color."""
-    turn = number // len(COLORS)
-    return f' stroke-dasharray="8 3{" 2 3" * (turn - 1)}"' if turn else ""
-
-
-def _escape(name: str) -> str:
-    """Escape a text for XML, and replace the characters that XML forbids."""
-    return escape(re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", name), {'"': "&quot;"})
+def to_svg(figure: Figure) -> bytes:
+    """The figure as SVG, the same bytes for the same figure. Text stays text, in a font of the viewer."""
+    output = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "curves"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # the viewer's font may have it
+        figure.savefig(output, format="svg", metadata={"Date": None})
+    return output.getvalue()
 
 
 @command("curves.py")
@@ -211,9 +153,9 @@ def _escape(name: str) -> str:
 def main(runs: tuple[str, ...], output: Path) -> None:
     """Plot the training curves of runs. PATH is a save folder of nmt-train or its metrics.jsonl."""
     read = [Run.read(argument) for argument in runs]
-    picture = draw(read)
+    picture = to_svg(plot(read))
     with staged_file(output) as file:
-        file.write(picture.encode())
+        file.write(picture)
     click.echo(f"wrote {output}, the curves of {', '.join(run.name for run in read)}", err=True)
 
 

@@ -1,9 +1,12 @@
 """The script that plots training curves."""
 
+import itertools
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,6 +18,7 @@ from repository import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
 Point = tuple[float, float]
+Line = tuple[int, str, list[Point]]  # number of the run, key, points
 
 
 def curves(folder: Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
@@ -40,13 +44,20 @@ def run_in(folder: Path, updates: int, scale: float = 1.0) -> list[dict[str, Any
     return rows
 
 
-def drawn(picture: Path) -> list[tuple[str, str, list[Point]]]:
-    """The color, key and points of each line in a plot, which must be well-formed XML."""
+def drawn(picture: Path) -> list[Line]:
+    """The lines of a plot, which must be well-formed XML."""
     lines = []
-    for line in ElementTree.parse(picture).iter(f"{SVG}polyline"):
-        points = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
-        lines.append((line.attrib["class"].split()[0], line.attrib["data-key"], [(x, y) for x, y in points]))
+    for group in ElementTree.parse(picture).iter(f"{SVG}g"):
+        key, _, number = group.get("id", "").partition(" ")
+        if number:
+            path = next(group.iter(f"{SVG}path")).attrib["d"]
+            points = [(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", path)]
+            lines.append((int(number), key, points))
     return lines
+
+
+def texts(picture: Path) -> list[str | None]:
+    return [text.text for text in ElementTree.parse(picture).iter(f"{SVG}text")]
 
 
 def test_each_run_has_a_line_with_all_its_points_in_each_panel(tmp_path: Path) -> None:
@@ -57,18 +68,34 @@ def test_each_run_has_a_line_with_all_its_points_in_each_panel(tmp_path: Path) -
     assert (done.returncode, done.stdout, done.stderr) == (0, "", message)
     lines = drawn(tmp_path / "two.svg")
     keys = ("loss", "valid_loss", "valid_ppl", "valid_bleu")
-    assert {(color, key): len(points) for color, key, points in lines} == {
-        **dict(zip([("run0", key) for key in keys], (6, 3, 3, 3), strict=True)),
-        **dict(zip([("run1", key) for key in keys], (10, 5, 5, 5), strict=True)),
+    assert {(run, key): len(points) for run, key, points in lines} == {
+        **dict(zip([(0, key) for key in keys], (6, 3, 3, 3), strict=True)),
+        **dict(zip([(1, key) for key in keys], (10, 5, 5, 5), strict=True)),
     }
-    bleu = {color: points for color, key, points in lines if key == "valid_bleu"}
-    assert bleu["run0"] == bleu["run1"][:3]  # equal values have equal positions
-    assert [x for x, _ in bleu["run1"]] == pytest.approx([60, 120, 180, 240, 300])
-    assert [y for _, y in bleu["run1"]] == pytest.approx(
-        [210 * (10 - update) / 8 for update in (2, 4, 6, 8, 10)], abs=0.1
-    )
-    texts = [text.text for text in ElementTree.parse(tmp_path / "two.svg").iter(f"{SVG}text")]
-    assert texts[-2:] == ["short", 'a <better> & "longer" one']
+    bleu = {run: points for run, key, points in lines if key == "valid_bleu"}
+    assert bleu[0] == bleu[1][:3]  # equal values have equal positions
+    for positions in zip(*bleu[1], strict=True):  # updates and BLEU grow evenly
+        assert steps(positions) == pytest.approx([steps(positions)[0]] * 4, abs=1e-3)
+
+
+def steps(positions: Sequence[float]) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(positions)]
+
+
+def test_one_legend_names_all_runs_once_as_they_are_given(tmp_path: Path) -> None:
+    names = ["short", 'a <better> & "longer" one', "$x$", "_private", "bell \x07", "日本語"]
+    run_in(tmp_path / "run", updates=2)
+    done = curves(tmp_path, *(f"{name}=run" for name in names))
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
+    shown = texts(tmp_path / "curves.svg")
+    assert [text for text in shown if text and text in [*names, r"bell \x07"]] == [*names[:4], r"bell \x07", names[5]]
+
+
+def test_the_same_runs_give_the_same_file(tmp_path: Path) -> None:
+    run_in(tmp_path / "run", updates=4)
+    for name in ("first.svg", "second.svg"):
+        assert curves(tmp_path, "run", "--output", name).returncode == 0
+    assert (tmp_path / "first.svg").read_bytes() == (tmp_path / "second.svg").read_bytes()
 
 
 def test_damaged_lines_are_skipped_and_the_last_line_of_an_update_counts(tmp_path: Path) -> None:
@@ -86,7 +113,8 @@ def test_damaged_lines_are_skipped_and_the_last_line_of_an_update_counts(tmp_pat
         "valid_ppl": 2,
         "valid_bleu": 2,
     }
-    assert points["valid_bleu"][-1] == (300, 210)
+    (_, first), (_, last) = points["valid_bleu"]
+    assert last > first  # y grows downwards, and BLEU falls from 2 to 0
 
 
 def test_the_metrics_of_nmt_train_can_be_plotted(train: Train, tmp_path: Path) -> None:
@@ -99,10 +127,7 @@ def test_a_single_value_and_a_run_without_validation_are_plotted(tmp_path: Path)
     (tmp_path / "lr=5e-4.jsonl").write_text('{"event": "valid", "update": 100, "valid_ppl": 5}\n')
     run_in(tmp_path / "run", updates=1)
     assert curves(tmp_path, "lr=5e-4.jsonl", "run").returncode == 0
-    assert [(color, key) for color, key, _ in drawn(tmp_path / "curves.svg")] == [
-        ("run1", "loss"),
-        ("run0", "valid_ppl"),
-    ]
+    assert [(run, key) for run, key, _ in drawn(tmp_path / "curves.svg")] == [(1, "loss"), (0, "valid_ppl")]
 
 
 def test_no_two_runs_look_alike(tmp_path: Path) -> None:
@@ -110,19 +135,18 @@ def test_no_two_runs_look_alike(tmp_path: Path) -> None:
     for name in names:
         run_in(tmp_path / name, updates=2)
     assert curves(tmp_path, *names).returncode == 0
-    picture = ElementTree.parse(tmp_path / "curves.svg")
-    legend = [path.attrib for path in picture.iter(f"{SVG}path") if path.attrib["d"].endswith("h24")]
-    lines = [line.attrib for line in picture.iter(f"{SVG}polyline") if line.attrib["data-key"] == "valid_bleu"]
-    for drawn_as in (legend, lines):
-        assert len({(own["class"], own.get("stroke-dasharray")) for own in drawn_as}) == len(names)
+    groups = [group for group in ElementTree.parse(tmp_path / "curves.svg").iter(f"{SVG}g") if group.get("id")]
+    lines = [group for group in groups if group.attrib["id"].startswith("valid_bleu ")]
+    looks = {re.sub("stroke-width[^;]*", "", next(line.iter(f"{SVG}path")).attrib["style"]) for line in lines}
+    assert len(looks) == len(lines) == len(names)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "cannot read metrics.jsonl: No such file"),
-        ("", "metrics.jsonl: no line of it has the numbers of an update"),
-        ('{"update": 1, "lr": 0.1}\n', "there is neither a loss, nor a perplexity, nor BLEU"),
+        ("", "metrics.jsonl: no numbers of a training"),
+        ('{"update": 1, "lr": 0.1}\n', "no run has a loss, a perplexity or BLEU"),
     ],
 )
 def test_unusable_metrics_are_refused_in_one_line(content: str | None, message: str, tmp_path: Path) -> None:
