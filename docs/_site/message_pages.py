@@ -8,6 +8,8 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2] / "nmtkit"
 _PLACEHOLDER = "<!-- messages -->"
+_TABLE_HEAD = ("| message | kind |", "|---|---|")
+_TITLES = {"cli": "Command line", "other": "Files, checkpoints, options"}  # otherwise the name of the part
 _WORD = re.compile("[A-Za-z]{2,}")
 # constructor or method -> the kind of its messages
 _KINDS = {
@@ -31,7 +33,7 @@ def messages(markdown: str) -> str:
         part = folder if (_PACKAGE / folder).is_dir() else "other"
         parts.setdefault(part, set()).update(_rows(path))
     tables = [
-        f"## {part.capitalize()}\n\n| message | kind |\n|---|---|\n" + "\n".join(sorted(rows, key=str.casefold))
+        "\n".join([f"## {_TITLES.get(part, part.capitalize())}\n", *_TABLE_HEAD, *sorted(rows, key=str.casefold)])
         for part, rows in sorted(parts.items(), key=lambda item: (item[0] == "other", item[0]))
         if rows
     ]
