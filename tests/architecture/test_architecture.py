@@ -255,7 +255,7 @@ OTHERS = {  # of torchrun, SLURM, curl, make, sacrebleu, systemd, pip, docker, e
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
     *("--retry", "--no-print-directory", "--paired-bs", "--now", "--follow", "--unit"),
     *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm"),
-    *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole"),
+    *("--logdir", "--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole"),
 }
 FORMER = {"--serve"}  # options of earlier releases, which CHANGELOG.md names
 

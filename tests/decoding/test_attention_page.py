@@ -181,11 +181,11 @@ def test_given_translations_are_shown(run_here: Run, tiny_checkpoint: Path, tmp_
     ("options", "text", "message"),
     [
         (["--checkpoint", "CHECKPOINT"], b"a dog\n", "--attention-html shows one model"),
-        (["--output", "out", "--resume"], b"a dog\n", "--resume skips the lines"),
+        (["--output", "out", "--resume"], b"a dog\n", "--resume and --attention-html are mutually exclusive"),
         ([], b"a dog\n" * (PAGE_LINES + 1), f"--attention-html shows at most {PAGE_LINES} lines"),
         (["--attention-html", "-"], b"a dog\n", "stdout has the translations"),
         (["--output", "page.html"], b"a dog\n", "--output and --attention-html are both page.html"),
-        ([], b"\n\n", "there are only blank lines"),
+        ([], b"\n\n", "the input has only blank lines"),
         (["--max-source-tokens", "3", "--overlong", "split"], b"the dog runs on the street\n", "a line that was split"),
     ],
 )
@@ -224,16 +224,16 @@ def test_a_page_does_not_grow_without_bound(
         while True:
             yield attentions[0]
 
-    with pytest.raises(UserError, match=f"takes {PAGE_LINES} sentences with 4,000,000 weights"):
+    with pytest.raises(UserError, match=f"at most {PAGE_LINES} sentences with 4,000,000 weights"):
         write_attention_page(tmp_path / "page.html", forever())
     monkeypatch.setattr(attention_page, "MAX_WEIGHTS", 100)
-    with pytest.raises(UserError, match=r"with 100 weights, and sentence 1, of . and . pieces, exceeds that"):
+    with pytest.raises(UserError, match=r"with 100 weights, but sentence 1, of . and . pieces, exceeds that"):
         write_attention_page(tmp_path / "page.html", attentions)
 
 
 def test_an_ensemble_has_no_attention_of_its_own(tiny_checkpoint: Path) -> None:
     both = Translator.from_checkpoint(tiny_checkpoint, tiny_checkpoint, device="cpu", precision="fp32")
-    with pytest.raises(UserError, match="no ensemble has it"):
+    with pytest.raises(UserError, match="an ensemble has no single attention"):
         both.attention(["a dog"], **SEARCH)
 
 

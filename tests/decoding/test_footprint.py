@@ -100,8 +100,8 @@ def translator(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"beam": 10**6}, "--beam 1000000 takes about .* GB of memory for one sentence of .* lower --beam "),
-        ({"sampling": True, "nbest": 10**6}, "--sampling --nbest 1000000 takes about .* lower --nbest "),
+        ({"beam": 10**6}, "--beam 1000000 needs about .* GB of memory for one sentence of .* lower --beam "),
+        ({"sampling": True, "nbest": 10**6}, "--sampling --nbest 1000000 needs about .* lower --nbest "),
     ],
 )
 def test_a_search_for_which_there_is_no_memory_is_refused_before_the_input_is_read(

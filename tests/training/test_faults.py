@@ -352,5 +352,5 @@ def test_metrics_have_no_gap_when_the_disk_was_full_for_a_while(
     monkeypatch.setattr("nmtkit.training.metrics.open", open_or_fail, raising=False)
     result = train("--max-updates", 12)
     assert result.returncode == 0
-    assert result.stderr.decode().count("kept for the next time") == 3
+    assert result.stderr.decode().count("kept for the next attempt") == 3
     assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 13))

@@ -102,10 +102,10 @@ def test_checkpoints_that_are_there_need_no_more_room(tmp_path: Path, monkeypatc
     size = 12 * sum(parameter.numel() for parameter in small.parameters())
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2.5 * size))
     options = TrainingOptions(checkpoints=CheckpointConfig(save_dir=tmp_path, keep_last=2, keep_best=1))
-    assert "too little" in describe_checkpoints(small, options)
+    assert "not enough" in describe_checkpoints(small, options)
     for update in (10, 20):
         (tmp_path / f"checkpoint_{update}.pt").touch()
-    assert "too little" not in describe_checkpoints(small, options)
+    assert "not enough" not in describe_checkpoints(small, options)
 
 
 def test_a_run_begins_with_a_summary_and_foresees_its_end(train: Train, tmp_path: Path) -> None:
@@ -232,14 +232,14 @@ def test_memory_that_the_optimizer_lacks_is_told_alike(
 
 def test_a_dry_run_finds_what_would_be_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    refused(train(tmp_path / "file" / "run", "--dry-run", code=2), "--save-dir", "nothing can be written")
+    refused(train(tmp_path / "file" / "run", "--dry-run", code=2), "--save-dir", "is not writable")
     refused(train(tmp_path / "run", "--dry-run", "--freeze", "nothing", code=2), "--freeze nothing")
     refused(train(tmp_path / "run", "--dry-run", "--max-tokens", 5, code=2), "--max-tokens 5")
     train(tmp_path / "run", "--max-updates", 1)
     refused(train(tmp_path / "run", "--dry-run", "--d-ff", 32, code=2), "d_ff is 24, not 32")
     if os.geteuid():  # root may write anywhere
         (tmp_path / "closed").mkdir(mode=0o500)
-        refused(train(tmp_path / "closed" / "run", "--dry-run", code=2), "nothing can be written")
+        refused(train(tmp_path / "closed" / "run", "--dry-run", code=2), "is not writable")
 
 
 @pytest.mark.parametrize(("micro_batches", "devices"), [(1, 1), (16, 8), (4, 2)])
