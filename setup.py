@@ -132,7 +132,7 @@ setup(
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
         "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score
         "ko": ["sacrebleu[ko]>=2.4"],
-        "serve": ["starlette>=1.0,<2", "uvicorn>=0.30,<1"],
+        "serve": ["prometheus-client>=0.22,<1", "starlette>=1.0,<2", "uvicorn>=0.30,<1"],
     },
     entry_points={
         "console_scripts": [

@@ -36,6 +36,6 @@ def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     try:
         from nmtkit.serving.server import serve
     except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed: pip install starlette uvicorn") from error
+        raise UserError(f"{error.name} is not installed: pip install starlette uvicorn prometheus-client") from error
 
     serve(checkpoint, chosen)

@@ -22,7 +22,7 @@ from nmtkit.log import logger
 from nmtkit.serving.batching import DynamicBatcher, QueueFull
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.messages import TranslationRequest, answer, check_media_type, read_request
-from nmtkit.serving.metrics import Metrics
+from nmtkit.serving.metrics import MEDIA_TYPE, Metrics
 from nmtkit.serving.middleware import LoopbackHost, OriginForm, RequestMetrics, UnambiguousLength
 from nmtkit.tokenizer import Tokenizer
 
@@ -91,7 +91,7 @@ class Service:
 
     async def metrics(self, request: Request) -> Response:
         """The metrics for Prometheus."""
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(self._metrics.text(), media_type=MEDIA_TYPE)
 
     async def translate(self, request: Request) -> Response:
         """Translate the lines of a request."""
@@ -121,12 +121,11 @@ class Service:
         if not self._slots:
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests: try again later", _RETRY)
         self._slots -= 1
-        self._metrics.add("open_requests")
         try:
-            yield
+            with self._metrics.open_requests.track_inprogress():
+                yield
         finally:
             self._slots += 1
-            self._metrics.add("open_requests", -1)
 
     async def _translated(self, asked: TranslationRequest, request: Request) -> list[Translation]:
         """The translations. Drops the job if the wait ends without them, as when the client has gone."""

@@ -116,8 +116,8 @@ class DynamicBatcher:
         for config in dict.fromkeys(job.config for job, _ in shares):
             self._search([share for share in shares if share[0].config == config], config)
         if shares:
-            self._metrics.add("rounds_total")
-            self._metrics.add("search_seconds_total", time.monotonic() - start)
+            self._metrics.rounds.inc()
+            self._metrics.search_seconds.inc(time.monotonic() - start)
         self._put_back([job for job, _ in shares])
 
     def _next_round(self) -> list[Share]:
@@ -152,7 +152,7 @@ class DynamicBatcher:
         except _SearchStopped:
             pass
         except Exception as error:
-            self._metrics.add("failures_total")
+            self._metrics.failures.inc()
             share[0].result.set_exception(error)
 
     def _search_together(self, shares: list[Share], config: SearchConfig) -> None:
@@ -163,9 +163,9 @@ class DynamicBatcher:
         lines = [line for _, share in shares for line in share]
         found = iter([_without_attention(each) for each in self._translate(lines, config, check_wanted)])
         by_job = [[next(found) for _ in share] for _, share in shares]
-        self._metrics.add("lines_total", len(lines))
+        self._metrics.lines.inc(len(lines))
         for (job, _), own in zip(shares, by_job, strict=True):
-            self._metrics.add("tokens_total", sum(max(0, len(line.candidates[0].tokens) - 1) for line in own))
+            self._metrics.tokens.inc(sum(max(0, len(line.candidates[0].tokens) - 1) for line in own))
             job.translations += own
 
     def _put_back(self, jobs: list[Job]) -> None:
@@ -183,7 +183,7 @@ class DynamicBatcher:
 
     def _count(self, lines: int) -> None:
         self._queued += lines
-        self._metrics.add("queued_lines", lines)
+        self._metrics.queued_lines.inc(lines)
 
 
 def _wanted(shares: list[Share]) -> list[Share]:

@@ -140,14 +140,14 @@ class Connections:
         self._open.add(connection)
         if len(self._open) > self._most:
             next(iter(self._idle), connection).abort()
-        self._metrics.set("open_connections", len(self._open))
+        self._metrics.open_connections.set(len(self._open))
 
     def remove(self, connection: Connection) -> None:
         """The inverse of `add`. Does nothing the second time."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
         self.remove_unread(connection)
-        self._metrics.set("open_connections", len(self._open))
+        self._metrics.open_connections.set(len(self._open))
 
     def add_unread(self, connection: Connection) -> None:
         """Count the unread answers of a connection, and close connections if there is too much of them."""

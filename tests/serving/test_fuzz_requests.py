@@ -165,8 +165,8 @@ def test_any_request_gets_a_proper_answer(seed: int, service: tuple[Service, Met
         return statuses
 
     assert asyncio.run(run()) >= {200, 400, 404, 405, 413, 415, CLIENT_CLOSED_REQUEST}
-    assert "\nnmtkit_open_requests 0\n" in metrics.text()
-    assert "\nnmtkit_queued_lines 0\n" in metrics.text()
+    assert "\nnmtkit_open_requests 0.0\n" in metrics.text()
+    assert "\nnmtkit_queued_lines 0.0\n" in metrics.text()
 
 
 def all_of(connection: socket.socket) -> bytes:

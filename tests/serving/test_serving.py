@@ -22,6 +22,8 @@ from running_server import Server
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from nmtkit import Translator
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.serving import server as server_module
@@ -126,8 +128,13 @@ def test_health_and_metrics(server: Server) -> None:
     assert server.metric("queued_lines") == server.metric("open_requests") == 0
     status, body, response = server.request("GET", "/metrics")
     assert response.getheader("content-type", "").startswith("text/plain; version=0.0.4")
-    rows = [row for row in body.decode().splitlines() if not row.startswith("# ")]
-    assert all(re.fullmatch(r'nmtkit_[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.]+', row) for row in rows)
+    kinds = {family.name: family.type for family in text_string_to_metric_families(body.decode())}
+    assert kinds == {
+        **dict.fromkeys(("nmtkit_lines", "nmtkit_tokens", "nmtkit_rounds", "nmtkit_search_seconds"), "counter"),
+        **dict.fromkeys(("nmtkit_failures", "nmtkit_requests"), "counter"),
+        **dict.fromkeys(("nmtkit_queued_lines", "nmtkit_open_requests", "nmtkit_open_connections"), "gauge"),
+        "nmtkit_request_seconds": "histogram",
+    }
 
 
 def test_the_page_needs_nothing_but_itself(server: Server) -> None:
@@ -286,9 +293,9 @@ def test_a_request_with_two_lengths_is_refused_and_hides_no_other(server: Server
 
 
 def test_a_malformed_body_is_counted_as_it_is_answered(server: Server) -> None:
-    def counted(status: int) -> int:
-        row = re.search(rb'\{path="/translate",status="%d"\} (\d+)' % status, server.request("GET", "/metrics")[1])
-        return int(row[1]) if row else 0
+    def counted(status: int) -> float:
+        row = re.search(rb'\{path="/translate",status="%d"\} ([\d.]+)' % status, server.request("GET", "/metrics")[1])
+        return float(row[1]) if row else 0
 
     before = counted(400), counted(499)
     assert first_answer(server, POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")[0] == 400
@@ -385,7 +392,7 @@ def test_connections_are_refused_until_the_server_listens(host: str, bound: str)
         socket.create_connection(address[:2], timeout=PATIENCE).close()
 
 
-@pytest.mark.parametrize("package", ["uvicorn", "starlette"])
+@pytest.mark.parametrize("package", ["uvicorn", "starlette", "prometheus_client"])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(
     package: str, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,7 +401,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, package, None)
     line = refused("--port", 0)
     assert line.startswith(f"nmt-serve: {package}")
-    assert line.endswith(" is not installed: pip install starlette uvicorn")
+    assert line.endswith(" is not installed: pip install starlette uvicorn prometheus-client")
 
 
 @pytest.mark.parametrize(

@@ -361,7 +361,7 @@ def test_an_error_of_the_search_is_answered_500_and_logged(
     search.may_go.set()
     assert ask(whole(text="bad")) == Answer(500, {}, b"out of memory")
     assert "POST /translate: RunError: out of memory" in caplog.messages
-    assert 'nmtkit_requests_total{path="/translate",status="500"} 1' in metrics.text()
+    assert 'nmtkit_requests_total{path="/translate",status="500"} 1.0' in metrics.text()
 
 
 def test_a_body_that_does_not_arrive_in_time_is_answered_408(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,7 +139,7 @@ async def running(
             writer.transport.abort()
         server.should_exit = True
         await asyncio.wait_for(serving, PATIENCE)
-    assert "nmtkit_open_connections 0\n" in metrics.text()
+    assert "nmtkit_open_connections 0.0\n" in metrics.text()
 
 
 async def answer_of(reader: asyncio.StreamReader) -> bytes:
