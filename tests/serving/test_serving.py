@@ -1,5 +1,6 @@
 """nmt-serve as a process: what it answers, what it refuses, how it ends; and its options."""
 
+import contextlib
 import json
 import os
 import re
@@ -290,6 +291,19 @@ def test_a_request_with_two_lengths_is_refused_and_hides_no_other(server: Server
     assert status == 400
     assert b'{"error":"Transfer-Encoding and Content-Length are mutually exclusive: send one of them"}' in received
     assert received.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_body_in_small_chunks_is_refused(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the server does not read all of it
+            connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 20_000)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while received := connection.recv(1 << 16):
+                answer += received
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\nconnection: close\r\n" in answer
+    assert b'{"error":"the chunks of the body are too small: send larger ones, or a Content-Length"}' in answer
 
 
 def test_a_malformed_body_is_counted_as_it_is_answered(server: Server) -> None:

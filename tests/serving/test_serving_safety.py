@@ -20,6 +20,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from asgi_client import send_request
+from starlette.exceptions import HTTPException
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
@@ -314,7 +315,7 @@ def test_a_client_that_reads_again_has_time_until_it_has_to_ask(
     async def run() -> None:
         connection = Connection(Connections(1, Metrics()), asyncio.Protocol())
         connection.connection_made(transport)
-        connection.begin_request()
+        connection.begin_request(is_chunked=False)
         connection.pause_writing()
         if is_answered:
             connection.wait_for_request()
@@ -345,6 +346,77 @@ def test_the_parser_gets_little_at_a_time_so_that_others_have_a_turn_between() -
     asyncio.run(run())
     assert b"".join(pieces) == sent
     assert max(map(len, pieces)) <= connections.READ_BYTES
+
+
+CHUNKED = b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all reads of connections."""
+    sizes, original = list[int](), Connection.buffer_updated
+
+    def buffer_updated(self: Connection, nbytes: int) -> None:
+        sizes.append(nbytes)
+        original(self, nbytes)
+
+    monkeypatch.setattr(Connection, "buffer_updated", buffer_updated)
+    return sizes
+
+
+async def read_then_refuse(scope: Any, receive: Any, send: Any) -> None:
+    """An application that answers 400 where the body cannot be read, as starlette does."""
+    try:
+        await read_and_say_ok(scope, receive, send)
+    except HTTPException as error:
+        await send({"type": "http.response.start", "status": error.status_code, "headers": []})
+        await send({"type": "http.response.body", "body": error.detail.encode()})
+
+
+@pytest.mark.parametrize("app", [read_then_refuse, say_ok], ids=["the body is read", "the body is not read"])
+def test_a_connection_with_small_chunks_is_closed_before_they_are_all_parsed(app: Any, reads: list[int]) -> None:
+    async def send(writer: asyncio.StreamWriter) -> None:
+        while not writer.is_closing():
+            writer.write(b"1\r\nx\r\n" * 100)
+            await writer.drain()
+
+    async def run() -> None:
+        async with running(app) as connect:
+            reader, writer = await connect()
+            writer.write(CHUNKED)
+            sending = asyncio.gather(send(writer), return_exceptions=True)
+            await rest_of(reader)
+            writer.close()
+            await asyncio.wait_for(sending, PATIENCE)
+
+    asyncio.run(run())
+    assert connections.MAX_FRAMING < sum(reads) < 3 * connections.MAX_FRAMING
+    assert reads[-10:] == [connections.READ_BYTES_AFTER] * 10
+
+
+def test_a_large_body_in_large_chunks_is_read(reads: list[int]) -> None:
+    async def run() -> bytes:
+        async with running(read_then_refuse) as connect:
+            reader, writer = await connect()
+            writer.write(CHUNKED + (b"400\r\n" + b"x" * 1024 + b"\r\n") * 1000 + b"0\r\n\r\n")
+            return await answer_of(reader)
+
+    assert b"200 OK" in asyncio.run(run())
+    assert sum(reads) > 1_000_000
+
+
+def test_small_chunks_of_many_requests_do_not_add_up(reads: list[int]) -> None:
+    async def run() -> list[bytes]:
+        async with running(read_then_refuse) as connect:
+            reader, writer = await connect()
+            answers = []
+            for _ in range(20):
+                writer.write(CHUNKED + b"1\r\nx\r\n" * 1000 + b"0\r\n\r\n")
+                answers.append(await answer_of(reader))
+            return answers
+
+    assert all(b"200 OK" in answer for answer in asyncio.run(run()))
+    assert sum(reads) > connections.MAX_FRAMING
 
 
 def test_too_many_connections_close_those_that_have_been_idle_longest(monkeypatch: pytest.MonkeyPatch) -> None:
