@@ -11,6 +11,7 @@ from itertools import accumulate
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
 from nmtkit.log import logger
+from nmtkit.serving.characters import count_characters
 from nmtkit.serving.metrics import Metrics
 
 # Takes lines, their search, and a function to call with the number of finished lines after each batch. An exception of
@@ -18,7 +19,8 @@ from nmtkit.serving.metrics import Metrics
 Translate = Callable[[Sequence[str], SearchConfig, Callable[[int], None]], Iterable[Translation]]
 
 WINDOW_SECONDS = 0.005  # for other requests to join the first one of a round
-# Sizes of a round, and of one job in it: a long request must not delay short ones. Characters count nbest times.
+# Sizes of a round, and of one job in it: a long request must not delay short ones. Characters are normalized ones,
+# times nbest.
 LINES_PER_ROUND, LINES_PER_JOB = 256, 64
 CHARS_PER_ROUND, CHARS_PER_JOB = 32_000, 8_000
 
@@ -43,7 +45,7 @@ class Job:
 
     def chars(self, lines: Sequence[str]) -> int:
         """Characters of some of the lines, times nbest."""
-        return sum(map(len, lines)) * self.config.nbest
+        return sum(map(count_characters, lines)) * self.config.nbest
 
     def next_lines(self) -> Sequence[str]:
         """The lines for its next round: at least one, unless all are translated."""

@@ -25,8 +25,8 @@ class ServeConfig(Config):
         100_000,
         min=1,
         metavar="N",
-        help="Most characters of a request, with nbest characters times nbest; more get status 413. Limits the time "
-        "that one request takes.",
+        help="Most characters of a request after NFKC normalization, times its nbest; more get status 413. Limits the "
+        "time that one request takes.",
     )
     max_queue: int = option(
         10_000, min=1, metavar="LINES", help="Most lines in the queue; a request that exceeds it gets status 429."

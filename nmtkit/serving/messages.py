@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Candidate, Translation
+from nmtkit.serving.characters import count_characters
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.source_words import source_words
 from nmtkit.text import parse_json
@@ -94,10 +95,13 @@ def _lines(text: Any) -> tuple[str, ...]:
 def _check_size(lines: Sequence[str], nbest: int, limits: ServeConfig) -> None:
     if len(lines) > limits.max_request_lines:
         raise _too_large(f"{len(lines)} lines are too many: the limit is {limits.max_request_lines}")
-    characters = sum(map(len, lines))
+    characters = sum(map(count_characters, lines))
     if characters * nbest > limits.max_request_chars:
+        normalized = " (after NFKC normalization)" if characters > sum(map(len, lines)) else ""
         times = f" times nbest {nbest}" if nbest > 1 else ""
-        raise _too_large(f"{characters} characters{times} are too many: the limit is {limits.max_request_chars}")
+        raise _too_large(
+            f"{characters} characters{normalized}{times} are too many: the limit is {limits.max_request_chars}"
+        )
 
 
 def _bad(reason: str) -> HTTPException:

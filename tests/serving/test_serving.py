@@ -202,6 +202,11 @@ def test_a_target_in_absolute_form_is_answered_as_its_path(server: Server) -> No
             413,
             "3500 characters times nbest 3 are too many: the limit is 10000",
         ),
+        (
+            b'{"text": "' + b"\\ufdfa" * 556 + b'"}',
+            413,
+            "10008 characters (after NFKC normalization) are too many: the limit is 10000",
+        ),
         (b'{"text": "' + b"x" * MAX_BODY + b'"}', 413, "the body is too long: the limit is 30000 bytes"),
     ],
     ids=lambda value: value[:30] if isinstance(value, bytes) else None,

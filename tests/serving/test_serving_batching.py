@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 import time
+import unicodedata
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from nmtkit.serving.batching import (
     Job,
     QueueFull,
 )
+from nmtkit.serving.characters import count_characters
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.metrics import Metrics
 from nmtkit.tokenizer import Tokenizer
@@ -117,6 +119,33 @@ def test_a_job_of_long_lines_does_not_delay_short_ones(batcher: DynamicBatcher, 
     assert [len(texts(job)) for job in (long, nbest, huge, last)] == [9, 9, 1, 1]
     assert [len(lines) for lines in search.rounds[1:4]] == [5, 1, 5]  # 4 + huge, 1 with nbest, last + 4
     assert 4 * CHARS_PER_JOB <= CHARS_PER_ROUND < sum(map(len, search.rounds[1]))  # huge filled the round
+
+
+def test_characters_count_as_normalization_leaves_them(batcher: DynamicBatcher, search: Reverse) -> None:
+    line = "\ufdfa" * (CHARS_PER_JOB // 18)
+    job = batcher.submit([line] * 3, SearchConfig())
+    search.may_go.set()
+    assert len(texts(job)) == 3
+    assert [len(lines) for lines in search.rounds[1:]] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "line", ["", "a dog", "straße ½", "\ufdfa" * 3, "\u00b4a \u2460\ufb03", "한국어", "e\u0301" * 5, "🐕\x00\u2028"]
+)
+def test_counted_characters_are_at_least_those_after_normalization(line: str) -> None:
+    assert count_characters(line) >= max(len(line), len(unicodedata.normalize("NFKC", line)))
+
+
+def test_each_distinct_character_is_normalized_once_and_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    normalized, normalize = list[str](), unicodedata.normalize
+
+    def recorded(form: Any, text: str) -> str:
+        normalized.append(text)
+        return normalize(form, text)
+
+    monkeypatch.setattr(unicodedata, "normalize", recorded)
+    assert count_characters("\u0301" * 100_000 + "\u0316" * 100_000) == 200_000
+    assert normalized == ["\u0301", "\u0316"]
 
 
 def test_one_bad_job_does_not_fail_the_others(batcher: DynamicBatcher, search: Reverse) -> None:
