@@ -112,7 +112,9 @@ setup(
     ext_modules=NATIVE,
     cmdclass={"build_ext": BuildSearch},
     packages=find_packages(include=["nmtkit", "nmtkit.*"]),
-    package_data={"nmtkit": ["py.typed", "_native.pyi", "decoding/attention.html", "serving/page.html"]},
+    package_data={
+        "nmtkit": ["py.typed", "_native.pyi", "decoding/attention.html", "serving/openapi.json", "serving/page.html"]
+    },
     install_requires=[
         "click>=8.1",
         "numpy>=1.26",

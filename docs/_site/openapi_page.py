@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-SPECIFICATION = Path(__file__).parents[1] / "reference/openapi.json"
+SPECIFICATION = Path(__file__).parents[2] / "nmtkit/serving/openapi.json"
 _PLACEHOLDER = "<!-- endpoints -->"
 
 
@@ -38,7 +38,7 @@ def _content(message: dict[str, Any]) -> str:
     if "$ref" in message:
         return _kind(message)
     return ", ".join(
-        f"{_kind(media['schema'])} (`{name}`)" if "$ref" in media["schema"] else f"`{name}`"
+        f"{_kind(media['schema'])} (`{name}`)" if "$ref" in json.dumps(media["schema"]) else f"`{name}`"
         for name, media in message["content"].items()
     )
 

@@ -25,8 +25,8 @@ def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     nmt-serve --checkpoint averaged.pt --port 8080
     curl localhost:8080/translate -H 'Content-Type: application/json' -d '{"text": "A dog runs."}'
 
-    POST /translate reads and writes JSON. GET / is a page to type into; /health and /metrics are for monitoring. The
-    options of search and batches apply to all requests.
+    POST /translate reads and writes JSON. GET / is a page to type into; /health and /metrics are for monitoring;
+    /openapi.json describes the API. The options of search and batches apply to all requests.
     """
     configure(log)
     chosen = ServingOptions(**groups)

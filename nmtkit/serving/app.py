@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
@@ -21,7 +21,8 @@ from nmtkit.decoding.translation import Translation
 from nmtkit.log import logger
 from nmtkit.serving.batching import DynamicBatcher, QueueFull
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.messages import TranslationRequest, answer, check_media_type, read_request
+from nmtkit.serving.libretranslate import Languages, LibreTranslateRequest, languages_answer
+from nmtkit.serving.messages import TranslationRequest, check_media_type, read_request
 from nmtkit.serving.metrics import MEDIA_TYPE, Metrics
 from nmtkit.serving.middleware import LoopbackHost, OriginForm, RequestMetrics, UnambiguousLength
 from nmtkit.tokenizer import Tokenizer
@@ -29,7 +30,8 @@ from nmtkit.tokenizer import Tokenizer
 SECONDS_FOR_BODY = 30.0
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has gone: only the metrics see it
 PAGE = Path(__file__).with_name("page.html")
-_PATHS = ("/", "/health", "/metrics", "/translate")
+OPENAPI = Path(__file__).with_name("openapi.json")
+PATHS = ("/", "/health", "/languages", "/metrics", "/openapi.json", "/translate")
 _RETRY = {"retry-after": "1"}
 _PAGE_HEADERS = {  # the page runs no foreign script, connects to this server only, and cannot be framed
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -47,37 +49,45 @@ class Service:
         batcher: DynamicBatcher,
         search: SearchConfig,
         source: Tokenizer,
-        languages: Sequence[str],
+        languages: Languages,
         config: ServeConfig,
         metrics: Metrics,
     ) -> None:
         self._batcher, self._search, self._source = batcher, search, source
         self._config, self._metrics = config, metrics
-        self._languages = dict(zip(("source_language", "target_language"), languages, strict=True))
-        self._page = PAGE.read_bytes()
+        self._languages = languages
+        self._page, self._openapi = PAGE.read_bytes(), OPENAPI.read_bytes()
         self._slots = config.max_requests
         self._reading: set[asyncio.Task[Any]] = set()  # requests whose body has not arrived
 
     def app(self, is_loopback: bool = False) -> Starlette:
         """The application. If `is_loopback`, it answers only to hosts that are names of this machine."""
-        own_host = [Middleware(LoopbackHost, own=self._config.host)] if is_loopback else []
         app = Starlette(
             routes=[
                 Route("/", self.page),
                 Route("/health", self.health),
+                Route("/languages", self.languages),
                 Route("/metrics", self.metrics),
+                Route("/openapi.json", self.openapi),
                 Route("/translate", self.translate, methods=["POST"]),
             ],
-            middleware=[
-                Middleware(OriginForm),
-                Middleware(RequestMetrics, metrics=self._metrics, paths=_PATHS),
-                Middleware(UnambiguousLength),
-                *own_host,
-            ],
+            middleware=self._middleware(is_loopback),
             exception_handlers={HTTPException: _refuse, ClientDisconnect: _drop, Exception: _fail},
         )
         app.router.redirect_slashes = False
         return app
+
+    def _middleware(self, is_loopback: bool) -> list[Middleware]:
+        """The middleware, from the outermost: each request is recorded, also one that is refused."""
+        config = self._config
+        found = [
+            Middleware(OriginForm),
+            Middleware(RequestMetrics, metrics=self._metrics, paths=PATHS),
+            Middleware(UnambiguousLength),
+        ]
+        if is_loopback:
+            found.append(Middleware(LoopbackHost, own=config.host))
+        return found
 
     async def page(self, request: Request) -> Response:
         """The page for a browser."""
@@ -87,7 +97,17 @@ class Service:
         """Whether requests are translated."""
         alive = self._batcher.alive
         status = HTTPStatus.OK if alive else HTTPStatus.SERVICE_UNAVAILABLE
-        return JSONResponse({"status": "ok" if alive else "stopped", **self._languages}, status)
+        source, target = self._languages
+        state = "ok" if alive else "stopped"
+        return JSONResponse({"status": state, "source_language": source, "target_language": target}, status)
+
+    async def languages(self, request: Request) -> Response:
+        """The languages of the model, in the form of LibreTranslate."""
+        return JSONResponse(languages_answer(self._languages))
+
+    async def openapi(self, request: Request) -> Response:
+        """The description of all endpoints in OpenAPI."""
+        return Response(self._openapi, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
         """The metrics for Prometheus."""
@@ -98,8 +118,8 @@ class Service:
         check_media_type(request.headers)
         body = await self._body(request)
         with self._slot():
-            asked = read_request(body, self._config, self._search.beam)
-            return JSONResponse(answer(asked, await self._translated(asked, request), self._source))
+            asked = read_request(body, self._config, self._search.beam, self._languages)
+            return JSONResponse(asked.answer(await self._translated(asked, request), self._source))
 
     def refuse_incomplete(self) -> None:
         """Answer 503 to each request whose body has not arrived."""
@@ -127,7 +147,9 @@ class Service:
         finally:
             self._slots += 1
 
-    async def _translated(self, asked: TranslationRequest, request: Request) -> list[Translation]:
+    async def _translated(
+        self, asked: TranslationRequest | LibreTranslateRequest, request: Request
+    ) -> list[Translation]:
         """The translations. Drops the job if the wait ends without them, as when the client has gone."""
         try:
             job = self._batcher.submit(asked.lines, asked.search(self._search))
@@ -187,7 +209,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason, path = error.detail, request.scope["path"][:100]
     if error.status_code == HTTPStatus.NOT_FOUND:
-        reason = f"there is no {path}: the paths are {', '.join(_PATHS)}"
+        reason = f"there is no {path}: the paths are {', '.join(PATHS)}"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         reason = f"{path} takes {(error.headers or {})['Allow']}"
     return JSONResponse({"error": reason}, error.status_code, error.headers)

@@ -128,22 +128,30 @@ def test_the_page_of_the_http_api_shows_every_endpoint_status_and_field() -> Non
 
 def test_the_http_api_lists_the_endpoints_and_fields_of_the_server() -> None:
     pytest.importorskip("starlette")
-    from nmtkit.serving import app, messages
+    from nmtkit.serving import app, libretranslate, messages
 
-    assert set(specification()["paths"]) == set(app._PATHS)
-    assert set(schema("Request")["properties"]) == set(messages._FIELDS)
+    assert set(specification()["paths"]) == set(app.PATHS)
+    assert set(schema("Request")["properties"]) == set(messages.FIELDS)
+    assert set(schema("LibreTranslateRequest")["properties"]) == set(libretranslate.FIELDS)
 
 
 def test_an_answer_of_the_server_has_the_fields_of_the_http_api(tiny_checkpoint: Path) -> None:
     pytest.importorskip("starlette")
     from nmtkit import Translator
     from nmtkit.decoding.config import SearchConfig
-    from nmtkit.serving.messages import TranslationRequest, answer
+    from nmtkit.serving.libretranslate import LibreTranslateRequest, languages_answer
+    from nmtkit.serving.messages import TranslationRequest
 
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
     request = TranslationRequest(("the dog runs",), nbest=2, scores=True, alignment=True)
-    found = answer(request, list(translator.stream(request.lines, request.search(SearchConfig()))), translator.source)
+    translations = list(translator.stream(request.lines, request.search(SearchConfig())))
+    found = request.answer(translations, translator.source)
     assert set(found) == set(schema("Translations")["properties"])
     (line,) = found["translations"]
     assert set(line) == set(schema("Translation")["properties"])
     assert set(line["nbest"][0]) == set(schema("Hypothesis")["properties"])
+    other = LibreTranslateRequest((request.lines,), is_list=False, alternatives=1, detected="en")
+    found = other.answer(translations, translator.source)
+    assert set(found) == set(schema("LibreTranslateTranslation")["properties"])
+    assert set(found["detectedLanguage"]) == set(schema("DetectedLanguage")["properties"])
+    assert set(languages_answer(("en", "de"))[0]) == set(schema("Language")["properties"])

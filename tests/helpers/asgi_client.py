@@ -66,6 +66,7 @@ async def send_request(
         "method": method,
         "path": path,
         "root_path": "",
+        "client": ("192.0.2.1", 50000),
         "query_string": b"",
         "headers": list(headers),
     }

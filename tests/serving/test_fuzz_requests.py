@@ -1,11 +1,11 @@
-"""Random and mutated requests to the HTTP service: each gets a proper answer, and the service goes on."""
+"""Random and mutated requests to the HTTP service: each gets a proper answer, and the service continues."""
 
 import asyncio
 import json
 import random
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,15 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from asgi_client import JSON, Answer, never, part, send_request, whole
+from echo_service import echo_service
 from starlette.types import ASGIApp
 
-from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.translation import Candidate, Translation
+from nmtkit.serving import libretranslate
 from nmtkit.serving.app import CLIENT_CLOSED_REQUEST, Service
-from nmtkit.serving.batching import DynamicBatcher
 from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.messages import FIELDS
 from nmtkit.serving.metrics import Metrics
 from nmtkit.tokenizer import Tokenizer
-from nmtkit.vocab import EOS, SPECIALS
 
 TEXTS = [
     "",
@@ -47,9 +46,12 @@ REQUESTS: list[dict[str, Any]] = [
     {"text": "the dog runs"},
     {"text": ["the dog", "", "a cat"], "nbest": 2, "scores": True, "alignment": True},
     {"text": "a\nb", "alignment": True},
+    {"q": "a\nb", "source": "auto", "target": "de", "format": "text", "alternatives": 2, "api_key": ""},
+    {"q": ["a", "", "b\nc"], "source": "en", "target": "de", "alternatives": 1},
 ]
 CONFIG = ServeConfig(port=0, max_body=2000, max_request_lines=20, max_request_chars=1000)
-PATHS, METHODS = ["/", "/health", "/metrics", "/x\ufffd\x00", "//", ""], ["GET", "HEAD", "PUT", "\x00"]
+PATHS = ["/", "/health", "/languages", "/metrics", "/openapi.json", "/x\ufffd\x00", "//", ""]
+METHODS = ["GET", "HEAD", "PUT", "\x00"]
 HEADERS = [b"content-type", b"content-length", b"host", b"transfer-encoding", b"expect", b"origin", b"x-" * 40]
 INSERTIONS = [b"\x00", b"\xff", b"{", b'"', b"\\u", b"[" * 999, b"9" * 999, b" " * 3000]
 HEADER_VALUES = [
@@ -71,7 +73,7 @@ def some_json(draw: random.Random, depth: int = 0) -> Any:
     if kind == 4:
         return [some_json(draw, depth + 1) for _ in range(draw.randrange(4))]
     if kind == 5:
-        names = ["text", "nbest", "scores", "alignment", "q", *TEXTS]
+        names = [*FIELDS, *libretranslate.FIELDS, *TEXTS]
         return {draw.choice(names): some_json(draw, depth + 1) for _ in range(draw.randrange(5))}
     return draw.choice([None, draw.choice(TEXTS), draw.choice(NUMBERS), draw.random() < 0.5])
 
@@ -108,21 +110,8 @@ def some_headers(draw: random.Random) -> list[tuple[bytes, bytes]]:
 
 @pytest.fixture
 def service(tokenizer: Tokenizer) -> Iterator[tuple[Service, Metrics]]:
-    """The service with a search that repeats the source."""
-
-    def repeat(lines: Sequence[str], config: SearchConfig, advance: Callable[[int], None]) -> list[Translation]:
-        advance(len(lines))
-        found = []
-        for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
-            tokens = (*tokenizer.vocab.to_pieces(ids), SPECIALS[EOS])
-            one = Candidate(" ".join(line.split()), -1.0, tokens, (-0.5,) * len(tokens), None, ((0, 0),) if ids else ())
-            found.append(Translation(line, (one,) * config.nbest, tokens if config.alignment else None))
-        return found
-
-    metrics = Metrics()
-    batcher = DynamicBatcher(repeat, 1000, metrics)
-    yield Service(batcher, SearchConfig(), tokenizer, ("en", "de"), CONFIG, metrics), metrics
-    batcher.close()
+    with echo_service(tokenizer, CONFIG) as made:
+        yield made
 
 
 def check(answer: Answer, method: str, path: str) -> None:
@@ -130,7 +119,8 @@ def check(answer: Answer, method: str, path: str) -> None:
     assert answer.status in (200, 400, 404, 405, 413, 415, 421, CLIENT_CLOSED_REQUEST), answer
     if answer.status != CLIENT_CLOSED_REQUEST and path not in ("/", "/metrics"):
         assert answer.headers["content-type"] == "application/json"
-        assert answer.values.keys() & {"error", "translations", "status"}, (method, path, answer)
+        if path not in ("/languages", "/openapi.json"):
+            assert answer.values.keys() & {"error", "translations", "translatedText", "status"}, (method, path, answer)
 
 
 async def at_once() -> None:

@@ -1,6 +1,7 @@
 """nmt-serve as a process: what it answers, what it refuses, how it ends; and its options."""
 
 import contextlib
+import http.client
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nmtkit import Translator
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.serving import server as server_module
+from nmtkit.serving.app import OPENAPI
 from nmtkit.serving.config import ServeConfig
 
 LINES = ["the dog runs", "", "a cat", "die katze läuft über die straße"]
@@ -138,6 +140,12 @@ def test_health_and_metrics(server: Server) -> None:
     }
 
 
+def test_the_openapi_description_is_served(server: Server) -> None:
+    status, body, response = server.request("GET", "/openapi.json")
+    assert (status, response.getheader("content-type")) == (200, "application/json")
+    assert json.loads(body) == json.loads(OPENAPI.read_text())
+
+
 def test_the_page_needs_nothing_but_itself(server: Server) -> None:
     status, body, response = server.request("GET", "/")
     assert status == 200
@@ -172,12 +180,12 @@ def test_a_target_in_absolute_form_is_answered_as_its_path(server: Server) -> No
         (b"", 400, "not JSON"),
         (b"{", 400, "not JSON"),
         (b"\xff\xfe\x00", 400, "not JSON"),
-        (b"[" * 20_000, 400, "not JSON: nested too deeply"),
+        (b"[" * 20_000, 400, "the JSON cannot be read: nested too deeply"),
         ('{"text": "a"}'.encode("utf-16"), 400, "not JSON"),
         ('{"text": "a"}'.encode("utf-32-le"), 400, "not JSON"),
         (b'{"text": "\xed\xa0\x80"}', 400, "not JSON"),
-        (b'{"text": 1, "text": "a"}', 400, "'text' is given twice"),
-        (b'{"text": ' + b"9" * 6000 + b"}", 400, "not JSON: a number of 6000 digits is too long"),
+        (b'{"text": 1, "text": "a"}', 400, "the JSON cannot be read: 'text' is given twice"),
+        (b'{"text": ' + b"9" * 6000 + b"}", 400, "the JSON cannot be read: a number of 6000 digits is too long"),
         (b"[]", 400, "not a JSON object"),
         (b'"a dog"', 400, "not a JSON object"),
         (b"{}", 400, 'the field "text" is missing'),
@@ -193,7 +201,8 @@ def test_a_target_in_absolute_form_is_answered_as_its_path(server: Server) -> No
         (b'{"text": "a", "scores": 1}', 400, '"scores: true or false is expected"'),
         (b'{"text": "a", "alignment": "yes"}', 400, '"alignment: true or false is expected"'),
         (b'{"text": "a", "beam": 1000}', 400, 'the field "beam" is unknown (known: text, nbest, scores, alignment)'),
-        (b'{"q": "a"}', 400, 'the field "text" is missing; the field "q" is unknown'),
+        (b'{"txt": "a"}', 400, 'the field "text" is missing; the field "txt" is unknown'),
+        (b'{"text": "a", "q": "a"}', 400, 'the field "q" is unknown'),
         (b'{"' + b"\\ud800" * 4000 + b'": 1}', 400, r'the field "\ud800\ud800'),
         (b'{"text": "' + b"\\n" * MAX_LINES + b'"}', 413, "51 lines are too many: the limit is 50"),
         (b'{"text": "' + b"x" * 10_001 + b'"}', 413, "10001 characters are too many: the limit is 10000"),
@@ -232,7 +241,7 @@ def test_fields_that_are_null_are_as_absent(server: Server) -> None:
         ("POST", "/translate/", 404),
     ],
 )
-def test_other_ways_and_places_are_refused_in_json(server: Server, method: str, path: str, status: int) -> None:
+def test_unknown_paths_and_methods_are_refused_in_json(server: Server, method: str, path: str, status: int) -> None:
     found, answer, response = server.request(method, path)
     assert (found, list(json.loads(answer))) == (status, ["error"])
     assert (response.getheader("allow") is not None) == (status == 405)
@@ -249,6 +258,22 @@ def test_a_body_without_a_length_is_counted_as_it_comes(server: Server) -> None:
     small = iter([b'{"text":', b' "a cat"}'])
     status, _, _ = server.request("POST", "/translate", small)
     assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("content_type", "words"),
+    [
+        ("text/plain", "send the header Content-Type: application/json"),
+        ("application/json; charset=latin-1", "charset latin-1 is not supported: send UTF-8"),
+        ("application/json; charset", "charset has no value: send UTF-8"),
+    ],
+)
+def test_other_content_types_are_refused(server: Server, content_type: str, words: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+    connection.request("POST", "/translate", '{"text": "a"}', {"content-type": content_type})
+    response = connection.getresponse()
+    assert (response.status, json.load(response)) == (415, {"error": words})
+    connection.close()
 
 
 POST = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

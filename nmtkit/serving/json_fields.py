@@ -1,0 +1,68 @@
+"""Checks of the fields of a request."""
+
+import json
+from collections.abc import Collection, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from starlette.exceptions import HTTPException
+
+from nmtkit.serving.characters import count_characters
+from nmtkit.serving.config import ServeConfig
+
+
+def bad_request(reason: str) -> HTTPException:
+    """The exception for a malformed request: status 400."""
+    return HTTPException(HTTPStatus.BAD_REQUEST, reason)
+
+
+def quoted(text: str) -> str:
+    """The beginning of a client's text in quotes, for a message."""
+    return json.dumps(text[:40])
+
+
+def check_names(values: dict[str, Any], required: str, known: Collection[str]) -> None:
+    """Raise HTTPException if `required` is missing or a field is unknown: one message names both."""
+    problems = [] if required in values else [f'the field "{required}" is missing']
+    unknown = next((name for name in values if name not in known), None)
+    if unknown is not None:
+        problems.append(f"the field {quoted(unknown)} is unknown (known: {', '.join(known)})")
+    if problems:
+        raise bad_request("; ".join(problems))
+
+
+def flag(values: dict[str, Any], name: str) -> bool:
+    """A boolean; false if it is missing or null. Raises HTTPException for anything else."""
+    value = values.get(name)
+    if value is not None and type(value) is not bool:
+        raise bad_request(f"{name}: true or false is expected")
+    return bool(value)
+
+
+def strings(values: dict[str, Any], name: str) -> list[str]:
+    """A string, as a list of one, or a list of strings. Raises HTTPException for anything else.
+
+    Lone surrogates become U+FFFD.
+    """
+    value = values[name]
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise bad_request(f"{name}: a string, or a list of strings, is expected")
+    return [text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts]
+
+
+def check_size(lines: Sequence[str], nbest: int, limits: ServeConfig) -> None:
+    """Raise HTTPException 413 if there are too many lines, or too many characters times nbest."""
+    if len(lines) > limits.max_request_lines:
+        raise _too_large(f"{len(lines)} lines are too many: the limit is {limits.max_request_lines}")
+    characters = sum(map(count_characters, lines))
+    if characters * nbest > limits.max_request_chars:
+        normalized = " (after NFKC normalization)" if characters > sum(map(len, lines)) else ""
+        times = f" times nbest {nbest}" if nbest > 1 else ""
+        raise _too_large(
+            f"{characters} characters{normalized}{times} are too many: the limit is {limits.max_request_chars}"
+        )
+
+
+def _too_large(reason: str) -> HTTPException:
+    return HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)

@@ -1,0 +1,105 @@
+"""Requests and answers of POST /translate in the form of LibreTranslate's API.
+
+Its other endpoints and its form-encoded requests are not supported. Source: https://docs.libretranslate.com/api/
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Any
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.translation import Translation
+from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.json_fields import bad_request, check_names, check_size, quoted, strings
+from nmtkit.tokenizer import Tokenizer
+
+FIELDS = ("q", "source", "target", "format", "alternatives", "api_key")
+Languages = tuple[str, str]  # of the model: source and target
+
+
+@dataclass(frozen=True)
+class LibreTranslateRequest:
+    """Texts of one or more lines, and the alternatives wanted for each.
+
+    `is_list` tells whether `q` was a list; `detected` is the source language if the request asks to detect it.
+    """
+
+    texts: tuple[tuple[str, ...], ...]
+    is_list: bool
+    alternatives: int = 0
+    detected: str | None = None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines of all texts."""
+        return tuple(chain.from_iterable(self.texts))
+
+    def search(self, config: SearchConfig) -> SearchConfig:
+        """The search for this request; `config` is the server's."""
+        return replace(config, nbest=1 + self.alternatives)
+
+    def answer(self, translations: Sequence[Translation], source: Tokenizer) -> dict[str, Any]:
+        """The answer as JSON values. `translations` are those of `lines`."""
+        remaining = iter(translations)
+        versions = [_versions(list(islice(remaining, len(text)))) for text in self.texts]
+        values: dict[str, Any] = {"translatedText": self._one_or_all([best for best, *_ in versions])}
+        if self.detected is not None:
+            detected = {"language": self.detected, "confidence": 100}
+            values["detectedLanguage"] = self._one_or_all([detected] * len(self.texts))
+        if self.alternatives:
+            values["alternatives"] = self._one_or_all([others for _, *others in versions])
+        return values
+
+    def _one_or_all(self, values: list[Any]) -> Any:
+        return values if self.is_list else values[0]
+
+
+def _versions(translations: Sequence[Translation]) -> list[str]:
+    """The translations of a text, best first. A line with fewer hypotheses than others repeats its last one."""
+    count = max(len(translation.candidates) for translation in translations)
+    return [
+        "\n".join(
+            translation.candidates[min(rank, len(translation.candidates) - 1)].text for translation in translations
+        )
+        for rank in range(count)
+    ]
+
+
+def read_libretranslate(
+    values: dict[str, Any], limits: ServeConfig, beam: int, languages: Languages
+) -> LibreTranslateRequest:
+    """Check a request. More alternatives than the beam has are as many as it has.
+
+    Raises HTTPException: 400 if the request is malformed or is for other languages, 413 if it is too large.
+    """
+    check_names(values, "q", FIELDS)
+    texts = tuple(tuple(text.split("\n")) for text in strings(values, "q"))
+    source, target = languages
+    _check_word(values, "source", (source, "auto"), f"the model translates from {source} to {target}")
+    _check_word(values, "target", (target,), f"the model translates from {source} to {target}")
+    _check_word(values, "format", ("text",), 'send "text"')
+    alternatives = values.get("alternatives")
+    if alternatives is not None and (type(alternatives) is not int or alternatives < 0):
+        raise bad_request("alternatives: a whole number is expected")
+    detected = source if values.get("source") == "auto" else None
+    request = LibreTranslateRequest(texts, isinstance(values["q"], list), min(alternatives or 0, beam - 1), detected)
+    check_size(request.lines, 1 + request.alternatives, limits)
+    return request
+
+
+def _check_word(values: dict[str, Any], name: str, accepted: Sequence[str], reason: str) -> None:
+    """Raise HTTPException unless a field is missing, null, or one of the accepted words."""
+    value = values.get(name)
+    if value is None or value in accepted:
+        return
+    if not isinstance(value, str):
+        raise bad_request(f"{name}: a string is expected")
+    raise bad_request(f"{name} {quoted(value)} is not supported: {reason}")
+
+
+def languages_answer(languages: Languages) -> list[dict[str, Any]]:
+    """The answer to GET /languages: each language, and the languages that it is translated to."""
+    source, target = languages
+    targets = {target: list[str](), source: [target]}
+    return [{"code": code, "name": code, "targets": targets[code]} for code in dict.fromkeys((source, target))]

@@ -1,0 +1,40 @@
+"""The HTTP service with a search that repeats the source, for requests to its application."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.translation import Candidate, Translation
+from nmtkit.serving.app import Service
+from nmtkit.serving.batching import DynamicBatcher
+from nmtkit.serving.config import ServeConfig
+from nmtkit.serving.metrics import Metrics
+from nmtkit.tokenizer import Tokenizer
+from nmtkit.vocab import EOS, SPECIALS
+
+
+@contextmanager
+def echo_service(tokenizer: Tokenizer, config: ServeConfig) -> Iterator[tuple[Service, Metrics]]:
+    """A service from en to de. The hypotheses of the line `a` are `a`, `2 a`, `3 a`, …; a blank line has one."""
+
+    def repeat(lines: Sequence[str], search: SearchConfig, advance: Callable[[int], None]) -> list[Translation]:
+        advance(len(lines))
+        found = []
+        for line, ids in zip(lines, tokenizer.encode(lines), strict=True):
+            tokens = (*tokenizer.vocab.to_pieces(ids), SPECIALS[EOS])
+            texts = [
+                " ".join([*([str(rank)] if rank > 1 else []), *line.split()]) for rank in range(1, search.nbest + 1)
+            ]
+            candidates = tuple(
+                Candidate(text, -1.0, tokens, (-0.5,) * len(tokens), None, ((0, 0),) if ids else ())
+                for text in (texts if ids else texts[:1])
+            )
+            found.append(Translation(line, candidates, tokens if search.alignment else None))
+        return found
+
+    metrics = Metrics()
+    batcher = DynamicBatcher(repeat, 1000, metrics)
+    try:
+        yield Service(batcher, SearchConfig(), tokenizer, ("en", "de"), config, metrics), metrics
+    finally:
+        batcher.close()

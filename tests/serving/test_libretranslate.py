@@ -1,0 +1,96 @@
+"""Requests in the form of LibreTranslate's API."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+
+from asgi_client import Answer, send_request, whole
+from echo_service import echo_service
+
+from nmtkit.serving.config import ServeConfig
+from nmtkit.tokenizer import Tokenizer
+
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture
+def ask(tokenizer: Tokenizer) -> Iterator[Ask]:
+    """Send a request to /translate."""
+    with echo_service(tokenizer, ServeConfig(max_request_lines=4, max_request_chars=100)) as (service, _):
+        app = service.app()
+        yield lambda **values: asyncio.run(send_request(app, [whole(**values)]))
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        ({"q": "the dog", "source": "en", "target": "de"}, {"translatedText": "the dog"}),
+        ({"q": "the dog"}, {"translatedText": "the dog"}),
+        ({"q": "the dog", "format": "text", "api_key": "x"}, {"translatedText": "the dog"}),
+        ({"q": "a\n\nb\n"}, {"translatedText": "a\n\nb\n"}),
+        ({"q": ""}, {"translatedText": ""}),
+        ({"q": ["a", "", "b\nc"]}, {"translatedText": ["a", "", "b\nc"]}),
+        ({"q": []}, {"translatedText": []}),
+        ({"q": "a", "alternatives": 0}, {"translatedText": "a"}),
+        ({"q": "a", "alternatives": 2}, {"translatedText": "a", "alternatives": ["2 a", "3 a"]}),
+        ({"q": "a", "alternatives": 99}, {"translatedText": "a", "alternatives": ["2 a", "3 a", "4 a"]}),
+        ({"q": "a\n\nb", "alternatives": 1}, {"translatedText": "a\n\nb", "alternatives": ["2 a\n\n2 b"]}),
+        ({"q": ["a", ""], "alternatives": 1}, {"translatedText": ["a", ""], "alternatives": [["2 a"], []]}),
+        (
+            {"q": "a", "source": "auto"},
+            {"translatedText": "a", "detectedLanguage": {"language": "en", "confidence": 100}},
+        ),
+        (
+            {"q": ["a", "b"], "source": "auto"},
+            {"translatedText": ["a", "b"], "detectedLanguage": [{"language": "en", "confidence": 100}] * 2},
+        ),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_request_with_q_is_answered_in_the_form_of_libretranslate(
+    ask: Ask, asked: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    found = ask(**asked)
+    assert (found.status, found.values) == (200, answer)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "message"),
+    [
+        ({"source": "fr"}, 400, 'source "fr" is not supported: the model translates from en to de'),
+        ({"target": "en"}, 400, 'target "en" is not supported: the model translates from en to de'),
+        ({"target": "auto"}, 400, 'target "auto" is not supported: the model translates from en to de'),
+        ({"target": ["de"]}, 400, "target: a string is expected"),
+        ({"format": "html"}, 400, 'format "html" is not supported: send "text"'),
+        ({"alternatives": -1}, 400, "alternatives: a whole number is expected"),
+        ({"alternatives": True}, 400, "alternatives: a whole number is expected"),
+        ({"q": 7}, 400, "q: a string, or a list of strings, is expected"),
+        ({"q": ["a", None]}, 400, "q: a string, or a list of strings, is expected"),
+        (
+            {"nbest": 2},
+            400,
+            'the field "nbest" is unknown (known: q, source, target, format, alternatives, api_key)',
+        ),
+        ({"q": ["a\nb", "c\nd\ne"]}, 413, "5 lines are too many: the limit is 4"),
+        ({"q": "x" * 40, "alternatives": 2}, 413, "40 characters times nbest 3 are too many: the limit is 100"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_an_unsupported_request_is_refused_with_the_reason(
+    ask: Ask, asked: dict[str, Any], status: int, message: str
+) -> None:
+    found = ask(**{"q": "a", **asked})
+    assert (found.status, found.values) == (status, {"error": message})
+
+
+def test_the_languages_are_those_of_the_model(tokenizer: Tokenizer) -> None:
+    with echo_service(tokenizer, ServeConfig()) as (service, _):
+        found = asyncio.run(send_request(service.app(), [], "GET", "/languages"))
+    assert found.values == [
+        {"code": "en", "name": "en", "targets": ["de"]},
+        {"code": "de", "name": "de", "targets": []},
+    ]
