@@ -11,6 +11,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -24,7 +25,7 @@ from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.libretranslate import Languages, LibreTranslateRequest, languages_answer
 from nmtkit.serving.messages import TranslationRequest, check_media_type, read_request
 from nmtkit.serving.metrics import MEDIA_TYPE, Metrics
-from nmtkit.serving.middleware import LoopbackHost, OriginForm, RequestMetrics, UnambiguousLength
+from nmtkit.serving.middleware import LoopbackHost, OriginForm, RequestRecorder, UnambiguousLength
 from nmtkit.tokenizer import Tokenizer
 
 SECONDS_FOR_BODY = 30.0
@@ -82,11 +83,16 @@ class Service:
         config = self._config
         found = [
             Middleware(OriginForm),
-            Middleware(RequestMetrics, metrics=self._metrics, paths=PATHS),
+            Middleware(RequestRecorder, metrics=self._metrics, paths=PATHS, access_log=config.access_log),
             Middleware(UnambiguousLength),
         ]
         if is_loopback:
             found.append(Middleware(LoopbackHost, own=config.host))
+        if origins := config.cors_origin:
+            methods, headers = ("GET", "POST"), ("retry-after",)
+            found.append(
+                Middleware(CORSMiddleware, allow_origins=origins, allow_methods=methods, expose_headers=headers)
+            )
         return found
 
     async def page(self, request: Request) -> Response:

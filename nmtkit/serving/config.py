@@ -1,5 +1,6 @@
 """The options of the HTTP service."""
 
+import re
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -7,6 +8,8 @@ from nmtkit.config import Config, OptionGroups, option
 from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, StreamConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
+
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#A-Z]+")  # as browsers send it: no path, lower case
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,26 @@ class ServeConfig(Config):
         help="Open connections. Beyond this, the connection that has waited longest without a complete request is "
         "closed.",
     )
+    cors_origin: tuple[str, ...] = option(
+        (),
+        metavar="ORIGIN",
+        help="An origin whose web pages may use the server from a browser, such as https://example.org; * allows all. "
+        "May be repeated.",
+    )
+    access_log: bool = option(
+        False, help="Log each request: client, method, path, status, bytes of the answer, milliseconds."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.host:  # which would be all interfaces to the operating system
             raise UserError("--host: the name is empty: is a shell variable unset?")
+        for origin in self.cors_origin:
+            if not _ORIGIN.fullmatch(origin):
+                raise UserError(
+                    f"--cors-origin {origin}: not an origin: use one such as https://example.org, in lower case and "
+                    "without a path, or *"
+                )
         if self.max_requests >= self.max_connections:
             raise UserError(
                 f"--max-requests {self.max_requests} must be less than --max-connections {self.max_connections}"

@@ -1,17 +1,20 @@
-"""The middleware of the HTTP service: request targets, metrics, ambiguous lengths, foreign hosts."""
+"""The middleware of the HTTP service: request targets, metrics and access log, ambiguous lengths, foreign hosts."""
 
 import ipaddress
 import re
 import time
 from collections.abc import Collection
 from http import HTTPStatus
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nmtkit.log import report
 from nmtkit.serving.metrics import Metrics
 
+_MAX_PATH = 200  # characters in the access log
 _ABSOLUTE_FORM = re.compile(r"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)
 
 
@@ -32,28 +35,40 @@ class OriginForm:
         await self._app(scope, receive, send)
 
 
-class RequestMetrics:
+class RequestRecorder:
     """Middleware that counts requests by path and status, and measures the time to answer them.
 
-    Paths that are not among `paths` are counted together.
+    Paths that are not among `paths` are counted together. With `access_log` each request is logged too.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
-        self._app, self._metrics, self._paths = app, metrics, paths
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str], access_log: bool) -> None:
+        self._app, self._metrics, self._paths, self._access_log = app, metrics, paths, access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start, status = time.monotonic(), int(HTTPStatus.INTERNAL_SERVER_ERROR)  # until another one is sent
+        size = 0
 
         async def send_and_note(message: Message) -> None:
-            nonlocal status
+            nonlocal status, size
             status = message.get("status", status)
+            size += len(message.get("body", b""))
             await send(message)
 
         try:
             await self._app(scope, receive, send_and_note)
         finally:
-            path = scope["path"] if scope["path"] in self._paths else "other"
-            self._metrics.answered(path, status, time.monotonic() - start)
+            seconds, path = time.monotonic() - start, scope["path"]
+            self._metrics.answered(path if path in self._paths else "other", status, seconds)
+            if self._access_log:
+                _log_request(scope, status, size, seconds)
+
+
+def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
+    """Log a request without its query and its body. The path is percent-encoded, so it cannot imitate other fields."""
+    client, _ = scope.get("client") or ("unknown", 0)
+    path = quote(scope["path"][:_MAX_PATH])
+    values = {"client": client, "method": scope["method"], "path": path, "status": status}
+    report("request", {**values, "bytes": size, "ms": round(1000 * seconds, 1)})
 
 
 class UnambiguousLength:
@@ -75,25 +90,26 @@ class UnambiguousLength:
 
 
 class LoopbackHost:
-    """Middleware that answers only to hosts that are names of this machine: localhost, IP addresses and `own`.
+    """Middleware that answers only to hosts that are names of this machine.
 
-    Web pages can make any other name point to this machine (DNS rebinding).
+    These are localhost, names below it, IP addresses and `own`. Web pages can make any other name point to this machine
+    (DNS rebinding). A request without a Host, as HTTP/1.0 allows it, is no browser's.
     """
 
     def __init__(self, app: ASGIApp, own: str) -> None:
         self._app, self._own = app, own.lower()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host", "")
-        if self._is_own(host):
+        host = Headers(scope=scope).get("host")
+        if host is None or self._is_own(host):
             await self._app(scope, receive, send)
             return
-        reason = f"this is not {host[:100]}: only localhost and IP addresses are accepted as Host"
+        reason = f"Host {host[:100]!r} is not this machine: use localhost or an IP address"
         await JSONResponse({"error": reason}, HTTPStatus.MISDIRECTED_REQUEST)(scope, receive, send)
 
     def _is_own(self, host: str) -> bool:
         name = re.sub(r":\d*$", "", host).rstrip(".").lower()
-        if name in ("", "localhost", self._own) or name.endswith(".localhost"):
+        if name in ("localhost", self._own) or name.endswith(".localhost"):
             return True
         if "%" in name:  # a zone, which may be any text
             return False

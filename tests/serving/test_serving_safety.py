@@ -20,13 +20,11 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 from asgi_client import send_request
+from echo_service import echo_service
 from starlette.exceptions import HTTPException
 
-from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.serving import connections
-from nmtkit.serving.app import Service
-from nmtkit.serving.batching import DynamicBatcher
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.connections import Connection, Connections
 from nmtkit.serving.descriptors import PER_WORKER, SPARE, reserve_descriptors
@@ -56,7 +54,7 @@ def answer_to(server: Server, path: str, host: str) -> tuple[int, Any]:
 def test_a_page_whose_name_was_made_to_point_here_is_refused(server: Server, path: str) -> None:
     status, values = answer_to(server, path, "pages.example:80")
     assert status == 421
-    assert values == {"error": "this is not pages.example:80: only localhost and IP addresses are accepted as Host"}
+    assert values == {"error": "Host 'pages.example:80' is not this machine: use localhost or an IP address"}
     assert answer_to(server, path, "[fe80::1%pages.example]:80")[0] == 421
 
 
@@ -67,7 +65,16 @@ def test_names_that_nobody_can_point_elsewhere_are_answered(server: Server, host
 
 @pytest.mark.parametrize(
     "host",
-    ["127.0.0.1.pages.example", "localhost.pages.example", "pages.example:1:2", "[::1].x", "notlocalhost"],
+    [
+        "127.0.0.1.pages.example",
+        "localhost.pages.example",
+        "pages.example:1:2",
+        "[::1].x",
+        "notlocalhost",
+        "",
+        ":80",
+        ".",
+    ],
 )
 def test_names_that_look_like_this_machine_are_refused(server: Server, host: str) -> None:
     assert answer_to(server, "/translate", host)[0] == 421
@@ -79,12 +86,10 @@ def test_names_that_look_like_this_machine_are_refused(server: Server, host: str
 def test_loopback_answers_to_the_name_that_was_given_and_other_addresses_to_all_names(
     tokenizer: Tokenizer, own: str, is_loopback: bool, status: int
 ) -> None:
-    metrics, config = Metrics(), ServeConfig(host=own)
-    batcher = DynamicBatcher(lambda lines, search, advance: [], 1, metrics)
-    app = Service(batcher, SearchConfig(), tokenizer, ("en", "de"), config, metrics).app(is_loopback)
     headers = [(b"host", b"workstation:80")]
-    answer = asyncio.run(send_request(app, [], method="GET", path="/health", headers=headers))
-    batcher.close()
+    with echo_service(tokenizer, ServeConfig(host=own)) as (service, _):
+        app = service.app(is_loopback)
+        answer = asyncio.run(send_request(app, [], method="GET", path="/health", headers=headers))
     assert answer.status == status
 
 

@@ -1,0 +1,122 @@
+"""Cross-origin requests and the access log."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("starlette")
+
+from asgi_client import JSON, Answer, send_request, whole
+from echo_service import echo_service
+
+from nmtkit.log import LogConfig, configure
+from nmtkit.serving.config import ServeConfig
+from nmtkit.tokenizer import Tokenizer
+
+ALLOWED, OTHER = "https://app.example", "https://evil.example"
+HOST = (b"host", b"localhost:8080")
+
+
+def ask(
+    tokenizer: Tokenizer,
+    config: ServeConfig,
+    method: str = "POST",
+    path: str = "/translate",
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> Answer:
+    """The answer of a service that listens on this machine only."""
+    with echo_service(tokenizer, config) as (service, _):
+        sent = (*JSON, HOST, *headers)
+        return asyncio.run(send_request(service.app(is_loopback=True), [whole(text="a")], method, path, sent))
+
+
+def preflight(tokenizer: Tokenizer, origin: str, allowed: tuple[str, ...]) -> Answer:
+    """The answer to the question of a browser whether a page of `origin` may send JSON."""
+    asked = {
+        "origin": origin,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "content-type",
+    }
+    headers = [(name.encode(), value.encode()) for name, value in asked.items()]
+    return ask(tokenizer, ServeConfig(cors_origin=allowed), "OPTIONS", headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed", "answered"),
+    [
+        (ALLOWED, (ALLOWED,), ALLOWED),
+        (ALLOWED, ("http://localhost:3000", ALLOWED), ALLOWED),
+        (OTHER, ("*",), "*"),
+        (OTHER, (ALLOWED,), None),
+        ("null", (ALLOWED,), None),
+        (ALLOWED, (), None),
+    ],
+)
+def test_pages_of_allowed_origins_may_use_the_server_and_others_may_not(
+    tokenizer: Tokenizer, origin: str, allowed: tuple[str, ...], answered: str | None
+) -> None:
+    question = preflight(tokenizer, origin, allowed)
+    assert question.headers.get("access-control-allow-origin") == answered
+    if answered:
+        assert question.status == 200
+        assert "POST" in question.headers["access-control-allow-methods"]
+        assert "Content-Type" in question.headers["access-control-allow-headers"]
+    answer = ask(tokenizer, ServeConfig(cors_origin=allowed), headers=[(b"origin", origin.encode())])
+    assert answer.values == {"translations": [{"text": "a"}]}
+    assert answer.headers.get("access-control-allow-origin") == answered
+
+
+def test_without_cors_origin_a_preflight_request_is_refused(tokenizer: Tokenizer) -> None:
+    assert preflight(tokenizer, ALLOWED, ()).status == 405
+
+
+def test_an_allowed_origin_does_not_open_other_hosts(tokenizer: Tokenizer) -> None:
+    with echo_service(tokenizer, ServeConfig(cors_origin=("*",))) as (service, _):
+        headers = [*JSON, (b"host", b"pages.example"), (b"origin", ALLOWED.encode())]
+        answer = asyncio.run(send_request(service.app(is_loopback=True), [whole(text="a")], headers=headers))
+    assert answer.status == 421
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Log as nmt-serve does with --log-format json, and restore the logger afterwards."""
+    logger = logging.getLogger("nmtkit")
+    for name in ("handlers", "propagate", "level"):
+        monkeypatch.setattr(logger, name, getattr(logger, name))
+    for name in ("_style", "_config"):
+        monkeypatch.setattr(f"nmtkit.log.{name}", None)
+    configure(LogConfig(log_format="json"))
+
+
+@pytest.mark.usefixtures("logged")
+def test_the_access_log_has_one_line_for_each_request_and_none_of_its_text(
+    tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = ServeConfig(access_log=True)
+    answer = ask(tokenizer, config)
+    ask(tokenizer, config, "GET", "/x\x1b[31m |\n status 200" + "y" * 1000)
+    ask(tokenizer, config, headers=[(b"content-length", b"3"), (b"transfer-encoding", b"chunked")])
+    first, second, third = map(json.loads, capsys.readouterr().err.splitlines())
+    assert first.pop("time") > 0
+    assert first.pop("ms") >= 0
+    assert first == {
+        "event": "request",
+        "client": "192.0.2.1",
+        "method": "POST",
+        "path": "/translate",
+        "status": 200,
+        "bytes": len(answer.body),
+    }
+    assert second["path"].startswith("/x%1B%5B31m%20%7C%0A%20status%20200yyy")
+    assert len(second["path"]) < 300
+    assert (second["method"], second["status"]) == ("GET", 404)
+    assert third["status"] == 400
+
+
+@pytest.mark.usefixtures("logged")
+def test_requests_are_not_logged_by_default(tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+    ask(tokenizer, ServeConfig())
+    assert capsys.readouterr().err == ""
