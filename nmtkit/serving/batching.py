@@ -19,8 +19,8 @@ from nmtkit.serving.metrics import Metrics
 Translate = Callable[[Sequence[str], SearchConfig, Callable[[int], None]], Iterable[Translation]]
 
 WINDOW_SECONDS = 0.005  # for other requests to join the first one of a round
-# Sizes of a round, and of one job in it: a long request must not delay short ones. Characters are normalized ones,
-# times nbest.
+# Sizes of a round, and of one job in it: a long request must not delay short ones. Characters are counted after
+# normalization, and multiplied by nbest.
 LINES_PER_ROUND, LINES_PER_JOB = 256, 64
 CHARS_PER_ROUND, CHARS_PER_JOB = 32_000, 8_000
 
