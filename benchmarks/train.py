@@ -113,7 +113,7 @@ def measure(command: list[str], pattern: str, threads: int) -> Rate:
             if match := re.search(pattern, line):
                 now = (time.perf_counter(), processor_seconds(process.pid))
                 elapsed, used = now[0] - last[0], now[1] - last[1]
-                wall, last = float(match[1]), now
+                wall, last = float(match[1].replace(",", "")), now
                 rates.append(Rate(wall, wall * elapsed / used))
     if process.returncode or len(rates) < 2:
         raise click.ClickException(f"{command[0]}: exit code {process.returncode}\n{''.join(output[-20:])}")
@@ -167,7 +167,7 @@ def main(
             ),
             *("--log-format", "plain", "--warmup-updates", "400", "--save-minutes", "0"),
         ]
-        commands = {"nmtkit": (ours, r"tokens_per_second ([\d.]+)")}
+        commands = {"nmtkit": (ours, r"tokens_per_second ([\d.,]+)")}
         if peer == "opennmt":
             config = prepare_opennmt(Dataset.open(dataset), folder, updates)
             commands["OpenNMT-py"] = ([peer_command, "-config", str(config)], r"; *[\d.]+/ *([\d.]+) tok/s")

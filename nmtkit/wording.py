@@ -40,7 +40,7 @@ def in_millions(count: int) -> str:
 def format_value(value: object) -> str:
     """Format a value for a log line, a number in few digits: 4.322, 43,211, 1.23e-05."""
     if not isinstance(value, float):
-        return f"{value:,}" if isinstance(value, int) and value >= 100_000 else str(value)
+        return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
     if value == 0 or 0.001 <= abs(value) < 10_000:
         return f"{value:.4g}"
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3g}"

@@ -30,7 +30,7 @@ class AverageConfig(Config):
         min=1,
         metavar="N",
         help="The best N checkpoints of a folder, by the validation loss, or by BLEU if the training had --valid-bleu; "
-        "of equal ones the older.",
+        "the older one if two are equal.",
     )
     until: int | None = option(None, min=0, metavar="UPDATE", help="Only checkpoints of a folder up to this update.")
 
@@ -89,7 +89,7 @@ def main(
 def _table(output: Path, count: int, names: str, weights: str) -> Table:
     return Table(
         f"average of {counted(count, 'checkpoint')}",
-        [("checkpoints", names), ("weights", weights), ("written to", str(output))],
+        [("checkpoints", names), *([("weights", weights)] if weights != "auto" else []), ("written to", str(output))],
         next=f"nmt-generate --checkpoint {shlex.quote(str(output))} --input FILE --output FILE",
     )
 

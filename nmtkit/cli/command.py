@@ -158,7 +158,8 @@ class Command(click.Command):
         if instead := moved(str(self.name), error.option_name):
             return instead
         if instead := answer(str(self.name), error.option_name):
-            return f"No such option {error.option_name}: {instead} ({self._hint(error)})"
+            verb = "; it is" if instead.startswith("not") else ":"
+            return f"No such option {error.option_name}{verb} {instead} ({self._hint(error)})"
         flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
         near = did_you_mean(error.option_name, flags)  # click's own suggestions are often unrelated
         return f"No such option {error.option_name}.{near} ({self._hint(error)})"

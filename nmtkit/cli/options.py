@@ -54,7 +54,8 @@ class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argum
         if spelled in self._removed:
             self.fail(f"{value} was removed: use {self._removed[spelled]}", parameter, context)
         if spelled not in words:
-            near = did_you_mean(str(value), self.choices)
+            similar = [word for word in self.choices if word.endswith(f"_{value}")]
+            near = f" Did you mean {similar[0]}?" if len(similar) == 1 else did_you_mean(str(value), self.choices)
             self.fail(f"{value!r} is not one of {_listed(self.choices)}.{near}", parameter, context)
         return words[spelled]
 
@@ -165,6 +166,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
     spelling = flag(field.name)
     if kind is bool:
         spelling += "/" + flag(field.metadata["off"] or f"no_{field.name}")
+    words = field.metadata["words"]
     short = [f"-{field.metadata['short']}"] if field.metadata["short"] else []
     return click.option(
         *short,
@@ -177,7 +179,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         default=None if multiple else field.default,
         multiple=multiple,
         show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),
-        metavar=field.metadata["metavar"],
+        metavar="|".join(["NUMBER", *words]) if words else field.metadata["metavar"],
         help=field.metadata["help"],
     )
 
@@ -200,7 +202,6 @@ def _number_or_word(kind: type, words: dict[str, float]) -> Callable[[Any], Any]
         except ValueError:
             raise click.BadParameter(f"{value!r} is neither a number nor {' or '.join(words)}.") from None
 
-    convert.__name__ = "|".join(["number", *words])
     return convert
 
 

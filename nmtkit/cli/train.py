@@ -64,10 +64,10 @@ def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
     \b
     nmt-train data-bin/en-de --save-dir checkpoints/en-de
     nmt-train data-bin/en-de --save-dir checkpoints/big --arch transformer_big --max-updates 300000 --precision bf16
-    torchrun --nproc-per-node 8 bin/nmt-train data-bin/en-de --save-dir checkpoints/en-de
+    torchrun --nproc-per-node 8 --no-python nmt-train data-bin/en-de --save-dir checkpoints/en-de
 
     Training is resumable: the same command continues an interrupted run from its newest checkpoint, and ends with the
-    same weights as a run without interruption.
+    same weights as a run without interruption. Sections (§) are those of "Attention Is All You Need".
     """
     configure(log, is_main=os.environ.get("RANK", "0") == "0")
     groups["checkpoints"] = _without_board_of_another_run(groups["checkpoints"])

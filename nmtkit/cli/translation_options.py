@@ -1,14 +1,28 @@
 """Command-line options that nmt-generate and nmt-serve share."""
 
+from typing import Any
+
 import click
 
 from nmtkit.cli.options import ConfigOption, PathName, refuse_idle
 from nmtkit.decoding.config import RequestConfig, SearchConfig
 from nmtkit.errors import UserError
 
+
+class _CheckpointOption(ConfigOption):
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        try:
+            return super().process_value(ctx, value)
+        except click.MissingParameter:
+            dataset = ctx.params.get("dataset")
+            if dataset is not None and dataset.is_file():
+                raise UserError(f"{dataset} is a file: for a checkpoint write --checkpoint {dataset}") from None
+            raise
+
+
 checkpoint_option = click.option(
     "--checkpoint",
-    cls=ConfigOption,
+    cls=_CheckpointOption,
     heading="Model",
     required=True,
     multiple=True,

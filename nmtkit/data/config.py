@@ -11,5 +11,5 @@ class DatasetConfig(Config):
     heading: ClassVar[str] = "Dataset"
 
     verify: bool = option(
-        False, help="Compare the checksums of a dataset of 1 GiB and more too; those of a smaller one always are."
+        False, help="Also check the checksums of a dataset of 1 GiB or more; smaller ones are always checked."
     )

@@ -129,14 +129,15 @@ def read_description(folder: Path) -> Description:
 def _read_fields(path: Path) -> dict[str, Any]:
     """Read the JSON object, and verify its format, version and checksum."""
     if path.exists() and not path.is_file():
-        raise UserError(f"{path}: not a file: not a dataset; make one with nmt-preprocess")
+        raise UserError(f"{path.parent} is not a dataset ({path.name} is not a file): make one with nmt-preprocess")
     try:
         fields = parse_json(read_bytes(path, _MAX_BYTES).decode())
         checksum = (
             _checksum({key: fields[key] for key in fields if key != "sha256"}) if isinstance(fields, dict) else ""
         )
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}: not a dataset; make one with nmt-preprocess") from error
+        reason = f"{path.name}: {error.strerror}"
+        raise UserError(f"{path.parent} is not a dataset ({reason}): make one with nmt-preprocess") from error
     except (ValueError, UserError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({error}); {REMEDY}") from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:

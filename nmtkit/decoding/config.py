@@ -61,8 +61,8 @@ class SearchConfig(Config):
     ban: tuple[str, ...] = option(
         (),
         metavar="WORDS",
-        help="A word or phrase that must not be produced, as written here, nor words that begin with its pieces. May "
-        "be given several times.",
+        help="A word or phrase that must not occur, in exactly this spelling. Words that begin with the same pieces "
+        "are banned too. May be given several times.",
     )
     diverse_groups: int = option(
         1, min=1, metavar="G", help="Groups of the beam; each avoids the tokens that earlier groups choose at a step."
@@ -221,7 +221,7 @@ class InputConfig(Config):
         "The concatenated outputs of all parts are the output of the whole input.",
     )
     interactive: bool = option(
-        False, help="Translate each line at once, as a batch of its own; the default when stdin is a terminal."
+        False, help="Translate each line immediately, as a batch of its own; the default when stdin is a terminal."
     )
 
     @property

@@ -61,7 +61,8 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
 def _next_command(options: GenerationOptions, language: str) -> str:
     """The command that scores the output, empty without one; `language` is the target's."""
     path = options.output.path
-    if path is None or options.output.format != "text" or options.requests.score is not None:
+    is_scored = options.evaluation.is_wanted or options.requests.score is not None
+    if path is None or options.output.format != "text" or is_scored:
         return ""
     return f"nmt-score {shlex.quote(str(path))} --reference FILE --target-lang {shlex.quote(language)}"
 

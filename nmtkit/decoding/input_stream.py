@@ -66,7 +66,7 @@ def reads_terminal() -> bool:
     """Whether stdin is a terminal; if so, logs that the command waits for input."""
     if not sys.stdin.isatty():
         return False
-    logger.info("reading from the terminal: Enter ends a line, Ctrl-D the text")
+    logger.info("reading from the terminal: press Enter to translate a line, Ctrl-D to finish")
     return True
 
 

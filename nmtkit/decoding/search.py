@@ -303,7 +303,7 @@ class _Beam:
     def report(self) -> None:
         """Log the progress of a long search."""
         steps = int(self.limit.max()) + 1
-        report("searching", {"sentences": len(self.sentences), "step": self.tokens.size(2), "of at most": steps})
+        report("long search", {"sentences": len(self.sentences), "step": self.tokens.size(2), "of at most": steps})
 
     def leave(self, done: Tensor) -> None:
         """Remove the sentences that are done (b,) from the batch."""

@@ -79,4 +79,4 @@ class StreamStats:
         values |= rates | {f"{language} unknown %": percent, "precision": model.precision}
         report("translated", values, table="translation", next=next)
         if model.faster_precision is not None:
-            logger.info("--precision %s is faster on this CPU, at a small loss of precision", model.faster_precision)
+            logger.info("--precision %s is faster on this CPU, and changes some translations", model.faster_precision)

@@ -63,7 +63,7 @@ class FilesConfig(Config):
 
 @dataclass(frozen=True)
 class VocabularyConfig(Config):
-    heading: ClassVar[str] = "Vocabulary (learned from the training text, or reused)"
+    heading: ClassVar[str] = "Vocabulary"
 
     tokenizer: str = option(
         SENTENCEPIECE,
@@ -110,7 +110,7 @@ class VocabularyConfig(Config):
 
 @dataclass(frozen=True)
 class CleaningConfig(Config):
-    heading: ClassVar[str] = "Cleaning (training text only; pairs with an empty side are always dropped)"
+    heading: ClassVar[str] = "Cleaning (training text only)"
 
     max_length: int = option(250, min=1, help="Drop pairs in which a side has more tokens than this.")
     max_ratio: float | None = option(

@@ -118,7 +118,7 @@ class CheckpointConfig(Config):
 
 @dataclass(frozen=True)
 class DistributedConfig(Config):
-    heading: ClassVar[str] = "Many devices (torchrun --nproc-per-node N bin/nmt-train …)"
+    heading: ClassVar[str] = "Many devices (torchrun)"
 
     shard_optimizer: bool = option(
         False, help="Divide the optimizer's state among the devices (ZeRO stage 1). Does not change results."

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, load_weights
+from nmtkit.config import flag
 from nmtkit.data.batching import ORDER_VERSION, START, count_parts
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
@@ -85,6 +86,8 @@ def _read(learner: Learner, save_dir: SaveDir, split: str, metric: str, options:
     if given is not None:
         logger.info("--init-from %s is ignored: resuming from the checkpoints in %s", given, save_dir.folder)
     resets = new_resets(checkpoint, options)
+    for name in sorted({name for name in _RESETS if getattr(options.fine_tuning, name)} - resets):
+        logger.info("%s took effect in an earlier start: to reset again, run once without it", flag(name))
     optimizer = None if "reset_optimizer" in resets else checkpoint.optimizer
     return _Start(checkpoint.weights, checkpoint.chosen(), optimizer, state)
 

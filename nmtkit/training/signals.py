@@ -38,8 +38,11 @@ class Signals:
             return
         if self.is_main and not self.stop:
             hint = "; send it again to stop at once" if self.second_kills else ""
+            begin = "\n" if os.isatty(2) else ""  # below the progress bar
             with contextlib.suppress(OSError):  # a log on a full disk, a closed terminal
-                os.write(2, f"{signal.Signals(number).name}: finishing and saving this update first{hint}\n".encode())
+                os.write(
+                    2, f"{begin}{signal.Signals(number).name}: finishing and saving this update first{hint}\n".encode()
+                )
         self.stop = number
         if self.second_kills:
             for each in self._before.keys() & set(_STOPPING):

@@ -96,7 +96,7 @@ class RunState:
         if stop.max_minutes is not None and self.minutes >= stop.max_minutes:
             return f"--max-minutes {stop.max_minutes:g}"
         if stop.patience is not None and self.validations_since_best >= stop.patience:
-            return f"--patience {stop.patience}: that many validations without a new best {metric}"
+            return f"{stop.patience} validations without a better {metric} (--patience {stop.patience})"
         return None
 
     @property

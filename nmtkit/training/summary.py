@@ -43,7 +43,7 @@ def describe_data(dataset: Dataset, split: str) -> str:
     train, sizes = dataset.split(split), f"{len(dataset.source.vocab)} and {len(dataset.target.vocab)}"
     return (
         f"{dataset.folder}, {dataset.source_language}-{dataset.target_language}, {counted(len(train), 'pair')}, "
-        f"{train.source.tokens} source and {train.target.tokens} target tokens, "
+        f"{train.source.tokens:,} source and {train.target.tokens:,} target tokens, "
         f"vocabulary {len(dataset.target.vocab) if dataset.joined else sizes}"
     )
 
@@ -74,10 +74,13 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
 
 def describe_plan(work: Work) -> str:
     """Updates of an epoch, micro-batches of the next update."""
-    batches = counted(len(work.update.micro_batches), "micro-batch", "micro-batches")
+    every, here = len(work.update.micro_batches), ""
+    batches = counted(every, "micro-batch", "micro-batches")
+    if len(work.numbers) < every:
+        here = f", {len(work.numbers)} of them on this device"
     return (
         f"{counted(work.update.updates_per_epoch, 'update')} an epoch; "
-        f"the next has {work.target_tokens} target tokens in {batches}, {len(work.numbers)} of them on this device"
+        f"the next has {work.target_tokens:,} target tokens in {batches}{here}"
     )
 
 
@@ -130,14 +133,15 @@ def describe_progress(window: Window, minutes_left: float) -> str:
     """The numbers beside the progress bar: those since the last log line, and the time left."""
     averages = window.averages()
     return (
-        f"loss {averages['loss']:.3f}, lr {window.rate:.2e}, {averages['tokens_per_second']:,} tok/s, "
-        f"{duration(minutes_left)} left"
+        f"{duration(minutes_left)} left, loss {averages['loss']:.3f}, {averages['tokens_per_second']:,} tok/s, "
+        f"lr {window.rate:.2e}"
     )
 
 
 def next_command(folder: Path) -> str:
-    """The command to run after a training in `folder`."""
-    count = min(_CHECKPOINTS_TO_AVERAGE, len(list_checkpoints(folder)))
+    """The command to run after a training in `folder`: the average of the checkpoints in its second half."""
+    updates = [update for update, _ in list_checkpoints(folder)]
+    count = min(_CHECKPOINTS_TO_AVERAGE, sum(update > updates[-1] / 2 for update in updates))
     if count > 1:
         return f"nmt-average {shlex.quote(str(folder))} --last {count} --output averaged.pt"
     return f"nmt-generate --checkpoint {shlex.quote(str(folder / LAST))} --input FILE --output FILE"

@@ -165,7 +165,7 @@ class Trainer:
                 self._update(updates)
                 progress.advance(note=self.log.after_update(self.state, self.window))
                 self._after_update()
-        self.log.finish(self.state, self._reason_to_stop())
+        self.log.finish(self.state, self._reason_to_stop(), interrupted=bool(self.stop_signal))
         if self.stop_signal:
             update = f"update {self.state.update} is done and saved; run the same command to resume"
             raise self.ranks.report_once(Interrupted(f"{self._reason_to_stop()}: {update}", self.stop_signal))
