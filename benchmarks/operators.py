@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit.inference import native_build
+from nmtkit import native_build
 from nmtkit.inference.native_transformer import NativeLinear
 from nmtkit.model.attention import attend
 from nmtkit.model.dropout import dropout

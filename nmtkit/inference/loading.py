@@ -6,7 +6,7 @@ import torch
 
 from nmtkit.checkpoint import Checkpoint, memory_for_weights
 from nmtkit.errors import UserError
-from nmtkit.inference import native_build
+from nmtkit import native_build
 from nmtkit.inference.backends import backends_of
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.protocol import InferenceModel

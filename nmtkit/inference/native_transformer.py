@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
-from nmtkit.inference import native_build
+from nmtkit import native_build
 from nmtkit.inference.protocol import AttentionWeights, InferenceModel
 from nmtkit.inference.transformer import TransformerInference
 from nmtkit.model.layers import DecoderLayer, EncoderLayer

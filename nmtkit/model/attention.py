@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import dropout
+from nmtkit.model.short_attention import Sizes, attend_short, serves
 
 
 def attend(
@@ -69,26 +70,29 @@ class SelfAttention(nn.Module):
         self.dropout_rate = config.attention_dropout
         key_width, value_width = config.heads * config.key_size, config.heads * config.value_size
         self.widths = (key_width, key_width, value_width)
+        self.sizes = Sizes(config.heads, config.key_size, config.value_size)
         self.qkv = nn.Linear(config.d_model, sum(self.widths))
         self.out = nn.Linear(value_width, config.d_model)
 
-    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys (B, H, T, K) and values (B, H, T, V) of x (B, T, D)."""
-        q, k, v = self.qkv(x).split(self.widths, dim=-1)
-        return split_heads(q, self.heads), split_heads(k, self.heads), split_heads(v, self.heads)
-
     def forward(self, x: Tensor, mask: Tensor | None, record: list[Tensor] | None = None) -> Tensor:
         """x (B, T, D) to (B, T, D). `mask` (B, 1, 1, T) hides padding; None if there is no padding."""
+        attended: Tensor = self.out(self._attend(self.qkv(x), mask, record))
+        return attended
+
+    def _attend(self, qkv: Tensor, mask: Tensor | None, record: list[Tensor] | None) -> Tensor:
+        """The attention of all heads side by side, (B, T, H·V), from their projections (B, T, 2·H·K + H·V)."""
         rate = self.dropout_rate if self.training else 0.0
-        q, k, v = self.project(x)
-        if self.window is not None and record is None and x.size(1) > 2 * self.window:
+        plain = record is None and rate == 0.0 and self.window is None
+        if plain and not (self.causal and mask is not None) and serves((qkv,), mask):
+            return attend_short((qkv,), self.sizes, mask, self.causal)
+        q, k, v = (split_heads(x, self.heads) for x in qkv.split(self.widths, dim=-1))
+        if self.window is not None and record is None and q.size(2) > 2 * self.window:
             heads = attend_blockwise(q, k, v, mask, self.window, self.causal, rate)
         elif self.causal and mask is None and self.window is None:
             heads = attend(q, k, v, None, rate, record, causal=True)
         else:
-            heads = attend(q, k, v, self._within(x.size(1), x.device, mask), rate, record)
-        attended: Tensor = self.out(join_heads(heads))
-        return attended
+            heads = attend(q, k, v, self._within(q.size(2), q.device, mask), rate, record)
+        return join_heads(heads)
 
     def _within(self, length: int, device: torch.device, mask: Tensor | None) -> Tensor | None:
         """The padding mask combined with the causal mask and the window."""
@@ -110,6 +114,7 @@ class CrossAttention(nn.Module):
         self.heads, self.dropout_rate = config.heads, config.attention_dropout
         key_width, value_width = config.heads * config.key_size, config.heads * config.value_size
         self.widths = (key_width, value_width)
+        self.sizes = Sizes(config.heads, config.key_size, config.value_size)
         self.q = nn.Linear(config.d_model, key_width)
         self.kv = nn.Linear(config.d_model, sum(self.widths))
         self.out = nn.Linear(value_width, config.d_model)
@@ -119,12 +124,19 @@ class CrossAttention(nn.Module):
         k, v = self.kv(memory).split(self.widths, dim=-1)
         return split_heads(k, self.heads), split_heads(v, self.heads)
 
-    def forward(self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
-        """x (B, T, D) with keys and values of the source and mask (B, 1, 1, S): (B, T, D)."""
-        rate = self.dropout_rate if self.training else 0.0
-        heads = attend(split_heads(self.q(x), self.heads), k, v, mask, rate, record)
-        attended: Tensor = self.out(join_heads(heads))
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
+        """x (B, T, D), the encoder's output (B, S, D) and mask (B, 1, 1, S): (B, T, D)."""
+        attended: Tensor = self.out(self._attend(self.q(x), self.kv(memory), mask, record))
         return attended
+
+    def _attend(self, q: Tensor, kv: Tensor, mask: Tensor, record: list[Tensor] | None) -> Tensor:
+        """The attention of all heads side by side, (B, T, H·V), from queries (B, T, H·K), keys and values (B, S, …)."""
+        rate = self.dropout_rate if self.training else 0.0
+        if record is None and rate == 0.0 and serves((q, kv), mask):
+            return attend_short((q, kv), self.sizes, mask, causal=False)
+        k, v = kv.split(self.widths, dim=-1)
+        q, k, v = (split_heads(x, self.heads) for x in (q, k, v))
+        return join_heads(attend(q, k, v, mask, rate, record))
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:

@@ -1,43 +1,91 @@
 """Dropout (§5.4). On a CPU, masks are made of random bits: torch would draw one Bernoulli number at a time."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmtkit import native_build
+
 _LEVELS = 1 << 16  # a rate is rounded to 1/65536, which has no effect on training
 
 
-class _BitDropout(torch.autograd.Function):
-    """Dropout with a mask of 16 random bits for each element, four from each 64-bit draw of torch's generator.
+class DropoutMask(NamedTuple):
+    """A mask with 16 random bits for each element: it is dropped where they, as a signed number, are below a threshold
+    that follows from the rate."""
 
-    The mask has the dtype of x: on a CPU, torch multiplies by booleans many times slower than by numbers.
-    """
+    bits: Tensor  # int16, in the shape of the elements
+    rate: float
+
+    @classmethod
+    def draw(cls, x: Tensor, rate: float) -> "DropoutMask":
+        """A mask for x on a CPU: four elements from each 64-bit draw of torch's generator."""
+        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        return cls(draws.view(torch.int16)[: x.numel()].view(x.shape), rate)
+
+    @property
+    def threshold(self) -> int:
+        """The least number of an element that stays."""
+        return min(round(self.rate * _LEVELS), _LEVELS - 1) - _LEVELS // 2
+
+    @property
+    def scale(self) -> float:
+        """The factor of elements that stay."""
+        return 1.0 / (1.0 - self.rate)
+
+    def apply(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """x · mask, plus a residual in the same shape if one is given."""
+        if not native_build.serves(x):
+            # the mask has the dtype of x: on a CPU, torch multiplies by booleans many times slower than by numbers
+            keep = torch.ge(self.bits, self.threshold, out=torch.empty_like(x))
+            dropped = (x * keep).mul_(self.scale)
+            return dropped if residual is None else dropped.add_(residual)
+        x = x.contiguous()
+        residual = None if residual is None else residual.contiguous()
+        y = torch.empty_like(x)
+        native_build.native.dropout(
+            x.data_ptr(),
+            0 if residual is None else residual.data_ptr(),
+            self.bits.data_ptr(),
+            self.threshold,
+            self.scale,
+            x.numel(),
+            y.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return y
+
+
+class _BitDropout(torch.autograd.Function):
+    """residual + x · mask, or x · mask alone."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, rate: float) -> Tensor:
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
-        threshold = min(round(rate * _LEVELS), _LEVELS - 1) - _LEVELS // 2
-        keep = torch.ge(bits, threshold, out=torch.empty_like(x))
-        context.save_for_backward(keep)
-        context.scale = 1.0 / (1.0 - rate)
-        return (x * keep).mul_(context.scale)
+    def forward(context: Any, x: Tensor, rate: float, residual: Tensor | None) -> Tensor:
+        mask = DropoutMask.draw(x, rate)
+        context.save_for_backward(mask.bits)
+        context.rate = rate
+        return mask.apply(x, residual)
 
     @staticmethod
     def backward(context: Any, *gradients: Any) -> Any:
-        (keep,) = context.saved_tensors
-        return (gradients[0] * keep).mul_(context.scale), None
+        (gradient,) = gradients
+        mask = DropoutMask(*context.saved_tensors, context.rate)
+        return mask.apply(gradient), None, gradient if context.needs_input_grad[2] else None
 
 
-def dropout(x: Tensor, rate: float) -> Tensor:
-    """Set each element of x to zero with probability `rate`, and scale the others by 1 / (1 - rate)."""
+def dropout(x: Tensor, rate: float, residual: Tensor | None = None) -> Tensor:
+    """Set each element of x to zero with probability `rate`, and scale the others by 1 / (1 - rate).
+
+    With a residual in the same shape, returns residual + Dropout(x), on a CPU in one pass.
+    """
+    if residual is not None and (rate == 0.0 or not native_build.serves(x, residual)):
+        return residual + dropout(x, rate)
     if rate == 0.0:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
-    dropped: Tensor = _BitDropout.apply(x, rate)  # type: ignore[no-untyped-call]
+    dropped: Tensor = _BitDropout.apply(x, rate, residual)  # type: ignore[no-untyped-call]
     return dropped
 
 
@@ -48,5 +96,6 @@ class Dropout(nn.Module):
         super().__init__()
         self.rate = rate
 
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.rate) if self.training else x
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Dropout(x), or residual + Dropout(x), in any shape."""
+        return dropout(x, self.rate if self.training else 0.0, residual)

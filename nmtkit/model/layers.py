@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from nmtkit.model.attention import CrossAttention, SelfAttention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
+from nmtkit.model.residual import add_and_norm
 
 
 class FeedForward(nn.Module):
@@ -21,7 +22,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) to (…, D)."""
-        hidden = dropout(F.relu(self.inner(x), inplace=True), self.dropout_rate if self.training else 0.0)
+        hidden = dropout(F.relu(self.inner(x)), self.dropout_rate if self.training else 0.0)
         y: Tensor = self.outer(hidden)
         return y
 
@@ -39,9 +40,9 @@ class Residual(nn.Module):
         """Apply a sub-layer to x (…, D), with residual connection and layer norm: (…, D)."""
         y: Tensor
         if self.pre_norm:
-            y = x + self.dropout(sublayer(self.norm(x)))
+            y = self.dropout(sublayer(self.norm(x)), residual=x)
         else:
-            y = self.norm(x + self.dropout(sublayer(x)))
+            y = add_and_norm(x, sublayer(x), self.dropout, self.norm)
         return y
 
 
@@ -86,8 +87,7 @@ class DecoderLayer(nn.Module):
 
         Padding is at the end of a target, so the causal mask hides it from all tokens.
         """
-        k, v = self.cross_attention.keys_and_values(memory)
         x = self.around_self_attention(x, lambda y: self.self_attention(y, None, record_self))
-        x = self.around_cross_attention(x, lambda y: self.cross_attention(y, k, v, memory_mask, record_cross))
+        x = self.around_cross_attention(x, lambda y: self.cross_attention(y, memory, memory_mask, record_cross))
         x = self.around_feed_forward(x, self.feed_forward)
         return x

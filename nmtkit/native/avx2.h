@@ -46,6 +46,12 @@ inline FloatVec load(const Bf16* from, int n) {
   return load(padded);
 }
 inline IntVec load(const int32_t* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+inline IntVec load(const int16_t* from, int n) {
+  if (n == kLanes) return _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  int16_t padded[kLanes] = {};
+  std::memcpy(padded, from, n * sizeof(int16_t));
+  return load(padded, kLanes);
+}
 inline IntVec load(const int8_t* from) {  // four in each lane
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }

@@ -44,6 +44,9 @@ inline FloatVec load(const Bf16* from, int n) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
 }
 inline IntVec load(const int32_t* from) { return _mm512_loadu_si512(from); }
+inline IntVec load(const int16_t* from, int n) {
+  return _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(lane_mask(n), from));
+}
 inline IntVec load(const int8_t* from) { return _mm512_loadu_si512(from); }  // four in each lane
 
 inline void store(float* to, FloatVec x) { _mm512_storeu_ps(to, x); }

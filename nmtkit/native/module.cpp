@@ -1,36 +1,14 @@
 // The Python module (nmtkit/_native.pyi). Tensors come as addresses; nmtkit/inference/native_transformer.py has checked their shapes.
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include <string>
-
+#include "python.h"
 #include "log_softmax.h"
 #include "parallel.h"
 #include "decoder_state.h"
 #include "top_k.h"
+#include "training_module.h"
 
 namespace {
 
 using namespace nmtkit;
-using Address = unsigned long long;
-
-template <class T>
-T* pointer(Address address) {
-  return reinterpret_cast<T*>(static_cast<uintptr_t>(address));
-}
-
-// Releases Python's global interpreter lock while it lives.
-class ReleaseGil {
- public:
-  ReleaseGil() : state_(PyEval_SaveThread()) {}
-  ReleaseGil(const ReleaseGil&) = delete;
-  ReleaseGil& operator=(const ReleaseGil&) = delete;
-  ~ReleaseGil() { PyEval_RestoreThread(state_); }
-
- private:
-  PyThreadState* state_;
-};
-
 template <class T>
 constexpr const char* kName = nullptr;
 template <>
@@ -53,40 +31,6 @@ PyObject* to_capsule(T* object) {
   PyObject* capsule = PyCapsule_New(object, kName<T>, [](PyObject* self) { delete from_capsule<T>(self); });
   if (!capsule) delete object;
   return capsule;
-}
-
-// Run f and turn its C++ exception into Python's; false if there was one.
-template <class F>
-bool catch_exceptions(F f) {
-  bool out_of_memory = false;
-  std::string bad_index, too_large;
-  try {
-    f();
-  } catch (const std::out_of_range& error) {
-    bad_index = error.what();
-  } catch (const TooLarge& error) {
-    too_large = error.what();
-  } catch (const std::exception&) {  // std::bad_alloc, or std::length_error of a container
-    out_of_memory = true;
-  }
-  if (out_of_memory) PyErr_NoMemory();
-  if (!bad_index.empty()) PyErr_SetString(PyExc_IndexError, bad_index.c_str());
-  if (!too_large.empty()) PyErr_SetString(PyExc_MemoryError, too_large.c_str());
-  return !PyErr_Occurred();
-}
-
-// The same without the global interpreter lock, for long computations.
-template <class F>
-bool without_gil(F f) {
-  return catch_exceptions([&] {
-    const ReleaseGil released;
-    f();
-  });
-}
-
-PyObject* none_if(bool done) {
-  if (!done) return nullptr;
-  Py_RETURN_NONE;
 }
 
 PyObject* matrix(PyObject*, PyObject* args) {
@@ -291,6 +235,13 @@ PyMethodDef kMethods[] = {
     {"best_step", best_step, METH_VARARGS, nullptr},
     {"log_softmax", log_softmax, METH_VARARGS, nullptr},
     {"top_k", top_k, METH_VARARGS, nullptr},
+    {"cross_entropy", bindings::cross_entropy, METH_VARARGS, nullptr},
+    {"dropout", bindings::dropout, METH_VARARGS, nullptr},
+    {"residual_norm", bindings::residual_norm, METH_VARARGS, nullptr},
+    {"residual_norm_backward", bindings::residual_norm_backward, METH_VARARGS, nullptr},
+    {"attention_weights_size", bindings::attention_weights_size, METH_VARARGS, nullptr},
+    {"attention", bindings::attention, METH_VARARGS, nullptr},
+    {"attention_backward", bindings::attention_backward, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

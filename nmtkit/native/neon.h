@@ -49,6 +49,11 @@ inline FloatVec load(const Bf16* from, int n) {
   return load(padded);
 }
 inline IntVec load(const int32_t* from) { return vld1q_s32(from); }
+inline IntVec load(const int16_t* from, int n) {
+  int16_t padded[kLanes] = {};
+  std::memcpy(padded, from, n * sizeof(int16_t));
+  return vmovl_s16(vld1_s16(padded));
+}
 inline IntVec load(const int8_t* from) { return vreinterpretq_s32_s8(vld1q_s8(from)); }  // four in each lane
 
 inline void store(float* to, FloatVec x) { vst1q_f32(to, x); }

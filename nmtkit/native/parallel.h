@@ -8,6 +8,11 @@
 #include <thread>
 #include <vector>
 
+#ifdef __linux__
+// Of GNU OpenMP, which torch has loaded. Null in a process without it.
+extern "C" void GOMP_parallel(void (*run)(void*), void* data, unsigned threads, unsigned flags) __attribute__((weak));
+#endif
+
 namespace nmtkit {
 
 constexpr int kRowBlock = 120;    // rows that one pass over a matrix serves: they stay in the L1 and L2 caches
@@ -30,6 +35,29 @@ void parallel_for(int count, int threads, Body body) {
   }
   run(0);
   for (auto& other : others) other.join();
+}
+
+// As `parallel_for`, but on the OpenMP threads of torch where the process has GNU OpenMP: those wait actively after each
+// operator, so other threads would compete with them for the cores.
+template <class Body>
+void team_for(int count, int threads, Body body) {
+#ifdef __linux__
+  if (threads > 1 && count > 1 && GOMP_parallel) {
+    struct Team {
+      int count;
+      Body& body;
+      std::atomic<int> next{0}, thread{0};
+    } team{count, body};
+    const auto run = [](void* data) {
+      Team& own = *static_cast<Team*>(data);
+      const int thread = own.thread++;
+      for (int i; (i = own.next++) < own.count;) own.body(i, thread);
+    };
+    GOMP_parallel(run, &team, static_cast<unsigned>(threads), 0);
+    return;
+  }
+#endif
+  parallel_for(count, threads, body);
 }
 
 // Splits rows into blocks of about the same size. They are as large as the number of threads allows, since each block

@@ -78,6 +78,11 @@ inline IntVec load(const int32_t* from) {
   std::memcpy(y.lane, from, sizeof y);
   return y;
 }
+inline IntVec load(const int16_t* from, int n) {
+  IntVec y = set1(0);
+  for (int i = 0; i < n; ++i) y.lane[i] = from[i];
+  return y;
+}
 inline IntVec load(const int8_t* from) {  // four in each lane
   IntVec y;
   std::memcpy(y.lane, from, sizeof y);

@@ -6,11 +6,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from nmtkit import native_build
 from nmtkit.data.batch import Batch
 from nmtkit.model.protocol import TranslationModel
 
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
-_ROWS_CPU, _ROWS_GPU = 1024, 8192
+_ROWS_CPU, _ROWS_GPU = 256, 8192
 _LARGEST_FP16 = 2.0**15
 
 
@@ -25,38 +26,25 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def forward(
         context: Any, hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        N, W = hidden.size(0), matrix.size(0)
         learning = context.needs_input_grad[0] or context.needs_input_grad[1]
         dtype = _dtype_of_products(hidden)
         grad_hidden = torch.empty_like(hidden) if learning else None
         grad_matrix = torch.zeros_like(matrix) if learning else None
-        loss, nll = hidden.new_zeros((), dtype=torch.float32), hidden.new_zeros((), dtype=torch.float32)
-        rows = min(N, _ROWS_GPU if hidden.is_cuda else _ROWS_CPU)
+        sums = hidden.new_zeros(2, dtype=torch.float32)
+        rows = min(len(hidden), _ROWS_GPU if hidden.is_cuda else _ROWS_CPU)
         weights, states = matrix.to(dtype), hidden.to(dtype)
-        products = hidden.new_empty(rows, W, dtype=dtype)
-        exact = products if dtype == torch.float32 else hidden.new_empty(rows, W, dtype=torch.float32)
+        products = hidden.new_empty(rows, len(matrix), dtype=dtype)
+        exact = products if dtype == torch.float32 else torch.empty_like(products, dtype=torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
-            for part in (slice(begin, begin + rows) for begin in range(0, N, rows or 1)):
-                x, wanted = states[part], target[part, None]
-                logits, log_probs = products[: len(x)], exact[: len(x)]  # (rows, W)
+            for part in (slice(begin, begin + rows) for begin in range(0, len(hidden), rows or 1)):
+                x = states[part]
+                logits, gradient = products[: len(x)], exact[: len(x)]  # (rows, W)
                 torch.mm(x, weights.t(), out=logits)
-                torch.log_softmax(logits, -1, dtype=torch.float32, out=log_probs)
-                part_nll = -log_probs.gather(1, wanted).sum()
-                nll += part_nll
-                loss += (1.0 - smoothing) * part_nll - smoothing / W * log_probs.sum()
+                sums += _cross_entropy(logits, gradient, target[part], smoothing, learning)
                 if grad_hidden is not None and grad_matrix is not None:
-                    # d loss / d logits = softmax − ((1 − ε)·one-hot + ε / W)
-                    gradient = log_probs.exp_().sub_(smoothing / W)
-                    gradient.scatter_add_(1, wanted, gradient.new_full(wanted.shape, smoothing - 1.0))
-                    scale = _fp16_scale(gradient, x, weights) if dtype == torch.float16 else None
-                    if scale is not None:
-                        gradient *= scale
-                    low = logits.copy_(gradient)  # no copy if they share memory
-                    by_row, by_piece = low @ weights, low.t() @ x
-                    if scale is not None:
-                        by_row, by_piece = by_row.float() / scale, by_piece.float() / scale
-                    grad_hidden[part] = by_row
-                    grad_matrix += by_piece
+                    _add_products(gradient, logits, x, weights, grad_hidden[part], grad_matrix)
+        nll, uniform = sums
+        loss = (1.0 - smoothing) * nll + smoothing * uniform
         context.save_for_backward(grad_hidden, grad_matrix, loss)
         context.mark_non_differentiable(nll)
         return loss, nll
@@ -66,6 +54,56 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_matrix, loss = context.saved_tensors
         scale = gradients[0] + 0.0 * loss  # NaN if the loss is NaN: in fp16 the gradient can be finite then
         return grad_hidden * scale, grad_matrix * scale, None, None
+
+
+def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
+    """The sums over rows of -log p(target), and of the mean of -log p over the vocabulary.
+
+    `exact` (rows, W) in fp32 may be the logits themselves. If `learning`, it becomes the gradient of the smoothed loss
+    by the logits: softmax - ((1 - ε)·one-hot + ε/W).
+    """
+    if native_build.serves(exact):
+        exact.copy_(logits)  # no copy if they share memory
+        losses = exact.new_empty(len(exact), 2)
+        native_build.native.cross_entropy(
+            exact.data_ptr(),
+            *exact.shape,
+            target.contiguous().data_ptr(),
+            smoothing,
+            learning,
+            losses.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return losses.sum(0)
+    W = logits.size(1)
+    torch.log_softmax(logits, -1, dtype=torch.float32, out=exact)
+    sums = torch.stack((-exact.gather(1, target[:, None]).sum(), -exact.sum() / W))
+    if learning:
+        exact.exp_().sub_(smoothing / W)
+        exact.scatter_add_(1, target[:, None], exact.new_full((len(target), 1), smoothing - 1.0))
+    return sums
+
+
+def _add_products(
+    gradient: Tensor, low: Tensor, x: Tensor, weights: Tensor, grad_hidden: Tensor, grad_matrix: Tensor
+) -> None:
+    """From the gradient of logits (rows, W), write that of x (rows, D) and add that of weights (W, D).
+
+    The products are computed in the dtype of `low`, which is memory for them, or the gradient itself.
+    """
+    if low.dtype == torch.float32:
+        torch.mm(low, weights, out=grad_hidden)
+        grad_matrix.addmm_(low.t(), x)
+        return
+    scale = _fp16_scale(gradient, x, weights) if low.dtype == torch.float16 else None
+    if scale is not None:
+        gradient *= scale
+    low.copy_(gradient)
+    by_row, by_piece = low @ weights, low.t() @ x
+    if scale is not None:
+        by_row, by_piece = by_row.float() / scale, by_piece.float() / scale
+    grad_hidden.copy_(by_row)
+    grad_matrix += by_piece
 
 
 def _dtype_of_products(x: Tensor) -> torch.dtype:

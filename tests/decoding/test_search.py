@@ -24,7 +24,7 @@ from torch import Tensor
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
-from nmtkit.inference import native_build
+from nmtkit import native_build
 from nmtkit.inference.top_k import top_k
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig

@@ -19,7 +19,7 @@ from repository import BIN, ROOT
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
 from nmtkit.cli.serve import main as serve
 from nmtkit.data.corpus import Dataset
-from nmtkit.inference.native_build import available
+from nmtkit.native_build import available
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 

@@ -16,7 +16,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import UserError
-from nmtkit.inference import native_build, torch_transformer
+from nmtkit import native_build, torch_transformer
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel

@@ -9,7 +9,7 @@ from fake_gpu import fake_gpu
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
-from nmtkit.inference import native_build
+from nmtkit import native_build
 from nmtkit.inference.loading import inference_precision, load_model, load_models
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.torch_transformer import TorchTransformer

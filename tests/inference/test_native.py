@@ -5,12 +5,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from native_builds import use_build
 from prefix_models import with_lengths
 from step_by_step import StepByStep
 from torch import Tensor
@@ -21,7 +21,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import Hypothesis, search
-from nmtkit.inference import native_build
+from nmtkit import native_build
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeLinear, NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
@@ -37,16 +37,9 @@ QUANT_MAX = {"_native_scalar": 63, "_native_avx2": 63, "_native_avx512": 127}  #
 
 @pytest.fixture(autouse=True, params=QUANT_MAX)
 def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run each test with every build that this CPU supports. A build that exists but cannot be loaded fails."""
-    name: str = request.param
-    try:
-        monkeypatch.setattr(native_build, "native", import_module(f"nmtkit.{name}"))
-    except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) or "this CPU has no" in str(error):
-            pytest.skip(str(error))
-        raise
-    monkeypatch.setattr(native_build, "available", lambda precision: True)  # top_k uses even the portable build
-    return name
+    """Run each test with every build that this CPU supports."""
+    use_build(request.param, monkeypatch)
+    return str(request.param)
 
 
 def threads(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

@@ -58,10 +58,10 @@ def test_a_decoder_layer_equals_torch(norm: str) -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_dropout_acts_on_the_sublayer_before_the_residual_sum(norm: str) -> None:
-    residual = Residual(TransformerConfig(d_model=D, heads=H, dropout=0.5, norm=norm))
+    residual = Residual(TransformerConfig(d_model=D, heads=H, dropout=0.5, norm=norm)).double()
     sums = []  # of x and the sub-layer's output, before a norm if one follows
     residual.norm.register_forward_pre_hook(lambda _, inputs: sums.append(inputs[0]))
-    x = torch.zeros(4, 100, D)
+    x = torch.zeros(4, 100, D, dtype=torch.float64)
     torch.manual_seed(1)
     for before, sublayer, expected in ((0.0, 1.0, {0.0, 2.0}), (1.0, 0.0, {1.0})):
         y = residual(x + before, lambda _, value=sublayer: torch.full_like(x, value))

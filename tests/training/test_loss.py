@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from native_builds import BUILDS, use_build, use_torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -131,3 +132,73 @@ def test_an_infinite_loss_has_no_finite_gradient() -> None:
         loss = projected_cross_entropy(hidden, matrix, target, 0.1)[0]
     assert loss.isinf()
     assert not any(gradient.isfinite().any() for gradient in torch.autograd.grad(loss, (hidden, matrix)))
+
+
+# --- the compiled cross-entropy, with every build
+
+
+def matrix_of(width: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    random = torch.Generator().manual_seed(width)
+    hidden, matrix = torch.randn(rows, D, generator=random), torch.randn(width, D, generator=random)
+    return hidden.requires_grad_(), matrix.requires_grad_(), torch.randint(width, (rows,), generator=random)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("width", [1, 7, 8, 1001, 9000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_compiled_cross_entropy_is_that_of_torch(
+    build: str, width: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_build(build, monkeypatch)
+    hidden, matrix, target = matrix_of(width, 300)
+    loss, nll = projected_cross_entropy(hidden, matrix, target, smoothing)
+    gradients = torch.autograd.grad(loss, (hidden, matrix))
+    logits = hidden.double() @ matrix.double().T
+    expected = F.cross_entropy(logits, target, label_smoothing=smoothing, reduction="sum")
+    assert_close(loss.double(), expected, rtol=2e-6, atol=1e-4)
+    assert_close(nll.double(), F.cross_entropy(logits, target, reduction="sum"), rtol=2e-6, atol=1e-4)
+    for gradient, exact in zip(gradients, torch.autograd.grad(expected, (hidden, matrix)), strict=True):
+        assert_close(gradient, exact, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_compiled_cross_entropy_keeps_what_is_not_finite(
+    build: str, bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = []
+    for select in (lambda: use_build(build, monkeypatch), lambda: use_torch(monkeypatch)):
+        select()
+        logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(1))
+        logits[1, 4] = bad
+        sums = loss_module._cross_entropy(logits, logits, torch.tensor([3, 4, 5]), 0.1, True)
+        results.append((sums, logits))
+    assert_close(*results, equal_nan=True)
+    assert not results[0][0].isfinite().any()
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_compiled_cross_entropy_does_not_depend_on_the_number_of_threads(
+    build: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_build(build, monkeypatch)
+    threads = torch.get_num_threads()
+    results = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        logits = torch.randn(100, 1001, generator=torch.Generator().manual_seed(1))
+        sums = loss_module._cross_entropy(logits, logits, torch.arange(100), 0.1, True)
+        results.append((sums, logits))
+    torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("wrong", [-1, 20])
+def test_compiled_cross_entropy_refuses_a_target_outside_the_vocabulary(
+    build: str, wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_build(build, monkeypatch)
+    logits = torch.randn(2, 20)
+    with pytest.raises(IndexError, match="target"):
+        loss_module._cross_entropy(logits, logits, torch.tensor([3, wrong]), 0.1, True)

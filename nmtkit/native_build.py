@@ -39,6 +39,16 @@ def available(precision: str) -> bool:
     return native is not None and (precision == "int8" or _name() in BUILDS)
 
 
+def serves(*tensors: torch.Tensor) -> bool:
+    """Whether a fast build computes with these tensors: fp32 on a CPU, and not compiled by torch.compile."""
+    return (
+        native is not None
+        and _name() in BUILDS
+        and not torch.compiler.is_compiling()
+        and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    )
+
+
 def isa() -> str:
     """The instruction set of the loaded build. A build must be loaded."""
     return (BUILDS | PORTABLE)[_name()]

@@ -1,0 +1,78 @@
+"""LayerNorm(x + Dropout(y)) (§3.1, §5.4), on a CPU in one pass forward and one backward."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nmtkit import native_build
+from nmtkit.model.dropout import Dropout, DropoutMask
+
+
+def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm) -> Tensor:
+    """LayerNorm(x + Dropout(y)) for x and y (…, D)."""
+    if not native_build.serves(x, y, norm.weight, norm.bias):
+        normed: Tensor = norm(dropout(y, x))
+        return normed
+    rate = dropout.rate if dropout.training else 0.0
+    result: Tensor = _AddAndNorm.apply(x, y, norm.weight, norm.bias, norm.eps, rate)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _AddAndNorm(torch.autograd.Function):
+    """Keeps x + Dropout(y), the random bits of the mask, and mean and standard deviation of each row for backward."""
+
+    @staticmethod
+    def forward(
+        context: Any, x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, epsilon: float, rate: float
+    ) -> Tensor:
+        mask = DropoutMask.draw(y, rate) if rate else None
+        context.rate = rate
+        x, y = x.contiguous(), y.contiguous()
+        D = x.size(-1)
+        rows = x.numel() // D
+        total, result, moments = torch.empty_like(x), torch.empty_like(x), x.new_empty(rows, 2)
+        native_build.native.residual_norm(
+            x.data_ptr(),
+            y.data_ptr(),
+            *_as_native(mask),
+            gain.data_ptr(),
+            bias.data_ptr(),
+            epsilon,
+            rows,
+            D,
+            total.data_ptr(),
+            moments.data_ptr(),
+            result.data_ptr(),
+            torch.get_num_threads(),
+        )
+        context.save_for_backward(total, moments, gain, mask.bits if mask else None)
+        return result
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        total, moments, gain, bits = context.saved_tensors
+        mask = None if bits is None else DropoutMask(bits, context.rate)
+        gradient = gradients[0].contiguous()
+        grad_x, grad_gain, grad_bias = torch.empty_like(total), torch.empty_like(gain), torch.empty_like(gain)
+        grad_y = torch.empty_like(total) if mask else grad_x
+        native_build.native.residual_norm_backward(
+            gradient.data_ptr(),
+            *_as_native(mask),
+            gain.data_ptr(),
+            total.data_ptr(),
+            moments.data_ptr(),
+            moments.size(0),
+            total.size(-1),
+            grad_x.data_ptr(),
+            grad_y.data_ptr(),
+            grad_gain.data_ptr(),
+            grad_bias.data_ptr(),
+            torch.get_num_threads(),
+        )
+        return grad_x, grad_y, grad_gain, grad_bias, None, None
+
+
+def _as_native(mask: DropoutMask | None) -> tuple[int, int, float]:
+    """The address of the bits, 0 for no dropout, with the threshold and the scale."""
+    return (mask.bits.data_ptr(), mask.threshold, mask.scale) if mask else (0, 0, 1.0)

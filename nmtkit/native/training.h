@@ -1,0 +1,149 @@
+// Operators of training, forward and backward, in fp32: smoothed cross-entropy, dropout, and LayerNorm(x + dropout(y)).
+// A result does not depend on the number of threads.
+#pragma once
+
+#include <cmath>
+
+#include "parallel.h"
+#include "vectors.h"
+
+namespace nmtkit {
+
+struct RowLoss {
+  float nll;      // -log p(target)
+  float uniform;  // the mean of -log p over the vocabulary
+};
+
+// The loss of one row of logits (W,), in nats. If `learning`, the gradient of (1 - ε)·nll + ε·uniform replaces the
+// logits: softmax - ((1 - ε)·one-hot + ε / W).
+inline RowLoss cross_entropy(float* logits, int width, int64_t target, float smoothing, bool learning) {
+  const float wanted = logits[target], peak = reduce_max(logits, width);
+  FloatVec total = set1(0.0f), deviations = set1(0.0f);
+  for_vectors(width, [&](int i, int n) {
+    const FloatVec x = load_n(logits + i, n) - set1(peak), y = exp(x);
+    total = total + (n == kLanes ? y : blend(y, n, set1(0.0f)));
+    deviations = deviations + (n == kLanes ? x : blend(x, n, set1(0.0f)));
+    if (learning) store_n(logits + i, y, n);
+  });
+  const float sum = reduce_add(total), log_sum = std::log(sum), W = static_cast<float>(width);
+  if (learning) {
+    const FloatVec factor = set1(1.0f / sum), uniform = set1(-smoothing / W);
+    for_vectors(width, [=](int i, int n) { store_n(logits + i, fma(load_n(logits + i, n), factor, uniform), n); });
+    logits[target] += smoothing - 1.0f;
+  }
+  return {log_sum - (wanted - peak), log_sum - reduce_add(deviations) / W};
+}
+
+// Dropout by 16 random bits an element: the factor of element i is `scale`, but 0 where bits[i] < threshold. Without
+// bits it is 1. A product, so that NaN and infinity stay visible.
+struct DropoutMask {
+  const int16_t* bits;
+  float threshold, scale;
+
+  FloatVec operator()(FloatVec x, size_t i, int n) const {
+    return bits ? x * zero_below(set1(scale), to_float(load(bits + i, n)), threshold) : x;
+  }
+};
+
+// y = x · mask, or residual + x · mask if there is a residual.
+inline void dropout(const float* x, const float* residual, const DropoutMask& mask, float* y, size_t begin, int count) {
+  for_vectors(count, [=](int j, int n) {
+    const size_t i = begin + j;
+    const FloatVec dropped = mask(load_n(x + i, n), i, n);
+    store_n(y + i, residual ? load_n(residual + i, n) + dropped : dropped, n);
+  });
+}
+
+// A row's mean and 1 / √(variance + ε).
+struct Moments {
+  float mean, rstd;
+
+  FloatVec normalize(FloatVec x) const { return (x - set1(mean)) * set1(rstd); }
+};
+
+// Of x (D,).
+inline Moments moments(const float* x, int count, float epsilon) {
+  FloatVec total = set1(0.0f), squares = set1(0.0f);
+  for_vectors(count, [&](int i, int n) { total = total + load_n(x + i, n); });
+  const float mean = reduce_add(total) / static_cast<float>(count);
+  for_vectors(count, [&](int i, int n) {
+    const FloatVec deviation = load_n(x + i, n) - set1(mean);
+    const FloatVec counted = n == kLanes ? deviation : blend(deviation, n, set1(0.0f));
+    squares = fma(counted, counted, squares);
+  });
+  return {mean, 1.0f / std::sqrt(reduce_add(squares) / static_cast<float>(count) + epsilon)};
+}
+
+// y = LayerNorm(x) of one row.
+inline Moments normalize(const float* x, const float* gain, const float* bias, float epsilon, int count, float* y) {
+  const Moments row = moments(x, count, epsilon);
+  for_vectors(count, [=](int i, int n) {
+    store_n(y + i, fma(row.normalize(load_n(x + i, n)), load_n(gain + i, n), load_n(bias + i, n)), n);
+  });
+  return row;
+}
+
+// The gradient of `normalize` for one row x: `gradient` (D,) becomes grad_x; the gradients of gain and bias are added up.
+inline void normalize_backward(const float* x, const Moments& row, const float* gain, const float* gradient, int count,
+                               float* grad_x, float* grad_gain, float* grad_bias) {
+  FloatVec sum = set1(0.0f), products = set1(0.0f);
+  for_vectors(count, [&](int i, int n) {  // lanes beyond a row load 0
+    const FloatVec g = load_n(gradient + i, n), normal = row.normalize(load_n(x + i, n));
+    const FloatVec scaled = g * load_n(gain + i, n);
+    sum = sum + scaled;
+    products = fma(scaled, normal, products);
+    store_n(grad_gain + i, fma(g, normal, load_n(grad_gain + i, n)), n);
+    store_n(grad_bias + i, load_n(grad_bias + i, n) + g, n);
+  });
+  const float D = static_cast<float>(count);
+  const FloatVec mean = set1(reduce_add(sum) / D), slope = set1(-reduce_add(products) / D);
+  for_vectors(count, [=](int i, int n) {
+    const FloatVec centred = load_n(gradient + i, n) * load_n(gain + i, n) - mean;
+    store_n(grad_x + i, fma(row.normalize(load_n(x + i, n)), slope, centred) * set1(row.rstd), n);
+  });
+}
+
+constexpr int kNormBlock = 64;  // rows whose gradients of gain and bias are added up first, whatever the threads
+
+inline int norm_blocks(int rows) { return (rows + kNormBlock - 1) / kNormBlock; }
+
+// LayerNorm(x + dropout(y)) and its gradient, for rows of D elements.
+struct ResidualNorm {
+  int rows, D;
+  DropoutMask mask;
+  const float* gain;
+
+  // sum (N, D) and rows' moments (N,) are kept for the backward pass.
+  void forward(const float* x, const float* y, const float* bias, float epsilon, float* sum, Moments* of_rows,
+               float* result, int threads) const {
+    team_for(norm_blocks(rows), threads, [&](int block, int) {
+      for (int r = block * kNormBlock; r < std::min(rows, (block + 1) * kNormBlock); ++r) {
+        const size_t at = static_cast<size_t>(r) * D;
+        dropout(y, x, mask, sum, at, D);
+        of_rows[r] = normalize(sum + at, gain, bias, epsilon, D, result + at);
+      }
+    });
+  }
+
+  // Without dropout, grad_y may be grad_x. Throws std::bad_alloc.
+  void backward(const float* gradient, const float* sum, const Moments* of_rows, float* grad_x, float* grad_y,
+                float* grad_gain, float* grad_bias, int threads) const {
+    std::vector<float> partial(static_cast<size_t>(norm_blocks(rows)) * 2 * D);  // gradients of gain and bias by block
+    team_for(norm_blocks(rows), threads, [&](int block, int) {
+      float* sums = partial.data() + static_cast<size_t>(block) * 2 * D;
+      for (int r = block * kNormBlock; r < std::min(rows, (block + 1) * kNormBlock); ++r) {
+        const size_t at = static_cast<size_t>(r) * D;
+        normalize_backward(sum + at, of_rows[r], gain, gradient + at, D, grad_x + at, sums, sums + D);
+        if (mask.bits) dropout(grad_x, nullptr, mask, grad_y, at, D);
+      }
+    });
+    std::fill_n(grad_gain, D, 0.0f);
+    std::fill_n(grad_bias, D, 0.0f);
+    for (int block = 0; block < norm_blocks(rows); ++block) {
+      add_in_place(partial.data() + static_cast<size_t>(block) * 2 * D, grad_gain, D);
+      add_in_place(partial.data() + static_cast<size_t>(block) * 2 * D + D, grad_bias, D);
+    }
+  }
+};
+
+}  // namespace nmtkit

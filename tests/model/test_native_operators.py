@@ -1,0 +1,193 @@
+"""Compiled dropout, residual norm and attention of training: against torch in float64, with every build."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from native_builds import BUILDS, use_build, use_torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from nmtkit.model import short_attention
+from nmtkit.model.attention import CrossAttention, SelfAttention
+from nmtkit.model.config import TransformerConfig
+from nmtkit.model.dropout import Dropout, dropout
+from nmtkit.model.layers import Residual
+from nmtkit.model.residual import add_and_norm
+
+
+@pytest.fixture(autouse=True, params=BUILDS)
+def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    use_build(request.param, monkeypatch)
+    return str(request.param)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def run(operator: Callable[..., Tensor], inputs: Sequence[Tensor], kind: torch.dtype) -> list[Tensor]:
+    """The result, and the gradients of a weighted sum of it by the inputs, in that number format."""
+    inputs = [x.detach().to(kind).requires_grad_() for x in inputs]
+    torch.manual_seed(1)
+    result = operator(*inputs)
+    downstream = torch.randn(result.shape, generator=torch.Generator().manual_seed(2)).to(kind)
+    return [result.detach(), *torch.autograd.grad(result, inputs, downstream)]
+
+
+def check(operator: Callable[..., Tensor], *inputs: Tensor) -> None:
+    """float64 is computed by torch, with the same dropout masks."""
+    for found, expected in zip(
+        run(operator, inputs, torch.float32), run(operator, inputs, torch.float64), strict=True
+    ):
+        assert_close(found.double(), expected, rtol=2e-5, atol=2e-5)
+
+
+# --- dropout
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 7), (0, 4), (5, 16), (3, 20_001)])
+def test_dropout_has_the_bits_of_torch_with_and_without_a_residual(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, residual = draw(*shape), draw(*shape, seed=1)
+    operators: list[tuple[Any, list[Tensor]]] = [
+        (lambda x: dropout(x, 0.3), [x]),
+        (lambda x, residual: dropout(x, 0.3, residual), [x, residual]),
+    ]
+    found = [run(operator, inputs, torch.float32) for operator, inputs in operators]
+    use_torch(monkeypatch)
+    expected = [run(operator, inputs, torch.float32) for operator, inputs in operators]
+    assert all(torch.equal(a, b) for pair in zip(found, expected, strict=True) for a, b in zip(*pair, strict=True))
+
+
+def test_dropout_does_not_hide_infinity_and_nan() -> None:
+    """Dropped or not: 0 times either is NaN."""
+    y = dropout(torch.tensor([float("nan"), float("inf")] * 50), 0.5)
+    assert not y.isfinite().any()
+
+
+# --- LayerNorm(x + Dropout(y))
+
+
+def norm_of(rate: float) -> Callable[..., Tensor]:
+    def operator(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
+        norm = nn.LayerNorm(x.size(-1)).to(x.dtype)
+        del norm.weight, norm.bias
+        norm.weight, norm.bias = gain, bias  # type: ignore[assignment]
+        return add_and_norm(x, y, Dropout(rate), norm)
+
+    return operator
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("width", [1, 3, 8, 9, 130])
+@pytest.mark.parametrize("rows", [1, 63, 64, 200])
+def test_a_residual_with_norm_is_that_of_torch(rows: int, width: int, rate: float) -> None:
+    check(norm_of(rate), draw(rows, width), draw(rows, width, seed=1), draw(width, seed=2), draw(width, seed=3))
+
+
+def test_a_residual_with_norm_of_no_rows_has_no_gradient() -> None:
+    result, *gradients = run(norm_of(0.3), [draw(0, 5), draw(0, 5), draw(5), draw(5)], torch.float32)
+    assert result.shape == (0, 5)
+    assert all((gradient == 0).all() for gradient in gradients)
+
+
+def test_a_residual_with_norm_takes_inputs_in_another_memory_order() -> None:
+    x, y, gain, bias = draw(6, 10), draw(6, 10, seed=1), draw(10), draw(10)
+    expected = run(norm_of(0.3), [x, y, gain, bias], torch.float32)[0]
+    torch.manual_seed(1)
+    assert torch.equal(norm_of(0.3)(x.t().contiguous().t(), y.t().contiguous().t(), gain, bias), expected)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_residual_with_norm_keeps_the_nan_of_its_row(bad: float) -> None:
+    x = draw(3, 10).detach()
+    x[1, 4] = bad
+    y = norm_of(0.3)(x, draw(3, 10), draw(10), draw(10))
+    assert y.isnan().all(1).tolist() == [False, True, False]
+
+
+def test_gradients_of_gain_and_bias_do_not_depend_on_the_number_of_threads() -> None:
+    inputs = [draw(500, 130), draw(500, 130, seed=1), draw(130), draw(130)]
+    threads = torch.get_num_threads()
+    results = []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        results.append(run(norm_of(0.3), inputs, torch.float32))
+    torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_residual_connection_is_that_of_torch_in_training_and_evaluation(norm: str) -> None:
+    for training in (True, False):
+        residual = Residual(TransformerConfig(d_model=12, heads=3, dropout=0.4, norm=norm)).train(training)
+        check(lambda x, r=residual: r.to(x.dtype)(x, torch.tanh), draw(4, 5, 12))
+
+
+# --- attention
+
+
+def attention_config(sizes: dict[str, int]) -> TransformerConfig:
+    return TransformerConfig(d_model=12, d_ff=8, heads=3, **sizes)
+
+
+@pytest.fixture(params=[{}, {"d_k": 5, "d_v": 7}, {"d_k": 8, "d_v": 16}, {"d_k": 33, "d_v": 1}])
+def sizes(request: pytest.FixtureRequest) -> dict[str, int]:
+    sizes: dict[str, int] = request.param
+    return sizes
+
+
+def mask_of(lengths: Sequence[int], longest: int) -> Tensor:
+    return (torch.arange(longest) < torch.tensor(lengths)[:, None])[:, None, None, :]
+
+
+@pytest.mark.parametrize("length", [1, 2, 8, 13, short_attention._LONGEST])
+def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, int]) -> None:
+    for causal, mask in ((True, None), (False, None), (False, mask_of([length, 1, (length + 1) // 2], length))):
+        torch.manual_seed(3)
+        layer = SelfAttention(attention_config(sizes), causal)
+        check(lambda x, layer=layer, mask=mask: layer.to(x.dtype)(x, mask), draw(3, length, 12))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 9), (9, 4), (17, 48)])
+def test_cross_attention_is_that_of_torch(queries: int, keys: int, sizes: dict[str, int]) -> None:
+    torch.manual_seed(3)
+    layer = CrossAttention(attention_config(sizes))
+    mask = mask_of([keys, 1], keys)
+    check(
+        lambda x, memory: layer.to(x.dtype)(x, memory, mask), draw(2, queries, 12), draw(2, keys, 12, seed=1)
+    )
+
+
+def test_a_mask_may_have_gaps() -> None:
+    layer = SelfAttention(attention_config({}), causal=False)
+    mask = torch.tensor([[True, False, True, True, False], [False, True, False, False, True]])[:, None, None, :]
+    check(lambda x: layer.to(x.dtype)(x, mask), draw(2, 5, 12))
+
+
+def test_attention_does_not_depend_on_the_number_of_threads() -> None:
+    layer = SelfAttention(attention_config({}), causal=True)
+    threads = torch.get_num_threads()
+    results = []
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        results.append(run(lambda x: layer._attend(x, None, None), [draw(20, 9, 36)], torch.float32))
+    torch.set_num_threads(threads)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_one_bad_sentence_leaves_the_others_finite() -> None:
+    layer = SelfAttention(attention_config({}), causal=False)
+    x = draw(3, 6, 12).detach()
+    x[1, 2, 0] = float("nan")
+    assert layer(x, None).isnan().any(-1).any(-1).tolist() == [False, True, False]
+
+
+def test_longer_sentences_and_other_number_formats_are_left_to_torch() -> None:
+    assert short_attention.serves((torch.zeros(1, short_attention._LONGEST, 9),), None)
+    assert not short_attention.serves((torch.zeros(1, short_attention._LONGEST + 1, 9),), None)
+    assert not short_attention.serves((torch.zeros(1, 4, 9, dtype=torch.bfloat16),), None)
+    assert not short_attention.serves((torch.zeros(1, 4, 9, device="meta"),), None)
