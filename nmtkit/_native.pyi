@@ -80,3 +80,97 @@ def top_k(scores: int, rows: int, width: int, k: int, values: int, indices: int,
 
     In descending order; of equal scores the first. NaN counts as -∞. IndexError for k > width.
     """
+
+def cross_entropy(
+    logits: int, rows: int, width: int, targets: int, smoothing: float, learning: bool, losses: int, threads: int
+) -> None:
+    """-log p(target) and the mean of -log p into losses (rows, 2), fp32, for logits (rows, width) and targets (rows,),
+    int64. With `learning`, the gradient of the smoothed loss replaces the logits.
+
+    IndexError for a target outside the vocabulary.
+    """
+
+def dropout(
+    x: int, residual: int, bits: int, threshold: float, scale: float, count: int, y: int, threads: int
+) -> None:
+    """Compute y = residual + x · mask for `count` elements, fp32. The residual may be 0 for none.
+
+    The mask is `scale`, or 0 where bits (count,), int16, are below the threshold.
+    """
+
+def residual_norm(
+    x: int,
+    y: int,
+    bits: int,
+    threshold: float,
+    scale: float,
+    gain: int,
+    bias: int,
+    epsilon: float,
+    rows: int,
+    width: int,
+    total: int,
+    moments: int,
+    result: int,
+    threads: int,
+) -> None:
+    """Compute total = x + y · mask, the result LayerNorm(total), and for the backward pass the moments (rows, 2).
+
+    The mask is that of `dropout`, or 1 if `bits` is 0.
+    """
+
+def residual_norm_backward(
+    gradient: int,
+    bits: int,
+    threshold: float,
+    scale: float,
+    gain: int,
+    total: int,
+    moments: int,
+    rows: int,
+    width: int,
+    grad_x: int,
+    grad_y: int,
+    grad_gain: int,
+    grad_bias: int,
+    threads: int,
+) -> None:
+    """From the gradient of the result, compute those of x, y, gain and bias. Without a mask grad_y may be grad_x."""
+
+AttentionShape = tuple[int, int, int, int, int, int]  # B, H, T queries, S keys, K d_k, V d_v
+Heads = tuple[int, int]  # (B, T, H·width) as an address and the floats from a position to the next
+
+def attention_weights_size(shape: AttentionShape) -> int:
+    """The numbers of the attention weights that `attention` keeps."""
+
+def attention(
+    shape: AttentionShape,
+    causal: bool,
+    mask: int,
+    queries: Heads,
+    keys: Heads,
+    values: Heads,
+    heads: Heads,
+    weights: int,
+    threads: int,
+) -> None:
+    """Compute softmax(Q·Kᵀ / √K)·V into `heads`, fp32, and the weights for the backward pass.
+
+    mask (B, S), bool, is True for keys that may be attended to, or 0 for all.
+    """
+
+def attention_backward(
+    shape: AttentionShape,
+    causal: bool,
+    mask: int,
+    queries: Heads,
+    keys: Heads,
+    values: Heads,
+    gradient: Heads,
+    weights: int,
+    grad_queries: Heads,
+    grad_keys: Heads,
+    grad_values: Heads,
+    threads: int,
+) -> None:
+    """From the gradient of `heads`, compute those of queries, keys and values."""

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
+from nmtkit import native_build
 from nmtkit.checkpoint import Checkpoint, memory_for_weights
 from nmtkit.errors import UserError
-from nmtkit import native_build
 from nmtkit.inference.backends import backends_of
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.protocol import InferenceModel

@@ -85,7 +85,7 @@ class SelfAttention(nn.Module):
         plain = record is None and rate == 0.0 and self.window is None
         if plain and not (self.causal and mask is not None) and serves((qkv,), mask):
             return attend_short((qkv,), self.sizes, mask, self.causal)
-        q, k, v = (split_heads(x, self.heads) for x in qkv.split(self.widths, dim=-1))
+        q, k, v = (split_heads(x, self.heads) for x in torch.split(qkv, list(self.widths), dim=-1))
         if self.window is not None and record is None and q.size(2) > 2 * self.window:
             heads = attend_blockwise(q, k, v, mask, self.window, self.causal, rate)
         elif self.causal and mask is None and self.window is None:
@@ -134,8 +134,7 @@ class CrossAttention(nn.Module):
         rate = self.dropout_rate if self.training else 0.0
         if record is None and rate == 0.0 and serves((q, kv), mask):
             return attend_short((q, kv), self.sizes, mask, causal=False)
-        k, v = kv.split(self.widths, dim=-1)
-        q, k, v = (split_heads(x, self.heads) for x in (q, k, v))
+        q, k, v = (split_heads(x, self.heads) for x in (q, *torch.split(kv, list(self.widths), dim=-1)))
         return join_heads(attend(q, k, v, mask, rate, record))
 
 

@@ -70,7 +70,8 @@ class _BitDropout(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        mask = DropoutMask(*context.saved_tensors, context.rate)
+        (bits,) = context.saved_tensors
+        mask = DropoutMask(bits, context.rate)
         return mask.apply(gradient), None, gradient if context.needs_input_grad[2] else None
 
 

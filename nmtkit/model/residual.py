@@ -23,9 +23,7 @@ class _AddAndNorm(torch.autograd.Function):
     """Keeps x + Dropout(y), the random bits of the mask, and mean and standard deviation of each row for backward."""
 
     @staticmethod
-    def forward(
-        context: Any, x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, epsilon: float, rate: float
-    ) -> Tensor:
+    def forward(context: Any, x: Tensor, y: Tensor, gain: Tensor, bias: Tensor, epsilon: float, rate: float) -> Tensor:
         mask = DropoutMask.draw(y, rate) if rate else None
         context.rate = rate
         x, y = x.contiguous(), y.contiguous()

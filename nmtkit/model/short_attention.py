@@ -6,12 +6,15 @@ concatenated. For longer sentences torch's fused kernel is faster.
 Letters: B batch, T queries, S keys, H heads, K d_k, V d_v.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nmtkit import native_build
+
+Heads = tuple[int, int]
 
 _LONGEST = 48  # keys up to which it is faster than torch's kernel, as measured with benchmarks/operators.py
 
@@ -48,7 +51,7 @@ class _ShortAttention(torch.autograd.Function):
     def forward(context: Any, sizes: Sizes, mask: Tensor | None, causal: bool, *projections: Tensor) -> Tensor:
         projections = tuple(x.contiguous() for x in projections)
         q, memory = projections[0], projections[-1]
-        B, T, S = q.size(0), q.size(1), memory.size(1)
+        B, T, S = *q.shape[:2], memory.size(1)
         mask = None if mask is None else mask.expand(B, 1, 1, S).contiguous()
         context.shape = (B, sizes.heads, T, S, sizes.key, sizes.value)
         context.causal, context.sizes = causal, sizes
@@ -58,7 +61,7 @@ class _ShortAttention(torch.autograd.Function):
             context.shape,
             causal,
             _address(mask),
-            *_parts(projections, sizes),
+            *_heads(projections, sizes),
             (heads.data_ptr(), heads.size(2)),
             weights.data_ptr(),
             torch.get_num_threads(),
@@ -75,10 +78,10 @@ class _ShortAttention(torch.autograd.Function):
             context.shape,
             context.causal,
             _address(mask),
-            *_parts(projections, context.sizes),
+            *_heads(projections, context.sizes),
             (gradient.data_ptr(), gradient.size(2)),
             weights.data_ptr(),
-            *_parts(results, context.sizes),
+            *_heads(results, context.sizes),
             torch.get_num_threads(),
         )
         return None, None, None, *results
@@ -88,9 +91,9 @@ def _address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _parts(projections: Any, sizes: Sizes) -> list[tuple[int, int]]:
-    """Address and stride of a position of queries, keys and values."""
+def _heads(projections: Sequence[Tensor], sizes: Sizes) -> tuple[Heads, Heads, Heads]:
+    """Queries, keys and values: an address, and the numbers from one position to the next."""
     q, memory = projections[0], projections[-1]
     keys = memory.data_ptr() + (q is memory) * sizes.heads * sizes.key * memory.itemsize
     values = keys + sizes.heads * sizes.key * memory.itemsize
-    return [(q.data_ptr(), q.size(2)), (keys, memory.size(2)), (values, memory.size(2))]
+    return (q.data_ptr(), q.size(2)), (keys, memory.size(2)), (values, memory.size(2))

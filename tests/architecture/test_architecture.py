@@ -27,6 +27,7 @@ LEVELS: list[list[str]] = [
     ["_native", "checksum", "cli.help_panels", "cli.start", "errors", "spm_model", "version", "wording"],
     ["archive", "config", "leftovers", "terminal", "text", "vocab"],
     ["atomic_io", "log", "tokenizer"],
+    ["native_build"],
     ["data", "model", "workers"],
     ["checkpoint"],
     ["inference"],

@@ -22,10 +22,10 @@ from patience import PATIENCE
 from repository import BIN
 from written_datasets import PAIRS, write_dataset
 
+from nmtkit import native_build
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translator import Translator
-from nmtkit import native_build
 from nmtkit.tokenizer import SpaceTokenizer
 
 FAST = ("--beam", 2, "--max-len-b", 3)

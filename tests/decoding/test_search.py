@@ -21,10 +21,10 @@ from prefix_models import (
 )
 from torch import Tensor
 
+from nmtkit import native_build
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
-from nmtkit import native_build
 from nmtkit.inference.top_k import top_k
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig

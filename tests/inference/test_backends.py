@@ -11,12 +11,13 @@ from step_by_step import StepByStep
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from nmtkit import native_build
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import UserError
-from nmtkit import native_build, torch_transformer
+from nmtkit.inference import torch_transformer
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel

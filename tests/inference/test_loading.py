@@ -7,9 +7,9 @@ import pytest
 import torch
 from fake_gpu import fake_gpu
 
+from nmtkit import native_build
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.errors import UserError
-from nmtkit import native_build
 from nmtkit.inference.loading import inference_precision, load_model, load_models
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.torch_transformer import TorchTransformer

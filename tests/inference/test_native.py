@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from nmtkit import native_build
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import Hypothesis, search
-from nmtkit import native_build
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeLinear, NativeTransformer
 from nmtkit.inference.protocol import InferenceModel

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from native_builds import use_torch
 from prefix_models import with_lengths
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,7 +23,8 @@ def lengths(*values: int) -> "np.ndarray[Any, np.dtype[np.int32]]":
 
 
 @pytest.mark.parametrize("options", [{}, {"d_k": 5, "d_v": 2}, {"norm": "pre", "share_embeddings": "none"}])
-def test_forward_and_training_are_what_torch_counts(options: dict[str, Any]) -> None:
+def test_forward_and_training_are_what_torch_counts(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    use_torch(monkeypatch)  # it counts only its own operators
     config = TransformerConfig(**SIZES, **options)
     model = Transformer(config, W, W).train()
     pairs, S, T = 4, 7, 5  # so short that attention takes its explicit path, whose products torch counts

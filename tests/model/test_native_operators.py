@@ -38,9 +38,7 @@ def run(operator: Callable[..., Tensor], inputs: Sequence[Tensor], kind: torch.d
 
 def check(operator: Callable[..., Tensor], *inputs: Tensor) -> None:
     """float64 is computed by torch, with the same dropout masks."""
-    for found, expected in zip(
-        run(operator, inputs, torch.float32), run(operator, inputs, torch.float64), strict=True
-    ):
+    for found, expected in zip(run(operator, inputs, torch.float32), run(operator, inputs, torch.float64), strict=True):
         assert_close(found.double(), expected, rtol=2e-5, atol=2e-5)
 
 
@@ -130,13 +128,13 @@ def test_a_residual_connection_is_that_of_torch_in_training_and_evaluation(norm:
 # --- attention
 
 
-def attention_config(sizes: dict[str, int]) -> TransformerConfig:
+def attention_config(sizes: dict[str, Any]) -> TransformerConfig:
     return TransformerConfig(d_model=12, d_ff=8, heads=3, **sizes)
 
 
 @pytest.fixture(params=[{}, {"d_k": 5, "d_v": 7}, {"d_k": 8, "d_v": 16}, {"d_k": 33, "d_v": 1}])
-def sizes(request: pytest.FixtureRequest) -> dict[str, int]:
-    sizes: dict[str, int] = request.param
+def sizes(request: pytest.FixtureRequest) -> dict[str, Any]:
+    sizes: dict[str, Any] = request.param
     return sizes
 
 
@@ -145,7 +143,7 @@ def mask_of(lengths: Sequence[int], longest: int) -> Tensor:
 
 
 @pytest.mark.parametrize("length", [1, 2, 8, 13, short_attention._LONGEST])
-def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, int]) -> None:
+def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, Any]) -> None:
     for causal, mask in ((True, None), (False, None), (False, mask_of([length, 1, (length + 1) // 2], length))):
         torch.manual_seed(3)
         layer = SelfAttention(attention_config(sizes), causal)
@@ -153,13 +151,11 @@ def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, int]) -> 
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 9), (9, 4), (17, 48)])
-def test_cross_attention_is_that_of_torch(queries: int, keys: int, sizes: dict[str, int]) -> None:
+def test_cross_attention_is_that_of_torch(queries: int, keys: int, sizes: dict[str, Any]) -> None:
     torch.manual_seed(3)
     layer = CrossAttention(attention_config(sizes))
     mask = mask_of([keys, 1], keys)
-    check(
-        lambda x, memory: layer.to(x.dtype)(x, memory, mask), draw(2, queries, 12), draw(2, keys, 12, seed=1)
-    )
+    check(lambda x, memory: layer.to(x.dtype)(x, memory, mask), draw(2, queries, 12), draw(2, keys, 12, seed=1))
 
 
 def test_a_mask_may_have_gaps() -> None:
