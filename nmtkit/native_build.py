@@ -41,12 +41,9 @@ def available(precision: str) -> bool:
 
 def serves(*tensors: torch.Tensor) -> bool:
     """Whether a fast build computes with these tensors: fp32 on a CPU, and not compiled by torch.compile."""
-    return (
-        native is not None
-        and _name() in BUILDS
-        and not torch.compiler.is_compiling()
-        and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
-    )
+    if torch.compiler.is_compiling() or not available("fp32"):
+        return False
+    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
 
 
 def isa() -> str:

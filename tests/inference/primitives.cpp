@@ -57,6 +57,10 @@ void print_int_functions(const std::vector<float>& a) {
   print_vectors("shift_right", [&](int i) { return to_float(shift_right<16>(x(i))); });
   print_vectors("bit_and", [&](int i) { return to_float(bit_and(x(i), set1(0x00ff00ff))); });
   print_vectors("add of int", [&](int i) { return to_float(add(x(i), set1(0x7fff))); });
+  std::vector<int16_t> shorts(kCount);
+  for (int i = 0; i < kCount; ++i) shorts[i] = static_cast<int16_t>(257 * i - 32768);
+  print_vectors("load of int16", [&](int i) { return to_float(load(shorts.data() + i, kLanes)); });
+  print_vectors("load of some int16", [&](int i) { return to_float(load(shorts.data() + i, 3)); });
   std::vector<int8_t> inputs(8 * kCount), weights(8 * kCount);  // of four bytes in each lane
   for (int i = 0; i < 8 * kCount; ++i) {
     inputs[i] = static_cast<int8_t>(i * 37 % 128);
