@@ -60,7 +60,6 @@ void print_int_functions(const std::vector<float>& a) {
   std::vector<int16_t> shorts(kCount);
   for (int i = 0; i < kCount; ++i) shorts[i] = static_cast<int16_t>(257 * i - 32768);
   print_vectors("load of int16", [&](int i) { return to_float(load(shorts.data() + i, kLanes)); });
-  print_vectors("load of some int16", [&](int i) { return to_float(load(shorts.data() + i, 3)); });
   std::vector<int8_t> inputs(8 * kCount), weights(8 * kCount);  // of four bytes in each lane
   for (int i = 0; i < 8 * kCount; ++i) {
     inputs[i] = static_cast<int8_t>(i * 37 % 128);
@@ -78,14 +77,18 @@ void print_partial(const std::vector<float>& a, const std::vector<float>& odd) {
     std::vector<float> loaded(kLanes), stored(kLanes, 7.0f), blended(kLanes), halves(kLanes);
     std::vector<Bf16> bf16(kLanes, Bf16{0x4000});
     std::vector<uint8_t> bytes(kLanes, 9);
+    std::vector<int16_t> shorts(kLanes, -300);
+    std::vector<float> widened(kLanes);
+    store(widened.data(), to_float(load(shorts.data(), n)));
     store(loaded.data(), load(a.data(), n));
     store(stored.data(), load(a.data()), n);
     store(blended.data(), blend(load(a.data()), n, set1(3.0f)));
     store_n(bf16.data(), load(odd.data() + n), n);
     store(halves.data(), load(bf16.data(), n));
     store_uint8(bytes.data(), to_int(abs(load(a.data())) * set1(20.0f)), n);
-    for (auto* each : {&loaded, &stored, &blended, &halves}) each->resize(4);
+    for (auto* each : {&loaded, &stored, &blended, &halves, &widened}) each->resize(4);
     print(("load " + count).c_str(), loaded);
+    print(("load of int16 " + count).c_str(), widened);
     print(("store " + count).c_str(), stored);
     print(("blend " + count).c_str(), blended);
     print(("bfloat16 " + count).c_str(), halves);
