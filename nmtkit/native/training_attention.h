@@ -34,6 +34,13 @@ struct Heads {
   }
 };
 
+// A copy without gaps, followed by the next free memory. Rows at large strides would share few sets of the L1 cache.
+inline Rows<const float> pack(Rows<const float> rows, int count, int width, float*& memory) {
+  float* begin = memory;
+  for (int i = 0; i < count; ++i, memory += width) std::copy_n(rows[i], width, memory);
+  return {begin, width};
+}
+
 // out[q][j] = scale · a[q]·b[j] for q < Q and j < count, in fours: out needs room for them.
 template <int Q>
 void dot_products(Rows<const float> a, Rows<const float> b, int width, int count, float scale, Rows<float> out) {
@@ -115,15 +122,18 @@ struct ShortAttention {
   // heads (B, T, H, V); the weights (B, H, T, row) are kept for the backward pass.
   void forward(Heads<float> heads, float* weights, int threads) const {
     const auto [B, H, T, S, K, V] = shape;
-    team_for(B * H, threads, [&, H = H, T = T, S = S, K = K, V = V](int task, int) {
+    std::vector<std::vector<float>> memory(std::max(threads, 1), std::vector<float>(checked_product(S, K + V)));
+    team_for(B * H, threads, [&, H = H, T = T, S = S, K = K, V = V](int task, int thread) {
       const int b = task / H, h = task % H, used = used_keys(b);
+      float* free = memory[thread].data();
+      const auto k = pack(keys(b * S, h, K), used, K, free), v = pack(values(b * S, h, V), used, V, free);
       const Rows<float> own{weights + task * shape.head_size(), shape.row()};
-      score(queries(b * T, h, K), keys(b * S, h, K), K, used, scale(), own);
+      score(queries(b * T, h, K), k, K, used, scale(), own);
       for (int t = 0; t < T; ++t) {
         hide(own[t], b, visible(t, used));
         softmax(own[t], shape.row());
       }
-      sum_rows({own.data, own.stride}, values(b * S, h, V), V, used, heads(b * T, h, V));
+      sum_rows({own.data, own.stride}, v, V, used, heads(b * T, h, V));
     });
   }
 
@@ -131,19 +141,23 @@ struct ShortAttention {
   void backward(Heads<const float> gradient, const float* weights, Heads<float> grad_queries, Heads<float> grad_keys,
                 Heads<float> grad_values, int threads) const {
     const auto [B, H, T, S, K, V] = shape;
-    std::vector<std::vector<float>> memory(std::max(threads, 1), std::vector<float>(shape.head_size()));
+    const size_t packed = checked_product(size_t{1} * S + T, K + V);
+    std::vector<std::vector<float>> memory(std::max(threads, 1), std::vector<float>(shape.head_size() + packed));
     team_for(B * H, threads, [&, H = H, T = T, S = S, K = K, V = V](int task, int thread) {
       const int b = task / H, h = task % H, used = used_keys(b), row = shape.row();
       const Rows<const float> own{weights + task * shape.head_size(), row};
-      const Rows<float> of_scores{memory[thread].data(), row};  // their gradients
-      score(gradient(b * T, h, V), values(b * S, h, V), V, used, 1.0f, of_scores);
+      float* free = memory[thread].data();
+      const auto q = pack(queries(b * T, h, K), T, K, free), k = pack(keys(b * S, h, K), used, K, free);
+      const auto v = pack(values(b * S, h, V), used, V, free), g = pack(gradient(b * T, h, V), T, V, free);
+      const Rows<float> of_scores{free, row};  // their gradients
+      score(g, v, V, used, 1.0f, of_scores);
       for (int t = 0; t < T; ++t) softmax_backward(own[t], of_scores[t], visible(t, used));
-      sum_rows({of_scores.data, row}, keys(b * S, h, K), K, used, grad_queries(b * T, h, K));
+      sum_rows({of_scores.data, row}, k, K, used, grad_queries(b * T, h, K));
       for_tiles(S, [&](int j, auto tile) {
         const int end = j < used ? T : 0, begin = causal ? std::min(j, end) : 0;
-        weighted_sums<tile.value>(of_scores.data + j, 1, row, queries(b * T, h, K), begin, end, K,
+        weighted_sums<tile.value>(of_scores.data + j, 1, row, q, begin, end, K,
                                   from(grad_keys(b * S, h, K), j));
-        weighted_sums<tile.value>(own.data + j, 1, row, gradient(b * T, h, V), begin, end, V,
+        weighted_sums<tile.value>(own.data + j, 1, row, g, begin, end, V,
                                   from(grad_values(b * S, h, V), j));
       });
     });
