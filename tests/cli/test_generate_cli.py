@@ -282,7 +282,7 @@ def test_what_is_read_from_a_terminal_is_waited_for_in_words(tiny_checkpoint: Pa
     os.write(terminal, b"the dog\n\x04")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out.count(b"\n")) == (0, 1)
-    assert err.splitlines()[0].endswith(b"reading from the terminal: Enter ends a line, Ctrl-D the text")
+    assert err.splitlines()[0].endswith(b"reading from the terminal: press Enter to translate a line, Ctrl-D to finish")
 
 
 def test_a_dataset_of_another_vocabulary_is_refused(

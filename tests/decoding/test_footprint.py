@@ -179,7 +179,7 @@ def test_a_long_search_tells_its_step(
     monkeypatch.setattr("nmtkit.decoding.search.time.monotonic", lambda: next(clock))
     with caplog.at_level("INFO", logger="nmtkit"):
         translator.translate(["dog"], beam=1, max_len_a=0.0, max_len_b=5, min_len=5)
-    assert caplog.messages[0] == "searching | sentences 1 | step 2 | of at most 6"
+    assert caplog.messages[0] == "long search | sentences 1 | step 2 | of at most 6"
 
 
 def test_an_address_space_that_is_limited_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

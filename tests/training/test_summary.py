@@ -113,7 +113,7 @@ def test_a_run_begins_with_a_summary_and_foresees_its_end(train: Train, tmp_path
     for words in (
         r"model: \d+ parameters \(embeddings \d+, encoder \d+, decoder \d+, output shared\), 1-1 layers, d_model 16, "
         r"d_ff 24, 2 heads; \d+ of them are trained",
-        r"data: .*joined, en-de, 240 pairs, \d+ source and \d+ target tokens, vocabulary 70",
+        r"data: .*joined, en-de, 240 pairs, [\d,]+ source and [\d,]+ target tokens, vocabulary 70",
         r"device: cpu, float32; updates: 0 done, 12 to go, of about 400 target tokens",
         r"checkpoints: about .* each, up to 11 of them in .* \(.* free\)",
         r"plan: \d+ updates an epoch; the next has \d+ target tokens in \d+ micro-batches",
