@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,15 @@ _MAX_ATTEMPTS = 5  # while a training run deletes the checkpoints that are being
 def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
     """List the newest `count` checkpoints of a training run, oldest first.
 
-    Checkpoints after update `until` are ignored. Raises UserError if there are fewer.
+    Checkpoints after update `until` are ignored, and those that --save-epochs does not count. Raises UserError if there
+    are fewer.
     """
     paths = [path for _, path in _up_to(folder, until)]
-    if len(paths) < count:
-        raise UserError(_too_few_message("--last", count, folder, len(paths), until))
-    return paths[-count:]
+    newest = list(islice((path for path in reversed(paths) if not read_progress(path).get("is_interim")), count))
+    if len(newest) < count:
+        kind = " that --save-epochs counts" if len(newest) < len(paths) else ""
+        raise UserError(_too_few_message("--last", count, folder, len(newest), until, kind))
+    return newest[::-1]
 
 
 def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:

@@ -24,7 +24,12 @@ from nmtkit.wording import counted
 class AverageConfig(Config):
     heading: ClassVar[str] = "Which checkpoints"
 
-    last: int | None = option(None, min=1, metavar="N", help="Average the newest N checkpoints of a folder.")
+    last: int | None = option(
+        None,
+        min=1,
+        metavar="N",
+        help="Average the newest N checkpoints of a folder, after a training with --save-epochs those that it counts.",
+    )
     best: int | None = option(
         None,
         min=1,

@@ -42,6 +42,9 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: use --lr")
     if not values["valid_bleu"]:
         refuse_idle(["valid_beam"], "without --valid-bleu")
+    if last := values["max_epochs"]:
+        never = [name for name in ("validate_epochs", "save_epochs") if (values[name] or 0) > last]
+        refuse_idle(never, f"with --max-epochs {last}: use at most {last}")
 
 
 @command("nmt-train")

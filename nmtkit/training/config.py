@@ -9,6 +9,7 @@ from nmtkit.data.config import DatasetConfig
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 
 AUTO = 0  # --max-tokens, before it is determined
+_VALIDATE_EVERY = 1000  # updates, unless --validate-every or --validate-epochs is given
 _OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
 
 
@@ -91,9 +92,23 @@ class StopConfig(Config):
 class ValidationConfig(Config):
     heading: ClassVar[str] = "Validation"
 
-    validate_every: int = option(1000, min=1, metavar="N", help="Updates between validations on split 'valid'.")
+    validate_every: int | None = option(
+        None,
+        min=1,
+        metavar="N",
+        unset="1000; none with --validate-epochs",
+        help="Updates between validations on split 'valid'.",
+    )
+    validate_epochs: int | None = option(
+        None, min=1, metavar="N", help="Validate at the end of every N-th epoch; --patience then counts these epochs."
+    )
     valid_bleu: bool = option(False, help="Also translate it, and select the best checkpoint by sacreBLEU.")
     valid_beam: int = option(1, min=1, help="Beam for --valid-bleu; 1 is greedy.")
+
+    @property
+    def updates(self) -> int | None:
+        """Updates between validations; None to validate at the end of epochs only."""
+        return _VALIDATE_EVERY if self.validate_every is self.validate_epochs is None else self.validate_every
 
 
 @dataclass(frozen=True)
@@ -105,6 +120,13 @@ class CheckpointConfig(Config):
     )
     save_every: int | None = option(
         None, min=1, metavar="N", help="Updates between checkpoints; there is also one at each validation."
+    )
+    save_epochs: int | None = option(
+        None,
+        min=1,
+        metavar="N",
+        help="Save at the end of every N-th epoch. --keep-last and nmt-average --last then count these checkpoints and "
+        "those of --save-every; the next checkpoint replaces any other.",
     )
     save_minutes: float = option(10.0, min=0.0, help="Minutes between checkpoints (10 in §6.1); 0: none.")
     keep_last: int = option(10, min=1, metavar="N", help="Keep the newest N checkpoints.")

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, get_args, get_origin, get_type_hints
 from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
-from nmtkit.training.config import TrainingOptions
+from nmtkit.training.config import CheckpointConfig, TrainingOptions
 from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.validation import VALIDATION
@@ -33,6 +33,8 @@ class Record(_Required, total=False):
     """
 
     is_best: bool
+    is_interim: bool
+    interim_checkpoints: list[int]
     data: dict[str, str]
     validation_data: dict[str, str]
     data_order_version: int
@@ -48,6 +50,7 @@ def make_record(
         "window": asdict(window),
         "best_metric": metric,
         "is_best": state.is_best,
+        "is_interim": _is_interim(state, options.checkpoints),
         **state.validation,
         "data": dataset.checksums(split),
         "validation_data": dataset.checksums(VALIDATION),
@@ -55,6 +58,11 @@ def make_record(
         "schedule_version": SCHEDULE_VERSION,
         "options": options.to_dict(),
     }
+
+
+def _is_interim(state: RunState, config: CheckpointConfig) -> bool:
+    """Whether --save-epochs excludes this checkpoint from those that --keep-last and nmt-average --last count."""
+    return config.save_epochs is not None and not state.is_due(config.save_every, config.save_epochs)
 
 
 def check_record(progress: Mapping[str, Any], path: Path) -> None:

@@ -29,7 +29,6 @@ from nmtkit.training.summary import (
     duration,
     idle_devices,
     long_update,
-    next_command,
     peak_memory,
 )
 from nmtkit.training.validation import VALIDATION, Sample
@@ -118,8 +117,8 @@ class RunLog:
         """Minutes until the run ends; see `Pace`."""
         return self.pace.minutes_left(state, self.options.stop, self.updates_per_epoch)
 
-    def finish(self, state: RunState, reason: str | None, interrupted: bool) -> None:
-        """Log why the run stops and what it has cost; a terminal shows its best result and the next command too."""
+    def finish(self, state: RunState, reason: str | None, next: str) -> None:
+        """Log why the run stops and what it has cost; a terminal shows its best result and the `next` command too."""
         self.description.show()  # if there was no update to plan
         logger.info("stopped after update %d: %s", state.update, reason)
         end, folder = Report("end of training"), self.options.checkpoints.save_dir
@@ -127,7 +126,7 @@ class RunLog:
         end.add("best validation", "none" if state.best is None else format_value(state.best), plain=False)
         end.add("checkpoints", str(folder), plain=False)
         end.add("cost", self.cost.describe(state.flops, state.minutes))
-        end.show("" if interrupted else next_command(folder))
+        end.show(next)
 
     def _record(
         self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = (), table: str = ""

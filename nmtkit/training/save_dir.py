@@ -44,6 +44,7 @@ class SaveDir:
         self.newest: int | None = None  # the update of the newest checkpoint
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
         self._is_best = False  # whether the newest checkpoint was the best so far
+        self._interim: set[int] = set()  # the updates of checkpoints that --keep-last does not count
         self._last_save = time.monotonic()
 
     def check(self) -> None:
@@ -108,6 +109,7 @@ class SaveDir:
                 self.newest = update
                 self._validations = dict(checkpoint.progress["checkpoint_validations"])
                 self._is_best = checkpoint.progress.get("is_best", False)
+                self._interim = {*checkpoint.progress.get("interim_checkpoints", [])} & dict(numbered).keys()
                 return checkpoint
         if numbered:
             raise UserError(
@@ -125,12 +127,19 @@ class SaveDir:
         """Forget the ranking of the checkpoints so far: it is by another metric."""
         self._validations, self._is_best = {}, False
 
+    def regular(self) -> list[int]:
+        """The updates of the checkpoints that --keep-last and nmt-average --last count, oldest first."""
+        newest = -1 if self.newest is None else self.newest
+        return [u for u, _ in list_checkpoints(self.folder) if u <= newest and u not in self._interim]
+
     def save(self, update: int, checkpoint: Checkpoint, better: Callable[[float, float], bool]) -> None:
         """Write the checkpoint of an update, link `last` (and `best`) to it, and prune old ones."""
         progress = checkpoint.progress
         if progress.get(progress["best_metric"]) is not None:
             self._validations[update] = progress[progress["best_metric"]]
         progress["checkpoint_validations"] = sorted(self._validations.items())
+        self._interim = self._interim | {update} if progress.get("is_interim") else self._interim - {update}
+        progress["interim_checkpoints"] = sorted(self._interim)
         path = checkpoint_path(self.folder, update)
         self._last_save = time.monotonic()
         check_regular(path)
@@ -146,15 +155,19 @@ class SaveDir:
             link_checkpoint(newest, BEST)
 
     def _prune(self, newest: int, better: Callable[[float, float], bool]) -> None:
-        """Keep the newest N and the best N. Updates beyond `newest` were skipped as damaged and do not count."""
+        """Keep the newest, the newest N that are not interim, and the best N.
+
+        Updates beyond `newest` were skipped as damaged and do not count.
+        """
         numbered = {update: path for update, path in list_checkpoints(self.folder) if update <= newest}
         validated = [update for update in self._validations if update in numbered]
         ranked = sorted(validated, key=self._validations.__getitem__, reverse=better(1.0, 0.0))
-        keep = {*list(numbered)[-self.config.keep_last :], *ranked[: self.config.keep_best]}
+        keep = {newest, *self.regular()[-self.config.keep_last :], *ranked[: self.config.keep_best]}
         for update, path in numbered.items():
             if update not in keep:
                 path.unlink(missing_ok=True)
         self._validations = {update: value for update, value in self._validations.items() if update in keep}
+        self._interim &= keep
 
 
 def existing_part(path: Path) -> Path:

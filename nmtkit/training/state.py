@@ -99,6 +99,12 @@ class RunState:
             return f"{stop.patience} validations without a better {metric} (--patience {stop.patience})"
         return None
 
+    def is_due(self, updates: int | None, epochs: int | None = None) -> bool:
+        """Whether this is an update to act on: every `updates`-th, or the last of every `epochs`-th epoch."""
+        done = 0 if self.updates_in_epoch else self.epoch - 1
+        is_end_of_epoch = epochs is not None and done > 0 and done % epochs == 0
+        return is_end_of_epoch or (updates is not None and self.update > 0 and self.update % updates == 0)
+
     @property
     def last_epoch(self) -> int:
         """The epoch of the last update."""

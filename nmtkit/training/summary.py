@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -62,7 +63,7 @@ def describe_run(state: RunState, options: TrainingOptions, devices: str, precis
 def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     """The disk space that checkpoints need, and the free space."""
     checkpoints = options.checkpoints
-    kept = checkpoints.keep_last + checkpoints.keep_best
+    kept = checkpoints.keep_last + checkpoints.keep_best + (checkpoints.save_epochs is not None)
     size = checkpoint_bytes(model, averaged=options.optimizer.ema > 0)
     free = shutil.disk_usage(existing_part(checkpoints.save_dir)).free
     there = len(list_checkpoints(checkpoints.save_dir))
@@ -138,10 +139,9 @@ def describe_progress(window: Window, minutes_left: float) -> str:
     )
 
 
-def next_command(folder: Path) -> str:
-    """The command to run after a training in `folder`: the average of the checkpoints in its second half."""
-    updates = [update for update, _ in list_checkpoints(folder)]
-    count = min(_CHECKPOINTS_TO_AVERAGE, sum(update > updates[-1] / 2 for update in updates))
+def next_command(folder: Path, checkpoints: Sequence[int]) -> str:
+    """The command to run after a training in `folder`: the average of `checkpoints`, by update, in its second half."""
+    count = min(_CHECKPOINTS_TO_AVERAGE, sum(update > checkpoints[-1] / 2 for update in checkpoints))
     if count > 1:
         return f"nmt-average {shlex.quote(str(folder))} --last {count} --output averaged.pt"
     return f"nmt-generate --checkpoint {shlex.quote(str(folder / LAST))} --input FILE --output FILE"

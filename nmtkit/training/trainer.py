@@ -38,7 +38,7 @@ from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
 from nmtkit.training.signals import Signals
 from nmtkit.training.state import RunState, Window, restore
-from nmtkit.training.summary import describe_divergence, describe_dry_run
+from nmtkit.training.summary import describe_divergence, describe_dry_run, next_command
 from nmtkit.training.validation import VALIDATION, Validator
 
 
@@ -153,7 +153,7 @@ class Trainer:
 
     def _fit(self) -> None:
         updates = self._begin()
-        if self.state.update and self._is_due(self.options.validation.validate_every) and not self.state.validation:
+        if self._is_validation_due() and not self.state.validation:
             self._validate()  # a signal had prevented it
             self._save()
         if self._reason_to_stop() and not self.stop_signal:
@@ -165,7 +165,8 @@ class Trainer:
                 self._update(updates)
                 progress.advance(note=self.log.after_update(self.state, self.window))
                 self._after_update()
-        self.log.finish(self.state, self._reason_to_stop(), interrupted=bool(self.stop_signal))
+        next = "" if self.stop_signal else next_command(self.save_dir.folder, self.save_dir.regular())
+        self.log.finish(self.state, self._reason_to_stop(), next)
         if self.stop_signal:
             update = f"update {self.state.update} is done and saved; run the same command to resume"
             raise self.ranks.report_once(Interrupted(f"{self._reason_to_stop()}: {update}", self.stop_signal))
@@ -242,15 +243,17 @@ class Trainer:
     def _after_update(self) -> None:
         """Log, validate and save where it is due."""
         checkpoints = self.options.checkpoints
-        if self._is_due(checkpoints.log_every):
+        if self.state.is_due(checkpoints.log_every):
             self._log()
-        if self._is_due(self.options.validation.validate_every) and not self.stop_signal:
+        if self._is_validation_due() and not self.stop_signal:
             self._validate()
         if self.stop_signal:
             self._save(last=True)
         elif self._reason_to_stop():
             self._finish()
-        elif self.save_now or self.state.validation or self._is_due(checkpoints.save_every):
+        elif (
+            self.save_now or self.state.validation or self.state.is_due(checkpoints.save_every, checkpoints.save_epochs)
+        ):
             self._save()
 
     def _finish(self) -> None:
@@ -287,8 +290,9 @@ class Trainer:
             return signal.Signals(self.stop_signal).name
         return self.state.reason_to_stop(self.options.stop, self.validator.metric)
 
-    def _is_due(self, every: int | None) -> bool:
-        return every is not None and self.state.update % every == 0
+    def _is_validation_due(self) -> bool:
+        validation = self.options.validation
+        return self.state.is_due(validation.updates, validation.validate_epochs)
 
 
 def _check_lengths(dataset: Dataset, config: ModelConfig) -> None:

@@ -55,7 +55,12 @@ class Validator:
         self.config, self.smoothing = options.validation, options.optimizer.label_smoothing
         self.metric = "valid_bleu" if self.config.valid_bleu else "valid_loss"
         self.possible = VALIDATION in dataset.split_names and len(dataset.split(VALIDATION)) > 0
-        for flag, asked in (("--valid-bleu", self.config.valid_bleu), ("--patience", options.stop.patience)):
+        needs = {
+            "--valid-bleu": self.config.valid_bleu,
+            "--validate-epochs": self.config.validate_epochs,
+            "--patience": options.stop.patience,
+        }
+        for flag, asked in needs.items():
             if asked and not self.possible:
                 raise UserError(f"{flag}: {dataset.folder} has no split '{VALIDATION}': preprocess with --validpref")
         if self.config.valid_bleu and options.model.arch not in BACKENDS:

@@ -59,7 +59,11 @@ def test_an_option_has_one_answer_in_a_command() -> None:
         ("nmt-generate", "--beam_size", "--beam_size: use --beam"),
         ("nmt-generate", "--remove-bpe", "--remove-bpe; it is not needed: output is plain text"),
         ("nmt-train", "--max-update", "--max-update: use --max-updates"),
-        ("nmt-preprocess", "--joined-dictionary", "--joined-dictionary; it is not needed: one vocabulary is the default"),
+        (
+            "nmt-preprocess",
+            "--joined-dictionary",
+            "--joined-dictionary; it is not needed: one vocabulary is the default",
+        ),
         ("nmt-average", "--num-update-checkpoints", "--num-update-checkpoints: use --last"),
         ("nmt-score", "--sys", "--sys: use TRANSLATION, a file without an option"),
         ("nmt-export", "--output-dir", "--output-dir: use --output"),

@@ -281,7 +281,10 @@ def test_patience_survives_a_restart(train: Train, tmp_path: Path) -> None:
     (end, *_) = reversed([row["update"] for row in metrics(tmp_path / "straight", "valid")])
     for stop in (end - 4, end - 2, 200):  # stops while patience is running out
         result = train(tmp_path / "run", "--max-updates", stop, *options)
-    assert f"stopped after update {end}: 4 validations without a better valid_loss (--patience 4)" in result.stderr.decode()
+    assert (
+        f"stopped after update {end}: 4 validations without a better valid_loss (--patience 4)"
+        in result.stderr.decode()
+    )
     assert_same_end(tmp_path / "run", tmp_path / "straight")
 
 
