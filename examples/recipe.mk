@@ -2,6 +2,7 @@
 # TRAIN, VALID, TEST; FOLDER, URL) and the options of the four commands (PREPROCESS, TRAINING, AVERAGE, SEARCH, SCORES),
 # then includes this file. Finished steps are not repeated, and an interrupted training is resumed. A step whose command
 # has changed is repeated with all steps that depend on it. The text is fetched only once.
+# A recipe with a TITLE ends in a report. One with SEEDS has a training for each, in its RUN, which is $(WORK)/seed-$(SEED).
 # nmtkit must be on the PATH; the Makefile in the project's root takes care of that.
 
 SHELL := bash
@@ -11,6 +12,7 @@ SHELL := bash
 ENDING ?= .gz
 WORK ?= work
 RUN ?= $(WORK)# trainings that share a dataset set their own folders
+RUNS = $(or $(SEEDS:%=$(WORK)/seed-%),$(RUN))
 SIDES := $(foreach split,$(TRAIN) $(VALID) $(TEST),$(split).$(SOURCE)$(ENDING) $(split).$(TARGET)$(ENDING))
 TEXT := $(SIDES:%=$(WORK)/text/%)
 
@@ -21,7 +23,24 @@ average = nmt-average $(RUN)/checkpoints $(AVERAGE) --output $(RUN)/averaged.pt
 generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(WORK)/text/$(TEST).$(SOURCE)$(ENDING) \
 	--output $(RUN)/translation.$(TARGET) $(SEARCH) --reference $(WORK)/text/$(TEST).$(TARGET)$(ENDING) $(SCORES)
 
+report = python ../report.py $(RUNS) --title "$(TITLE)" --source $(WORK)/text/$(TEST).$(SOURCE)$(ENDING) \
+	--reference $(WORK)/text/$(TEST).$(TARGET)$(ENDING) --target-lang $(TARGET) $(SCORES) --output $(WORK)/report.html
+
 .PHONY: always
+ifdef TITLE
+.PHONY: report
+report: $(if $(SEEDS),,score) $(WORK)/report.html
+	@cat $(WORK)/summary.txt
+	@echo "report: $(abspath $(WORK)/report.html)"
+
+$(WORK)/report.html: $(RUNS:%=%/scores.txt) $(WORK)/report.command
+	$(report) > $(WORK)/summary.txt
+
+.NOTPARALLEL:# the trainings share a dataset
+$(filter-out $(RUN)/scores.txt,$(SEEDS:%=$(WORK)/seed-%/scores.txt)): $(WORK)/seed-%/scores.txt: always
+	@$(MAKE) --no-print-directory SEED=$* score
+endif
+
 ifdef SCORES
 .PHONY: score
 score: $(RUN)/scores.txt

@@ -135,18 +135,21 @@ def score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequen
     )
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str) -> Score:
-    """Cased sacreBLEU of detokenized text, with a tokenization for the language that needs no further packages."""
+def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str, resamples: int = 1) -> Score:
+    """Cased sacreBLEU of detokenized text, with a tokenization for the language that needs no further packages.
+
+    `resamples` is that of `score`, here and below.
+    """
     tokenize = _WITHOUT_PACKAGES.get(_without_region(language), _STANDARD)
-    return score(sacrebleu_metric(tokenize), hypotheses, [references])
+    return score(sacrebleu_metric(tokenize), hypotheses, [references], resamples)
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
     """chrF2 of detokenized text."""
-    return score(CHRF(), hypotheses, [references])
+    return score(CHRF(), hypotheses, [references], resamples)
 
 
-def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
     """BLEU on the words between spaces, as fairseq computes it.
 
     Subwords are joined on both sides, an unknown word of a reference matches nothing, and nothing is smoothed.
@@ -154,7 +157,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Scor
     unknown = SPECIALS[UNK]
     hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
     known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]
-    return score(BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, [known])
+    return score(BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, [known], resamples)
 
 
 def warn_of_subwords(name: str, lines: Sequence[str]) -> None:

@@ -150,7 +150,8 @@ def resumed_state(
     progress, resets = checkpoint.progress, new_resets(checkpoint, options)
     state = restore(RunState, progress)
     if "reset_progress" in resets:
-        state.position, state.updates_in_epoch, state.minutes, state.flops = START, 0, 0.0, 0
+        state.position, state.updates_in_epoch = START, 0
+        state.minutes, state.processor_minutes, state.flops = 0.0, 0.0, 0
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
     metric_before = progress["best_metric"]
     if validated_elsewhere and "reset_progress" not in resets:

@@ -51,6 +51,7 @@ class RunState:
     updates_in_epoch: int = 0
     schedule_start: int = 0  #: the update from which the learning rate's schedule counts
     minutes: float = 0.0
+    processor_minutes: float = 0.0  #: of all processes, without GPUs
     flops: int = 0  #: the model's own, so far
     skipped: int = 0  #: updates whose gradient was not finite
     skipped_in_a_row: int = 0

@@ -48,6 +48,7 @@ class StepResult(NamedTuple):
     loss: float
     nll: float
     minutes: float  # since the run began, by the clock of the main process
+    processor_minutes: float  # since the run began, of all processes
     save: float  # above 0 to save now: --save-minutes have passed, or any rank has a signal
     terminate: float  # number of ranks with SIGTERM
     interrupt: float  # number of ranks with SIGINT
@@ -138,6 +139,8 @@ class Trainer:
         """Prepare for updates once the weights are loaded; returns the updates."""
         self.gradient = self._gradient()
         self.began = time.monotonic() - 60 * self.state.minutes
+        before = self.state.processor_minutes if self.ranks.is_main else 0.0
+        self.processor_began = time.process_time() - 60 * before
         self.log.start(self.state)
         return self.loader.updates(self.state.position)
 
@@ -201,12 +204,13 @@ class Trainer:
         """This rank's summands of the `StepResult` after the losses."""
         main, signals = self.ranks.is_main, self.signals
         minutes = (time.monotonic() - self.began) / 60 if main else 0.0
+        processor_minutes = (time.process_time() - self.processor_began) / 60
         save = signals.save or (main and self.save_dir.minutes_passed())
-        return minutes, save, signals.stop == signal.SIGTERM, signals.stop == signal.SIGINT
+        return minutes, processor_minutes, save, signals.stop == signal.SIGTERM, signals.stop == signal.SIGINT
 
     def _agree(self, result: StepResult) -> None:
         """Take the decisions that the ranks have agreed on."""
-        self.state.minutes = result.minutes
+        self.state.minutes, self.state.processor_minutes = result.minutes, result.processor_minutes
         self.state.out_of_memory = self.gradient.times_out_of_memory
         self.save_now = result.save > 0
         self.signals.save = self.signals.save and not self.save_now

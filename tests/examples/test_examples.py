@@ -13,7 +13,7 @@ SCRIPTS = {
     **{"by_length": "SOURCE TARGET LANGUAGE LONGEST NAME=CHECKPOINT...", "table3": "FOLDER"},
     "variations": "{base|a_h1|",
     **{"archives": "LIST ARCHIVE", "parallel_text": "FROM_SOURCE FROM_TARGET TO_SOURCE TO_TARGET"},
-    **{"report": "SAVE_DIR {en-de|en-fr} {base|big} DEVICES", "smoke_archives": "FOLDER"},
+    **{"cost": "SAVE_DIR {en-de|en-fr} {base|big} DEVICES", "smoke_archives": "FOLDER"},
 }
 
 

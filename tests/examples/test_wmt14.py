@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import archives
+import cost
 import paper
 import parallel_text
 import plan
 import pytest
-import report
 import torch
 from patience import PATIENCE
 from repository import ROOT
@@ -116,7 +116,7 @@ BODIES = {
 def make(recipe: Path, tmp_path: Path) -> Make:
     """Run make in the recipe's folder, with files limited to `kilobytes`."""
     environment = scripts(tmp_path / "bin", BODIES)
-    for script in ("plan.py", "report.py"):
+    for script in ("plan.py", "cost.py"):
         (recipe / script).write_text("")
 
     def run(*arguments: str, code: int = 0, kilobytes: str = "unlimited") -> "subprocess.CompletedProcess[str]":
@@ -385,14 +385,14 @@ def test_the_papers_cost_equals_table_2_and_the_count_is_near_6_operations_per_p
 def test_a_run_like_the_papers_is_reported_with_the_papers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla P100-SXM2-16GB")
-    _, here, published = report.rows({"update": 100_000, "minutes": 12 * 60, "flops": 9.5e17}, "en-de", "base", 8)
+    _, here, published = cost.rows({"update": 100_000, "minutes": 12 * 60, "flops": 9.5e17}, "en-de", "base", 8)
     assert here[0] == "here: 100000 updates in 12 h on 8 × Tesla P100-SXM2-16GB"
     assert here[1:] == published[1:] == ("3.3e+18", "9.5e+17")
 
 
 def test_the_papers_cost_is_unknown_for_a_device_of_unknown_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    _, here, _ = report.rows({"update": 40, "minutes": 0.1, "flops": 1e11}, "en-fr", "big", 1)
+    _, here, _ = cost.rows({"update": 40, "minutes": 0.1, "flops": 1e11}, "en-fr", "big", 1)
     assert here[1:] == ("rate not known", "1e+11")
 
 

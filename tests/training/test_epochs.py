@@ -67,7 +67,7 @@ def test_every_second_epoch_can_be_chosen_beside_a_number_of_updates(train: Trai
     ],
 )
 def test_validation_by_epochs_replaces_the_default_number_of_updates_only(
-    options: dict[str, int], updates: int | None
+    options: dict[str, Any], updates: int | None
 ) -> None:
     assert ValidationConfig(**options).updates == updates
 

@@ -1,6 +1,6 @@
 """Compares the cost of a training with the paper's; make prints it below the scores of nmt-score.
 
-    python report.py SAVE_DIR PAIR SIZE DEVICES
+    python cost.py SAVE_DIR PAIR SIZE DEVICES
 
 DEVICES is the number of devices that trained.
 """
@@ -38,7 +38,7 @@ def rows(progress: dict[str, float], pair: str, size: str, devices: int) -> list
     ]
 
 
-@command("report.py")
+@command("cost.py")
 @click.argument("save_dir", type=PathName())
 @click.argument("pair", type=click.Choice(tuple(paper.VOCABULARY)))
 @click.argument("size", type=click.Choice(tuple(paper.TRAININGS)))
