@@ -250,13 +250,14 @@ def commands_and_flags(document: Path) -> str:
 
 
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]+)\b")
-OTHERS = {  # of torchrun, SLURM, curl, make, sacrebleu, systemd, pip, docker, examples/wmt14, examples/parsing
+OTHERS = {  # of torchrun, SLURM, curl, make, sacrebleu, systemd, pip, docker, the scripts in examples
     *("--no-python", "--standalone", "--nproc-per-node", "--nnodes", "--max-restarts"),
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
     *("--retry", "--no-print-directory", "--paired-bs", "--now", "--follow", "--unit"),
     *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm"),
-    *("--logdir", "--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole"),
+    *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole", "--source", "--title"),
+    "--logdir",
 }
 FORMER = {"--serve"}  # options of earlier releases, which CHANGELOG.md names
 

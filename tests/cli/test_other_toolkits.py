@@ -62,7 +62,7 @@ def test_an_option_has_one_answer_in_a_command() -> None:
         (
             "nmt-preprocess",
             "--joined-dictionary",
-            "--joined-dictionary; it is not needed: one vocabulary is the default",
+            "--joined-dictionary; it is not needed: one vocabulary",
         ),
         ("nmt-average", "--num-update-checkpoints", "--num-update-checkpoints: use --last"),
         ("nmt-score", "--sys", "--sys: use TRANSLATION, a file without an option"),

@@ -245,9 +245,7 @@ def test_a_file_that_is_no_description_is_refused(dataset: Path, content: str) -
 def test_a_description_that_is_a_pipe_is_refused_and_not_waited_for(dataset: Path) -> None:
     (dataset / "dataset.json").unlink()
     os.mkfifo(dataset / "dataset.json")
-    with pytest.raises(
-        UserError, match=r"is not a dataset .dataset\.json is not a file.: make one with nmt-preprocess"
-    ):
+    with pytest.raises(UserError, match=r"is not a dataset .dataset\.json is not a file.: make one"):
         Dataset.open(dataset)
 
 

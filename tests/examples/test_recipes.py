@@ -1,4 +1,4 @@
-"""The Multi30k recipe and the root Makefile with stub commands: which steps make repeats, and when."""
+"""The Multi30k recipes and the root Makefile with stub commands: which steps make repeats, and when."""
 
 import os
 import shutil
@@ -11,17 +11,22 @@ import pytest
 from patience import PATIENCE
 from repository import ROOT
 
-PREPROCESS, TRAIN, AVERAGE, GENERATE = ALL = ["preprocess", "train", "average", "generate"]
+PREPROCESS, TRAIN, AVERAGE, GENERATE, REPORT = ALL = ["preprocess", "train", "average", "generate", "report"]
 
 # Each stub writes the target of its rule. Training adds a checkpoint, and fails if a file `stop` exists. A file `kill`
 # kills all processes once the file that it names, or the .part of that file, is not empty.
 KILL = "[ ! -e kill ] || { read f < kill; until [ -s $f -o -s $f.part ]; do sleep 0.01; done; kill -9 0; }"
 COMMANDS = {
     PREPROCESS: "mkdir -p work/data-bin; touch work/data-bin/dataset.json",
-    TRAIN: "mkdir -p work/checkpoints; mktemp work/checkpoints/XXXXXX >/dev/null; [ ! -e stop ]",
-    AVERAGE: "touch work/averaged.pt",
-    GENERATE: f"echo translating; {KILL}; echo BLEU = 36 | tee work/translation.de",
+    TRAIN: "mkdir -p $(after --save-dir); mktemp $(after --save-dir)/XXXXXX >/dev/null; [ ! -e stop ]",
+    AVERAGE: "touch $(after --output)",
+    GENERATE: f"echo translating; {KILL}; echo BLEU = 36 | tee $(after --output)",
+    REPORT: "touch $(after --output); echo the mean",
 }
+NAMES = {name: f"nmt-{name}" for name in COMMANDS} | {REPORT: "python"}
+AFTER = (
+    """after() { sed "s/.* $1 \\([^ ]*\\).*/\\1/" <<< "$arguments"; }; arguments=" $*"\n"""  # the value of an option
+)
 
 Make = Callable[..., list[str]]
 
@@ -44,17 +49,18 @@ def make(recipe: Path, tmp_path: Path) -> Make:
     """Run make with variables such as BEAM=4; return the commands it called. Its stdout is in the file `stdout`."""
     (tmp_path / "bin").mkdir()
     for name, body in COMMANDS.items():
-        script = tmp_path / "bin" / f"nmt-{name}"
-        script.write_text(f"#!/bin/bash\necho {name} >> called\n{body}\n")
+        script = tmp_path / "bin" / NAMES[name]
+        script.write_text(f"#!/bin/bash\necho {name} >> '{tmp_path / 'called'}'\n{AFTER}{body}\n")
         script.chmod(0o755)
     copy = tmp_path / "bin/cp"
     copy.write_text(f'#!/bin/bash\n[ ! -e kill ] || echo half > "${{@: -1}}"\n{KILL}\nexec {shutil.which("cp")} "$@"\n')
     copy.chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     environment |= {"PATH": f"{tmp_path / 'bin'}:{environment['PATH']}", "MULTI30K_DIR": "text"}
+    environment |= {"MULTI30K_BPE_DIR": "text"}
 
     def run(*variables: str, code: int = 0, folder: Path = recipe) -> list[str]:
-        (recipe / "called").write_text("")
+        (tmp_path / "called").write_text("")
         done = subprocess.run(
             ["make", *variables],
             cwd=folder,
@@ -65,7 +71,7 @@ def make(recipe: Path, tmp_path: Path) -> Make:
         )
         assert done.returncode == code, done.stderr.decode()
         (recipe / "stdout").write_bytes(done.stdout)
-        return (recipe / "called").read_text().split()
+        return (tmp_path / "called").read_text().split()
 
     return run
 
@@ -90,9 +96,10 @@ def test_every_run_prints_the_scores_once(make: Make, recipe: Path) -> None:
     [
         ("VOCAB_SIZE=8000", ALL),
         ("VALID=train", ALL),
-        ("DROPOUT=0.25", [TRAIN, AVERAGE, GENERATE]),
-        ("AVERAGE=--best 3", [AVERAGE, GENERATE]),
-        ("BEAM=5", [GENERATE]),
+        ("DROPOUT=0.25", [TRAIN, AVERAGE, GENERATE, REPORT]),
+        ("AVERAGE=--best 3", [AVERAGE, GENERATE, REPORT]),
+        ("BEAM=5", [GENERATE, REPORT]),
+        ("TITLE=Multi30k", [REPORT]),
     ],
 )
 def test_a_changed_variable_repeats_the_steps_that_depend_on_it(variable: str, again: list[str], make: Make) -> None:
@@ -119,7 +126,7 @@ def test_an_interrupted_training_is_resumed(make: Make, recipe: Path) -> None:
     assert make(code=2) == [PREPROCESS, TRAIN]
     before = checkpoints(recipe)
     (recipe / "stop").unlink()
-    assert make() == [TRAIN, AVERAGE, GENERATE]
+    assert make() == [TRAIN, AVERAGE, GENERATE, REPORT]
     assert checkpoints(recipe) > before
 
 
@@ -137,6 +144,52 @@ def test_a_file_that_a_kill_left_incomplete_is_written_again(file: str, end: str
     (recipe / "kill").unlink()
     make()
     assert (recipe / "work" / file).read_text().endswith(end)
+
+
+# --- several seeds
+
+
+@pytest.fixture
+def seeds(recipe: Path) -> Path:
+    """The folder of the recipe that trains a model for each seed, with its text in `text`."""
+    folder = recipe.parent / "multi30k-bpe"
+    (folder / "text").mkdir()
+    for split in ("train", "valid", "test.2016"):
+        for language in ("en", "de"):
+            (folder / "text" / f"{split}.{language}.gz").write_text("all of it")
+    return folder
+
+
+EACH = [TRAIN, AVERAGE, GENERATE]
+
+
+def test_each_seed_has_a_training_of_its_own_on_one_dataset(make: Make, seeds: Path, recipe: Path) -> None:
+    assert make("SEEDS=1 2", folder=seeds) == [PREPROCESS, *EACH, *EACH, REPORT]
+    for seed in (1, 2):
+        assert f" --seed {seed} " in (seeds / f"work/seed-{seed}/train.command").read_text()
+        assert (seeds / f"work/seed-{seed}/scores.txt").exists()
+    assert "the mean" in (recipe / "stdout").read_text().splitlines()
+
+
+def test_a_further_seed_repeats_no_step_of_the_others(make: Make, seeds: Path, recipe: Path) -> None:
+    make("SEEDS=1 2", folder=seeds)
+    assert make("SEEDS=1 2 3", folder=seeds) == [*EACH, REPORT]
+    assert make("SEEDS=1 2 3", folder=seeds) == []
+    assert "the mean" in (recipe / "stdout").read_text().splitlines()
+
+
+def test_the_seeds_after_an_interrupted_one_follow_when_it_is_resumed(make: Make, seeds: Path) -> None:
+    (seeds / "stop").touch()
+    assert make("SEEDS=1 2", folder=seeds, code=2) == [PREPROCESS, TRAIN]
+    (seeds / "stop").unlink()
+    assert make("SEEDS=1 2", folder=seeds) == [*EACH, *EACH, REPORT]
+
+
+def test_a_changed_recipe_moves_the_old_checkpoints_of_every_seed_away(make: Make, seeds: Path) -> None:
+    make("SEEDS=1 2", folder=seeds)
+    assert make("SEEDS=1 2", "DROPOUT=0.2", folder=seeds) == [*EACH, *EACH, REPORT]
+    for seed in (1, 2):
+        assert len(list((seeds / f"work/seed-{seed}").glob("until-*/checkpoints/*"))) == 1
 
 
 # --- the Makefile of the project
