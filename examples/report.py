@@ -220,7 +220,8 @@ def _attention(run: Run, sources: Sequence[str]) -> str:
     lines = [line for line in sources if len(line.split()) in ATTENTION_TOKENS][:ATTENTIONS]
     translator = Translator.from_checkpoint(run.folder / "averaged.pt", precision="fp32")
     found = translator.stream(lines, SearchConfig(alignment=True))
-    return f'<div class="figures">{"".join(map(_heat_map, found))}</div>'
+    note = f"Seed {run.seed}. Rows are tokens of the translation, columns of the source; darker: more attention."
+    return f'<div class="figures">{"".join(map(_heat_map, found))}</div><p><small>{note}</small></p>'
 
 
 def _heat_map(translation: Translation) -> str:
@@ -247,12 +248,12 @@ def _inline(picture: bytes) -> str:
 
 def _commands(runs: Sequence[Run]) -> str:
     every = dict.fromkeys(line for run in runs for line in run.commands())  # shared steps once
-    return f"<pre>{escape(chr(10).join(every))}</pre>" if every else ""
+    return "".join(f"<pre>{escape(line)}</pre>" for line in every)
 
 
 def _machine() -> str:
     """The machine and the versions that write this report, which also trained if the recipe ran as a whole."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     rows = (
         ("date", datetime.datetime.now(datetime.timezone.utc).strftime("%d %B %Y, %H:%M UTC")),
         ("processor", f"{_processor()}, {counted(os.cpu_count() or 1, 'core')}"),

@@ -481,7 +481,7 @@ def test_what_needs_a_validation_split_is_refused_without_one(
     prefix = datasets["joined"].parent / "train"
     text = ("-s", "en", "-t", "de", "--trainpref", prefix, "--destdir", tmp_path / "data")
     run_command("nmt-preprocess", *text, "--vocab-size", 70)
-    for asked in (("--valid-bleu",), ("--patience", 3)):
+    for asked in (("--valid-bleu",), ("--validate-epochs", 1), ("--patience", 3)):
         refused(train(tmp_path / "run", *asked, dataset=tmp_path / "data", code=2), asked[0], "--validpref")
     said = train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "data").stderr.decode()
     assert "no split 'valid', so no validation and no best checkpoint" in said
