@@ -4,16 +4,18 @@ from importlib import import_module
 
 import click
 
+from nmtkit.cli.command import command
 from nmtkit.cli.start import COMMANDS
 from nmtkit.version import __version__
 
 
+@command("nmtkit")
 def main() -> None:
-    """Print the version and the commands on stdout."""
+    """List the commands on stdout, with the version."""
     click.echo(f"nmtkit {__version__}: neural machine translation, in these commands:\n")
     for name in COMMANDS:
-        command: click.Command = import_module(f"nmtkit.cli.{name}").main
-        click.echo(f"  nmt-{name:<12}{command.get_short_help_str(limit=90)}")
+        listed: click.Command = import_module(f"nmtkit.cli.{name}").main
+        click.echo(f"  nmt-{name:<12}{listed.get_short_help_str(limit=90)}")
     click.echo("\nnmt-… --help describes one of them.")
 
 

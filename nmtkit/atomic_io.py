@@ -53,6 +53,7 @@ def staged_folder(destination: Path, is_own: NamePredicate, may_replace: Callabl
             remove_leftover_folder(replaced, is_own)  # killed after both renames
             _check_replaceable(destination, may_replace)
             yield staging
+            _check_replaceable(destination, may_replace)  # again: it may have been created since
             _fsync_folder(staging)
             _set_mode(descriptor, mode)
             if destination.exists():

@@ -43,7 +43,7 @@ def format_value(value: object) -> str:
         return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
     if value == 0 or 0.001 <= abs(value) < 10_000:
         return f"{value:.4g}"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.3g}"
+    return f"{value:,.0f}" if 10_000 <= abs(value) < 1e15 else f"{value:.3g}"
 
 
 def _three_digits(number: float) -> str:

@@ -68,7 +68,7 @@ def test_a_long_event_continues_on_lines_within_the_width() -> None:
 def test_a_table_shows_every_cell_and_the_next_command() -> None:
     table = Table("dataset", [("train", 29_000, 4.5)], ("split", "pairs", "unknown %"), next="nmt-train data-bin")
     shown = STYLES.sub("", styled_table(table, 80))
-    assert "│ train │ 29000 │       4.5 │" in shown
+    assert "│ train │ 29,000 │       4.5 │" in shown
     assert shown.endswith("Next: nmt-train data-bin")
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -15,6 +16,24 @@ from nmtkit.log import logger
 from nmtkit.tokenizer import count_segmented, join_subwords
 from nmtkit.vocab import SPECIALS, UNK
 from nmtkit.wording import counted
+
+
+class _FloatScores:
+    """Scores as floats. sacreBLEU mixes them with float32, which its confidence intervals cannot average."""
+
+    def _compute_score_from_stats(self, stats: list[int]) -> Any:
+        result = super()._compute_score_from_stats(stats)  # type: ignore[misc]
+        result.score = float(result.score)
+        return result
+
+
+class Bleu(_FloatScores, BLEU):
+    """sacreBLEU's BLEU."""
+
+
+class Chrf(_FloatScores, CHRF):
+    """sacreBLEU's chrF."""
+
 
 Metric = BLEU | CHRF
 
@@ -72,13 +91,13 @@ def published_metrics(language: str, tokenize: str | None = None) -> Iterator[tu
         )
     tokenize = tokenize or _TOKENIZATION.get(language, _STANDARD)
     yield sacrebleu_metric(tokenize), "sacreBLEU: comparable with the same signature only"
-    yield CHRF(), "chrF, which uses no tokenization: comparable with the same signature"
+    yield Chrf(), "chrF, which uses no tokenization: comparable with the same signature"
 
 
 def sacrebleu_metric(tokenize: str) -> BLEU:
     """Cased BLEU with a tokenization of sacreBLEU. Raises UserError if that is not installed."""
     try:
-        return BLEU(tokenize=tokenize, force=True)
+        return Bleu(tokenize=tokenize, force=True)
     except RuntimeError as error:
         if tokenize not in _EXTRAS:
             raise
@@ -98,7 +117,7 @@ def moses_metric(language: str, split_compounds: bool = False, plain_quotes: boo
     `plain_quotes` unifies double quotes before the tokenization, `split_compounds` splits at hyphens after it, on both
     sides. `language` is one of moses.LANGUAGES. The signature is sacreBLEU's, with a name for the tokenization.
     """
-    metric = BLEU(tokenize="none", smooth_method="none", force=True)
+    metric = Bleu(tokenize="none", smooth_method="none", force=True)
     metric.tokenizer = _MosesTokenizer(language, split_compounds, plain_quotes)
     metric.tokenizer_signature = metric.tokenizer.signature()
     return metric
@@ -146,7 +165,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str, re
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
     """chrF2 of detokenized text."""
-    return score(CHRF(), hypotheses, [references], resamples)
+    return score(Chrf(), hypotheses, [references], resamples)
 
 
 def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
@@ -157,7 +176,7 @@ def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], resampl
     unknown = SPECIALS[UNK]
     hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
     known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]
-    return score(BLEU(tokenize="none", smooth_method="none", force=True), hypotheses, [known], resamples)
+    return score(Bleu(tokenize="none", smooth_method="none", force=True), hypotheses, [known], resamples)
 
 
 def warn_of_subwords(name: str, lines: Sequence[str]) -> None:

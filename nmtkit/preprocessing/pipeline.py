@@ -1,7 +1,7 @@
 """The pipeline of nmt-preprocess: from raw text to a dataset folder."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from nmtkit.atomic_io import staged_folder
 from nmtkit.data.corpus import Dataset, write_tokenizer
 from nmtkit.data.description import SplitSummary, is_dataset_file, may_replace, write_description
-from nmtkit.errors import UserError
+from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger, report, write_table
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import DUPLICATES_FILE, HASHES_FILE, mark_duplicates
@@ -32,12 +32,13 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
     """Make the dataset `files.destdir` from raw text, and open it.
 
     The text is read once to validate and count it, once to sample sentences for SentencePiece training, and once to
-    encode it. Raises UserError for invalid text, and RunError if writing fails.
+    encode it. Raises UserError for invalid text, and RunError if writing fails or the text changes meanwhile.
     """
     corpora = {name: [_find_corpus(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
     if vocabulary.is_learned and TRAIN not in corpora:
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
     reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages)
+    versions = _versions(corpora)
     with (
         staged_folder(files.destdir, _is_dataset_or_temporary, may_replace) as folder,
         WorkerPool(files.workers) as pool,
@@ -64,9 +65,17 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
                     "raise --max-length or --max-ratio"
                 )
             summaries.append(summary)
+        if changed := [str(path) for path, version in _versions(corpora).items() if version != versions[path]]:
+            raise RunError(f"{changed[0]} has changed while it was read: run the command again")
         write_description(folder, files.languages, *tokenizers, summaries)
     write_table(_table(summaries, files.destdir))
     return Dataset.open(files.destdir)
+
+
+def _versions(corpora: Mapping[str, Sequence[Corpus]]) -> dict[Path, tuple[int, int, int]]:
+    """The identity, size and time of change of each file of text: each is read several times."""
+    paths = [path for split in corpora.values() for corpus in split for path in (corpus.source, corpus.target)]
+    return {path: (found.st_ino, found.st_size, found.st_mtime_ns) for path in paths for found in [path.stat()]}
 
 
 def _is_dataset_or_temporary(name: str) -> bool:

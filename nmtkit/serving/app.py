@@ -124,8 +124,10 @@ class Service:
         check_media_type(request.headers)
         body = await self._body(request)
         with self._slot():
-            asked = read_request(body, self._config, self._search.beam, self._languages)
-            return JSONResponse(asked.answer(await self._translated(asked, request), self._source))
+            # Large requests and answers take a second to parse and build: in threads, other requests go on meanwhile.
+            asked = await asyncio.to_thread(read_request, body, self._config, self._search.beam, self._languages)
+            translations = await self._translated(asked, request)
+            return await asyncio.to_thread(lambda: JSONResponse(asked.answer(translations, self._source)))
 
     def refuse_incomplete(self) -> None:
         """Answer 503 to each request whose body has not arrived."""

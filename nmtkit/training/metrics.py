@@ -1,5 +1,6 @@
 """Writes the numbers of a run: to `metrics.jsonl` in the save folder, and to TensorBoard."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -53,14 +54,15 @@ class MetricsWriter:
             self._board.samples(update, samples)
 
     def sync(self) -> None:
-        """Flush the file to the disk, so that it survives a power failure."""
-        if self._size:
-            with self._path.open("rb") as file:
-                os.fsync(file.fileno())
+        """Flush the file to the disk, so that it survives a power failure. A file that was removed is not an error."""
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            os.fsync(file.fileno())
 
     def _append(self, line: bytes) -> None:
         """Write a line, after those that could not be written before: a full disk causes no gap and no partial line."""
         self._waiting += line
+        if not self._path.exists():  # removed: begin anew with the lines from here on
+            self._size = 0
         try:
             with open(self._path, "r+b" if self._size else "wb", opener=_open_itself) as file:
                 file.truncate(self._size)

@@ -94,8 +94,11 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     return {f"{kind}.{names[i]}": value for i, values in sorted(state.items()) for kind, value in values.items()}
 
 
-def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
-    """Raise UserError, naming the first problem, unless these are Adam's tensors for some of the parameters."""
+def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor], updates: int) -> None:
+    """Raise UserError, naming the first problem, unless these are Adam's tensors for some of the parameters.
+
+    Adam has taken at most `updates` steps.
+    """
     for name in sorted({key.partition(".")[2] for key in tensors}):
         if name not in parameters:
             raise UserError(f"the optimizer's state does not fit the model: {name} is unknown")
@@ -107,7 +110,10 @@ def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tens
                     "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
                 )
                 raise UserError(f"the optimizer's state does not fit the model: {kind}.{name} is {found}")
-            if not tensor.isfinite().all() or (kind != "exp_avg" and (tensor < 0).any()):
+            possible = bool(tensor.isfinite().all()) and (kind == "exp_avg" or not (tensor < 0).any())
+            if kind == "step":
+                possible = possible and 1 <= tensor.item() <= updates and tensor.item() % 1 == 0
+            if not possible:
                 raise UserError(f"the optimizer's state has impossible values in {kind}.{name}")
 
 

@@ -1,6 +1,5 @@
 """The `progress` of a training checkpoint: made when a run saves, checked before it resumes."""
 
-import math
 import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.validation import VALIDATION
 
 _LARGEST = 2**100  # above any count of a run
+_LARGEST_FLOAT = 1e30  # above any time of a run
 
 
 class _Required(TypedDict):
@@ -113,5 +113,5 @@ def _is(value: Any, kind: Any) -> bool:
     if origin is int:
         return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
     if origin is float:
-        return _is(value, int) or (isinstance(value, float) and 0 <= value < math.inf)
+        return _is(value, int) or (isinstance(value, float) and 0 <= value < _LARGEST_FLOAT)
     return isinstance(value, origin)

@@ -89,7 +89,17 @@ def _read(learner: Learner, save_dir: SaveDir, split: str, metric: str, options:
     for name in sorted({name for name in _RESETS if getattr(options.fine_tuning, name)} - resets):
         logger.info("%s took effect in an earlier start: to reset again, run once without it", flag(name))
     optimizer = None if "reset_optimizer" in resets else checkpoint.optimizer
+    if "reset_optimizer" not in resets:
+        _warn_of_missing_moments(learner, optimizer or {})
     return _Start(checkpoint.weights, checkpoint.chosen(), optimizer, state)
+
+
+def _warn_of_missing_moments(learner: Learner, optimizer: Mapping[str, Tensor]) -> None:
+    """Warn of trained parameters for which the checkpoint has no moments of Adam, as when they were frozen."""
+    trained = [name for name, parameter in learner.model.named_parameters() if parameter.requires_grad]
+    missing = sum(f"step.{name}" not in optimizer for name in trained)
+    if missing:
+        logger.warning("%d of %s begin without Adam's moments", missing, counted(len(trained), "parameter"))
 
 
 def _check_state(state: RunState, learner: Learner, parts: int, folder: Path) -> None:

@@ -97,7 +97,7 @@ class SaveDir:
                 with as_user_errors(path):
                     check_finite(checkpoint.weights)
                     check_finite(checkpoint.ema or {})
-                    check_optimizer(checkpoint.optimizer or {}, checkpoint.weights)
+                    check_optimizer(checkpoint.optimizer or {}, checkpoint.weights, update)
                 if "options" in checkpoint.progress:  # not in an averaged checkpoint
                     check_record(checkpoint.progress, path)
                     if checkpoint.progress["update"] != update:

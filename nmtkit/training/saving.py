@@ -36,11 +36,13 @@ class Saver:
     def save(self, state: RunState, window: Window, metrics: MetricsWriter | None, last: bool = False) -> None:
         """Write a checkpoint, unless this update has one. Collective.
 
-        A failure is a warning: the next save tries again. RunError at the `last` save, and after --max-save-failures.
+        A failure is a warning: the next save tries again. RunError at the `last` save, and after --max-save-failures;
+        also if a weight is not finite, so that earlier checkpoints are kept.
         `metrics` are synced first, so that a checkpoint is never ahead of them, even after a power failure.
         """
         if self.saved == state.update:
             return
+        self._check_weights(state)
         optimizer = self.learner.optimizer_tensors()
         failure = self.ranks.run_on_main(lambda: self._write(state, window, optimizer, metrics))
         if failure is None:
@@ -50,6 +52,17 @@ class Saver:
         if last or self._failures >= self.options.checkpoints.max_save_failures:
             raise self.ranks.report_once(RunError(f"{failure}; earlier checkpoints are intact"))
         logger.warning("%s; earlier checkpoints are intact, and the next save tries again", failure)
+
+    def _check_weights(self, state: RunState) -> None:
+        """Raise RunError if a weight is not finite: the run has diverged. All ranks have the same weights."""
+        for name, weight in self.learner.model.named_parameters():
+            if not weight.isfinite().all():
+                raise self.ranks.report_once(
+                    RunError(
+                        f"{name} holds NaN or infinity after update {state.update}: the run has diverged; earlier "
+                        "checkpoints are intact. Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
+                    )
+                )
 
     def _write(
         self, state: RunState, window: Window, optimizer: dict[str, Tensor], metrics: MetricsWriter | None

@@ -141,7 +141,7 @@ def describe_progress(window: Window, minutes_left: float) -> str:
 
 def next_command(folder: Path, checkpoints: Sequence[int]) -> str:
     """The command to run after a training in `folder`: the average of `checkpoints`, by update, in its second half."""
-    count = min(_CHECKPOINTS_TO_AVERAGE, sum(update > checkpoints[-1] / 2 for update in checkpoints))
+    count = min(_CHECKPOINTS_TO_AVERAGE, sum(update >= checkpoints[-1] / 2 for update in checkpoints))
     if count > 1:
         return f"nmt-average {shlex.quote(str(folder))} --last {count} --output averaged.pt"
     return f"nmt-generate --checkpoint {shlex.quote(str(folder / LAST))} --input FILE --output FILE"

@@ -142,3 +142,10 @@ def test_a_file_that_is_given_twice_is_refused(folder: Path) -> None:
     for arguments in (["good", "good"], ["reference"]), (["good"], ["reference", "reference"]):
         with pytest.raises(UserError, match="is given twice: give each file once"):
             compared(folder, *arguments)
+
+
+def test_a_resample_of_blank_lines_has_a_confidence_interval(tmp_path: Path) -> None:
+    (tmp_path / "system").write_text("ein Hund\n\n")
+    (tmp_path / "reference").write_text("ein Hund\n\n")
+    found = compared(tmp_path, ["system"], language="de", confidence=True)
+    assert all(one.interval is not None for one in found[-1].scores.values())  # of chrF: BLEU is 0

@@ -26,8 +26,8 @@ from repository import BIN
 
 from nmtkit import text
 from nmtkit.data.corpus import Dataset, Split
-from nmtkit.errors import UserError
-from nmtkit.preprocessing import dedup
+from nmtkit.errors import RunError, UserError
+from nmtkit.preprocessing import dedup, pipeline
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import HASH, hash_pairs, mark_duplicates
 from nmtkit.preprocessing.learning import sample_positions
@@ -618,3 +618,35 @@ def test_a_killed_worker_is_exit_code_1_and_no_dataset(corpus: Path, long_run: "
     assert (long_run.returncode, errors.count(b"\n")) == (1, 1)
     assert b"a worker process died (exit code -9" in errors
     assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
+
+
+def test_text_that_changes_while_it_is_read_makes_no_dataset(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change_text(*arguments: Any) -> None:
+        original(*arguments)
+        path = corpus / "train.en"
+        path.write_text(path.read_text().upper())
+
+    original = pipeline._write_tokenizers
+    monkeypatch.setattr(pipeline, "_write_tokenizers", change_text)
+    files = FilesConfig(source_lang="en", target_lang="de", trainpref=(str(corpus / "train"),), destdir=tmp_path / "d")
+    with pytest.raises(RunError, match=r"train\.en has changed while it was read: run the command again"):
+        preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_folder_created_at_the_destination_meanwhile_is_not_replaced(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create_folder(*arguments: Any) -> None:
+        original(*arguments)
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d" / "thesis").write_text("precious")
+
+    original = pipeline._write_tokenizers
+    monkeypatch.setattr(pipeline, "_write_tokenizers", create_folder)
+    files = FilesConfig(source_lang="en", target_lang="de", trainpref=(str(corpus / "train"),), destdir=tmp_path / "d")
+    with pytest.raises(UserError, match="d exists, and this command did not write it"):
+        preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["thesis"]

@@ -23,6 +23,7 @@ from training_runs import DROPOUT, Result, assert_same_end, assert_same_rows, en
 from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.errors import RunError
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.saving import Saver
 from nmtkit.training.validation import Validator
 
 Command = Callable[..., list[str]]
@@ -334,6 +335,31 @@ def test_files_may_not_grow_and_the_old_checkpoints_stay(datasets: dict[str, Pat
     assert (tmp_path / "checkpoint_7.pt").read_bytes() == before
     assert updates(tmp_path) == [7]
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
+
+
+def test_a_run_continues_when_its_metrics_are_removed(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save_and_remove(self: Saver, *arguments: Any, **options: Any) -> None:
+        save(self, *arguments, **options)
+        (tmp_path / "metrics.jsonl").unlink()
+
+    save = Saver.save
+    monkeypatch.setattr(Saver, "save", save_and_remove)
+    result = train("--max-updates", 6, "--save-every", 2, "--keep-last", 9)
+    assert result.returncode == 0
+    assert b"cannot be written" not in result.stderr
+    assert sorted(path.name for path in tmp_path.glob("checkpoint_?.pt")) == [f"checkpoint_{n}.pt" for n in (2, 4, 6)]
+
+
+def test_weights_that_are_not_finite_are_never_saved(train: Callable[..., Result], tmp_path: Path) -> None:
+    assert train("--max-updates", 2, "--save-every", 1).returncode == 0
+    diverging = ("--lr-schedule", "constant", "--lr", 1e38, "--weight-decay", 10, "--warmup-updates", 1)
+    result = train("--max-updates", 6, "--save-every", 1, "--keep-last", 1, *diverging)
+    assert result.returncode == 1
+    assert b"holds NaN or infinity after update 3: the run has diverged; earlier checkpoints are int" in result.stderr
+    assert (tmp_path / "checkpoint_2.pt").exists()
+    assert not (tmp_path / "checkpoint_3.pt").exists()
 
 
 def test_metrics_have_no_gap_when_the_disk_was_full_for_a_while(

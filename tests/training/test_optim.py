@@ -136,6 +136,9 @@ def test_an_optimizer_taken_up_from_its_tensors_goes_on_bit_for_bit() -> None:
         ("step.1.bias", torch.tensor(-1.0)),
         ("step.1.bias", torch.zeros(2)),
         ("exp_avg.2.bias", torch.zeros(3)),
+        ("step.1.bias", torch.tensor(0.0)),
+        ("step.1.bias", torch.tensor(0.5)),
+        ("step.1.bias", torch.tensor(2.0)),
         ("weights", torch.zeros(3)),
     ],
 )
@@ -145,13 +148,13 @@ def test_tensors_that_are_not_the_optimizers_are_refused_by_name(key: str, tenso
     steps(model, optimizer, 0, 1)
     tensors = optimizer_tensors(optimizer, model)
     parameters = dict(model.named_parameters())
-    check_optimizer(tensors, parameters)
-    check_optimizer({}, parameters)
+    check_optimizer(tensors, parameters, updates=1)
+    check_optimizer({}, parameters, updates=1)
     forged = tensors | ({key: tensor} if tensor is not None else {})
     if tensor is None:
         del forged[key]
     with pytest.raises(UserError, match=key.partition(".")[2] or "unknown"):
-        check_optimizer(forged, parameters)
+        check_optimizer(forged, parameters, updates=1)
 
 
 def test_loading_copies_so_that_training_leaves_the_tensors_alone() -> None:
