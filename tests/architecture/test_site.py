@@ -17,6 +17,8 @@ from patience import PATIENCE
 from repository import ROOT
 from repository_links import other_pages, rewrite_links
 
+from nmtkit.version import __version__
+
 DOCS = ROOT / "docs"
 COMMANDS = sorted(path.stem for path in (ROOT / "bin").glob("nmt-*"))
 
@@ -32,6 +34,17 @@ def test_the_site_builds_without_warnings_and_its_pages_load_nothing_from_elsewh
     foreign = {address for page in pages for address in re.findall(loaded, page.read_text(encoding="utf-8"))}
     assert foreign == set()
     assert {path.stem for path in pages if path.parent.name == "reference"} >= set(COMMANDS)
+    assert [path.name for path in pages if commands_as_prose(path.read_text(encoding="utf-8"))] == []
+
+
+def commands_as_prose(page: str) -> list[str]:
+    """The paragraphs of a page of HTML that contain a command outside of code."""
+    paragraphs = [re.sub(r"<code>.*?</code>", "", text, flags=re.S) for text in re.findall(r"<p>(.*?)</p>", page, re.S)]
+    return [text for text in paragraphs if re.search(r"\bnmt-[a-z]+ [^.]*--|\\$", text, re.M)]
+
+
+def test_the_home_page_names_the_version() -> None:
+    assert f"Version {__version__} " in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
 def test_every_page_that_the_navigation_names_exists() -> None:

@@ -53,7 +53,7 @@ nmt-train() {
     command nmt-train "$@" --arch transformer_tiny --encoder-layers 1 --decoder-layers 1 --d-model 16 --d-ff 24 \
         --heads 2 --max-tokens 400 --batch-tokens 400 --max-updates 10 --save-every 1 --validate-every 10
 }
-torchrun() { while [ $1 != bin/nmt-train ]; do shift; done; shift; nmt-train "$@"; }
+torchrun() { while [ $1 != nmt-train ]; do shift; done; shift; nmt-train "$@"; }
 """
 
 
@@ -77,6 +77,7 @@ def prepared(run_command: Run, tmp_path_factory: pytest.TempPathFactory) -> Path
     save_checkpoint(folder / "segmented.pt", untrained(folder / "data-bin/segmented"))
     for name in ("a", "b", "c", "checkpoint_best", "clean", "de-en"):
         shutil.copy(folder / "averaged.pt", folder / f"{name}.pt")
+    shutil.copy(folder / "data-bin/en-de/spm.model", folder)
     write_inputs(folder)
     return folder
 
