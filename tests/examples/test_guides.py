@@ -1,4 +1,7 @@
-"""The commands of the how-to guides run, on a tiny model and a small text."""
+"""The commands of the how-to guides run, on a tiny model and a small text.
+
+A block after the line `<!-- not run: REASON -->` is left out.
+"""
 
 import gzip
 import os
@@ -105,7 +108,7 @@ def write_inputs(folder: Path) -> None:
 
 def blocks(guide: str, language: str) -> str:
     text = (ROOT / f"docs/how-to/{guide}.md").read_text(encoding="utf-8")
-    return "".join(re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    return "".join(re.findall(rf"(?<!-->\n)^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
 
 
 def script_of(guide: str) -> str:
