@@ -55,7 +55,7 @@ def assert_same_weights(first: Checkpoint, second: Checkpoint) -> None:
 # What is read
 
 
-def test_tensors_are_read_wherever_their_bytes_begin(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_tensors_are_read_at_any_byte_alignment(tiny_checkpoint: Path, tmp_path: Path) -> None:
     members, original = members_of(tiny_checkpoint.read_bytes()), load_checkpoint(tiny_checkpoint)
     for padding in range(4):  # before the first tensor
         path = tmp_path / f"{padding}.pt"
@@ -63,21 +63,21 @@ def test_tensors_are_read_wherever_their_bytes_begin(tiny_checkpoint: Path, tmp_
         assert_same_weights(load_checkpoint(path), original)
 
 
-def test_only_the_header_says_what_the_tensors_are(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_tensors_are_described_by_the_header_alone(tiny_checkpoint: Path, tmp_path: Path) -> None:
     members = members_of(tiny_checkpoint.read_bytes())
     members["archive/data.pkl"] = b"not a pickle"
     (tmp_path / "a.pt").write_bytes(archive_of(members))
     assert_same_weights(load_checkpoint(tmp_path / "a.pt"), load_checkpoint(tiny_checkpoint))
 
 
-def test_tensors_may_be_changed_and_the_file_stays_as_it_is(tiny_checkpoint: Path) -> None:
+def test_changing_loaded_tensors_does_not_change_the_file(tiny_checkpoint: Path) -> None:
     before = tiny_checkpoint.read_bytes()
     for weight in load_checkpoint(tiny_checkpoint).weights.values():
         weight.zero_()
     assert tiny_checkpoint.read_bytes() == before
 
 
-def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(
+def test_a_file_replaced_while_it_is_read_gives_its_original_content(
     make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.pt"
@@ -96,7 +96,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(
 # What is written
 
 
-def test_each_tensor_is_a_member_of_its_own_whatever_shares_its_memory(
+def test_tensors_that_share_memory_are_written_as_separate_members(
     make_checkpoint: MakeCheckpoint, tmp_path: Path
 ) -> None:
     checkpoint = make_checkpoint()
@@ -114,7 +114,7 @@ def test_each_tensor_is_a_member_of_its_own_whatever_shares_its_memory(
         assert len(members[f"archive/data/{number}"]) in (torch.Size(shape).numel(), 4 * torch.Size(shape).numel())
 
 
-def test_a_type_that_no_reader_knows_is_not_written(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+def test_an_unsupported_tensor_type_is_not_written(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     checkpoint = make_checkpoint()
     weights = {name: weight.bfloat16() for name, weight in checkpoint.weights.items()}
     with pytest.raises(UserError, match=r"weights\..* is torch\.bfloat16: a checkpoint can hold"):
@@ -142,7 +142,7 @@ def with_model(content: bytes, **changes: Any) -> bytes:
     return with_header(content, {"model": header_of(members_of(content))["model"] | changes})
 
 
-def test_small_files_take_little_memory(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_small_hostile_files_are_refused_with_little_memory(tiny_checkpoint: Path, tmp_path: Path) -> None:
     content = tiny_checkpoint.read_bytes()
     files = {
         "stride": (expanded(), "not an nmtkit checkpoint"),
@@ -169,7 +169,7 @@ def test_small_files_take_little_memory(tiny_checkpoint: Path, tmp_path: Path) -
         *(("int32", 4), ("int64", 8), ("float64", 8), ("complex64", 8), ("wings", 4)),
     ],
 )
-def test_other_types_of_elements_are_refused_by_name(
+def test_unsupported_element_types_are_refused_and_named(
     type_name: str, item_size: int, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     content = with_tensor(tiny_checkpoint.read_bytes(), NORM, type_name, [16], bytes(16 * item_size))
@@ -187,18 +187,20 @@ def test_weights_must_be_float32(tiny_checkpoint: Path, tmp_path: Path) -> None:
     [[-16], [-4, -4], [16.0], [True, 16], ["16"], [[16]], [16, 0], [0, 16], [16, *[1] * 8], "16"],
     ids=str,
 )
-def test_shapes_that_no_tensor_has_are_refused(shape: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_impossible_tensor_shapes_are_refused(shape: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
     said = refusal(tmp_path / "a.pt", with_tensor(tiny_checkpoint.read_bytes(), NORM, "float32", shape, bytes(64)))
     assert said == f"{tmp_path / 'a.pt'}: {NORM} has an impossible shape"
 
 
 @pytest.mark.parametrize("shape", [[15], [17], [4, 5], [], [2**64 + 16]], ids=str)
-def test_a_tensor_has_the_size_of_its_shape(shape: list[int], tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_tensor_whose_size_does_not_match_its_shape_is_refused(
+    shape: list[int], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     said = refusal(tmp_path / "a.pt", with_tensor(tiny_checkpoint.read_bytes(), NORM, "float32", shape, bytes(64)))
     assert said == f"{tmp_path / 'a.pt'}: {NORM} has 64 bytes, which does not match its shape"
 
 
-def test_the_members_of_an_archive_share_no_bytes(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_an_archive_whose_members_share_the_largest_member_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     content = bytearray(unsigned(tiny_checkpoint.read_bytes()))
     with zipfile.ZipFile(io.BytesIO(content)) as zipped:
         entries = {entry.filename: entry for entry in zipped.infolist()}
@@ -218,7 +220,9 @@ def test_the_members_of_an_archive_share_no_bytes(tiny_checkpoint: Path, tmp_pat
         read_progress(path)
 
 
-def test_no_two_members_share_bytes_where_the_file_has_room_for_both(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_two_members_that_share_bytes_are_refused_even_if_the_file_has_room_for_both(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     members = members_of(tiny_checkpoint.read_bytes())
     content = bytearray(unsigned(archive_of(members)))
     with zipfile.ZipFile(io.BytesIO(content)) as zipped:
@@ -241,13 +245,13 @@ def test_an_encrypted_member_is_refused(tiny_checkpoint: Path, tmp_path: Path) -
     assert "compressed or encrypted: not an nmtkit checkpoint" in said
 
 
-def test_a_member_stands_once_in_the_zip_directory(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_duplicate_member_in_the_zip_directory_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     content = unsigned(tiny_checkpoint.read_bytes())
     twice = content.replace(b"archive/data/2", b"archive/data/1")
     assert "damaged, or not an nmtkit checkpoint" in refusal(tmp_path / "a.pt", signed(twice))
 
 
-def test_a_tensor_stands_once_in_the_header(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_duplicate_tensor_in_the_header_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     members = members_of(tiny_checkpoint.read_bytes())
     tensors = header_of(members)["tensors"]
     count = len(tensors)
@@ -269,7 +273,7 @@ def nested(depth: int) -> list[Any]:
     ],
     ids=lambda changes: str(changes)[:40],
 )
-def test_a_header_of_other_values_is_refused_in_one_line(
+def test_a_header_with_invalid_values_is_refused_with_a_short_message(
     changes: dict[str, Any], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     said = refusal(tmp_path / "a.pt", with_header(tiny_checkpoint.read_bytes(), changes))
@@ -277,7 +281,7 @@ def test_a_header_of_other_values_is_refused_in_one_line(
     assert len(said.removeprefix(str(tmp_path))) < 200
 
 
-def test_a_header_of_many_bytes_is_neither_read_nor_written(
+def test_a_header_that_is_too_large_is_neither_read_nor_written(
     make_checkpoint: MakeCheckpoint, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = len(members_of(tiny_checkpoint.read_bytes())["archive/data/0"])
@@ -291,7 +295,7 @@ def test_a_header_of_many_bytes_is_neither_read_nor_written(
         save_checkpoint(tmp_path / "a.pt", make_checkpoint())
 
 
-def test_numbers_of_another_byte_order_are_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_another_byte_order_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     members = members_of(tiny_checkpoint.read_bytes()) | {"archive/byteorder": b"big"}
     assert "byte order" in refusal(tmp_path / "a.pt", archive_of(members))
 
@@ -308,7 +312,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="Linux only")
-def test_files_that_do_not_tell_their_size_are_refused() -> None:
+def test_files_that_do_not_report_their_size_are_refused() -> None:
     for path in (Path("/proc/self/mem"), Path("/proc/self/status")):
         for read in (load_checkpoint, read_progress):
             with pytest.raises(UserError, match=str(path)):

@@ -34,7 +34,7 @@ def is_own(name: str) -> bool:
     return name in ("file", "half", "first", "second")
 
 
-def test_the_folder_appears_only_at_the_end(tmp_path: Path) -> None:
+def test_a_staged_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     with staged_folder(tmp_path / "new" / "result", is_own, never) as staging:
         (staging / "file").write_text("done")
         assert not (tmp_path / "new" / "result").exists()
@@ -43,7 +43,7 @@ def test_the_folder_appears_only_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [UserError("bad"), KeyboardInterrupt(), MemoryError()])
-def test_an_error_leaves_what_was_there(tmp_path: Path, error: BaseException) -> None:
+def test_an_error_leaves_the_old_folder_unchanged(tmp_path: Path, error: BaseException) -> None:
     (tmp_path / "result").mkdir()
     (tmp_path / "result" / "file").write_text("old")
     with pytest.raises(type(error)), staged_folder(tmp_path / "result", is_own, always) as staging:  # noqa: PT012
@@ -53,7 +53,7 @@ def test_an_error_leaves_what_was_there(tmp_path: Path, error: BaseException) ->
     assert (tmp_path / "result" / "file").read_text() == "old"
 
 
-def test_a_failing_write_names_the_destination(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_write_names_the_destination(tmp_path: Path) -> None:
     with (
         pytest.raises(RunError, match=r"cannot write .*result: No space left on device"),
         staged_folder(tmp_path / "result", is_own, never),
@@ -62,7 +62,7 @@ def test_a_failing_write_names_the_destination(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_finished_result_is_replaced_whole(tmp_path: Path) -> None:
+def test_an_existing_result_is_replaced_completely(tmp_path: Path) -> None:
     for content in ("first", "second"):
         with staged_folder(tmp_path / "result", is_own, always) as staging:
             (staging / content).touch()
@@ -70,7 +70,7 @@ def test_a_finished_result_is_replaced_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "result").iterdir()] == ["second"]
 
 
-def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+def test_an_empty_destination_folder_is_used(tmp_path: Path) -> None:
     (tmp_path / "result").mkdir()
     with staged_folder(tmp_path / "result", is_own, never) as staging:
         (staging / "file").touch()
@@ -78,7 +78,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_is_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
+def test_a_foreign_destination_is_refused_and_unchanged(tmp_path: Path, kind: str) -> None:
     if kind == "folder":
         (tmp_path / "result").mkdir()
     (tmp_path / "result" / "thesis" if kind == "folder" else tmp_path / "result").write_text("years of work")
@@ -91,7 +91,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".result.partial").mkdir()
     (tmp_path / ".result.partial" / "half").touch()
     with staged_folder(tmp_path / "result", is_own, never) as staging:
@@ -99,7 +99,7 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
 
 
-def test_a_process_killed_while_replacing_loses_nothing(tmp_path: Path) -> None:
+def test_the_old_result_is_restored_after_a_kill_during_replacement(tmp_path: Path) -> None:
     (tmp_path / ".result.replaced").mkdir()
     (tmp_path / ".result.replaced" / "file").write_text("old")
     with pytest.raises(UserError), staged_folder(tmp_path / "result", is_own, always):
@@ -107,7 +107,7 @@ def test_a_process_killed_while_replacing_loses_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "result" / "file").read_text() == "old"
 
 
-def test_a_process_killed_after_replacing_does_not_stand_in_the_next_ones_way(tmp_path: Path) -> None:
+def test_leftovers_of_a_kill_after_replacement_do_not_block_the_next_run(tmp_path: Path) -> None:
     for folder in (".result.replaced", "result"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "file").write_text(folder)
@@ -125,7 +125,7 @@ def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
     assert (tmp_path / "result" / "file").exists()
 
 
-def test_the_root_is_no_destination() -> None:
+def test_the_root_is_refused_as_a_destination() -> None:
     with pytest.raises(UserError, match=r"^/ is the root"), staged_folder(Path("/"), is_own, always):
         pass
 
@@ -139,7 +139,7 @@ def test_a_destination_below_a_file_is_refused(tmp_path: Path) -> None:
 # A file that an error leaves beside its name
 
 
-def test_a_file_appears_at_the_end_and_what_an_error_leaves_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_file_appears_when_it_is_complete_and_is_resumed_after_an_interruption(tmp_path: Path) -> None:
     for number, resume in enumerate([False, True, True], 1):
         with pytest.raises(KeyboardInterrupt), resumable_file(tmp_path / "out", resume) as file:  # noqa: PT012
             assert file.read() == b"line\n" * (number - 1)
@@ -152,7 +152,7 @@ def test_a_file_appears_at_the_end_and_what_an_error_leaves_is_gone_on_with(tmp_
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_file_is_begun_anew_unless_it_is_resumed_and_left_only_if_it_holds_something(tmp_path: Path) -> None:
+def test_without_resume_a_partial_file_is_overwritten_and_removed_if_empty_after_an_error(tmp_path: Path) -> None:
     (tmp_path / "out.partial").write_text("old")
     with pytest.raises(UserError), resumable_file(tmp_path / "out", False) as file:  # noqa: PT012
         assert file.read() == b""
@@ -169,7 +169,7 @@ def test_two_processes_do_not_write_the_same_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="pipes have no names here")
-def test_a_pipe_without_a_name_is_written_directly() -> None:
+def test_an_unnamed_pipe_is_written_directly() -> None:
     """As /dev/stdout is one, and what a shell puts in the place of >(…)."""
     reader, writer = os.pipe()
     pipe = Path(f"/dev/fd/{writer}")
@@ -183,7 +183,7 @@ def test_a_pipe_without_a_name_is_written_directly() -> None:
         assert read.read() == b"one two"
 
 
-def test_links_that_lead_in_a_circle_are_no_trouble(tmp_path: Path) -> None:
+def test_a_circular_symlink_is_replaced_by_the_file(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     check_writable(tmp_path / "loop", [tmp_path / "loop" / "source"])
     with staged_file(tmp_path / "loop") as file:
@@ -236,7 +236,7 @@ LINKS = ("link to folder", "link to file", "dangling link", "pipe")
 
 @pytest.mark.parametrize("name", [".result.partial", ".result.replaced"])
 @pytest.mark.parametrize("kind", [*LINKS, "hard link", "file"])
-def test_no_folder_is_staged_where_something_else_has_its_name(
+def test_staging_is_refused_if_a_file_link_or_pipe_has_the_name_of_its_folder(
     name: str, kind: str, tmp_path: Path, elsewhere: Path
 ) -> None:
     plant(kind, tmp_path / name, elsewhere)
@@ -251,7 +251,9 @@ def test_no_folder_is_staged_where_something_else_has_its_name(
 
 @pytest.mark.parametrize("name", [".result.partial", ".result.replaced"])
 @pytest.mark.parametrize("kind", ["link to file", "pipe", "folder", "foreign name"])
-def test_no_folder_is_cleared_that_holds_something_else(name: str, kind: str, tmp_path: Path, elsewhere: Path) -> None:
+def test_a_leftover_folder_with_foreign_content_is_not_removed(
+    name: str, kind: str, tmp_path: Path, elsewhere: Path
+) -> None:
     (tmp_path / name).mkdir()
     (tmp_path / name / "half").write_text("left")
     if kind == "foreign name":
@@ -286,7 +288,7 @@ def test_no_folder_of_another_user_is_cleared(name: str, tmp_path: Path) -> None
     assert (tmp_path / name / "file").read_text() == "theirs"
 
 
-def test_the_owner_of_what_is_left_is_compared_with_the_owner_of_what_is_made(tmp_path: Path) -> None:
+def test_the_owner_of_a_leftover_is_compared_with_the_owner_of_new_files(tmp_path: Path) -> None:
     (tmp_path / ".result.partial").mkdir()
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder to another user")
@@ -310,7 +312,7 @@ def test_a_staged_folder_is_private_until_it_is_finished(tmp_path: Path) -> None
     assert stat.S_IMODE((tmp_path / "result").stat().st_mode) == 0o775
 
 
-def test_an_error_clears_the_folder_that_was_staged_and_not_the_one_that_took_its_name(
+def test_an_error_empties_the_staged_folder_and_not_a_symlink_that_took_its_name(
     tmp_path: Path, elsewhere: Path
 ) -> None:
     with pytest.raises(UserError, match="bad"), staged_folder(tmp_path / "result", is_own, never) as staging:  # noqa: PT012
@@ -351,7 +353,7 @@ WRITERS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("kind", [*LINKS, "folder"])
-def test_no_file_is_written_through_what_stands_at_its_name(
+def test_a_link_pipe_or_folder_at_the_temporary_name_is_not_written_through(
     writer: str, kind: str, tmp_path: Path, elsewhere: Path
 ) -> None:
     write, name = WRITERS[writer]
@@ -374,7 +376,7 @@ def test_no_file_of_another_user_is_overwritten(writer: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_file_with_a_second_name_is_not_gone_on_with(resume: bool, tmp_path: Path, elsewhere: Path) -> None:
+def test_a_partial_file_with_a_second_hard_link_is_refused(resume: bool, tmp_path: Path, elsewhere: Path) -> None:
     plant("hard link", tmp_path / "out.partial", elsewhere)
     with pytest.raises(UserError, match="it has other hard links"), resumable_file(tmp_path / "out", resume):
         pass
@@ -383,7 +385,7 @@ def test_a_file_with_a_second_name_is_not_gone_on_with(resume: bool, tmp_path: P
 
 @pytest.mark.parametrize("kind", ["file", "hard link"])
 @pytest.mark.parametrize("writer", ["staged_file", "link_file", "check_writable"])
-def test_the_file_of_a_dead_process_with_the_same_id_is_replaced(
+def test_the_temporary_file_of_a_dead_process_with_the_same_id_is_replaced(
     writer: str, kind: str, tmp_path: Path, elsewhere: Path
 ) -> None:
     write, name = WRITERS[writer]
@@ -394,7 +396,7 @@ def test_the_file_of_a_dead_process_with_the_same_id_is_replaced(
     assert (elsewhere / "file").read_text() == "years of work"
 
 
-def test_a_second_name_is_the_same_file_and_a_copy_where_there_are_no_hard_links(
+def test_a_second_name_is_a_hard_link_or_a_copy_if_hard_links_are_unsupported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_links(*arguments: Any, **more: Any) -> None:
@@ -411,9 +413,7 @@ def test_a_second_name_is_the_same_file_and_a_copy_where_there_are_no_hard_links
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
 
 
-def test_clearing_removes_what_killed_processes_left_of_these_files_and_nothing_else(
-    tmp_path: Path, elsewhere: Path
-) -> None:
+def test_cleaning_removes_only_the_partial_files_of_killed_processes(tmp_path: Path, elsewhere: Path) -> None:
     for name in (".file.17.partial", ".file.99999.partial"):
         (tmp_path / name).write_text("half")
     others = (".other.17.partial", ".file.x.partial", ".file.partial", "file.17.partial", ".file.17.partial.bak")
@@ -455,9 +455,7 @@ def test_a_folder_that_is_swapped_before_it_is_opened_is_not_followed(
     assert (elsewhere / "file").read_text() == "years of work"
 
 
-def test_a_folder_that_is_swapped_before_it_is_locked_is_not_cleared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_swapped_before_it_is_locked_is_not_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     staging = tmp_path / ".result.partial"
     staging.mkdir()
     flock = fcntl.flock
@@ -473,7 +471,7 @@ def test_a_folder_that_is_swapped_before_it_is_locked_is_not_cleared(
     assert (staging / "file").read_text() == "mine"
 
 
-def test_what_is_planted_in_a_folder_before_it_is_private_is_not_written_through(
+def test_a_link_planted_before_the_folder_is_private_is_not_written_through(
     tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fchmod = os.fchmod
@@ -505,7 +503,7 @@ def test_a_file_that_is_swapped_before_it_is_opened_is_not_followed(
     assert (elsewhere / "file").read_text() == "years of work"
 
 
-def test_a_result_that_is_finished_while_its_file_is_opened_is_not_written_to(
+def test_a_result_renamed_while_its_partial_file_is_opened_is_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partial = tmp_path / "out.partial"
@@ -523,7 +521,7 @@ def test_a_result_that_is_finished_while_its_file_is_opened_is_not_written_to(
 
 
 @pytest.mark.parametrize("kind", ["link to file", "dangling link", "hard link"])
-def test_what_is_planted_just_before_a_file_is_made_is_not_written_through(
+def test_a_link_planted_just_before_a_file_is_created_is_not_written_through(
     kind: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def planted(path: Path) -> None:
@@ -536,7 +534,7 @@ def test_what_is_planted_just_before_a_file_is_made_is_not_written_through(
     assert contents(elsewhere) == before
 
 
-def test_a_result_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file is synced, then the folder that names it, and both before the rename, which is synced last."""
     synced: list[tuple[int, bool]] = []
     fsync = os.fsync
@@ -581,7 +579,7 @@ def test_no_folder_of_another_user_is_replaced(full: bool, tmp_path: Path) -> No
     ("mode", "link_owner", "is_refused"),
     [(0o1777, 12345, True), (0o777, 12345, True), (0o775, 12345, True), (0o1777, 0, False)],
 )
-def test_another_users_link_in_a_shared_folder_is_not_followed(
+def test_a_symlink_of_another_user_in_a_shared_folder_is_not_followed(
     mode: int, link_owner: int, is_refused: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "thesis").write_text("precious")
@@ -600,7 +598,7 @@ def test_another_users_link_in_a_shared_folder_is_not_followed(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link to another user")
-def test_another_users_link_is_followed_only_in_a_folder_that_nobody_else_can_write_to(tmp_path: Path) -> None:
+def test_a_symlink_of_another_user_is_followed_only_in_a_folder_that_others_cannot_write(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -51,7 +51,7 @@ def judge_by_bleu(folder: Path) -> None:
         change_progress(path, best_metric="valid_bleu")
 
 
-def test_the_mean_is_that_of_float64(folder: Path) -> None:
+def test_the_mean_is_computed_in_float64(folder: Path) -> None:
     paths = last_checkpoints(folder, 3)
     average = average_checkpoints(paths)
     loaded = [load_checkpoint(path).weights for path in paths]
@@ -83,7 +83,7 @@ def test_the_largest_numbers_have_a_finite_mean(tmp_path: Path, make_checkpoint:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("order", [("good.pt", "bad.pt"), ("bad.pt", "good.pt"), ("bad.pt",)], ids="-".join)
-def test_weights_that_are_not_finite_are_refused_by_checkpoint_and_parameter(
+def test_nonfinite_weights_are_refused_with_the_names_of_checkpoint_and_parameter(
     order: tuple[str, ...], value: float, tmp_path: Path, make_checkpoint: Make
 ) -> None:
     save_checkpoint(tmp_path / "good.pt", dataclasses.replace(make_checkpoint(), ema=make_checkpoint(seed=2).weights))
@@ -96,7 +96,7 @@ def test_weights_that_are_not_finite_are_refused_by_checkpoint_and_parameter(
     average_checkpoints(paths, "ema")  # the weights that are averaged are what counts
 
 
-def test_a_run_may_delete_checkpoints_while_they_are_chosen_and_read(
+def test_averaging_succeeds_while_a_run_deletes_checkpoints(
     folder: Path, make_checkpoint: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     update = 100
@@ -117,7 +117,7 @@ def test_a_run_may_delete_checkpoints_while_they_are_chosen_and_read(
     assert all(torch.equal(weight, expected.weights[name]) for name, weight in average.weights.items())
 
 
-def test_a_checkpoint_that_vanishes_time_after_time_ends_in_one_line(folder: Path) -> None:
+def test_a_checkpoint_that_vanishes_repeatedly_ends_in_an_error(folder: Path) -> None:
     chosen = []
 
     def choose() -> list[Path]:
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_vanishes_time_after_time_ends_in_one_line(folder: Pat
     assert 1 < len(chosen) < 10
 
 
-def test_what_is_wrong_with_a_checkpoint_is_said_at_once(folder: Path) -> None:
+def test_a_damaged_checkpoint_is_reported_without_a_retry(folder: Path) -> None:
     (folder / "checkpoint_100.pt").write_bytes(b"")
     chosen = []
 
@@ -142,14 +142,14 @@ def test_what_is_wrong_with_a_checkpoint_is_said_at_once(folder: Path) -> None:
     assert len(chosen) == 1
 
 
-def test_one_checkpoint_is_its_own_mean_without_the_optimizer(folder: Path) -> None:
+def test_the_average_of_one_checkpoint_has_its_weights_and_no_optimizer_state(folder: Path) -> None:
     average = average_checkpoints([folder / "checkpoint_10.pt"])
     original = load_checkpoint(folder / "checkpoint_10.pt")
     assert all(torch.equal(average.weights[name], tensor) for name, tensor in original.weights.items())
     assert average.optimizer is None
 
 
-def test_moving_averages_are_averaged_where_there_are_any(tmp_path: Path, make_checkpoint: Make) -> None:
+def test_moving_averages_are_averaged_if_checkpoints_have_them(tmp_path: Path, make_checkpoint: Make) -> None:
     paths = [tmp_path / f"{number}.pt" for number in range(3)]
     for number, path in enumerate(paths):
         checkpoint = make_checkpoint(seed=number)
@@ -194,7 +194,7 @@ def test_best_means_the_lowest_loss_or_the_highest_bleu(folder: Path) -> None:
     assert updates(best_checkpoints(folder, 4)) == [10, 20, 30, 100]
 
 
-def test_checkpoints_of_a_run_that_has_changed_its_dropout_are_averaged(make_checkpoint: Make, tmp_path: Path) -> None:
+def test_checkpoints_with_different_dropout_are_averaged(make_checkpoint: Make, tmp_path: Path) -> None:
     paths = [tmp_path / f"{dropout}.pt" for dropout in (0.1, 0.3)]
     for path in paths:
         save_checkpoint(path, make_checkpoint(dropout=float(path.stem)))
@@ -202,7 +202,7 @@ def test_checkpoints_of_a_run_that_has_changed_its_dropout_are_averaged(make_che
     assert all(torch.equal(weight, weights[name]) for name, weight in make_checkpoint().weights.items())
 
 
-def test_of_equal_values_the_older_checkpoint_is_the_better(folder: Path) -> None:
+def test_the_older_of_two_equally_good_checkpoints_is_better(folder: Path) -> None:
     for update in (20, 30, 100):
         change_progress(folder / f"checkpoint_{update}.pt", valid_loss=2.0, valid_bleu=30.0)
     for metric in ("valid_loss", "valid_bleu"):
@@ -214,7 +214,7 @@ def test_of_equal_values_the_older_checkpoint_is_the_better(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_value_that_is_not_finite_is_never_the_best(value: float, folder: Path) -> None:
+def test_a_nonfinite_value_is_never_the_best(value: float, folder: Path) -> None:
     change_progress(folder / "checkpoint_20.pt", valid_loss=value)
     assert updates(best_checkpoints(folder, 1)) == [30]
     assert updates(best_checkpoints(folder, 3)) == [10, 30, 100]
@@ -230,7 +230,9 @@ def test_a_value_that_is_not_finite_is_never_the_best(value: float, folder: Path
     ],
     ids=str,
 )
-def test_a_judgement_of_other_types_is_refused_with_the_name_of_its_file(changes: dict[str, Any], folder: Path) -> None:
+def test_validation_records_of_the_wrong_type_are_refused_with_their_file_name(
+    changes: dict[str, Any], folder: Path
+) -> None:
     change_progress(folder / "checkpoint_30.pt", **changes)
     with pytest.raises(UserError, match=r"checkpoint_30\.pt: damaged, or not an nmtkit checkpoint"):
         best_checkpoints(folder, 1)
@@ -246,7 +248,7 @@ def test_values_on_different_validation_splits_are_not_compared(folder: Path) ->
     assert updates(best_checkpoints(folder, 1, until=20)) == [20]
 
 
-def test_fewer_checkpoints_than_asked_for_are_an_error(folder: Path) -> None:
+def test_fewer_checkpoints_than_requested_are_an_error(folder: Path) -> None:
     with pytest.raises(UserError, match=r"--last 4: .* has only 3 checkpoints up to update 30: use --last 3$"):
         last_checkpoints(folder, 4, until=30)
     with pytest.raises(UserError, match=r"--best 5: .* only 4 checkpoints with a validation value: use --best 4$"):
@@ -271,7 +273,7 @@ def test_a_file_given_twice_is_refused(folder: Path) -> None:
         ({"vocabulary": True}, "piece 4 of its source vocabulary is 'w0', not '<0x00>'"),
     ],
 )
-def test_the_first_difference_is_named(
+def test_the_error_for_different_checkpoints_names_the_difference(
     change: dict[str, Any], message: str, tmp_path: Path, make_checkpoint: Make
 ) -> None:
     save_checkpoint(tmp_path / "a.pt", make_checkpoint())
@@ -285,7 +287,7 @@ def test_the_first_difference_is_named(
     assert str(error.value).startswith(f"{tmp_path / 'b.pt'} cannot be averaged with {tmp_path / 'a.pt'}: ")
 
 
-def test_heads_of_a_given_width_are_those_whose_width_follows(tmp_path: Path, make_checkpoint: Make) -> None:
+def test_explicit_and_default_head_widths_are_compatible(tmp_path: Path, make_checkpoint: Make) -> None:
     save_checkpoint(tmp_path / "a.pt", make_checkpoint())
     save_checkpoint(tmp_path / "b.pt", make_checkpoint(d_k=8, d_v=8))
     average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"])
@@ -294,7 +296,9 @@ def test_heads_of_a_given_width_are_those_whose_width_follows(tmp_path: Path, ma
 # Through the command -------------------------------------------------------------------------------------------
 
 
-def test_the_command_averages_a_folder_and_a_list_alike(folder: Path, run_command: Run, run_here: Run) -> None:
+def test_the_command_averages_a_folder_and_a_list_in_the_same_way(
+    folder: Path, run_command: Run, run_here: Run
+) -> None:
     one, two = folder / "one.pt", folder / "two.pt"
     done = run_command("nmt-average", folder, "--last", 2, "--output", one)
     assert (done.returncode, done.stdout) == (0, b""), done.stderr
@@ -304,14 +308,14 @@ def test_the_command_averages_a_folder_and_a_list_alike(folder: Path, run_comman
     assert load_checkpoint(one).progress["averaged"] == ["checkpoint_40.pt", "checkpoint_100.pt"]
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_anything_is_read(folder: Path, run_here: Run) -> None:
+def test_an_output_in_a_missing_folder_is_refused(folder: Path, run_here: Run) -> None:
     done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "missing/out.pt")
     assert done.returncode == 2
     assert done.stderr.decode() == f"nmt-average: cannot write {folder}/missing/out.pt: No such file or directory\n"
 
 
 @pytest.mark.parametrize("name", ["checkpoint_30.pt", "checkpoint_last.pt", "checkpoint_best.pt", "link.pt"])
-def test_a_checkpoint_of_a_training_is_not_replaced(name: str, folder: Path, run_here: Run) -> None:
+def test_a_checkpoint_of_a_training_run_is_not_overwritten(name: str, folder: Path, run_here: Run) -> None:
     (folder / "link.pt").symlink_to("checkpoint_30.pt")
     before = (folder / name).read_bytes()
     done = run_here("nmt-average", folder / "checkpoint_10.pt", folder / "checkpoint_20.pt", "--output", folder / name)
@@ -326,7 +330,7 @@ def test_a_checkpoint_of_a_training_is_not_replaced(name: str, folder: Path, run
     assert run_here("nmt-average", folder / "checkpoint_10.pt", "--output", new).returncode == 0
 
 
-def test_a_pipe_takes_no_checkpoint(folder: Path, run_here: Run) -> None:
+def test_a_pipe_is_refused_as_output(folder: Path, run_here: Run) -> None:
     os.mkfifo(folder / "pipe")
     done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "pipe")
     assert done.returncode == 2
@@ -335,7 +339,9 @@ def test_a_pipe_takes_no_checkpoint(folder: Path, run_here: Run) -> None:
     )
 
 
-def test_checkpoints_of_one_name_are_told_apart(make_checkpoint: Make, tmp_path: Path, run_here: Run) -> None:
+def test_checkpoints_with_the_same_name_are_listed_with_their_folders(
+    make_checkpoint: Make, tmp_path: Path, run_here: Run
+) -> None:
     paths = [tmp_path / run / "checkpoint_60.pt" for run in ("first", "second")]
     for path in paths:
         path.parent.mkdir()
@@ -346,7 +352,7 @@ def test_checkpoints_of_one_name_are_told_apart(make_checkpoint: Make, tmp_path:
     assert averaged == ["first/checkpoint_60.pt", "second/checkpoint_60.pt"]
 
 
-def test_a_checkpoint_that_is_averaged_is_not_replaced(folder: Path, run_here: Run) -> None:
+def test_an_averaged_checkpoint_is_not_overwritten_by_the_output(folder: Path, run_here: Run) -> None:
     ten, twenty = folder / "checkpoint_10.pt", folder / "checkpoint_20.pt"
     before = ten.read_bytes()
     done = run_here("nmt-average", ten, twenty, "--output", ten)
@@ -366,9 +372,7 @@ def test_a_checkpoint_that_is_averaged_is_not_replaced(folder: Path, run_here: R
         (["checkpoint_10.pt", "cut.pt"], "cut.pt"),
     ],
 )
-def test_mistakes_end_with_one_line_and_no_file(
-    arguments: list[Any], message: str, folder: Path, run_here: Run
-) -> None:
+def test_user_errors_give_one_line_and_no_file(arguments: list[Any], message: str, folder: Path, run_here: Run) -> None:
     (folder / "cut.pt").write_bytes((folder / "checkpoint_20.pt").read_bytes()[:-500])
     paths = [folder / word if isinstance(word, str) and word[0] != "-" else word for word in arguments]
     done = run_here("nmt-average", *paths, "--output", folder / "out.pt")

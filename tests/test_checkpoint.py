@@ -78,14 +78,18 @@ def assert_same(first: Checkpoint, second: Checkpoint) -> None:
         {"joined_vocabulary": -1},
     ],
 )
-def test_languages_that_no_dataset_has_are_refused(full: Checkpoint, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_languages_and_vocabulary_flags_are_refused(
+    full: Checkpoint, changes: dict[str, Any], tmp_path: Path
+) -> None:
     save_checkpoint(tmp_path / "a.pt", full)
     (tmp_path / "a.pt").write_bytes(with_header((tmp_path / "a.pt").read_bytes(), changes))
     with pytest.raises(UserError, match="damaged, or not an nmtkit checkpoint"):
         load_checkpoint(tmp_path / "a.pt")
 
 
-def test_what_is_saved_is_loaded_bit_for_bit(full: Checkpoint, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+def test_a_checkpoint_is_loaded_bit_for_bit_as_saved(
+    full: Checkpoint, make_checkpoint: MakeCheckpoint, tmp_path: Path
+) -> None:
     for checkpoint in (full, make_checkpoint(positions="learned", share_embeddings="none", attention_window=3)):
         save_checkpoint(tmp_path / "a.pt", checkpoint)
         loaded = load_checkpoint(tmp_path / "a.pt")
@@ -94,14 +98,14 @@ def test_what_is_saved_is_loaded_bit_for_bit(full: Checkpoint, make_checkpoint: 
         assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "b.pt").read_bytes()
 
 
-def test_the_file_tells_nothing_of_when_and_where_it_was_written(full: Checkpoint, tmp_path: Path) -> None:
+def test_a_checkpoint_file_does_not_depend_on_its_path(full: Checkpoint, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "a.pt", tmp_path / "folder" / "another name.pt"):
         save_checkpoint(path, full)
     assert (tmp_path / "a.pt").read_bytes() == (tmp_path / "folder" / "another name.pt").read_bytes()
 
 
-def test_the_model_that_is_built_is_the_one_that_was_saved(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
+def test_the_loaded_model_equals_the_saved_model(make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
     checkpoint = make_checkpoint()
     save_checkpoint(tmp_path / "a.pt", checkpoint)
     model = load_checkpoint(tmp_path / "a.pt").build_model()
@@ -114,13 +118,13 @@ def test_the_model_that_is_built_is_the_one_that_was_saved(make_checkpoint: Make
     assert sum(tensor.size(0) == len(checkpoint.source.vocab) for tensor in checkpoint.weights.values()) == 1
 
 
-def test_a_model_that_is_built_draws_no_numbers(make_checkpoint: MakeCheckpoint) -> None:
+def test_building_a_model_does_not_use_the_random_generator(make_checkpoint: MakeCheckpoint) -> None:
     before = torch.get_rng_state()
     make_checkpoint().build_model()
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_model_has_the_averaged_weights_where_there_are_any(make_checkpoint: MakeCheckpoint) -> None:
+def test_a_model_is_built_with_the_averaged_weights_if_the_checkpoint_has_them(make_checkpoint: MakeCheckpoint) -> None:
     without, averages = make_checkpoint(seed=1), make_checkpoint(seed=2).weights
     checkpoint = replace(without, ema=averages)
     for which, expected in (("auto", averages), ("ema", averages), ("trained", without.weights)):
@@ -145,7 +149,7 @@ def test_a_model_has_the_averaged_weights_where_there_are_any(make_checkpoint: M
         ),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_by_name(
+def test_weights_that_do_not_fit_are_refused_and_named(
     change: Callable[[dict[str, Tensor]], Any], message: str, make_checkpoint: MakeCheckpoint
 ) -> None:
     checkpoint = make_checkpoint()
@@ -167,14 +171,16 @@ def test_weights_that_do_not_fit_are_refused_by_name(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_weights_of_another_kind_are_refused_by_name(weight: Any, kind: str, make_checkpoint: MakeCheckpoint) -> None:
+def test_weights_of_the_wrong_type_are_refused_and_named(
+    weight: Any, kind: str, make_checkpoint: MakeCheckpoint
+) -> None:
     checkpoint, name = make_checkpoint(), "encoder.0.around_feed_forward.norm.weight"
     checkpoint.weights = {**checkpoint.weights, name: weight}
     with pytest.raises(UserError, match=rf"the weights do not fit the model: {name} {kind}"):
         checkpoint.build_model()
 
 
-def test_moving_averages_must_fit_the_model_as_well(full: Checkpoint, tmp_path: Path) -> None:
+def test_moving_averages_must_also_fit_the_model(full: Checkpoint, tmp_path: Path) -> None:
     name = "encoder.0.feed_forward.inner.bias"
     save_checkpoint(tmp_path / "a.pt", replace(full, ema={**full.weights, name: torch.zeros(3)}))
     with pytest.raises(UserError, match=rf"a\.pt: the weights do not fit the model: {name} has \[3\] where \[32\] is"):
@@ -182,7 +188,7 @@ def test_moving_averages_must_fit_the_model_as_well(full: Checkpoint, tmp_path: 
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_weights_that_are_not_finite_are_named(value: float, make_checkpoint: MakeCheckpoint) -> None:
+def test_nonfinite_weights_are_named(value: float, make_checkpoint: MakeCheckpoint) -> None:
     weights = {name: tensor.clone() for name, tensor in make_checkpoint().weights.items()}
     check_finite(weights)
     weights["decoder.1.feed_forward.outer.weight"][3, 5] = value
@@ -207,7 +213,7 @@ def test_the_shapes_of_a_model_are_known_without_making_it(
     assert list(checkpoint.parameter_shapes().items()) == expected
 
 
-def test_a_model_that_memory_cannot_hold_is_a_failure_that_names_its_size(
+def test_the_error_for_a_model_too_large_for_the_memory_gives_its_size(
     make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -218,7 +224,7 @@ def test_a_model_that_memory_cannot_hold_is_a_failure_that_names_its_size(
         make_checkpoint().build_model()
 
 
-def test_torch_alone_reads_it_safely(full: Checkpoint, tmp_path: Path) -> None:
+def test_torch_load_reads_a_checkpoint_with_weights_only(full: Checkpoint, tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "a.pt", full)
     tensors = torch.load(tmp_path / "a.pt", weights_only=True)
     header = json.loads(tensors["header"].numpy().tobytes())
@@ -240,7 +246,7 @@ def read_without_pickle(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return header, arrays
 
 
-def test_a_zip_reader_and_json_are_enough_to_read_it(
+def test_a_checkpoint_can_be_read_with_a_zip_reader_and_json_alone(
     full: Checkpoint, make_checkpoint: MakeCheckpoint, tmp_path: Path
 ) -> None:
     for checkpoint in (full, make_checkpoint()):
@@ -256,7 +262,7 @@ def test_a_zip_reader_and_json_are_enough_to_read_it(
         assert sum(name.startswith("weights.") for name in arrays) == len(checkpoint.weights)
 
 
-def test_a_file_cut_short_anywhere_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_refused(tiny_checkpoint: Path, tmp_path: Path) -> None:
     content, path = tiny_checkpoint.read_bytes(), tmp_path / "cut.pt"
     lengths = {0, 1, 3, 70, 71, 100, len(content) // 2, *(len(content) - n for n in (1, 2, 64, 70, 71, 72, 73, 95))}
     for length in lengths | {random.Random(1).randrange(len(content)) for _ in range(20)}:
@@ -311,7 +317,7 @@ def test_bytes_added_at_the_end_are_noticed(tiny_checkpoint: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"text\n" * 100, bytes(1000)])
-def test_what_is_no_checkpoint_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_files_that_are_not_checkpoints_are_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "other.pt"
     path.write_bytes(content)
     for read in (load_checkpoint, read_progress):
@@ -319,7 +325,7 @@ def test_what_is_no_checkpoint_is_refused(content: bytes, tmp_path: Path) -> Non
             read(path)
 
 
-def test_for_a_folder_the_best_checkpoint_in_it_is_suggested_else_the_last_else_the_newest(tmp_path: Path) -> None:
+def test_the_error_for_a_folder_suggests_its_best_else_its_last_else_its_newest_checkpoint(tmp_path: Path) -> None:
     def said() -> str:
         with pytest.raises(UserError, match=rf"^{tmp_path} is a folder: ") as error:
             load_checkpoint(tmp_path)
@@ -338,7 +344,7 @@ def test_for_a_folder_the_best_checkpoint_in_it_is_suggested_else_the_last_else_
     assert said() == f"nmt-export {tmp_path} --to checkpoint converts its safetensors to a checkpoint"
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_reported(tmp_path: Path) -> None:
     for path in (tmp_path / "none.pt", tmp_path):
         for read in (load_checkpoint, read_progress):
             with pytest.raises(UserError, match=str(path)):
@@ -362,7 +368,7 @@ def sign(path: Path, content: Any) -> None:
     path.write_bytes(signed(file.getvalue()))
 
 
-def test_pickled_code_is_never_run_even_under_a_right_checksum(tmp_path: Path) -> None:
+def test_pickled_code_is_never_run_even_with_a_valid_checksum(tmp_path: Path) -> None:
     path, witness = tmp_path / "harmful.pt", tmp_path / "witness"
     sign(path, {"header": Harmful(witness)})
     with pytest.raises(UserError, match=rf"^{path}: .*not an nmtkit checkpoint"):
@@ -401,7 +407,7 @@ def test_archives_of_other_programs_are_refused(content: Any, tmp_path: Path) ->
         ({"tokenizer": {}}, "not an nmtkit checkpoint"),
     ],
 )
-def test_a_header_from_elsewhere_is_refused(
+def test_a_header_of_another_version_or_with_invalid_values_is_refused(
     change: dict[str, Any], message: str, full: Checkpoint, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.pt"
@@ -412,7 +418,7 @@ def test_a_header_from_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("failing", ["torch.save", "_append_checksum", "fsync"])
-def test_a_failure_while_writing_leaves_the_old_file(
+def test_a_failed_write_leaves_the_old_file(
     failing: str, make_checkpoint: MakeCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.pt"
@@ -450,7 +456,7 @@ def test_the_numbered_checkpoints_are_listed_oldest_first(tmp_path: Path) -> Non
     assert list_checkpoints(tmp_path) == [(9, tmp_path / "checkpoint_9.pt"), (10, tmp_path / "checkpoint_10.pt")]
 
 
-def test_a_second_name_follows_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_name_follows_the_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(1, "no hard links here")
 
@@ -465,7 +471,7 @@ def test_a_second_name_follows_the_newest(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_second_name_is_not_written_through_a_link_that_has_the_name_beside_it(tmp_path: Path) -> None:
+def test_a_symlink_at_the_temporary_name_of_a_second_name_is_not_written_through(tmp_path: Path) -> None:
     path, victim = tmp_path / "checkpoint_1.pt", tmp_path / "victim"
     path.write_bytes(b"weights")
     victim.write_text("years of work")

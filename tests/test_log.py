@@ -44,7 +44,7 @@ def written(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return err.splitlines()
 
 
-def test_auto_is_plain_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_auto_format_is_plain_if_stderr_is_not_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     configure(LogConfig())
     logger.info("reading")
     logger.warning("line 3 was cut")
@@ -53,7 +53,7 @@ def test_auto_is_plain_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture
     assert second.endswith(" warning: line 3 was cut")
 
 
-def test_numbers_are_shown_short_and_absent_ones_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_numbers_are_abbreviated_and_missing_ones_omitted(capsys: pytest.CaptureFixture[str]) -> None:
     configure(LogConfig())
     report("train", NUMBERS)
     (line,) = written(capsys)
@@ -79,7 +79,7 @@ def test_quiet_leaves_warnings_and_errors(capsys: pytest.CaptureFixture[str]) ->
     assert [line[9:] for line in written(capsys)] == ["error: broken"]
 
 
-def test_only_the_main_process_talks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_main_process_logs(capsys: pytest.CaptureFixture[str]) -> None:
     configure(LogConfig(), is_main=False)
     logger.info("reading")
     logger.warning("cut")
@@ -88,7 +88,7 @@ def test_only_the_main_process_talks(capsys: pytest.CaptureFixture[str]) -> None
     assert written(capsys) == []
 
 
-def test_progress_elsewhere_is_a_line_every_few_seconds(
+def test_progress_without_a_terminal_is_a_line_every_few_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = 100.0
@@ -102,7 +102,7 @@ def test_progress_elsewhere_is_a_line_every_few_seconds(
     assert lines == [f"reading | lines {50 + 100 * n} | of 1000 | per_second 10" for n in (1, 2, 3, 4)]
 
 
-def test_an_unconfigured_library_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unconfigured_library_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("reading", total=10) as progress:
         progress.advance(10)
     assert written(capsys) == []
@@ -117,7 +117,7 @@ class FailingStream(io.StringIO):
         raise self.error
 
 
-def test_a_full_disk_ends_no_work_but_a_reader_that_has_gone_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_stop_logging_but_a_broken_pipe_does(monkeypatch: pytest.MonkeyPatch) -> None:
     configure(LogConfig(log_format="plain"))
     monkeypatch.setattr(sys, "stderr", FailingStream(OSError(errno.ENOSPC, "No space left on device")))
     logger.info("reading")
@@ -138,7 +138,7 @@ with Progress("reading", total=4, unit="lines") as progress:
 """
 
 
-def test_on_a_terminal_there_is_a_bar_on_stderr_and_messages_stand_above_it() -> None:
+def test_a_terminal_shows_a_bar_on_stderr_and_messages_on_lines_of_their_own() -> None:
     shown = on_terminal(("-c", BAR))
     assert shown.code == 0
     assert shown.stdout == b""
@@ -161,7 +161,7 @@ def test_a_message_is_one_line_without_control_characters(capsys: pytest.Capture
     assert second.endswith(f" encoded | {SHOWN} {SHOWN}")
 
 
-def test_a_json_line_escapes_them_by_the_rules_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_line_escapes_control_characters_by_the_rules_of_json(capsys: pytest.CaptureFixture[str]) -> None:
     configure(LogConfig(log_format="json"))
     logger.warning("language %s", HOSTILE)
     report("encoded", {HOSTILE: HOSTILE})
@@ -193,12 +193,12 @@ def test_tracebacks_and_warnings_of_python_have_no_control_characters(code: str,
     assert all(line.isprintable() for line in done.stderr.split("\n"))
 
 
-def test_the_hooks_of_others_are_left_to_them() -> None:
+def test_exception_hooks_of_other_code_are_kept() -> None:
     code = "sys.excepthook = lambda *_: print('theirs'); log.escape_python_messages(); raise ValueError"
     assert run_with_hostile(code).stdout == "theirs\n"
 
 
-def test_a_bar_shows_no_control_characters_of_its_title_and_note() -> None:
+def test_a_bar_escapes_control_characters_in_title_and_note() -> None:
     code = f"""
         from nmtkit.log import LogConfig, Progress, configure, logger
         configure(LogConfig(log_format="bar"))
@@ -213,7 +213,7 @@ def test_a_bar_shows_no_control_characters_of_its_title_and_note() -> None:
     assert "\x1b]" not in shown.terminal
 
 
-def test_a_hostile_piece_reaches_a_terminal_escaped(tmp_path: Path) -> None:
+def test_control_characters_in_a_vocabulary_are_escaped_on_a_terminal(tmp_path: Path) -> None:
     vocabulary = Vocabulary([*SPECIALS, HOSTILE.replace("\n", ""), *"abc"])
     for name, pieces in (("one", vocabulary), ("other", Vocabulary([*SPECIALS, *"abcd"]))):
         tokenizer = SpaceTokenizer(pieces)

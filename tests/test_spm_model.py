@@ -11,7 +11,7 @@ from nmtkit.tokenizer import train_sentencepiece
 PIECE = b"\x0a\x0a\x0a\x01a\x15\x00\x00\x80\x3f\x18\x01"  # a, 1.0, NORMAL
 
 
-def test_a_piece_is_read_by_the_definition_of_the_format() -> None:
+def test_a_hand_encoded_piece_is_parsed() -> None:
     assert [tuple(piece) for piece in read_model(PIECE)[1]] == [("a", 1.0, 1)]
 
 
@@ -33,7 +33,7 @@ def test_a_malformed_model_is_refused(model: bytes) -> None:
         read_model(model)
 
 
-def test_damage_is_refused_or_leaves_pieces_as_sentencepiece_reads_them() -> None:
+def test_a_damaged_model_is_refused_or_parsed_as_by_sentencepiece() -> None:
     draw = random.Random(1)
     lines = [" ".join(draw.choices(["hund", "katze", "läuft", "über"], k=5)) for _ in range(50)]
     model = train_sentencepiece(

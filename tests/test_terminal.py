@@ -44,7 +44,7 @@ def hostile_error() -> ValueError:
     ],
     ids=["message", "event", "error", "table", "traceback"],
 )
-def test_text_from_outside_is_neither_markup_nor_control_characters(text: str) -> None:
+def test_external_text_is_shown_without_markup_or_control_characters(text: str) -> None:
     plain = STYLES.sub("", text)
     assert SHOWN in plain
     assert all(line.isprintable() for line in plain.split("\n"))
@@ -92,13 +92,13 @@ def test_a_log_line_is_styled_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("plain", PLAIN, ids=["NO_COLOR", "TERM=dumb", "no TERM", "59 columns"])
-def test_a_log_line_is_plain_where_styles_are_not_wanted(plain: dict[str, str | None]) -> None:
+def test_a_log_line_is_plain_if_styles_are_disabled(plain: dict[str, str | None]) -> None:
     shown = on_terminal(LOG, **plain)  # type: ignore[arg-type]
     assert not shown.is_styled
     assert re.fullmatch(r"\d\d:\d\d:\d\d train \| loss 4\.322 \| update 7\n", shown.text)
 
 
-def test_plain_and_json_lines_stay_so_on_a_terminal() -> None:
+def test_plain_and_json_formats_also_apply_on_a_terminal() -> None:
     for form, line in (("plain", r"\d\d:\d\d:\d\d done\n"), ("json", r'\{"time": .*"message": "done"\}\n')):
         code = f"from nmtkit.log import *; configure(LogConfig(log_format='{form}')); logger.info('done')"
         assert re.fullmatch(line, on_terminal(("-c", code)).text)
@@ -124,7 +124,7 @@ def test_help_in_panels_has_the_groups_and_options_of_the_plain_help() -> None:
     assert set(flags.findall(plain)) == set(flags.findall(panels))
 
 
-def test_help_in_a_pipe_does_not_wait_for_rich() -> None:
+def test_help_in_a_pipe_does_not_import_rich() -> None:
     at_exit = "import atexit, sys; atexit.register(lambda: print(sorted({'rich', 'rich_click'} & set(sys.modules))))"
     code = f"{at_exit}; sys.argv[1:] = ['--help']; from nmtkit.cli.train import main; main()"
     assert on_terminal(("-c", code)).stdout.decode().splitlines()[-1] == "[]"
@@ -171,7 +171,7 @@ def test_the_training_bar_has_its_numbers_from_the_first_update(run: tuple[Path,
     assert re.search(r"1/6, \d+ s left, loss \d\.\d{3}, [\d,]+ tok/s, lr \d\.\d\de-\d\d", run[1].text)
 
 
-def test_validation_translation_and_saving_show_that_they_work(run: tuple[Path, Shown]) -> None:
+def test_validation_translation_and_saving_show_progress(run: tuple[Path, Shown]) -> None:
     for words in ("validating:", "translating:", "writing checkpoint 3 00:00"):
         assert words in run[1].text
 
@@ -179,7 +179,7 @@ def test_validation_translation_and_saving_show_that_they_work(run: tuple[Path, 
 WORK = "with working('writing'): pass\nwith Progress('validating', 3, 'batches', lines=False, within=True): pass"
 
 
-def test_steps_are_shown_without_colour_where_no_color_is_set() -> None:
+def test_steps_are_shown_without_colour_if_no_color_is_set() -> None:
     shown = on_terminal(("-c", f"from nmtkit.log import *; configure(LogConfig())\n{WORK}"), NO_COLOR="1")
     assert not shown.is_styled
     assert "writing 00:00" in shown.text
@@ -187,7 +187,7 @@ def test_steps_are_shown_without_colour_where_no_color_is_set() -> None:
 
 
 @pytest.mark.parametrize("plain", PLAIN[1:], ids=["TERM=dumb", "no TERM", "59 columns"])
-def test_steps_are_hidden_where_the_cursor_cannot_move_or_lines_are_short(plain: dict[str, str | None]) -> None:
+def test_steps_are_hidden_if_the_cursor_cannot_move_or_lines_are_short(plain: dict[str, str | None]) -> None:
     shown = on_terminal(("-c", f"from nmtkit.log import *; configure(LogConfig())\n{WORK}"), **plain)  # type: ignore[arg-type]
     assert shown.terminal == ""
 
@@ -235,7 +235,7 @@ def test_an_error_and_its_traceback_are_styled_on_a_terminal() -> None:
     assert re.search(r"^nmt-export: .*missing\.pt", shown.text, re.MULTILINE)
 
 
-def test_a_dry_run_says_what_it_does(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_a_dry_run_shows_its_steps_in_order(datasets: dict[str, Path], tmp_path: Path) -> None:
     shown = nmt("train", datasets["joined"], "--save-dir", tmp_path / "run", *TINY, "--dry-run")
     done = ("opening", "creating the model", "dry run: an update to warm up", "dry run: an update to measure")
     places = [shown.text.index(words) for words in done]

@@ -31,20 +31,20 @@ def test_compressed_text_reads_like_plain_text(tmp_path: Path, suffix: str) -> N
     assert list(read_lines(path)) == content.split("\n")
 
 
-def test_a_plain_file_is_taken_before_a_compressed_one(tmp_path: Path) -> None:
+def test_a_plain_file_takes_precedence_over_a_compressed_one(tmp_path: Path) -> None:
     for name in ("a.de.gz", "a.de"):
         (tmp_path / name).touch()
     assert find_side(str(tmp_path / "a"), "de") == tmp_path / "a.de"
 
 
-def test_a_missing_side_is_named(tmp_path: Path) -> None:
+def test_a_missing_side_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no file .*a\.de \(nor a\.de\.gz, a\.de\.xz, a\.de\.bz2\)"):
         find_side(str(tmp_path / "a"), "de")
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
 @pytest.mark.parametrize("damage", ["cut", "changed"])
-def test_a_damaged_file_is_named(tmp_path: Path, suffix: str, damage: str) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path, suffix: str, damage: str) -> None:
     content = COMPRESS[suffix]("\n".join(map(str, range(5000))).encode())
     middle = len(content) // 2
     bad = content[:middle] if damage == "cut" else content[:middle] + bytes(8) + content[middle + 8 :]
@@ -54,7 +54,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, suffix: str, damage: str) -> No
         list(read_lines(path))
 
 
-def test_text_that_is_not_utf8_is_named_by_file_line_and_column(tmp_path: Path) -> None:
+def test_text_that_is_not_utf8_is_reported_with_file_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "a.de"
     path.write_bytes(b"gut\nStra\xdfe\n")
     with pytest.raises(UserError, match=r"a\.de, line 2: not UTF-8 \(byte 0xdf at column 5\)"):
@@ -85,14 +85,14 @@ def test_blocks_hold_the_same_lines_of_both_files(
     assert [source.first for source, _ in blocks] == list(itertools.accumulate(counts, initial=1))[:-1]
 
 
-def test_a_bad_line_in_a_later_block_has_its_number_in_the_file(tmp_path: Path) -> None:
+def test_a_bad_line_in_a_later_block_is_reported_with_its_number_in_the_file(tmp_path: Path) -> None:
     block = Block(tmp_path / "a.de", first=101, count=3, content=b"\nok\n\xff\n")
     with pytest.raises(UserError, match=r"a\.de, line 103: not UTF-8 \(byte 0xff at column 1\)"):
         block.lines()
 
 
 @pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0), (5, 4), (4, 5), (1, 900), (900, 1)])
-def test_different_line_counts_are_named(
+def test_different_line_counts_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: int, target: int
 ) -> None:
     monkeypatch.setattr(text, "BLOCK_BYTES", 64)
@@ -101,11 +101,11 @@ def test_different_line_counts_are_named(
         list(read_parallel(*paths))
 
 
-def test_an_empty_pair_has_no_blocks(tmp_path: Path) -> None:
+def test_two_empty_files_have_no_blocks(tmp_path: Path) -> None:
     assert list(read_parallel(*write_pair(tmp_path, "", ""))) == []
 
 
-def test_lenient_reading_replaces_and_tells() -> None:
+def test_lenient_decoding_replaces_invalid_bytes_and_flags_the_line() -> None:
     assert list(decode_with_replacement([b"gut", b"Stra\xdfe", b"", b"Ende"])) == [
         ("gut", False),
         ("Stra\ufffde", True),
@@ -115,7 +115,7 @@ def test_lenient_reading_replaces_and_tells() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
-def test_a_plain_text_with_the_name_of_a_compressed_one_is_called_so(tmp_path: Path, suffix: str) -> None:
+def test_plain_text_in_a_file_named_as_compressed_is_reported_as_such(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_text("a line\n")
     with pytest.raises(UserError, match=rf"a\{suffix}: not compressed, although its name ends with \{suffix}"):
@@ -124,7 +124,7 @@ def test_a_plain_text_with_the_name_of_a_compressed_one_is_called_so(tmp_path: P
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
 @pytest.mark.parametrize("left", [0, 1, 8, -5])
-def test_a_compressed_text_that_was_cut_is_called_so(tmp_path: Path, suffix: str, left: int) -> None:
+def test_a_truncated_compressed_text_is_reported_as_such(tmp_path: Path, suffix: str, left: int) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESS[suffix](b"a line\n" * 100)[:left])
     with pytest.raises(UserError, match=rf"a\{suffix}: .*truncated"):
@@ -133,7 +133,9 @@ def test_a_compressed_text_that_was_cut_is_called_so(tmp_path: Path, suffix: str
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
 @pytest.mark.parametrize("behind", ["damaged stream", "junk"])
-def test_what_is_no_stream_behind_a_complete_one_is_called_damaged(tmp_path: Path, suffix: str, behind: str) -> None:
+def test_junk_after_a_complete_compressed_stream_is_reported_as_damage(
+    tmp_path: Path, suffix: str, behind: str
+) -> None:
     path = tmp_path / f"a{suffix}"
     second = COMPRESS[suffix](b"lost\n") if behind == "damaged stream" else b"junk"
     path.write_bytes(COMPRESS[suffix](b"kept\n") + bytes([second[0] ^ 1]) + second[1:])
@@ -142,7 +144,7 @@ def test_what_is_no_stream_behind_a_complete_one_is_called_damaged(tmp_path: Pat
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
-def test_several_streams_and_the_padding_behind_them_are_one_text(tmp_path: Path, suffix: str) -> None:
+def test_several_compressed_streams_with_padding_are_read_as_one_text(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     lines = [f"line {number}" for number in range(50_000)]
     halves = ["".join(f"{line}\n" for line in half).encode() for half in (lines[:20_000], lines[20_000:])]
@@ -150,7 +152,7 @@ def test_several_streams_and_the_padding_behind_them_are_one_text(tmp_path: Path
     assert list(read_lines(path)) == lines
 
 
-def test_a_line_without_end_is_refused_before_it_fills_the_memory() -> None:
+def test_an_endless_line_is_refused_before_it_fills_the_memory() -> None:
     with pytest.raises(UserError, match=r"/dev/zero: .*a line of more than 16 MiB"):
         next(read_lines(Path("/dev/zero")))
 
@@ -167,7 +169,7 @@ def test_a_line_that_is_too_long_on_either_side_of_a_corpus_is_refused(
         list(read_parallel(*paths))
 
 
-def test_a_folder_with_the_name_of_a_side_is_not_called_absent(tmp_path: Path) -> None:
+def test_a_folder_with_the_name_of_a_side_is_reported_as_not_a_regular_file(tmp_path: Path) -> None:
     (tmp_path / "a.de").mkdir()
     with pytest.raises(UserError, match=r"a\.de: not a regular file"):
         find_side(str(tmp_path / "a"), "de")

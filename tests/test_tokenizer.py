@@ -31,7 +31,7 @@ def train(**changed: Any) -> bytes:
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-def test_sentencepiece_decodes_what_it_encoded(model_type: str) -> None:
+def test_sentencepiece_decoding_inverts_encoding(model_type: str) -> None:
     tokenizer = SentencePieceTokenizer(train(model_type=model_type))
     encoded = tokenizer.encode(TEXT)
     assert [tokenizer.decode(ids) for ids in encoded] == TEXT
@@ -49,13 +49,13 @@ def test_blank_lines_have_no_tokens(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([]) == ""
 
 
-def test_byte_fallback_knows_every_character(tokenizer: Tokenizer) -> None:
+def test_byte_fallback_encodes_every_character(tokenizer: Tokenizer) -> None:
     (ids,) = tokenizer.encode(["日本 \U0001f600"])
     assert UNK not in ids
     assert tokenizer.decode(ids) == "日本 \U0001f600"
 
 
-def test_characters_that_bytes_spell_are_added_once_each(tokenizer: Tokenizer) -> None:
+def test_a_character_encoded_as_byte_pieces_appears_once_in_the_surfaces(tokenizer: Tokenizer) -> None:
     text = "the 犬猫é dog"
     (ids,) = tokenizer.encode([text])
     added = tokenizer.surfaces(ids)
@@ -63,18 +63,18 @@ def test_characters_that_bytes_spell_are_added_once_each(tokenizer: Tokenizer) -
     assert "".join(added).lstrip(" ") == text
 
 
-def test_without_byte_fallback_a_strange_character_is_unknown() -> None:
+def test_without_byte_fallback_an_unseen_character_is_unknown() -> None:
     (ids,) = SentencePieceTokenizer(train()).encode(["hund 日"])
     assert ids[-1] == UNK
 
 
-def test_the_names_of_special_ids_are_ordinary_text(tokenizer: Tokenizer) -> None:
+def test_the_names_of_special_tokens_are_encoded_as_ordinary_text(tokenizer: Tokenizer) -> None:
     (ids,) = tokenizer.encode(["<pad> </s> <s>"])
     assert tokenizer.decode(ids) == "<pad> </s> <s>"
     assert min(ids) >= len(SPECIALS)
 
 
-def test_a_model_with_other_special_ids_is_mapped_to_ours(tmp_path: Any) -> None:
+def test_a_model_with_other_special_ids_is_mapped_to_the_standard_ids(tmp_path: Any) -> None:
     SentencePieceTrainer.train(
         sentence_iterator=iter(TEXT), model_prefix=str(tmp_path / "other"), vocab_size=40, minloglevel=2
     )  # SentencePiece's own defaults: <unk> 0, <s> 1, </s> 2, no padding
@@ -145,13 +145,13 @@ def check_ids(model: bytes) -> None:
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
 @pytest.mark.parametrize("order", ID_ORDERS)
-def test_an_unknown_piece_is_unk_however_a_model_numbers_its_pieces(order: str, model_type: str) -> None:
+def test_an_unknown_piece_is_unk_for_any_order_of_special_ids(order: str, model_type: str) -> None:
     check_ids(foreign_model(model_type, **ID_ORDERS[order]))
 
 
 @pytest.mark.parametrize("kind", [PieceType.UNUSED, PieceType.CONTROL])
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
-def test_pieces_that_text_cannot_have_are_never_encoded(model_type: str, kind: PieceType) -> None:
+def test_unused_and_control_pieces_are_never_encoded(model_type: str, kind: PieceType) -> None:
     check_ids(with_kind(foreign_model(model_type, pad_id=3), kind, set(range(4, 45, 3))))
 
 
@@ -174,7 +174,7 @@ def test_a_tokenizer_can_be_sent_to_another_process(tokenizer: Tokenizer) -> Non
 
 
 @pytest.mark.parametrize("content", [b"", b"no model at all", b"\x00" * 100])
-def test_a_file_that_is_no_model_is_refused(content: bytes) -> None:
+def test_a_file_that_is_not_a_sentencepiece_model_is_refused(content: bytes) -> None:
     with pytest.raises(UserError, match="not a SentencePiece model"):
         SentencePieceTokenizer(content)
 
@@ -192,7 +192,7 @@ def test_a_vocabulary_too_small_for_the_characters_is_refused() -> None:
         train(vocab_size=10)
 
 
-def test_of_what_sentencepiece_says_only_our_options_are_spelled_our_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_option_names_are_changed_in_sentencepiece_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise RuntimeError(
             "INTERNAL: a.cc(1) [x] required_chars. Increase vocab_size or use --character_coverage for a_b"
@@ -203,7 +203,7 @@ def test_of_what_sentencepiece_says_only_our_options_are_spelled_our_way(monkeyp
         train(vocab_size=10)
 
 
-def test_segmented_text_comes_back_joined() -> None:
+def test_decoding_joins_segmented_text() -> None:
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "Stra@@", "ße", "ein"]))
     encoded = tokenizer.encode(["ein Stra@@ ße", " ein  haus ", "", "</s>"])
     assert encoded == [[6, 4, 5], [6, UNK], [], [UNK]]
@@ -219,7 +219,7 @@ def test_a_tokenizer_is_remade_from_its_parts(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("kind", ["", "Space", "sentencepiece2", "bpe"])
-def test_an_unknown_tokenizer_is_refused_by_name(tokenizer: Tokenizer, kind: str) -> None:
+def test_an_unknown_tokenizer_is_refused_and_named(tokenizer: Tokenizer, kind: str) -> None:
     with pytest.raises(UserError, match=rf"unknown tokenizer '{kind}', only sentencepiece, space are known"):
         make_tokenizer(kind, tokenizer.vocab, tokenizer.model)
 
@@ -229,7 +229,7 @@ def test_a_vocabulary_that_does_not_fit_its_model_is_refused(tokenizer: Tokenize
         make_tokenizer(SENTENCEPIECE, Vocabulary(tokenizer.vocab.pieces[:-1]), tokenizer.model)
 
 
-def test_half_of_a_surrogate_pair_is_refused(tokenizer: Tokenizer) -> None:
+def test_an_unpaired_surrogate_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="lone surrogate"):
         tokenizer.encode(["a dog", "\ud800"])
 

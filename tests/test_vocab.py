@@ -20,7 +20,7 @@ def test_an_unknown_piece_is_unk() -> None:
     assert Vocabulary([*SPECIALS, "a"]).to_ids(["a", "b"]) == [4, UNK]
 
 
-def test_text_cannot_smuggle_special_ids_in() -> None:
+def test_names_of_special_tokens_in_text_become_unk() -> None:
     assert Vocabulary([*SPECIALS, "a"]).to_ids(SPECIALS) == [UNK] * 4
 
 
@@ -39,6 +39,6 @@ def test_a_vocabulary_survives_its_file() -> None:
         (b"<pad>\n<unk>\n<s>\n</s>\na\nb", "its last line has no line feed"),
     ],
 )
-def test_a_file_that_is_no_vocabulary_is_refused(content: bytes, message: str) -> None:
+def test_a_file_that_is_not_a_vocabulary_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Vocabulary.from_bytes(content)

@@ -31,7 +31,7 @@ def die_at_three(number: int) -> int:
     return number
 
 
-def test_results_come_in_the_order_of_the_tasks_and_a_pool_is_used_again() -> None:
+def test_results_keep_the_order_of_the_tasks_and_a_pool_can_be_reused() -> None:
     with WorkerPool(3) as pool:
         assert list(pool.map(late_when_even, range(20))) == [number * number for number in range(20)]
         assert list(pool.map(abs, [-1, -2])) == [1, 2]
@@ -57,7 +57,7 @@ def test_an_error_in_a_worker_is_raised_here() -> None:
         list(pool.map(refuse_three, range(10)))
 
 
-def test_any_other_error_in_a_worker_is_told_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unexpected_error_in_a_worker_is_reported_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     message = r"^a worker process failed: ValueError: invalid literal .* 'x'$"
     with WorkerPool(1) as pool, pytest.raises(RunError, match=message):
         list(pool.map(int, ["x"]))
@@ -69,7 +69,7 @@ def warn(number: int) -> int:
     return number
 
 
-def test_workers_speak_as_the_command_was_told_to(
+def test_workers_use_the_log_format_of_the_command(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(log, "_config", log.LogConfig(log_format="json"))
@@ -78,7 +78,7 @@ def test_workers_speak_as_the_command_was_told_to(
     assert json.loads(capfd.readouterr().err)["message"] == "it is 7"
 
 
-def test_workers_that_cannot_be_started_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_cannot_be_started_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(process: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
@@ -88,7 +88,7 @@ def test_workers_that_cannot_be_started_are_told_of(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_killed_worker_is_an_error_and_no_hang(count: int) -> None:
+def test_a_killed_worker_is_an_error(count: int) -> None:
     with WorkerPool(count) as pool, pytest.raises(RunError, match=r"worker process died.*exit code -9"):
         list(pool.map(die_at_three, range(10)))
 

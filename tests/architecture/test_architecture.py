@@ -125,7 +125,7 @@ def test_the_architecture_page_describes_every_module() -> None:
     assert inside - described - {"config"} == set()
 
 
-def test_each_entry_of_the_levels_exists() -> None:
+def test_the_levels_list_exactly_the_existing_modules() -> None:
     entries = {entry for level in LEVELS for entry in level}
     assert entries == {place(module)[1] for module in imports() if module != "cli"}
 
@@ -140,12 +140,12 @@ def reached(module: str) -> set[str]:
     return found
 
 
-def test_the_learner_depends_on_nothing_that_writes_logs_or_files_of_a_run() -> None:
+def test_the_learner_does_not_depend_on_modules_that_write_logs_or_run_files() -> None:
     writers = {"log", *(f"training.{name}" for name in ("metrics", "run_log", "save_dir", "summary", "tensorboard"))}
     assert reached("training.learner") & writers - reached("model.transformer") == set()
 
 
-def test_training_and_checkpoints_know_the_transformer_only_by_the_table_of_architectures() -> None:
+def test_in_training_and_checkpoint_modules_only_validation_imports_the_transformer() -> None:
     trained = {module for module in imports() if module.split(".")[0] in ("training", "checkpoint", "averaging")}
     assert {module for module in trained if "model.transformer" in imports()[module]} <= {"training.validation"}
 
@@ -325,7 +325,7 @@ def commands_in(text: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("recipe", "count"), [("multi30k", 4), ("multi30k-bpe", 4), ("tanaka", 4), ("parsing", 4), ("wmt14", 5)]
 )
-def test_the_numbered_commands_of_a_recipe_are_those_that_make_runs(recipe: str, count: int, tmp_path: Path) -> None:
+def test_the_commands_in_a_recipe_readme_match_those_that_make_runs(recipe: str, count: int, tmp_path: Path) -> None:
     examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     shown = subprocess.run(
         ["make", "-n", "-C", str(examples / recipe), "FOLDER=text", "GPUS=1", "CORES=8"],
@@ -339,14 +339,14 @@ def test_the_numbered_commands_of_a_recipe_are_those_that_make_runs(recipe: str,
     assert len(commands_in(by_hand)) == count
 
 
-def test_every_command_is_installed_and_has_its_script() -> None:
+def test_every_command_has_an_entry_point_and_an_executable_script() -> None:
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     for command in COMMANDS:
         assert f'"nmt-{command} = nmtkit.cli.start:{command}"' in setup
         assert (ROOT / f"bin/nmt-{command}").stat().st_mode & 0o111
 
 
-def test_no_file_has_an_absolute_path_of_a_machine() -> None:
+def test_no_file_contains_a_machine_specific_absolute_path() -> None:
     ours = ("nmtkit", "bin", "tests", "benchmarks", "docs", "examples", ".ci", ".github")
     files = [path for folder in ours for path in (ROOT / folder).rglob("*") if path.is_file()]
     files += [path for path in ROOT.iterdir() if path.is_file()]

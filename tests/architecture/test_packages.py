@@ -76,13 +76,13 @@ def test_the_sdist_has_every_file_of_the_repository(checkout: Path, files: set[s
     assert files - packed == set()
 
 
-def test_the_description_has_no_picture_and_no_link_of_the_repository(metadata: "Message[str, str]") -> None:
+def test_the_long_description_has_no_relative_links_or_pictures(metadata: "Message[str, str]") -> None:
     description = str(metadata.get_payload())
     assert "# nmtkit\n" in description
     assert re.findall(r"\]\((?!https?:)[^)]*\)|src=\"(?!https?:)[^\"]*", description) == []
 
 
-def test_the_metadata_names_authors_license_and_versions_and_no_address(metadata: "Message[str, str]") -> None:
+def test_the_metadata_has_author_license_and_python_versions_but_no_urls(metadata: "Message[str, str]") -> None:
     assert metadata["Author"] == "nmtkit contributors"
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
     assert metadata["Home-page"] is metadata["Project-URL"] is metadata["Author-email"] is None
@@ -90,9 +90,7 @@ def test_the_metadata_names_authors_license_and_versions_and_no_address(metadata
     assert versions == [f"Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)]
 
 
-def test_the_package_has_its_data_and_no_sources_of_the_compiled_search(
-    checkout: Path, files: set[str], tmp_path: Path
-) -> None:
+def test_the_package_contains_its_data_but_no_native_sources(checkout: Path, files: set[str], tmp_path: Path) -> None:
     done = python(checkout, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path))
     assert done.returncode == 0, done.stderr
     built = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
@@ -116,7 +114,7 @@ def test_a_failed_compilation_is_a_warning(checkout: Path, tmp_path: Path, no_co
     assert re.search(r"NOT COMPILED: nmtkit\._native_scalar\b.*install a C\+\+17 compiler", done.stderr)
 
 
-def test_a_failed_compilation_is_an_error_where_it_is_required(
+def test_a_failed_compilation_is_an_error_if_the_native_build_is_required(
     checkout: Path, tmp_path: Path, no_compiler: dict[str, str]
 ) -> None:
     assert build(checkout, tmp_path, no_compiler | {"NMTKIT_NATIVE": "required"}).returncode != 0
@@ -129,7 +127,7 @@ def test_windows_is_refused_in_one_sentence(action: str, checkout: Path) -> None
     assert done.stderr.endswith("nmtkit runs on Linux and macOS: on Windows install it in WSL\n")
 
 
-def test_the_image_is_installed_by_the_commands_of_readme() -> None:
+def test_the_dockerfile_installs_with_the_commands_in_readme() -> None:
     steps = re.findall(r"^RUN (pip .+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(steps) == 2

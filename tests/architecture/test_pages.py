@@ -112,17 +112,17 @@ def with_model(with_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", FROM_TEXT)
-def test_the_commands_of_a_page_that_begins_with_text_work(page: str, with_text: Path, tmp_path: Path) -> None:
+def test_commands_of_a_page_that_starts_from_text_run(page: str, with_text: Path, tmp_path: Path) -> None:
     run(page, shutil.copytree(with_text, tmp_path / "folder"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", FROM_MODEL)
-def test_the_commands_of_a_page_that_begins_with_a_model_work(page: str, with_model: Path, tmp_path: Path) -> None:
+def test_commands_of_a_page_that_starts_from_a_model_run(page: str, with_model: Path, tmp_path: Path) -> None:
     run(page, shutil.copytree(with_model, tmp_path / "folder"))
 
 
-def test_every_page_of_tutorials_and_reference_is_among_these() -> None:
+def test_every_documentation_page_with_commands_is_tested() -> None:
     pages = [
         *DOCS.glob("tutorials/*.md"),
         *DOCS.glob("reference/*.md"),

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_tour_runs(folder: Path) -> None:
+def test_the_readme_tour_runs(folder: Path) -> None:
     script = "".join(blocks("bash"))
     for number, smaller in SMALLER.items():
         assert number in script, f"the tour has changed: {number} is not in it"

@@ -25,7 +25,7 @@ COMMANDS = sorted(path.stem for path in (ROOT / "bin").glob("nmt-*"))
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("mkdocs") is None, reason="needs the packages of the extra docs")
-def test_the_site_builds_without_warnings_and_its_pages_load_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_the_site_builds_without_warnings_and_loads_no_external_resources(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def test_the_home_page_names_the_version() -> None:
     assert f"Version {__version__} " in (DOCS / "index.md").read_text(encoding="utf-8")
 
 
-def test_every_page_that_the_navigation_names_exists() -> None:
+def test_every_page_in_the_navigation_exists() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
     named = [page for page in re.findall(r"^ +- (?:.*: )?(\S+\.md)$", navigation, re.M) if "*" not in page]
     assert named
@@ -56,7 +56,7 @@ def test_every_page_that_the_navigation_names_exists() -> None:
     assert set(named) - other_pages(ROOT).keys() - pages == set()
 
 
-def test_a_pattern_in_the_navigation_stands_for_pages_that_nothing_else_takes() -> None:
+def test_navigation_patterns_expand_to_pages_that_are_listed_once() -> None:
     navigation = [{"Home": "index.md"}, {"Guides": ["how-to/*.md", "how-to/server*.md"]}, {"None": ["x/*.md"]}]
     pages = ["index.md", "how-to/b.md", "how-to/server-2.md", "how-to/a.md", "how-to/deep/c.md"]
     assert expand(navigation, pages) == [
@@ -74,7 +74,7 @@ def test_the_page_of_messages_lists_errors_and_warnings_with_their_exit_codes() 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_reference_of_a_command_has_all_options_of_its_help(command: str) -> None:
+def test_the_reference_page_of_a_command_lists_all_options_in_its_help(command: str) -> None:
     page = (DOCS / f"reference/{command}.md").read_text(encoding="utf-8")
     shown = subprocess.run(
         [sys.executable, str(ROOT / "bin" / command), "--help"],
@@ -128,7 +128,7 @@ def specification() -> dict[str, Any]:
     return found
 
 
-def test_the_page_of_the_http_api_shows_every_endpoint_status_and_field() -> None:
+def test_the_http_api_page_lists_every_endpoint_status_and_field() -> None:
     page = endpoints((DOCS / "reference/http-api.md").read_text(encoding="utf-8"))
     for path, methods in specification()["paths"].items():
         for method, operation in methods.items():
@@ -139,7 +139,7 @@ def test_the_page_of_the_http_api_shows_every_endpoint_status_and_field() -> Non
         assert re.findall(r"^\| `(\w+)`", section, re.M) == list(value["properties"])
 
 
-def test_the_http_api_lists_the_endpoints_and_fields_of_the_server() -> None:
+def test_the_http_api_specification_lists_the_endpoints_and_request_fields_of_the_server() -> None:
     pytest.importorskip("starlette")
     from nmtkit.serving import app, libretranslate, messages
 
@@ -148,7 +148,7 @@ def test_the_http_api_lists_the_endpoints_and_fields_of_the_server() -> None:
     assert set(schema("LibreTranslateRequest")["properties"]) == set(libretranslate.FIELDS)
 
 
-def test_an_answer_of_the_server_has_the_fields_of_the_http_api(tiny_checkpoint: Path) -> None:
+def test_server_responses_have_the_fields_of_the_http_api_specification(tiny_checkpoint: Path) -> None:
     pytest.importorskip("starlette")
     from nmtkit import Translator
     from nmtkit.decoding.config import SearchConfig

@@ -108,7 +108,7 @@ def end_of(name: str, arguments: list[str], capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_random_options_end_with_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_random_options_give_a_one_line_error(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     chance = random.Random(f"options of {name}")
     for _ in range(60):
         arguments = draw_arguments(name, chance)
@@ -118,7 +118,9 @@ def test_random_options_end_with_one_line(name: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_random_config_files_end_with_one_line(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_random_config_files_give_a_one_line_error(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     chance = random.Random(f"files for {name}")
     known = [flag.lstrip("-") for flag in flags(name) if flag.startswith("--")]
     numbers = (0, -1, 10**400, float("nan"), float("-inf"), 1e308)

@@ -79,7 +79,7 @@ def rows_of(options: list[object], lines: int) -> range:
     return range(rows, rows + 1)
 
 
-def test_every_combination_gives_its_rows_or_one_line_of_complaint(
+def test_every_combination_of_options_gives_its_rows_or_a_one_line_error(
     run_here: Run, translators: list[Translator], tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load_checkpoint(tiny_checkpoint)

@@ -77,7 +77,7 @@ def test_a_dash_is_stdin_or_stdout(generate: Run) -> None:
     assert generate("--input", "-", "--output", "-", input=b"a dog\nthe cat\n").stdout == plain.stdout != b""
 
 
-def test_each_line_has_its_line_whatever_it_holds(generate_apart: Run) -> None:
+def test_every_input_line_gives_one_output_line_whatever_it_contains(generate_apart: Run) -> None:
     done = generate_apart("--max-source-tokens", 60, input=b"\n".join(ODD_LINES))
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(b"\n")
@@ -94,14 +94,14 @@ def test_each_line_has_its_line_whatever_it_holds(generate_apart: Run) -> None:
 
 
 @pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
-def test_the_summary_names_int8_where_it_is_faster(generate: Run) -> None:
+def test_the_summary_suggests_int8_if_it_is_faster(generate: Run) -> None:
     for precision, named in (("auto", True), ("fp32", True), ("int8", False), ("bf16", False)):
         done = generate("--device", "cpu", "--precision", precision, input=b"a dog\n")
         assert done.returncode == 0, done.stderr
         assert (b"--precision int8 is faster on this CPU" in done.stderr) == named
 
 
-def test_unknown_tokens_of_the_source_are_told_and_many_are_doubted(
+def test_unknown_source_tokens_are_reported_and_many_give_a_warning(
     run_here: Run, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     checkpoint, path = load_checkpoint(tiny_checkpoint), tmp_path / "space.pt"
@@ -115,7 +115,7 @@ def test_unknown_tokens_of_the_source_are_told_and_many_are_doubted(
 
 
 @pytest.mark.parametrize(("text", "lines"), [(b"", 0), (b"\n", 1), (b"\n\n \n", 3)])
-def test_input_without_text(text: bytes, lines: int, generate: Run) -> None:
+def test_input_without_text_gives_only_blank_lines(text: bytes, lines: int, generate: Run) -> None:
     done = generate(input=text)
     assert (done.returncode, done.stdout) == (0, b"\n" * lines), done.stderr
 
@@ -126,7 +126,7 @@ def started(checkpoint: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_a_closed_pipe_ends_quietly(tiny_checkpoint: Path) -> None:
+def test_a_closed_pipe_stops_generation_quietly(tiny_checkpoint: Path) -> None:
     command = [
         sys.executable,
         f"{BIN}/nmt-generate",
@@ -148,7 +148,7 @@ def test_a_closed_pipe_ends_quietly(tiny_checkpoint: Path) -> None:
         assert process.wait() == 141
 
 
-def test_interactive_answers_a_line_before_the_next_comes(tiny_checkpoint: Path) -> None:
+def test_interactive_mode_translates_each_line_before_reading_the_next(tiny_checkpoint: Path) -> None:
     command = [
         sys.executable,
         f"{BIN}/nmt-generate",
@@ -199,7 +199,7 @@ def test_formats_give_the_same_translations(generate: Run, tiny_checkpoint: Path
             assert hypothesis["score"] == pytest.approx(candidate.score, rel=1e-4)
 
 
-def test_the_averaged_weights_translate_unless_the_trained_ones_are_asked_for(
+def test_averaged_weights_are_used_unless_trained_weights_are_requested(
     make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
 ) -> None:
     trained, averaged = make_checkpoint(seed=1), make_checkpoint(seed=2)
@@ -237,7 +237,7 @@ def test_a_split_is_translated_and_scored(generate: Run, tiny_checkpoint: Path, 
     refused(generate(folder, "--sacrebleu", "--reference", reference, "--quiet"), "has 2 lines, the input has 3")
 
 
-def test_a_reference_of_another_length_is_refused_before_translating(
+def test_a_reference_with_a_different_line_count_is_refused_before_translating(
     generate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, reference = tmp_path / "input.en.gz", tmp_path / "reference.de"
@@ -251,7 +251,7 @@ def test_a_reference_of_another_length_is_refused_before_translating(
     refused(generate("--input", source, *scored), "has 2 lines, the input has 3")
 
 
-def test_subwords_in_what_is_scored_are_warned_of(generate: Run, tmp_path: Path) -> None:
+def test_subword_marks_in_the_reference_give_a_warning_with_sacrebleu(generate: Run, tmp_path: Path) -> None:
     reference = tmp_path / "reference.de"
     reference.write_text("der h@@ und\n\n▁ei ne ▁kat ze\n", encoding="utf-8")
     for score, warned in (("--sacrebleu", True), ("--tokenized-bleu", False)):
@@ -262,7 +262,7 @@ def test_subwords_in_what_is_scored_are_warned_of(generate: Run, tmp_path: Path)
 
 
 @pytest.mark.parametrize("piped", [False, True])
-def test_an_empty_input_has_nothing_to_score_and_a_text_needs_a_reference(
+def test_an_empty_input_is_not_scored_and_an_empty_reference_of_a_text_is_refused(
     generate: Run, tmp_path: Path, piped: bool
 ) -> None:
     reference = tmp_path / "reference.de"
@@ -275,7 +275,7 @@ def test_an_empty_input_has_nothing_to_score_and_a_text_needs_a_reference(
     assert (done.returncode, b"has no lines, the input has 1" in done.stderr) == (2, True)
 
 
-def test_what_is_read_from_a_terminal_is_waited_for_in_words(tiny_checkpoint: Path) -> None:
+def test_reading_from_a_terminal_prints_a_hint(tiny_checkpoint: Path) -> None:
     terminal, its_end = pty.openpty()
     command = [sys.executable, f"{BIN}/nmt-generate", "--checkpoint", f"{tiny_checkpoint}", "--beam", "1"]
     process = subprocess.Popen(command, stdin=its_end, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -296,7 +296,7 @@ def test_a_dataset_of_another_vocabulary_is_refused(
     refused(generate(write_dataset(tmp_path / "data", other)), "different vocabularies", "--input")
 
 
-def test_a_dataset_of_the_other_direction_is_refused(
+def test_a_dataset_of_the_opposite_direction_is_refused(
     generate: Run, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     other = make_checkpoint()
@@ -366,15 +366,17 @@ def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Ru
         *[([flag, 10**20], [flag, "too large"]) for flag in ("--beam", "--nbest", "--buffer", "--workers")],
     ],
 )
-def test_wrong_options_are_refused_at_once(arguments: list[object], words: list[str], generate: Run) -> None:
+def test_invalid_options_are_refused(arguments: list[object], words: list[str], generate: Run) -> None:
     refused(generate(*arguments), *words)
 
 
-def test_a_missing_checkpoint_option_is_named(run_command: Run) -> None:
+def test_a_missing_checkpoint_option_is_reported(run_command: Run) -> None:
     refused(run_command("nmt-generate"), "--checkpoint", "--help")
 
 
-def test_files_that_cannot_be_used_are_named(generate: Run, generate_apart: Run, run_here: Run, tmp_path: Path) -> None:
+def test_errors_name_files_that_cannot_be_used(
+    generate: Run, generate_apart: Run, run_here: Run, tmp_path: Path
+) -> None:
     refused(run_here("nmt-generate", "--checkpoint", tmp_path / "none.pt"), "none.pt", "No such file")
     refused(run_here("nmt-generate", "--checkpoint", tmp_path), "is a folder", "there is no checkpoint in it")
     refused(generate(Path(__file__)), "not a dataset", f"--input {__file__}")
@@ -383,7 +385,7 @@ def test_files_that_cannot_be_used_are_named(generate: Run, generate_apart: Run,
     refused(generate_apart("--output", tmp_path / "none" / "out.de", input=b"a dog\n"), "out.de", "No such file")
 
 
-def test_a_missing_file_is_found_before_the_model_is_waited_for(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_before_torch_is_imported(tiny_checkpoint: Path, tmp_path: Path) -> None:
     code = "import sys, atexit; atexit.register(lambda: print('torch' in sys.modules)); import nmtkit.cli.generate as c"
     for option in ("--checkpoint", "--input", "--glossary"):
         arguments = ("--checkpoint", tiny_checkpoint, option, tmp_path / "none")
@@ -393,7 +395,7 @@ def test_a_missing_file_is_found_before_the_model_is_waited_for(tiny_checkpoint:
         assert done.stderr.endswith(f": cannot read {tmp_path / 'none'}: No such file or directory\n")
 
 
-def test_output_appears_whole_or_not_at_all(generate: Run, tmp_path: Path) -> None:
+def test_output_is_complete_or_absent(generate: Run, tmp_path: Path) -> None:
     output = tmp_path / "out.de"
     output.write_text("what was there", encoding="utf-8")
     source = tmp_path / "input.en.gz"
@@ -410,14 +412,14 @@ def test_help_does_not_import_torch() -> None:
 
 
 @pytest.mark.parametrize("option", ["--input", "--output", "--prefix", "--reference", "--attention-html"])
-def test_a_name_too_long_for_a_file_is_a_mistake(generate: Run, option: str) -> None:
+def test_a_file_name_that_is_too_long_is_refused(generate: Run, option: str) -> None:
     more = ["--sacrebleu"] if option == "--reference" else []
     refused(generate(option, "x" * 300, *more, "--quiet", input=b"a dog\n"), "xxx: File name too long")
 
 
 @pytest.mark.parametrize("read", ["--input", "--prefix", "--checkpoint"])
 @pytest.mark.parametrize("written", ["--output", "--attention-html"])
-def test_what_is_read_is_not_written(run_here: Run, tmp_path: Path, read: str, written: str) -> None:
+def test_an_input_file_is_not_overwritten_by_an_output(run_here: Run, tmp_path: Path, read: str, written: str) -> None:
     (tmp_path / "text").write_text("a dog\n")
     (tmp_path / "link").symlink_to("text")
     checkpoint = [] if read == "--checkpoint" else ["--checkpoint", "a.pt"]
@@ -429,7 +431,7 @@ def test_what_is_read_is_not_written(run_here: Run, tmp_path: Path, read: str, w
 
 
 @pytest.mark.parametrize("name", ["dataset.json", "test.de.idx"])
-def test_no_file_of_the_dataset_is_written(run_here: Run, tmp_path: Path, name: str) -> None:
+def test_no_dataset_file_is_overwritten(run_here: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("of the dataset")
     arguments = ("--checkpoint", "a.pt", tmp_path, "--split", "test", "--output", tmp_path / name)
     refused(run_here("nmt-generate", *arguments), f"{name} is an input and would be overwritten")
@@ -437,7 +439,7 @@ def test_no_file_of_the_dataset_is_written(run_here: Run, tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize(("command", "arguments"), [("generate", ("--checkpoint", "a.pt")), ("average", ("a.pt",))])
-def test_the_config_file_is_not_written(
+def test_the_config_file_is_not_overwritten(
     run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)

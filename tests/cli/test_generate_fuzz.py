@@ -95,7 +95,7 @@ def echo(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fuzzed(max_examples=2000)
 @given(text=texts, buffer=st.integers(1, 5), max_tokens=st.integers(1, 30), piped=st.booleans())
-def test_lines_come_out_in_the_order_they_came_in(
+def test_output_lines_keep_the_order_of_the_input(
     text: bytes, buffer: int, max_tokens: int, piped: bool, command: Command, tokenizer: Tokenizer, echo: None
 ) -> None:
     """From a file, and from a pipe that a thread reads."""
@@ -106,7 +106,7 @@ def test_lines_come_out_in_the_order_they_came_in(
 
 @fuzzed(max_examples=300)
 @given(text=texts, buffer=st.integers(1, 5), longest=st.integers(1, 9))
-def test_overlong_lines_in_parts_lose_no_piece(
+def test_splitting_overlong_lines_loses_no_pieces(
     text: bytes, buffer: int, longest: int, command: Command, tokenizer: Tokenizer, echo: None
 ) -> None:
     options = ("--overlong", "split", "--max-source-tokens", longest, "--format", "jsonl", "--buffer", buffer)
@@ -126,7 +126,7 @@ def test_overlong_lines_in_parts_lose_no_piece(
     kept=st.floats(0, 1),
     buffer=st.integers(1, 5),
 )
-def test_an_output_cut_anywhere_is_resumed_to_what_it_would_have_been(
+def test_an_output_truncated_anywhere_is_resumed_to_the_same_bytes(
     text: bytes, layout: str, nbest: int, kept: float, buffer: int, command: Command, echo: None, tmp_path: Path
 ) -> None:
     output, partial = tmp_path / "out", tmp_path / "out.partial"
@@ -142,7 +142,7 @@ def test_an_output_cut_anywhere_is_resumed_to_what_it_would_have_been(
 
 @fuzzed(max_examples=300)
 @given(text=texts, buffer=st.integers(1, 5), nbest=st.integers(1, 2))
-def test_blank_lines_and_no_others_are_empty(text: bytes, buffer: int, nbest: int, command: Command) -> None:
+def test_blank_lines_give_empty_translations(text: bytes, buffer: int, nbest: int, command: Command) -> None:
     """With the model itself; the source stands beside its translations."""
     small = ("--beam", 2, "--max-len-a", 0, "--max-len-b", 2, "--max-source-tokens", 9)
     rows = [

@@ -37,14 +37,14 @@ def lines_of(done: "subprocess.CompletedProcess[bytes]") -> list[str]:
         (("--ban", " "), "--ban"),
     ],
 )
-def test_options_without_sense_are_refused(generate: Run, arguments: tuple[object, ...], flag: str) -> None:
+def test_meaningless_options_are_refused(generate: Run, arguments: tuple[object, ...], flag: str) -> None:
     done = generate(*arguments, input=LINES)
     assert (done.returncode, done.stdout) == (2, b"")
     assert flag in done.stderr.decode()
     assert done.stderr.count(b"\n") == 1
 
 
-def test_samples_follow_from_the_seed_and_the_line_alone(generate: Run) -> None:
+def test_samples_depend_only_on_the_seed_and_the_line(generate: Run) -> None:
     sample = partial(generate, "--sampling", "--nbest", 2, "--top-k", 50)
     drawn = lines_of(sample(input=LINES))
     assert len(drawn) == 8
@@ -56,7 +56,7 @@ def test_samples_follow_from_the_seed_and_the_line_alone(generate: Run) -> None:
     assert lines_of(sample("--seed", 2, input=LINES)) != drawn
 
 
-def test_banned_words_do_not_come(generate: Run) -> None:
+def test_banned_words_do_not_occur_in_the_output(generate: Run) -> None:
     first = lines_of(generate(input=LINES))[0]
     word = first.split()[0]
     without = lines_of(generate("--ban", word, "--ban", "never seen \u2603", input=LINES))[0]
@@ -64,7 +64,7 @@ def test_banned_words_do_not_come(generate: Run) -> None:
     assert without
 
 
-def test_an_output_is_as_long_as_asked_for(generate: Run) -> None:
+def test_outputs_respect_min_len_and_no_repeat_ngram(generate: Run) -> None:
     for kind in ((), ("--sampling",)):
         rows = lines_of(generate("--format", "jsonl", "--min-len", 4, "--no-repeat-ngram", 1, *kind, input=LINES))
         tokens = [json.loads(row)["hypotheses"][0]["tokens"] for row in rows]
@@ -86,7 +86,7 @@ def beside(tmp_path: Path) -> Callable[[str, str], Path]:
     return write
 
 
-def test_prefixes_stand_in_a_file(generate: Run, beside: Callable[[str, str], Path]) -> None:
+def test_prefixes_are_read_from_a_file(generate: Run, beside: Callable[[str, str], Path]) -> None:
     prefixes = beside("prefix", "der hund\n\n\ndie katze\n")
     texts = lines_of(generate("--prefix", prefixes, "--buffer", 2, input=LINES))
     plain = lines_of(generate(input=LINES))
@@ -95,7 +95,7 @@ def test_prefixes_stand_in_a_file(generate: Run, beside: Callable[[str, str], Pa
     assert texts[3].startswith("die katze")
 
 
-def test_given_translations_get_the_scores_of_the_search(generate: Run, beside: Callable[[str, str], Path]) -> None:
+def test_scoring_gives_the_same_scores_as_the_search(generate: Run, beside: Callable[[str, str], Path]) -> None:
     rows = [json.loads(row) for row in lines_of(generate("--format", "jsonl", "--beam", 2, input=LINES))]
     found = [row["hypotheses"][0] for row in rows]
     given = beside("given", "".join(f"{hypothesis['text']}\n" for hypothesis in found))
@@ -113,7 +113,9 @@ def test_given_translations_get_the_scores_of_the_search(generate: Run, beside: 
         assert other["token_log_probs"] == pytest.approx(own["token_log_probs"], abs=1e-4)
 
 
-def test_files_beside_the_input_have_its_length(generate: Run, beside: Callable[[str, str], Path]) -> None:
+def test_a_parallel_file_with_a_different_line_count_is_refused(
+    generate: Run, beside: Callable[[str, str], Path]
+) -> None:
     done = generate("--score", beside("given", "a\nb\n"), input=LINES, piped=True)
     assert done.returncode == 2
     assert b"fewer lines than the input" in done.stderr
@@ -123,14 +125,14 @@ def test_files_beside_the_input_have_its_length(generate: Run, beside: Callable[
     assert b"has 5 lines, the input has 4" in done.stderr
 
 
-def test_scoring_does_not_search(generate: Run, beside: Callable[[str, str], Path]) -> None:
+def test_search_options_are_refused_with_scoring(generate: Run, beside: Callable[[str, str], Path]) -> None:
     given = beside("given", "a\n" * 4)
     for arguments in (("--beam", 3), ("--sampling",), ("--prefix", given), ("--min-len", 3), ("--length-penalty", 1)):
         done = generate("--score", given, *arguments, input=LINES)
         assert (done.returncode, done.stdout) == (2, b"")
 
 
-def test_terms_come_where_they_are_asked_for(generate: Run, beside: Callable[[str, str], Path]) -> None:
+def test_required_and_glossary_terms_occur_in_the_output(generate: Run, beside: Callable[[str, str], Path]) -> None:
     terms = beside("terms", "hund\tdie stra\u00dfe\nder\n\n\u2603 snow\n")
     glossary = beside("glossary", "cat\tkatze l\u00e4uft\ndog\thund\n")
     asked = generate("--constraints", terms, "--glossary", glossary, "--beam", 2, "--buffer", 3, input=LINES)

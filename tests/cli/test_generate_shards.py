@@ -37,7 +37,7 @@ def joined(run: Callable[..., bytes], count: int) -> bytes:
 
 @pytest.mark.parametrize("lines", [0, 1, 2, 7, 8, 239, 240, 241, 10**9 + 1])
 @pytest.mark.parametrize("count", [1, 3, 5])
-def test_parts_follow_each_other_and_differ_by_a_line_or_large_ones_by_a_buffer(lines: int, count: int) -> None:
+def test_shards_are_contiguous_and_their_sizes_differ_by_at_most_a_line_or_a_buffer(lines: int, count: int) -> None:
     buffer = 10
     shares = [Shard(number, count).of(lines, buffer) for number in range(1, count + 1)]
     assert (shares[0].start, shares[-1].stop) == (0, lines)
@@ -49,7 +49,7 @@ def test_parts_follow_each_other_and_differ_by_a_line_or_large_ones_by_a_buffer(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_joined_large_parts_are_the_whole_to_the_last_byte(
+def test_joined_outputs_of_large_shards_equal_the_whole_byte_for_byte(
     precision: str, run_here: Run, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     text = tmp_path / "input.en"
@@ -61,7 +61,9 @@ def test_joined_large_parts_are_the_whole_to_the_last_byte(
 
 @pytest.mark.parametrize("count", [1, 3, len(LINES) + 3])
 @pytest.mark.parametrize("options", [(), ("--nbest", 2), ("--format", "pharaoh")], ids=str)
-def test_joined_parts_are_the_whole(count: int, options: tuple[object, ...], generate: Run, text: Path) -> None:
+def test_joined_shard_outputs_equal_the_whole(
+    count: int, options: tuple[object, ...], generate: Run, text: Path
+) -> None:
     def run(*arguments: object) -> bytes:
         done = generate("--input", text, *options, *arguments)
         assert done.returncode == 0, done.stderr
@@ -70,7 +72,7 @@ def test_joined_parts_are_the_whole(count: int, options: tuple[object, ...], gen
     assert joined(run, count) == run() != b""
 
 
-def test_scores_are_the_same_but_for_the_rounding_of_other_batches(generate: Run, text: Path) -> None:
+def test_shards_give_the_same_scores_up_to_rounding(generate: Run, text: Path) -> None:
     run = partial(generate, "--input", text, "--nbest", 2, "--format", "tsv")
     parts, whole = (
         [row.split("\t") for row in output.decode().splitlines()]
@@ -80,13 +82,15 @@ def test_scores_are_the_same_but_for_the_rounding_of_other_batches(generate: Run
     assert [float(row[2]) for row in parts] == pytest.approx([float(row[2]) for row in whole], abs=1e-5)
 
 
-def test_lines_keep_their_numbers(generate: Run, text: Path) -> None:
+def test_line_numbers_count_from_the_whole_input(generate: Run, text: Path) -> None:
     done = generate("--input", text, "--format", "jsonl", "--shard", "2/3")
     rows = [json.loads(row) for row in done.stdout.splitlines()]
     assert [(row["line"], row["source"]) for row in rows] == list(enumerate(LINES, 1))[2:5]
 
 
-def test_files_of_all_kinds_are_parted(generate: Run, text: Path, tmp_path: Path, tiny_checkpoint: Path) -> None:
+def test_compressed_files_stdin_and_datasets_are_sharded(
+    generate: Run, text: Path, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
     packed = tmp_path / "input.en.gz"
     packed.write_bytes(gzip.compress(text.read_bytes()))
     dataset = write_dataset(tmp_path / "data", load_checkpoint(tiny_checkpoint))
@@ -96,7 +100,7 @@ def test_files_of_all_kinds_are_parted(generate: Run, text: Path, tmp_path: Path
     assert joined(lambda *shard: generate(dataset, *shard).stdout, 2) == generate(dataset).stdout != b""
 
 
-def test_files_beside_the_input_are_parted_with_it(generate: Run, text: Path, tmp_path: Path) -> None:
+def test_parallel_files_are_sharded_with_the_input(generate: Run, text: Path, tmp_path: Path) -> None:
     prefixes = tmp_path / "prefixes"
     prefixes.write_text("".join(f"{word}\n" for word in ("der", "", "die", "", "a", "", "", "dog")))
     run = partial(generate, "--input", text, "--prefix", prefixes)
@@ -108,7 +112,7 @@ def test_files_beside_the_input_are_parted_with_it(generate: Run, text: Path, tm
 
 
 @pytest.mark.parametrize("layout", ["text", "tsv", "jsonl"])
-def test_a_part_that_was_left_half_done_is_gone_on_with(layout: str, generate: Run, text: Path, tmp_path: Path) -> None:
+def test_a_half_finished_shard_is_resumed(layout: str, generate: Run, text: Path, tmp_path: Path) -> None:
     run = partial(generate, "--input", text, "--format", layout, "--shard", "2/2", "--output", tmp_path / "part")
     assert run().returncode == 0
     whole = (tmp_path / "part").read_bytes()
@@ -120,13 +124,13 @@ def test_a_part_that_was_left_half_done_is_gone_on_with(layout: str, generate: R
 
 
 @pytest.mark.parametrize("shard", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", "1/3/5", ""])
-def test_what_is_no_part_is_refused(shard: str, generate: Run, text: Path) -> None:
+def test_an_invalid_shard_is_refused(shard: str, generate: Run, text: Path) -> None:
     done = generate("--input", text, "--shard", shard)
     assert done.returncode == 2
     assert f"--shard {shard}: I/N is expected".encode() in done.stderr
 
 
-def test_what_cannot_be_parted_is_refused(generate: Run, text: Path) -> None:
+def test_shards_of_a_pipe_and_scores_of_a_shard_are_refused(generate: Run, text: Path) -> None:
     done = generate("--shard", "1/2", input=b"a dog\n", piped=True)
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"use --input FILE" in done.stderr

@@ -85,7 +85,7 @@ def test_a_co_process_gets_each_translation_before_it_writes_the_next_line(
     assert process.wait() == 0
 
 
-def test_a_reader_gives_what_has_come_and_reads_no_further_than_it_may() -> None:
+def test_a_reader_returns_available_lines_and_reads_ahead_within_its_limit() -> None:
     read: list[int] = []
 
     def source() -> Iterator[int]:
@@ -103,7 +103,7 @@ def test_a_reader_gives_what_has_come_and_reads_no_further_than_it_may() -> None
     assert seen == list(range(100))
 
 
-def test_an_error_of_the_source_comes_after_what_was_read_before_it() -> None:
+def test_an_error_of_the_source_is_raised_after_the_items_read_before_it() -> None:
     def source() -> Iterator[int]:
         yield from range(3)
         raise OSError("gone")
@@ -141,7 +141,7 @@ def resumed(generate: Run, output: Path, expected: bytes, *arguments: object) ->
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)]
 )
-def test_a_signal_ends_it_and_what_was_written_is_resumed(
+def test_a_signal_stops_generation_and_the_output_is_resumed(
     number: int,
     code: int,
     start: Callable[..., "subprocess.Popen[bytes]"],
@@ -166,7 +166,7 @@ def test_a_signal_ends_it_and_what_was_written_is_resumed(
     resumed(generate, output, expected)
 
 
-def test_a_full_disk_ends_it_and_what_was_written_is_resumed(
+def test_a_full_disk_stops_generation_and_the_output_is_resumed(
     start: Callable[..., "subprocess.Popen[bytes]"], generate: Run, expected: bytes, tmp_path: Path
 ) -> None:
     limit = len(expected) // 2
@@ -181,7 +181,7 @@ def test_a_full_disk_ends_it_and_what_was_written_is_resumed(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without /dev/full")
-def test_a_full_disk_below_stdout_is_an_error_in_one_line(start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
+def test_a_full_disk_behind_stdout_gives_a_one_line_error(start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
     with Path("/dev/full").open("wb") as full:
         process = start(stdout=full)
         _, messages = process.communicate(TEXT)
@@ -189,7 +189,7 @@ def test_a_full_disk_below_stdout_is_an_error_in_one_line(start: Callable[..., "
     assert messages.decode().splitlines() == ["nmt-generate: cannot write to stdout: No space left on device"]
 
 
-def test_a_killed_worker_ends_it_and_what_was_written_is_resumed(
+def test_a_killed_worker_stops_generation_and_the_output_is_resumed(
     start: Callable[..., "subprocess.Popen[bytes]"], generate: Run, expected: bytes, tmp_path: Path
 ) -> None:
     process = start("--workers", 2, "--output", tmp_path / "out.de")
@@ -206,7 +206,7 @@ def test_a_killed_worker_ends_it_and_what_was_written_is_resumed(
     resumed(generate, tmp_path / "out.de", expected)
 
 
-def test_stdin_that_cannot_be_read_is_an_error_in_one_line(start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
+def test_unreadable_stdin_gives_a_one_line_error(start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
     with Path(os.devnull).open("wb") as for_writing_only:
         process = start(stdin=for_writing_only)
         _, messages = process.communicate()
@@ -219,7 +219,7 @@ def test_stdin_that_cannot_be_read_is_an_error_in_one_line(start: Callable[..., 
 
 @pytest.mark.parametrize("layout", ["text", "tsv", "jsonl"])
 @pytest.mark.parametrize("nbest", [1, 2])
-def test_an_output_is_resumed_to_the_byte_in_every_layout(
+def test_an_output_is_resumed_byte_for_byte_in_every_format(
     layout: str, nbest: int, generate: Run, tmp_path: Path
 ) -> None:
     output, partial_output = tmp_path / "out", tmp_path / "out.partial"
@@ -251,7 +251,7 @@ def test_an_output_is_resumed_to_the_byte_in_every_layout(
         (b"x\n", ("--sacrebleu", "--reference", "ref.de"), "score the finished file"),
     ],
 )
-def test_an_output_that_does_not_fit_is_not_resumed(
+def test_a_partial_output_that_does_not_match_is_not_resumed(
     left: bytes, arguments: tuple[object, ...], word: str, generate: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "out.de.partial").write_bytes(left)
@@ -263,14 +263,14 @@ def test_an_output_that_does_not_fit_is_not_resumed(
     assert (tmp_path / "out.de.partial").read_bytes() == left
 
 
-def test_resuming_needs_a_file_that_can_be_kept(generate: Run) -> None:
+def test_resuming_requires_a_regular_output_file(generate: Run) -> None:
     for arguments, word in (((), "--resume needs --output FILE"), (("--output", "/dev/null"), "not a regular file")):
         done = generate("--resume", *arguments, input=TEXT)
         assert done.returncode == 2
         assert word in done.stderr.decode()
 
 
-def test_numbers_that_were_rounded_otherwise_are_no_other_translation(generate: Run, tmp_path: Path) -> None:
+def test_differently_rounded_scores_do_not_prevent_resuming(generate: Run, tmp_path: Path) -> None:
     whole = generate("--format", "tsv", input=TEXT).stdout
     left = re.sub(rb"-[0-9]+\.[0-9]+", b"-1.5", whole)
     (tmp_path / "out.partial").write_bytes(left)
@@ -281,7 +281,7 @@ def test_numbers_that_were_rounded_otherwise_are_no_other_translation(generate: 
     assert output[:last] == left[:last]
 
 
-def test_there_is_nothing_to_resume_and_so_it_begins_at_the_first_line(
+def test_resume_without_a_partial_output_starts_at_the_first_line(
     generate: Run, expected: bytes, tmp_path: Path
 ) -> None:
     done = generate("--output", tmp_path / "out.de", "--resume", input=TEXT)
@@ -289,7 +289,7 @@ def test_there_is_nothing_to_resume_and_so_it_begins_at_the_first_line(
     assert (tmp_path / "out.de").read_bytes() == expected
 
 
-def test_without_resume_what_was_left_is_written_anew(generate: Run, expected: bytes, tmp_path: Path) -> None:
+def test_without_resume_a_partial_output_is_overwritten(generate: Run, expected: bytes, tmp_path: Path) -> None:
     (tmp_path / "out.de.partial").write_bytes(b"old\n" * 9999)
     assert generate("--output", tmp_path / "out.de", input=TEXT).returncode == 0
     assert (tmp_path / "out.de").read_bytes() == expected
@@ -299,7 +299,7 @@ def test_without_resume_what_was_left_is_written_anew(generate: Run, expected: b
 
 
 @pytest.mark.parametrize("change", ["lost", "doubled"])
-def test_a_line_that_is_lost_or_doubled_is_an_error_and_no_silence(
+def test_a_lost_or_duplicated_line_is_an_error(
     change: str, generate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = Translator.stream_chunks

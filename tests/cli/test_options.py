@@ -73,7 +73,7 @@ def keep_signal_handlers() -> Any:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_without_flags_the_dataclass_defaults_arrive(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_flags_the_dataclass_defaults_apply(capsys: pytest.CaptureFixture[str]) -> None:
     code, values, _ = run(capsys=capsys)
     assert code == 0
     assert values == SoupConfig().to_dict() | TableConfig().to_dict() | {"given": []}
@@ -102,7 +102,7 @@ def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -
         (["extra"], "extra"),
     ],
 )
-def test_a_bad_option_is_one_line_and_exit_code_2(
+def test_an_invalid_option_gives_one_line_and_exit_code_2(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, values, err = run(*arguments, capsys=capsys)
@@ -113,9 +113,7 @@ def test_a_bad_option_is_one_line_and_exit_code_2(
     assert complaint in err
 
 
-def test_a_former_name_of_an_option_is_accepted_and_not_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_former_option_name_is_accepted_but_hidden(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.toml").write_text("seats = 3")
     for arguments in (["--seats", "3"], ["--config", str(tmp_path / "a.toml")]):
         code, values, _ = run(*arguments, capsys=capsys)
@@ -128,7 +126,7 @@ def test_a_former_name_of_an_option_is_accepted_and_not_shown(
     assert (code, err) == (2, f"soup: --config {tmp_path / 'a.toml'}: --chair-count is given twice\n")
 
 
-def test_a_removed_choice_is_answered_with_its_replacement(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_a_removed_choice_names_its_replacement(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run("--kind", "none", capsys=capsys)
     assert code == 2
     assert "'--kind': none was removed: use --spoons 1 (see soup --help)" in err
@@ -136,7 +134,7 @@ def test_a_removed_choice_is_answered_with_its_replacement(capsys: pytest.Captur
         SoupConfig(kind="none")
 
 
-def test_a_command_may_leave_fields_without_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_can_omit_the_flags_of_some_fields(capsys: pytest.CaptureFixture[str]) -> None:
     @command("stew")
     @options_without(("salt", "bread"), soup=SoupConfig)
     def stew(soup: SoupConfig) -> None:
@@ -150,14 +148,14 @@ def test_a_command_may_leave_fields_without_a_flag(capsys: pytest.CaptureFixture
     assert exit.value.code == 2
 
 
-def test_a_choice_may_have_either_mark_between_its_words() -> None:
+def test_choices_accept_hyphens_and_underscores() -> None:
     choice = Choice(("inverse-sqrt", "transformer_base"))
     for written, meant in (("inverse_sqrt", "inverse-sqrt"), ("transformer-base", "transformer_base")):
         assert choice.convert(written, None, None) == meant
         assert choice.convert(meant, None, None) == meant
 
 
-def test_many_choices_that_begin_alike_are_told_in_short() -> None:
+def test_choices_with_a_common_prefix_are_abbreviated_in_the_error() -> None:
     with pytest.raises(click.BadParameter) as refused:
         Choice(("plain_a", *(f"row_{number}" for number in range(10)), "plain_b")).convert("other", None, None)
     assert refused.value.message == "'other' is not one of plain_a, plain_b, row_{0,1,2,3,4,5,6,7,8,9}."
@@ -179,7 +177,7 @@ def test_an_option_far_from_all_others_gets_no_suggestion(
         assert "Did you mean" not in capsys.readouterr().err
 
 
-def test_ranges_hold_from_python_as_well() -> None:
+def test_ranges_and_choices_are_also_checked_in_python() -> None:
     with pytest.raises(UserError, match="--spoons: 0 is too small"):
         SoupConfig(spoons=0)
     with pytest.raises(UserError, match="--kind: 'fish' is not one of pea, leek"):
@@ -199,17 +197,17 @@ def test_ranges_hold_from_python_as_well() -> None:
         ({"guest": "Ann"}, "--guest: a list of texts is expected, not 'Ann' alone"),
     ],
 )
-def test_kinds_hold_from_python_as_well(values: dict[str, Any], message: str) -> None:
+def test_types_are_also_checked_in_python(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         SoupConfig(**values)
 
 
-def test_a_number_is_a_number_whoever_made_it() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     numbers: dict[str, Any] = {"spoons": np.int64(3), "salt": np.float32(0.25)}
     assert SoupConfig(**numbers, chair_count=None).spoons == 3
 
 
-def test_a_config_survives_the_way_through_a_dict() -> None:
+def test_a_config_survives_a_round_trip_through_a_dict() -> None:
     config = SoupConfig(spoons=2, guest=("Ann",), chair_count=5)
     assert SoupConfig.from_dict(config.to_dict()) == config
     assert config.to_dict()["guest"] == ["Ann"]  # as JSON gives it back
@@ -229,7 +227,7 @@ FILES = {"options.toml": 'spoons = 3\nchair-count = 2\nguest = ["Ann", "Bo"]\nbr
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_options_come_from_a_file_and_the_command_line_wins(
+def test_command_line_options_override_those_of_a_config_file(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / name
@@ -247,14 +245,16 @@ def test_an_option_without_effect_is_refused(option: str, named: str, capsys: py
 
 
 @pytest.mark.parametrize(("salt", "code"), [(0.5, 0), (0.6, 2)])
-def test_a_default_in_a_file_is_no_wish(
+def test_a_default_value_in_a_file_does_not_count_as_set(
     salt: float, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "soup.toml").write_text(f'kind = "leek"\nsalt = {salt}')
     assert run("--config", str(tmp_path / "soup.toml"), capsys=capsys)[0] == code
 
 
-def test_a_malformed_value_is_said_to_be_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_a_malformed_value_mentions_the_config_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "soup.toml").write_text('spoons = "many"')
     code, _, message = run("--config", str(tmp_path / "soup.toml"), capsys=capsys)
     assert (code, "'--spoons'" in message, "in the --config file" in message) == (2, True, True)
@@ -270,7 +270,7 @@ def test_a_malformed_value_is_said_to_be_in_the_file(tmp_path: Path, capsys: pyt
         ("train", ["data", "--config", os.devnull, "--config", os.devnull], "--config"),
     ],
 )
-def test_a_file_that_would_be_passed_over_is_refused(
+def test_a_repeated_file_option_is_refused(
     command: str, arguments: list[str], flag: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit:
@@ -279,7 +279,7 @@ def test_a_file_that_would_be_passed_over_is_refused(
     assert capsys.readouterr().err == f"nmt-{command}: {flag} is given twice: give it once\n"
 
 
-def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
+def test_a_config_file_can_give_a_single_value_for_a_repeatable_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.toml").write_text('guest = "Ann"')
@@ -310,7 +310,7 @@ def test_one_value_in_a_file_is_enough_for_an_option_that_takes_several(
         ("a.toml", None, "No such file"),
     ],
 )
-def test_a_bad_config_file_is_one_line_and_exit_code_2(
+def test_an_invalid_config_file_gives_one_line_and_exit_code_2(
     name: str, text: str | None, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
@@ -321,7 +321,7 @@ def test_a_bad_config_file_is_one_line_and_exit_code_2(
     assert complaint in err
 
 
-def test_a_device_without_end_is_no_config_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_endless_device_is_refused_as_a_config_file(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run("--config", "/dev/zero", capsys=capsys)
     assert (code, err) == (2, "soup: --config /dev/zero: more than 16777216 bytes\n")
 
@@ -349,7 +349,7 @@ def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytes
     assert "[default: None]" not in text
 
 
-def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_option_prints_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
     code, shown, _ = run("--version", capsys=capsys)
     assert code == 0
     assert shown["text"] == f"soup, version {nmtkit.__version__}\n"
@@ -384,7 +384,7 @@ def failing(error: BaseException) -> Any:
         (as_import_error(Terminated()), 143, "soup: terminated\n"),
     ],
 )
-def test_each_way_to_fail_has_its_exit_code_and_one_line(
+def test_each_kind_of_error_has_its_exit_code_and_one_line(
     error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit:
@@ -403,14 +403,14 @@ def test_debug_adds_the_traceback(error: BaseException, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("spoons", ["few", "13"])  # which click refuses, and which we do
-def test_debug_may_come_from_a_config_file_too(spoons: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_can_be_set_in_a_config_file(spoons: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "soup.toml").write_text("debug = true")
     for arguments, has_traceback in (([], False), (["--config", str(tmp_path / "soup.toml")], True), ([], False)):
         _, _, err = run(*arguments, "--spoons", spoons, capsys=capsys)
         assert err.startswith("Traceback") == has_traceback
 
 
-def test_an_error_of_ours_keeps_its_traceback() -> None:
+def test_an_unexpected_exception_keeps_its_traceback() -> None:
     """A bug is not dressed up as a failure of the run."""
     with pytest.raises(ZeroDivisionError):
         failing(ZeroDivisionError()).main([])
@@ -449,7 +449,7 @@ def start(tmp_path: Path, name: str, stderr: int = subprocess.PIPE) -> "subproce
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_a_command_with_one_line_and_128_more_than_its_number(
+def test_a_signal_stops_a_command_with_one_line_and_exit_code_128_plus_its_number(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     with start(tmp_path, "sleep.py") as process:
@@ -461,7 +461,7 @@ def test_a_signal_ends_a_command_with_one_line_and_128_more_than_its_number(
     assert err.strip() in ("soup: interrupted", "soup: terminated")
 
 
-def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
+def test_a_closed_pipe_stops_a_command_quietly(tmp_path: Path) -> None:
     with start(tmp_path, "count.py") as process:
         assert process.stdout
         assert process.stderr
@@ -474,7 +474,9 @@ def test_a_closed_pipe_ends_a_command_quietly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "code", "lines"), [("log.py", 0, 100_001), ("fail.py", 2, 1)])
-def test_a_log_that_cannot_be_written_changes_nothing(name: str, code: int, lines: int, tmp_path: Path) -> None:
+def test_an_unwritable_log_does_not_change_the_output_or_the_exit_code(
+    name: str, code: int, lines: int, tmp_path: Path
+) -> None:
     with Path("/dev/full").open("wb") as full, start(tmp_path, name, stderr=full.fileno()) as process:
         out, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
@@ -494,7 +496,7 @@ def test_a_log_that_cannot_be_written_changes_nothing(name: str, code: int, line
         (r'{"kind": "\ud800"}', r'--kind: "\ud800" is not text'),
     ],
 )
-def test_a_value_of_the_wrong_type_in_a_config_file_is_one_line_and_exit_code_2(
+def test_a_config_value_of_the_wrong_type_gives_one_line_and_exit_code_2(
     content: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "soup.json").write_text(content)
@@ -505,7 +507,7 @@ def test_a_value_of_the_wrong_type_in_a_config_file_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize(("closed", "complaint"), [("<&-", b"Missing option"), (">&-", b"stdout is closed")])
-def test_a_closed_stream_is_no_traceback(closed: str, complaint: bytes) -> None:
+def test_a_closed_standard_stream_gives_no_traceback(closed: str, complaint: bytes) -> None:
     script = BIN / "nmt-generate"
     line = f"{sys.executable} {script} {closed}"
     done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
@@ -514,32 +516,32 @@ def test_a_closed_stream_is_no_traceback(closed: str, complaint: bytes) -> None:
     assert b"Traceback" not in done.stderr
 
 
-def test_a_closed_stdin_is_no_empty_input(tiny_checkpoint: Path) -> None:
+def test_a_closed_stdin_is_an_error(tiny_checkpoint: Path) -> None:
     script = BIN / "nmt-generate"
     line = f"{sys.executable} {script} --checkpoint {tiny_checkpoint} --quiet <&-"
     done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (2, b"nmt-generate: cannot read stdin: Bad file descriptor\n")
 
 
-def test_a_name_that_is_no_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_not_utf8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be found when the first checkpoint is written."""
     code, _, err = run("--kind", os.fsdecode(b"caf\xe9.txt"), capsys=capsys)
     assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: rename the file\n")
 
 
 @pytest.mark.parametrize("flag", ["--input", "--output", "--checkpoint", "--config"])
-def test_an_empty_name_is_no_folder(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_file_name_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit:
         import_module("nmtkit.cli.generate").main(["--checkpoint", "a.pt", flag, ""])
     assert exit.value.code == 2
     assert f"'{flag}': the name is empty" in capsys.readouterr().err
 
 
-def test_json_is_known_by_how_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_config_file_is_recognized_by_its_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "soup").write_text('\n{"spoons": 7}')
     assert run("--config", str(tmp_path / "soup"), capsys=capsys)[1]["spoons"] == 7
 
 
-def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_file_can_start_with_a_byte_order_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "soup.json").write_text('{"spoons": 7}', encoding="utf-8-sig")
     assert run("--config", str(tmp_path / "soup.json"), capsys=capsys)[1]["spoons"] == 7

@@ -30,7 +30,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
                 yield from ((command, option, text) for option in options.split())
 
 
-def test_each_answer_says_what_to_do_with_options_that_exist() -> None:
+def test_each_hint_names_only_existing_options() -> None:
     for command, option, text in rows():
         assert re.match(r"(use|not needed:|not supported:) \S", text), (command, option)
         others = re.findall(r" of (nmt-[a-z]+)$", text)
@@ -38,13 +38,13 @@ def test_each_answer_says_what_to_do_with_options_that_exist() -> None:
         assert len(FLAG.findall(text)) == len(re.findall(r"`--", text)), "an option without its quotes"
 
 
-def test_no_option_of_a_command_is_called_one_of_another_toolkit() -> None:
+def test_no_option_of_a_command_is_listed_as_one_of_another_toolkit() -> None:
     for command, option, _ in rows():
         assert FLAG.fullmatch(option)
         assert option not in flags(command), f"{command} has {option} itself"
 
 
-def test_an_option_has_one_answer_in_a_command() -> None:
+def test_an_option_of_another_toolkit_has_one_hint_per_command() -> None:
     answers: dict[tuple[str, str], str] = {}
     for command, option, text in rows():
         assert answers.setdefault((command, option), text) == text
@@ -69,7 +69,7 @@ def test_an_option_has_one_answer_in_a_command() -> None:
         ("nmt-export", "--output-dir", "--output-dir: use --output"),
     ],
 )
-def test_an_option_of_another_toolkit_is_answered_in_one_line(
+def test_an_option_of_another_toolkit_gives_a_one_line_hint(
     command: str, option: str, expected: str, run_here: Run
 ) -> None:
     done = run_here(command, option, "5")
@@ -79,7 +79,7 @@ def test_an_option_of_another_toolkit_is_answered_in_one_line(
     assert done.stderr.count(b"\n") == 1
 
 
-def test_an_option_of_another_toolkit_in_a_file_is_answered_too(run_here: Run, tmp_path: Path) -> None:
+def test_an_option_of_another_toolkit_in_a_config_file_gives_a_hint(run_here: Run, tmp_path: Path) -> None:
     config = tmp_path / "fairseq.toml"
     config.write_text("[optimization]\nmax_update = 100\n")
     done = run_here("nmt-train", "data", "--config", config)
@@ -89,14 +89,14 @@ def test_an_option_of_another_toolkit_in_a_file_is_answered_too(run_here: Run, t
     )
 
 
-def test_an_option_of_no_toolkit_has_no_answer() -> None:
+def test_an_option_unknown_to_the_command_and_its_tables_has_no_hint() -> None:
     assert answer("nmt-train", "--no-such-option") is None
     assert answer("nmt-train", "--lenpen") is None  # of fairseq-generate
     assert answer("no-such-command", "--lenpen") is None
 
 
 @pytest.mark.parametrize("command", OPTIONS)
-def test_the_documents_show_the_tables_as_they_are(command: str) -> None:
+def test_the_migration_pages_match_the_option_tables(command: str) -> None:
     for toolkits in OPTIONS[command]:
         page = "from-fairseq.md" if toolkits == FAIRSEQ else "from-other-toolkits.md"
         expected = f"## {command}\n\n{table(command, toolkits)}"

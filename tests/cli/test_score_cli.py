@@ -27,7 +27,7 @@ def score(*arguments: object, stdin: str = "") -> "subprocess.CompletedProcess[s
     return subprocess.run(command, input=stdin, capture_output=True, text=True, encoding="utf-8", timeout=PATIENCE)
 
 
-def test_all_scores_come_with_signature_and_use_from_a_file_or_a_pipe(reference: Path) -> None:
+def test_all_scores_are_printed_with_signature_and_use_for_a_file_or_a_pipe(reference: Path) -> None:
     done = score(reference, "--reference", reference, "-t", "de")
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^(\S+) = 100\.0", done.stdout, re.MULTILINE) == [
@@ -38,7 +38,7 @@ def test_all_scores_come_with_signature_and_use_from_a_file_or_a_pipe(reference:
     assert (piped.returncode, piped.stdout) == (0, done.stdout)
 
 
-def test_missing_lines_are_refused(reference: Path) -> None:
+def test_missing_hypothesis_lines_and_empty_files_are_refused(reference: Path) -> None:
     done = score("--reference", reference, "-t", "de", stdin="Ein Hund.\n")
     assert done.returncode == 2
     message = f"stdin has 1 line and {reference} has 3: stdin has no line 2; the files must correspond line by line"
@@ -49,12 +49,12 @@ def test_missing_lines_are_refused(reference: Path) -> None:
     assert "nothing to score" in done.stderr
 
 
-def test_a_language_without_a_name_is_refused(reference: Path) -> None:
+def test_an_empty_target_language_is_refused(reference: Path) -> None:
     done = score("--reference", reference, "-t", "")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "nmt-score: --target-lang is missing\n")
 
 
-def test_subwords_are_warned_of(reference: Path) -> None:
+def test_subword_marks_give_a_warning(reference: Path) -> None:
     pieces = "Ein E@@ -@@ Mail@@ -@@ Konto, das ist gut.\n\nDer Hund läuft durch den Schnee.\n"
     done = score("--reference", reference, "-t", "de", stdin=pieces)
     assert done.returncode == 0

@@ -33,12 +33,12 @@ start.train()
 @pytest.mark.parametrize(
     "raising", ["raise KeyboardInterrupt", "raise ImportError from KeyboardInterrupt()"], ids=["Python", "an extension"]
 )
-def test_ctrl_c_during_imports_ends_quietly(raising: str) -> None:
+def test_ctrl_c_during_imports_exits_quietly(raising: str) -> None:
     done = output([sys.executable, "-c", INTERRUPTED.format(raising=raising)], PYTHONPATH=str(ROOT))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_a_failed_import_is_not_taken_for_ctrl_c() -> None:
+def test_a_failed_import_is_not_mistaken_for_ctrl_c() -> None:
     done = output([sys.executable, "-c", INTERRUPTED.format(raising="raise ImportError('broken')")])
     assert done.returncode == 1
     assert "ImportError: broken" in done.stderr
@@ -60,13 +60,13 @@ def test_a_shell_completes_the_options_of_every_command(command: str) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_a_script_for_completion(shell: str) -> None:
+def test_each_shell_has_a_completion_script(shell: str) -> None:
     done = output([str(BIN / "nmt-train")], _NMT_TRAIN_COMPLETE=f"{shell}_source")
     assert done.returncode == 0
     assert "_nmt_train_completion" in done.stdout
 
 
-def test_bash_completes_values_after_reading_the_script() -> None:
+def test_bash_completes_values_after_sourcing_the_script() -> None:
     script = """
         eval "$(_NMT_TRAIN_COMPLETE=bash_source nmt-train)"
         COMP_WORDS=(nmt-train data --config options.json --config x --arch transformer_b)

@@ -31,7 +31,7 @@ from nmtkit.training.gradient import MicroBatchLoss, UpdateGradient
 # What a run leaves
 
 
-def test_training_lowers_the_loss_and_leaves_what_the_contract_names(train: Train, tmp_path: Path) -> None:
+def test_training_lowers_the_loss_and_writes_the_documented_files(train: Train, tmp_path: Path) -> None:
     result = train(tmp_path / "run", "--max-updates", 60, "--validate-every", 20, "--lr-scale", 2)
     names = {path.name for path in (tmp_path / "run").iterdir()}
     numbered = {f"checkpoint_{update}.pt" for update in (20, 40, 60)}
@@ -67,7 +67,9 @@ def test_training_lowers_the_loss_and_leaves_what_the_contract_names(train: Trai
     assert (checkpoint.source_language, checkpoint.target_language, checkpoint.joined) == ("en", "de", True)
 
 
-def test_last_and_best_are_the_last_and_the_best(train: Train, tmp_path: Path) -> None:
+def test_checkpoint_last_and_checkpoint_best_are_the_last_and_the_best_checkpoints(
+    train: Train, tmp_path: Path
+) -> None:
     train(tmp_path, "--max-updates", 40, "--validate-every", 5, "--lr-scale", 9, "--keep-last", 2, "--keep-best", 2)
     losses = {row["update"]: row["valid_loss"] for row in metrics(tmp_path, "valid")}
     ranked = sorted(losses, key=losses.__getitem__)
@@ -79,14 +81,14 @@ def test_last_and_best_are_the_last_and_the_best(train: Train, tmp_path: Path) -
     assert load_checkpoint(best).progress["best"] == losses[ranked[0]]
 
 
-def test_checkpoints_come_by_updates_and_by_minutes(train: Train, tmp_path: Path) -> None:
+def test_checkpoints_are_saved_every_n_updates_or_minutes(train: Train, tmp_path: Path) -> None:
     train(tmp_path / "updates", "--max-updates", 7, "--save-every", 3)
     assert updates(tmp_path / "updates") == [3, 6, 7]
     train(tmp_path / "minutes", "--max-updates", 3, "--save-minutes", 1e-9)
     assert updates(tmp_path / "minutes") == [1, 2, 3]
 
 
-def test_separate_vocabularies_share_the_targets_matrix_by_default(
+def test_with_separate_vocabularies_target_embedding_and_projection_share_a_matrix_by_default(
     train: Train, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     train(tmp_path, "--max-updates", 2, dataset=datasets["separate"])
@@ -99,7 +101,7 @@ def test_separate_vocabularies_share_the_targets_matrix_by_default(
 
 
 @pytest.mark.parametrize(("kind", "score"), [("joined", "sacrebleu"), ("separate", "tokenized")])
-def test_bleu_of_the_validation_split_decides_what_is_best(
+def test_validation_bleu_selects_the_best_checkpoint(
     kind: str, score: str, train: Train, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     train(
@@ -113,7 +115,7 @@ def test_bleu_of_the_validation_split_decides_what_is_best(
     assert progress["best"] == max(row["valid_bleu"] for row in rows)
 
 
-def test_messages_in_json_are_json(train: Train, tmp_path: Path) -> None:
+def test_json_log_lines_are_valid_json(train: Train, tmp_path: Path) -> None:
     result = train(tmp_path, "--max-updates", 2, "--warmup-updates", 1, "--log-format", "json")
     events = [json.loads(line) for line in result.stderr.decode().splitlines()]
     assert [event["update"] for event in events if event["event"] == "train"] == [1, 2]
@@ -123,7 +125,9 @@ def test_messages_in_json_are_json(train: Train, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stop", "end"), [(("--max-epochs", 2), None), (("--max-minutes", 1e-9), 1), (("--max-updates", 3), 3)]
 )
-def test_a_run_stops_where_it_is_told(stop: tuple[Any, ...], end: int | None, train: Train, tmp_path: Path) -> None:
+def test_a_run_stops_at_the_requested_limit(
+    stop: tuple[Any, ...], end: int | None, train: Train, tmp_path: Path
+) -> None:
     result = train(tmp_path, *stop)
     progress = load_checkpoint(tmp_path / "checkpoint_last.pt").progress
     assert end is None or progress["update"] == end
@@ -135,7 +139,7 @@ def test_a_run_stops_where_it_is_told(stop: tuple[Any, ...], end: int | None, tr
     assert f"stopped after update {progress['update']}: {stop[0]}" in again.stderr.decode()
 
 
-def test_the_minutes_of_earlier_starts_count(train: Train, tmp_path: Path) -> None:
+def test_max_minutes_includes_the_time_before_a_resume(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2)
     checkpoint = load_checkpoint(tmp_path / "checkpoint_2.pt")
     checkpoint.progress["minutes"] = 600.0
@@ -148,7 +152,7 @@ def test_the_minutes_of_earlier_starts_count(train: Train, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("stop", [("--max-updates", 3), ("--max-epochs", 1)])
-def test_a_finished_run_started_again_has_nothing_to_do(stop: tuple[Any, ...], train: Train, tmp_path: Path) -> None:
+def test_restarting_a_finished_run_does_nothing(stop: tuple[Any, ...], train: Train, tmp_path: Path) -> None:
     arguments = (tmp_path, *stop, "--validate-every", 2, "--log-every", 7)
     train(*arguments)
     before = (tmp_path / "metrics.jsonl").read_bytes()
@@ -156,7 +160,7 @@ def test_a_finished_run_started_again_has_nothing_to_do(stop: tuple[Any, ...], t
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-def test_bfloat16_trains_and_stays_near_single_precision(train: Train, tmp_path: Path) -> None:
+def test_bfloat16_training_stays_close_to_single_precision(train: Train, tmp_path: Path) -> None:
     for precision in ("fp32", "bf16"):
         train(tmp_path / precision, "--max-updates", 10, "--precision", precision)
     ours, exact = (metrics(tmp_path / precision, "train") for precision in ("bf16", "fp32"))
@@ -165,7 +169,7 @@ def test_bfloat16_trains_and_stays_near_single_precision(train: Train, tmp_path:
     assert all(tensor.dtype == torch.float32 for tensor in tensors(tmp_path / "bf16").values())
 
 
-def test_the_same_command_gives_the_same_weights_whatever_prepares_the_batches(train: Train, tmp_path: Path) -> None:
+def test_the_same_command_gives_the_same_weights_with_any_number_of_data_workers(train: Train, tmp_path: Path) -> None:
     for workers in (0, 1, 3):
         train(tmp_path / str(workers), "--max-updates", 4, "--num-workers", workers)
         assert_same_end(tmp_path / str(workers), tmp_path / "0")
@@ -184,7 +188,9 @@ def straight(train: Train, tmp_path: Path) -> Path:
     return tmp_path / "straight"
 
 
-def test_a_run_stopped_again_and_again_ends_as_the_straight_one(train: Train, straight: Path, tmp_path: Path) -> None:
+def test_a_run_resumed_several_times_ends_like_an_uninterrupted_run(
+    train: Train, straight: Path, tmp_path: Path
+) -> None:
     for end in (6, 12, 24):
         train(tmp_path / "run", "--max-updates", end, "--validate-every", 6, *DROPOUT)
     assert_same_end(tmp_path / "run", straight)
@@ -196,7 +202,7 @@ def test_a_run_stopped_again_and_again_ends_as_the_straight_one(train: Train, st
                 assert row[name] == other[name]
 
 
-def test_a_run_gone_back_to_an_older_checkpoint_ends_alike_and_logs_nothing_twice(
+def test_resuming_from_an_older_checkpoint_gives_the_same_result_without_duplicate_metrics(
     train: Train, straight: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -211,7 +217,7 @@ def test_a_run_gone_back_to_an_older_checkpoint_ends_alike_and_logs_nothing_twic
     assert [row["update"] for row in metrics(run, "valid")] == [6, 12, 18, 24]
 
 
-def test_a_run_killed_at_any_moment_goes_on_as_if_nothing_had_been(
+def test_a_run_killed_at_any_moment_resumes_like_an_uninterrupted_run(
     train: Train, straight: Path, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     run, moment = tmp_path / "run", random.Random(4)
@@ -233,7 +239,7 @@ def test_a_run_killed_at_any_moment_goes_on_as_if_nothing_had_been(
     assert_same_end(run, straight)
 
 
-def test_a_kill_during_the_writing_of_a_checkpoint_costs_only_that_one(
+def test_a_kill_while_a_checkpoint_is_written_loses_only_that_checkpoint(
     train: Train, straight: Path, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -262,7 +268,7 @@ def test_a_kill_during_the_writing_of_a_checkpoint_costs_only_that_one(
     assert not [path.name for path in run.iterdir() if path.name.startswith(".")]
 
 
-def test_last_and_best_are_put_right_after_a_kill_before_their_renaming(train: Train, tmp_path: Path) -> None:
+def test_a_restart_repairs_outdated_checkpoint_last_and_checkpoint_best(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 6, "--validate-every", 3)
     best = (tmp_path / "checkpoint_best.pt").read_bytes()
     assert best == (tmp_path / "checkpoint_6.pt").read_bytes()
@@ -288,9 +294,7 @@ def test_patience_survives_a_restart(train: Train, tmp_path: Path) -> None:
     assert_same_end(tmp_path / "run", tmp_path / "straight")
 
 
-def test_a_run_in_fp16_goes_on_with_the_scale_of_its_loss(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_fp16_run_resumes_with_its_loss_scale(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = UpdateGradient._backward
 
     def backward(self: UpdateGradient, update: int, *arguments: Any) -> Tensor:
@@ -310,7 +314,7 @@ def test_a_run_in_fp16_goes_on_with_the_scale_of_its_loss(
     assert (progress["skipped"], progress["scaler"]["scale"], progress["scaler"]["_growth_tracker"]) == (1, 32768, 5)
 
 
-def test_what_was_learned_from_lack_of_memory_goes_on_with_the_run(
+def test_memory_limits_learned_from_out_of_memory_errors_survive_a_resume(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forward = MicroBatchLoss.forward
@@ -335,7 +339,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_newest_checkpoint_is_named_and_passed_over(train: Train, straight: Path) -> None:
+def test_a_damaged_newest_checkpoint_is_reported_and_skipped(train: Train, straight: Path) -> None:
     expected = tensors(straight)
     damage(straight / "checkpoint_24.pt")
     result = train(straight, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
@@ -345,7 +349,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_passed_over(train: Train, stra
     assert all(torch.equal(tensor, again[name]) for name, tensor in expected.items())
 
 
-def test_a_damaged_checkpoint_is_not_counted_among_those_kept(train: Train, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_does_not_count_toward_the_checkpoints_kept(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 9, "--save-every", 3)
     damage(tmp_path / "checkpoint_9.pt")
     train(tmp_path, "--max-updates", 7, "--save-every", 1, "--keep-last", 1)
@@ -353,14 +357,14 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_kept(train: Train, tmp_
     assert load_checkpoint(tmp_path / "checkpoint_7.pt").progress["update"] == 7
 
 
-def test_a_folder_of_nothing_but_damaged_checkpoints_is_refused(train: Train, tmp_path: Path) -> None:
+def test_a_folder_with_only_damaged_checkpoints_is_refused(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2, "--save-every", 1)
     for update in (1, 2):
         damage(tmp_path / f"checkpoint_{update}.pt")
     refused(train(tmp_path, code=2), f"--save-dir {tmp_path}", "2 checkpoints", "move them away")
 
 
-def test_another_metric_starts_its_own_ranking(train: Train, tmp_path: Path) -> None:
+def test_changing_the_metric_restarts_the_ranking_of_checkpoints(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 4, "--validate-every", 2)
     said = train(tmp_path, "--max-updates", 6, "--validate-every", 2, "--valid-bleu").stderr.decode()
     assert said.count("the best checkpoint is now selected by valid_bleu, not by valid_loss") == 1
@@ -371,13 +375,13 @@ def test_another_metric_starts_its_own_ranking(train: Train, tmp_path: Path) -> 
     assert [(row["update"], "valid_bleu" in row) for row in rows] == [(2, False), (4, True), (6, True)]
 
 
-def test_changed_options_that_change_the_run_are_named(train: Train, tmp_path: Path) -> None:
+def test_a_changed_option_that_affects_the_run_is_reported(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2)
     result = train(tmp_path, "--max-updates", 3, "--batch-tokens", 500)
     assert "warning: options have changed since the checkpoint: batch_tokens was 400, is 500" in result.stderr.decode()
 
 
-def test_all_changes_that_change_the_run_are_named_at_once(train: Train, tmp_path: Path) -> None:
+def test_all_changed_options_that_affect_the_run_are_reported_at_once(train: Train, tmp_path: Path) -> None:
     falling = ("--lr-schedule", "linear", "--warmup-updates", 1)
     train(tmp_path, "--max-updates", 2, *falling)
     changed = ("--batch-tokens", 500, "--clip-norm", 1, "--freeze", "encoder.*", "--precision", "bf16")
@@ -388,14 +392,14 @@ def test_all_changes_that_change_the_run_are_named_at_once(train: Train, tmp_pat
     ) in said
 
 
-def test_more_updates_change_nothing_where_the_learning_rate_does_not_end_with_them(
+def test_more_updates_give_no_warning_if_the_schedule_does_not_depend_on_max_updates(
     train: Train, tmp_path: Path
 ) -> None:
     train(tmp_path, "--max-updates", 1)
     assert "other options" not in train(tmp_path, "--max-updates", 2).stderr.decode()
 
 
-def test_another_validation_split_is_told_of_and_starts_its_own_ranking(
+def test_changing_the_validation_split_warns_and_restarts_the_ranking_of_checkpoints(
     train: Train, other_validation: Path, tmp_path: Path
 ) -> None:
     train(tmp_path, "--max-updates", 2)
@@ -417,7 +421,7 @@ def test_a_finished_run_is_validated_on_another_split(train: Train, other_valida
     assert_same_end(tmp_path / "twice", tmp_path / "once")
 
 
-def test_what_was_recorded_just_before_a_kill_is_not_recorded_twice(train: Train, tmp_path: Path) -> None:
+def test_metrics_recorded_just_before_a_kill_are_not_recorded_twice(train: Train, tmp_path: Path) -> None:
     options = ("--max-updates", 3, "--log-every", 2)
     train(tmp_path, *options)
     checkpoint = load_checkpoint(tmp_path / "checkpoint_3.pt")
@@ -432,7 +436,7 @@ def test_what_was_recorded_just_before_a_kill_is_not_recorded_twice(train: Train
     assert metrics(tmp_path, "train")[-1]["loss"] == 2.5
 
 
-def test_the_epoch_in_the_log_is_that_of_the_update(train: Train, tmp_path: Path) -> None:
+def test_the_logged_epoch_is_the_epoch_of_the_update(train: Train, tmp_path: Path) -> None:
     result = train(tmp_path, "--max-epochs", 2, "--batch-tokens", 100_000)  # an update each
     for event in ("train", "valid"):
         assert metrics(tmp_path, event)[-1]["epoch"] == 2
@@ -463,19 +467,21 @@ def test_the_epoch_in_the_log_is_that_of_the_update(train: Train, tmp_path: Path
         (["--max-update", 5], ["--max-update"]),
     ],
 )
-def test_impossible_options_are_refused_before_anything_is_written(
+def test_invalid_options_are_refused_before_anything_is_written(
     arguments: list[object], words: list[str], train: Train, tmp_path: Path
 ) -> None:
     refused(train(tmp_path / "run", *arguments, code=2), *words)
     assert not (tmp_path / "run").exists()
 
 
-def test_one_matrix_for_two_vocabularies_is_refused(train: Train, datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_sharing_all_embeddings_is_refused_with_separate_vocabularies(
+    train: Train, datasets: dict[str, Path], tmp_path: Path
+) -> None:
     result = train(tmp_path / "run", "--share-embeddings", "all", dataset=datasets["separate"], code=2)
     refused(result, "--share-embeddings all", "--joined-vocab")
 
 
-def test_what_needs_a_validation_split_is_refused_without_one(
+def test_options_that_need_a_validation_split_are_refused_without_one(
     train: Train, run_command: Run, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     prefix = datasets["joined"].parent / "train"
@@ -502,18 +508,18 @@ def test_a_dataset_with_one_byte_changed_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_dataset_is_named(train: Train, tmp_path: Path) -> None:
+def test_a_missing_dataset_is_reported(train: Train, tmp_path: Path) -> None:
     refused(train(tmp_path / "run", dataset=tmp_path / "none", code=2), str(tmp_path / "none"), "nmt-preprocess")
 
 
-def test_a_save_folder_that_cannot_be_made_is_refused(train: Train, tmp_path: Path) -> None:
+def test_a_save_dir_that_cannot_be_created_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here already")
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         refused(train(folder, code=2), f"--save-dir {folder}")
     assert (tmp_path / "file").read_text() == "here already"
 
 
-def test_checkpoints_of_another_model_are_refused(train: Train, tmp_path: Path) -> None:
+def test_resuming_from_checkpoints_of_another_model_is_refused(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     refused(train(tmp_path, "--d-ff", 32, code=2), str(tmp_path), "d_ff is 24, not 32", "another --save-dir")
@@ -525,7 +531,7 @@ def test_checkpoints_of_another_model_are_refused(train: Train, tmp_path: Path) 
     ("changed", "told"),
     [(("--dropout", 0.3), "dropout was 0.1, is 0.3"), (("--attention-window", 2), "attention_window was None, is 2")],
 )
-def test_a_run_goes_on_with_other_dropout_or_window(
+def test_a_run_resumes_with_a_different_dropout_or_attention_window(
     changed: tuple[object, ...], told: str, train: Train, tmp_path: Path
 ) -> None:
     for folder in ("changed", "unchanged"):
@@ -540,26 +546,28 @@ def test_a_run_goes_on_with_other_dropout_or_window(
     assert "other options" not in train(tmp_path / "changed", "--max-updates", 4, *changed).stderr.decode()
 
 
-def test_a_run_goes_on_whether_the_width_of_heads_is_given_or_follows(train: Train, tmp_path: Path) -> None:
+def test_a_run_resumes_if_d_k_and_d_v_are_set_to_their_default_values(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 1)
     train(tmp_path, "--max-updates", 2, "--d-k", 8)
     train(tmp_path, "--max-updates", 3, "--d-v", 8)
     refused(train(tmp_path, "--d-k", 4, code=2), "d_k is 8, not 4")
 
 
-def test_checkpoints_of_another_vocabulary_are_refused(train: Train, datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_resuming_from_checkpoints_of_another_vocabulary_is_refused(
+    train: Train, datasets: dict[str, Path], tmp_path: Path
+) -> None:
     train(tmp_path, "--max-updates", 2, "--share-embeddings", "decoder")
     result = train(tmp_path, "--share-embeddings", "decoder", dataset=datasets["separate"], code=2)
     refused(result, "another vocabulary", str(datasets["separate"]), "its source vocabulary has")
 
 
-def test_averaged_checkpoints_are_not_trained_over(train: Train, tmp_path: Path) -> None:
+def test_resuming_from_an_averaged_checkpoint_is_refused(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 1)
     save_checkpoint(tmp_path / "checkpoint_1.pt", average_checkpoints([tmp_path / "checkpoint_1.pt"]))
     refused(train(tmp_path, code=2), "cannot resume from any of its")
 
 
-def test_an_epoch_that_is_planned_in_parts_goes_on_where_it_stood(
+def test_an_epoch_planned_in_parts_resumes_at_its_position(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batching, "PART", 100)  # of 240 pairs
@@ -581,7 +589,9 @@ def test_an_epoch_that_is_planned_in_parts_goes_on_where_it_stood(
     assert all(torch.equal(tensor, stopped[name]) for name, tensor in straight.items())
 
 
-def test_an_epoch_that_larger_updates_end_early_does_not_count_into_the_next(train: Train, tmp_path: Path) -> None:
+def test_updates_of_an_epoch_cut_short_by_a_larger_batch_size_do_not_count_in_the_next(
+    train: Train, tmp_path: Path
+) -> None:
     train(tmp_path, "--max-updates", 4)
     assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress["epoch"] == 1
     train(tmp_path, "--max-updates", 5, "--batch-tokens", 1000)  # an epoch has three of them
@@ -589,7 +599,7 @@ def test_an_epoch_that_larger_updates_end_early_does_not_count_into_the_next(tra
     assert [progress[name] for name in ("epoch", "updates_in_part", "updates_in_epoch")] == [2, 1, 1]
 
 
-def test_a_run_that_diverges_stops_with_its_checkpoints_intact_and_names_the_sentences(
+def test_a_diverging_run_stops_with_intact_checkpoints_and_reports_the_sentences(
     train: Train, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sources = Dataset.open(datasets["joined"]).split("train").source
@@ -619,12 +629,12 @@ def test_a_run_that_diverges_stops_with_its_checkpoints_intact_and_names_the_sen
     assert [row["loss"] for row in metrics(tmp_path, "train") if row["update"] > 3] == [None, None]
 
 
-def test_a_learning_rate_beyond_reason_ends_with_exit_1(train: Train, tmp_path: Path) -> None:
+def test_an_absurd_learning_rate_ends_with_exit_code_1(train: Train, tmp_path: Path) -> None:
     result = train(tmp_path, "--max-updates", 50, "--lr-scale", 1e38, "--max-skips", 3, code=1)
     assert result.stderr.decode().splitlines()[-1].startswith("nmt-train: 3 updates in a row")
 
 
-def test_a_full_disk_ends_with_exit_1_and_the_old_checkpoints(
+def test_a_full_disk_ends_with_exit_code_1_and_keeps_the_old_checkpoints(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(tmp_path, "--max-updates", 2)
@@ -642,7 +652,7 @@ def test_a_full_disk_ends_with_exit_1_and_the_old_checkpoints(
 
 
 @pytest.mark.slow
-def test_it_runs_under_torchrun(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_training_runs_under_torchrun(datasets: dict[str, Path], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 1, BIN / "nmt-train"]
     command += [datasets["joined"], "--save-dir", tmp_path, *TINY, "--max-updates", 2]
     done = subprocess.run([str(word) for word in command], capture_output=True, env=environment(), check=False)
@@ -650,13 +660,13 @@ def test_it_runs_under_torchrun(datasets: dict[str, Path], tmp_path: Path) -> No
     assert updates(tmp_path) == [2]
 
 
-def test_errors_have_a_traceback_only_where_it_is_asked_for(train: Train, tmp_path: Path) -> None:
+def test_errors_have_a_traceback_only_if_requested(train: Train, tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"dataset": tmp_path / "none", "code": 2}
     assert b"Traceback" not in train(tmp_path / "run", **arguments).stderr
     assert b"Traceback" in train(tmp_path / "run", "--debug", **arguments).stderr
 
 
-def test_a_folder_that_another_run_trains_in_is_refused(train: Train, tmp_path: Path) -> None:
+def test_a_save_dir_in_use_by_another_run_is_refused(train: Train, tmp_path: Path) -> None:
     handle = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -674,13 +684,11 @@ def test_a_folder_that_another_run_trains_in_is_refused(train: Train, tmp_path: 
         (("--valid-beam", "4"), "without --valid-bleu"),
     ],
 )
-def test_an_option_that_nothing_reads_is_refused(
-    train: Train, tmp_path: Path, idle: tuple[str, ...], reason: str
-) -> None:
+def test_an_option_without_effect_is_refused(train: Train, tmp_path: Path, idle: tuple[str, ...], reason: str) -> None:
     refused(train(tmp_path, *idle, code=2), f"{idle[-2]} has no effect {reason}")
 
 
-def test_the_options_that_a_run_leaves_are_a_config_file(
+def test_the_options_file_of_a_run_is_a_valid_config_file(
     train: Train, run_here: Run, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -697,7 +705,7 @@ def test_the_options_that_a_run_leaves_are_a_config_file(
     assert updates(run) == [1, 2]
 
 
-def test_a_run_on_other_text_is_not_gone_on_with(
+def test_resuming_with_other_training_text_is_refused(
     train: Train, datasets: dict[str, Path], run_command: Run, tmp_path: Path
 ) -> None:
     train(tmp_path / "run", "--max-updates", 1)
@@ -709,7 +717,7 @@ def test_a_run_on_other_text_is_not_gone_on_with(
     refused(train(tmp_path / "run", "--max-updates", 2, dataset=tmp_path / "data", code=2), "a run on other data")
 
 
-def test_a_run_of_the_other_direction_is_not_gone_on_with(
+def test_resuming_with_the_opposite_language_direction_is_refused(
     train: Train, datasets: dict[str, Path], run_command: Run, tmp_path: Path
 ) -> None:
     """With a joined vocabulary, its dataset has the same files."""
@@ -725,7 +733,7 @@ def test_a_run_of_the_other_direction_is_not_gone_on_with(
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "options.json"])
 @pytest.mark.parametrize("kind", ["symlink", "dangling", "pipe", "folder"])
-def test_no_link_and_no_pipe_takes_the_numbers_or_options_of_a_run(
+def test_metrics_and_options_are_not_written_to_a_link_pipe_or_folder(
     name: str, kind: str, train: Train, tmp_path: Path
 ) -> None:
     save_dir, thesis = tmp_path / "run", tmp_path / "thesis"
@@ -743,7 +751,7 @@ def test_no_link_and_no_pipe_takes_the_numbers_or_options_of_a_run(
     assert kind != "symlink" or thesis.read_text() == "precious"
 
 
-def test_a_checkpoint_under_the_name_of_another_update_is_named_and_passed_over(train: Train, tmp_path: Path) -> None:
+def test_a_checkpoint_named_after_another_update_is_reported_and_skipped(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2, "--save-every", 1)
     shutil.copy(tmp_path / "checkpoint_1.pt", tmp_path / "checkpoint_9.pt")
     said = train(tmp_path, "--max-updates", 3, "--quiet").stderr.decode()
@@ -751,7 +759,7 @@ def test_a_checkpoint_under_the_name_of_another_update_is_named_and_passed_over(
     assert load_checkpoint(tmp_path / "checkpoint_last.pt").progress["update"] == 3
 
 
-def test_a_pipe_at_the_name_of_a_checkpoint_counts_as_a_save_that_failed(train: Train, tmp_path: Path) -> None:
+def test_a_pipe_with_the_name_of_a_checkpoint_counts_as_a_failed_save(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 1)
     os.mkfifo(tmp_path / "checkpoint_2.pt")
     done = train(tmp_path, "--max-updates", 3, "--save-every", 1, "--quiet")
@@ -760,7 +768,7 @@ def test_a_pipe_at_the_name_of_a_checkpoint_counts_as_a_save_that_failed(train: 
 
 
 @pytest.mark.parametrize("name", ["checkpoint_last.pt", "checkpoint_best.pt"])
-def test_a_folder_at_the_name_of_a_link_is_refused_before_the_first_update(
+def test_a_folder_named_like_a_checkpoint_link_is_refused_before_the_first_update(
     name: str, train: Train, tmp_path: Path
 ) -> None:
     (tmp_path / name).mkdir()

@@ -51,7 +51,7 @@ def test_ctranslate2_gives_the_same_greedy_tokens_and_log_probabilities(
 
 
 @pytest.mark.parametrize("changes", [{"attention_window": 2}, {"d_k": 4, "d_v": 8}])
-def test_what_ctranslate2_does_not_know_is_refused(
+def test_models_that_ctranslate2_does_not_support_are_refused(
     changes: dict[str, Any], make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     pytest.importorskip("ctranslate2")
@@ -76,7 +76,7 @@ def refusal(done: Any) -> str:
     return str(line)
 
 
-def test_what_stands_in_a_folder_for_ctranslate2_is_all_that_translating_needs(
+def test_a_ctranslate2_export_contains_everything_needed_to_translate(
     export: Run, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
@@ -93,14 +93,14 @@ def test_what_stands_in_a_folder_for_ctranslate2_is_all_that_translating_needs(
     )
 
 
-def test_the_weights_for_ctranslate2_may_be_smaller_numbers(export: Run, tmp_path: Path) -> None:
+def test_a_ctranslate2_export_can_be_quantized(export: Run, tmp_path: Path) -> None:
     ctranslate2 = pytest.importorskip("ctranslate2")
     assert export("--to", "ctranslate2", "--quantization", "int8", "--output", tmp_path / "engine").returncode == 0
     engine = ctranslate2.Translator(str(tmp_path / "engine"), device="cpu", intra_threads=1)
     assert engine.compute_type.startswith("int8")
 
 
-def test_a_folder_of_safetensors_becomes_the_same_checkpoint_again(
+def test_a_safetensors_export_converts_back_to_the_same_checkpoint(
     export: Run, run_here: Run, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     library = pytest.importorskip("safetensors.torch")
@@ -117,7 +117,7 @@ def test_a_folder_of_safetensors_becomes_the_same_checkpoint_again(
     ]
 
 
-def test_two_vocabularies_and_the_chosen_weights_go_there_and_back(
+def test_separate_vocabularies_and_averaged_weights_survive_a_safetensors_round_trip(
     make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
 ) -> None:
     pytest.importorskip("safetensors")
@@ -165,7 +165,7 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run
 
 
 @pytest.mark.parametrize("package", ["ctranslate2", "safetensors"])
-def test_a_missing_package_is_named_with_the_way_to_get_it(
+def test_a_missing_package_is_reported_with_its_install_command(
     package: str, export: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in (package, f"{package}.specs", f"{package}.torch"):
@@ -190,7 +190,7 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
         ("spm.model", b"", "not a SentencePiece model"),
     ],
 )
-def test_a_folder_that_is_no_export_is_refused(
+def test_a_folder_that_is_not_an_export_is_refused(
     name: str, content: bytes | dict[str, Any] | None, words: str, export: Run, run_here: Run, tmp_path: Path
 ) -> None:
     pytest.importorskip("safetensors")
@@ -218,7 +218,7 @@ def test_a_folder_that_is_no_export_is_refused(
         (lambda weight: weight * math.nan, "holds NaN or infinity"),
     ],
 )
-def test_other_weights_in_a_folder_of_safetensors_are_refused_by_name(
+def test_weights_that_do_not_fit_the_model_are_reported_by_name(
     change: Callable[[torch.Tensor], torch.Tensor], words: str, export: Run, run_here: Run, tmp_path: Path
 ) -> None:
     library = pytest.importorskip("safetensors.torch")
@@ -236,7 +236,7 @@ def test_other_weights_in_a_folder_of_safetensors_are_refused_by_name(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_floats_of_other_sizes_become_float32(
+def test_weights_in_other_floating_point_types_become_float32(
     dtype: torch.dtype, export: Run, run_here: Run, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     library = pytest.importorskip("safetensors.torch")
@@ -265,7 +265,7 @@ def test_weights_that_are_not_finite_are_not_exported(
     assert not (tmp_path / "exported").exists()
 
 
-def test_for_the_folder_of_a_run_a_checkpoint_in_it_is_suggested(
+def test_the_error_for_a_run_folder_suggests_a_checkpoint_in_it(
     make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
 ) -> None:
     pytest.importorskip("safetensors")
@@ -274,7 +274,7 @@ def test_for_the_folder_of_a_run_a_checkpoint_in_it_is_suggested(
     assert refusal(done).endswith(f"is a folder without a file model.safetensors: use {tmp_path / 'checkpoint_12.pt'}")
 
 
-def test_only_files_of_a_folder_are_read(export: Run, run_here: Run, tmp_path: Path) -> None:
+def test_a_pipe_in_an_export_is_refused(export: Run, run_here: Run, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
     (tmp_path / "model/spm.model").unlink()

@@ -20,7 +20,7 @@ def make_split(folder: Path, source: list[list[int]], target: list[list[int]]) -
     return Split("train", TokenFile(folder / "s", 100), TokenFile(folder / "t", 100), lines)
 
 
-def test_a_batch_holds_its_pairs_padded_and_the_target_shifted(tmp_path: Path) -> None:
+def test_a_batch_has_padded_pairs_and_a_shifted_target(tmp_path: Path) -> None:
     split = make_split(tmp_path, [[5, 6, EOS], [EOS], [7, EOS]], [[8, EOS], [9, 10, 11, EOS], [EOS]])
     batch = collate(split, np.array([2, 0, 1]))
     assert batch.src.tolist() == [[7, EOS, PAD], [5, 6, EOS], [EOS, PAD, PAD]]
@@ -33,7 +33,7 @@ def test_a_batch_holds_its_pairs_padded_and_the_target_shifted(tmp_path: Path) -
     assert {t.dtype for t in (batch.src, batch.tgt_in, batch.tgt_out)} == {torch.int64}
 
 
-def test_real_tokens_are_those_that_are_not_padding(tmp_path: Path) -> None:
+def test_target_tokens_exclude_padding(tmp_path: Path) -> None:
     split = make_split(tmp_path, [[5, EOS]] * 2, [[8, 9, EOS], [8, EOS]])
     batch = collate(split, np.array([0, 1]))
     assert int((batch.tgt_out != PAD).sum()) == int((batch.tgt_in != PAD).sum()) == batch.target_tokens
@@ -48,7 +48,7 @@ def test_moving_a_batch_keeps_all_of_it(tmp_path: Path) -> None:
     assert (moved.source_tokens, moved.target_tokens) == (2, 2)
 
 
-def test_padding_of_rows_that_are_alike_adds_nothing() -> None:
+def test_rows_are_padded_to_the_longest_and_their_lengths_returned() -> None:
     rows, lengths = pad([[4, 5], [6], []])
     assert rows.tolist() == [[4, 5], [6, PAD], [PAD, PAD]]
     assert lengths.tolist() == [2, 1, 0]

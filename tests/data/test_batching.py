@@ -38,7 +38,7 @@ def padded(lengths: Lengths, micro: NDArray[np.int64]) -> int:
 
 
 @pytest.mark.parametrize(("batch_tokens", "max_tokens"), [(4000, 1000), (1000, 4000), (25_000, 4096), (200, 80)])
-def test_an_epoch_holds_every_sentence_once_within_the_bounds(batch_tokens: int, max_tokens: int) -> None:
+def test_an_epoch_contains_every_sentence_once_within_the_limits(batch_tokens: int, max_tokens: int) -> None:
     updates = list(sampler(batch_tokens, max_tokens).epoch(3))
     assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
     assert [update.next_position for update in updates] == [
@@ -54,7 +54,7 @@ def test_an_epoch_holds_every_sentence_once_within_the_bounds(batch_tokens: int,
 
 
 @pytest.mark.parametrize(("batch_tokens", "max_tokens"), [(4000, 1000), (4000, 4000), (25_000, 4096), (8000, 1500)])
-def test_updates_are_near_the_size_asked_for(batch_tokens: int, max_tokens: int) -> None:
+def test_updates_are_close_to_the_requested_size(batch_tokens: int, max_tokens: int) -> None:
     updates = list(sampler(batch_tokens, max_tokens).epoch(1))
     tokens = [sum(int(TARGET[micro].sum()) for micro in update.micro_batches) for update in updates]
     for size in tokens[:-1]:  # the last takes what is left
@@ -89,7 +89,7 @@ def repeated_mates(first: list[list[int]], second: list[list[int]]) -> float:
 @pytest.mark.parametrize(
     ("pairs", "max_tokens", "bound"), [(29_000, 4096, 0.25), (29_000, 1024, 0.15), (5000, 4096, 0.3)]
 )
-def test_few_batch_mates_of_a_small_corpus_meet_again_in_the_next_epoch(
+def test_few_sentences_of_a_small_corpus_share_a_batch_again_in_the_next_epoch(
     pairs: int, max_tokens: int, bound: float
 ) -> None:
     made = BatchSampler(*captions(pairs, seed=5), 25_000, max_tokens, seed=1)
@@ -121,7 +121,7 @@ def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return -(-len(SOURCE) // int(request.param))
 
 
-def test_a_run_goes_on_from_wherever_it_stood(parts: int) -> None:
+def test_the_sampler_resumes_from_any_position(parts: int) -> None:
     straight = list(itertools.islice(sampler(2000).updates(), 200))
     assert sorted(itertools.chain(*flat(update for update in straight if update.epoch == 1))) == list(
         range(len(SOURCE))
@@ -133,7 +133,7 @@ def test_a_run_goes_on_from_wherever_it_stood(parts: int) -> None:
         assert flat(resumed) == flat(straight[done:])
 
 
-def test_every_part_takes_its_sentences_from_all_over_the_corpus(parts: int) -> None:
+def test_every_part_samples_the_whole_corpus_evenly(parts: int) -> None:
     updates = list(sampler().epoch(2))
     assert sorted(itertools.chain(*flat(updates))) == list(range(len(SOURCE)))
     begun = [DataPosition(2), *(update.next_position for update in updates)]
@@ -150,7 +150,7 @@ def test_every_part_takes_its_sentences_from_all_over_the_corpus(parts: int) -> 
         assert abs(sentences.mean() / len(SOURCE) - 0.5) < 4 * spread
 
 
-def test_every_part_promises_about_as_many_updates_as_the_epoch_has(parts: int) -> None:
+def test_every_part_estimates_the_number_of_updates_per_epoch(parts: int) -> None:
     updates = list(sampler().epoch(2))
     assert all(abs(update.updates_per_epoch - len(updates)) <= parts for update in updates)
 
@@ -163,7 +163,7 @@ def test_a_part_has_other_sentences_in_every_epoch(monkeypatch: pytest.MonkeyPat
         assert 2200 < len(one & other) < 2800  # of 5,000; 2,500 are to be expected
 
 
-def test_a_plan_looks_up_the_lengths_of_one_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_reads_the_lengths_of_one_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batching, "PART", 1000)
     asked = []
 
@@ -181,7 +181,7 @@ def test_a_plan_looks_up_the_lengths_of_one_part_only(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("pairs", [1, 2, 3])
-def test_a_tiny_corpus_is_no_special_case(pairs: int) -> None:
+def test_a_tiny_corpus_gives_one_update_with_all_sentences(pairs: int) -> None:
     made = BatchSampler(SOURCE[:pairs], TARGET[:pairs], 25_000, 4096, seed=1)
     (update,) = made.epoch(1)
     assert update.next_position == DataPosition(2)
@@ -190,20 +190,20 @@ def test_a_tiny_corpus_is_no_special_case(pairs: int) -> None:
 
 @pytest.mark.parametrize(("source", "target"), [(10, 5), (5, 10)])
 @pytest.mark.parametrize(("tokens", "sizes"), [(50, [5]), (49, [4, 1])])
-def test_a_micro_batch_is_filled_to_the_last_token_of_either_side(
+def test_a_micro_batch_fills_max_tokens_on_either_side_exactly(
     source: int, target: int, tokens: int, sizes: list[int]
 ) -> None:
     sources, targets = (np.full(5, length, np.int32) for length in (source, target))
     assert [len(batch) for batch in batch_by_tokens(np.arange(5), sources, targets, tokens, 1000)] == sizes
 
 
-def test_a_micro_batch_is_filled_to_the_last_target_token_of_an_update() -> None:
+def test_a_micro_batch_fills_the_target_tokens_of_an_update_exactly() -> None:
     lengths = np.full(5, 10, np.int32)
     for tokens, sizes in ((50, [5]), (49, [4, 1])):
         assert [len(batch) for batch in batch_by_tokens(np.arange(5), lengths // 2, lengths, 1000, tokens)] == sizes
 
 
-def test_cutting_keeps_the_order_and_gives_overlong_sentences_a_batch_of_their_own() -> None:
+def test_batching_by_tokens_keeps_the_order_and_puts_overlong_sentences_in_their_own_batch() -> None:
     source = np.array([50, 2, 2, 2, 300, 2], np.int32)
     target = np.array([2, 2, 2, 3, 4, 500], np.int32)
     batches = batch_by_tokens(np.arange(6), source, target, max_tokens=100, target_tokens=60)

@@ -29,7 +29,9 @@ def opened(stem: Path, vocabulary_size: int = VOCABULARY) -> TokenFile:
 
 @pytest.mark.parametrize("vocabulary_size", [65_536, 65_537])
 @pytest.mark.parametrize("cut", [0, 1, 4])
-def test_sentences_come_back_however_they_were_written(tmp_path: Path, vocabulary_size: int, cut: int) -> None:
+def test_sentences_are_read_back_whether_written_in_one_or_two_blocks(
+    tmp_path: Path, vocabulary_size: int, cut: int
+) -> None:
     write(tmp_path / "a", [SENTENCES[:cut], SENTENCES[cut:]], vocabulary_size)
     file = opened(tmp_path / "a", vocabulary_size)
     assert [file[number].tolist() for number in range(len(file))] == SENTENCES
@@ -38,7 +40,7 @@ def test_sentences_come_back_however_they_were_written(tmp_path: Path, vocabular
     assert file.tokens == 10
 
 
-def test_sentences_are_looked_up_together_as_one_by_one(tmp_path: Path) -> None:
+def test_gathering_sentences_equals_reading_them_one_by_one(tmp_path: Path) -> None:
     write(tmp_path / "a", [SENTENCES])
     file = opened(tmp_path / "a")
     for chosen in ([2, 0, 3, 3], [1], []):
@@ -49,30 +51,30 @@ def test_sentences_are_looked_up_together_as_one_by_one(tmp_path: Path) -> None:
     assert file.lengths[1:3].tolist() == file.lengths[1:99].tolist()[:2] == [1, 4]
 
 
-def test_the_files_are_what_the_documentation_says(tmp_path: Path) -> None:
+def test_the_files_have_the_documented_binary_format(tmp_path: Path) -> None:
     write(tmp_path / "a", [SENTENCES])
     assert (tmp_path / "a.bin").read_bytes() == struct.pack("<10H", *(token for ids in SENTENCES for token in ids))
     expected = b"NMTKINDX" + struct.pack("<IIQQ5Q", 1, 2, 4, 10, 0, 2, 3, 7, 10)
     assert (tmp_path / "a.idx").read_bytes() == expected
 
 
-def test_a_token_takes_the_fewest_bytes_that_hold_the_vocabulary() -> None:
+def test_tokens_use_the_smallest_integer_type_that_fits_the_vocabulary() -> None:
     assert [token_type(size).itemsize for size in (5, 65_536, 65_537)] == [2, 2, 4]
 
 
-def test_no_sentences_are_a_file_too(tmp_path: Path) -> None:
+def test_a_file_without_sentences_is_valid(tmp_path: Path) -> None:
     write(tmp_path / "a", [])
     file = opened(tmp_path / "a")
     assert (len(file), file.tokens, file.lengths[:].tolist()) == (0, 0, [])
 
 
-def test_there_is_no_sentence_beyond_the_last(tmp_path: Path) -> None:
+def test_reading_beyond_the_last_sentence_is_an_error(tmp_path: Path) -> None:
     write(tmp_path / "a", [SENTENCES])
     with pytest.raises(IndexError, match="sentence 4 of 4"):
         opened(tmp_path / "a")[4]
 
 
-def test_writing_that_fails_leaves_no_readable_file(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_no_readable_file(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), TokenFileWriter(tmp_path / "a", 10) as writer:  # noqa: PT012
         writer.write(np.array([4, 3], np.uint16), np.array([2], np.int32))
         raise KeyboardInterrupt
@@ -102,7 +104,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, start: int
 
 
 @pytest.mark.parametrize("size", [0, 10, HEADER.size, 71])
-def test_a_short_index_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_truncated_index_is_refused(tmp_path: Path, size: int) -> None:
     write(tmp_path / "a", [SENTENCES])
     content = (tmp_path / "a.idx").read_bytes()
     (tmp_path / "a.idx").write_bytes(content[:size])
@@ -110,7 +112,7 @@ def test_a_short_index_is_refused(tmp_path: Path, size: int) -> None:
         opened(tmp_path / "a")
 
 
-def test_lengths_of_damaged_offsets_are_refused(tmp_path: Path) -> None:
+def test_reading_lengths_from_damaged_offsets_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a", [SENTENCES])
     with (tmp_path / "a.idx").open("r+b") as file:
         file.seek(HEADER.size + 8)
@@ -141,7 +143,7 @@ def forge_offsets(stem: Path, forged: dict[int, int]) -> None:
         ({2: 2}, 1),  # no token
     ],
 )
-def test_forged_offsets_are_refused_by_every_way_in(tmp_path: Path, forged: dict[int, int], sentence: int) -> None:
+def test_forged_offsets_are_refused_by_every_read_method(tmp_path: Path, forged: dict[int, int], sentence: int) -> None:
     write(tmp_path / "a", [SENTENCES])
     forge_offsets(tmp_path / "a", forged)
     file = opened(tmp_path / "a")
@@ -169,9 +171,7 @@ def test_forged_offsets_are_refused_by_every_way_in(tmp_path: Path, forged: dict
         ([5, 65_535, 3], "sentence 1 has the id 65535, the vocabulary has 10 entries"),
     ],
 )
-def test_what_cannot_be_a_sentence_is_refused_by_writer_and_reader(
-    tmp_path: Path, ids: list[int], message: str
-) -> None:
+def test_invalid_sentences_are_refused_by_writer_and_reader(tmp_path: Path, ids: list[int], message: str) -> None:
     sentences = [[4, 3], ids, [1, 1, 9, 3]]
     with pytest.raises(ValueError, match=message):
         write(tmp_path / "refused", [sentences], 10)
@@ -187,7 +187,7 @@ def test_what_cannot_be_a_sentence_is_refused_by_writer_and_reader(
             way()
 
 
-def test_every_small_sentence_is_told_right_from_wrong(tmp_path: Path) -> None:
+def test_all_short_sentences_are_accepted_or_refused_correctly(tmp_path: Path) -> None:
     write(tmp_path / "a", [[[4, 4, 3]]], 6)
     reader = opened(tmp_path / "a", 6)
     for ids in itertools.product(range(7), repeat=3):
@@ -207,7 +207,7 @@ def test_a_writer_refuses_lengths_that_do_not_fit_the_tokens(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["a.bin", "a.idx"])
-def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path, name: str) -> None:
     write(tmp_path / "a", [SENTENCES])
     (tmp_path / name).unlink()
     with pytest.raises(UserError, match=rf"cannot read .*{name}: No such file"):

@@ -39,7 +39,7 @@ def dataset(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "dataset"))
 
 
-def test_a_dataset_gives_back_its_sentences(finished: Path) -> None:
+def test_a_dataset_returns_its_sentences(finished: Path) -> None:
     dataset = Dataset.open(finished)
     assert (dataset.source_language, dataset.target_language, dataset.joined) == ("en", "de", False)
     assert dataset.split_names == ["train", "test"]
@@ -52,7 +52,7 @@ def test_a_dataset_gives_back_its_sentences(finished: Path) -> None:
     assert train.target.lengths[:].tolist() == [4, 2]
 
 
-def test_a_split_that_is_not_there_is_refused_with_those_that_are(finished: Path) -> None:
+def test_the_error_for_a_missing_split_lists_the_existing_ones(finished: Path) -> None:
     with pytest.raises(UserError, match="has no split 'valid', only train, test"):
         Dataset.open(finished).split("valid")
 
@@ -61,7 +61,7 @@ def file_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_the_files_are_those_of_the_documentation(finished: Path) -> None:
+def test_a_dataset_has_the_documented_files(finished: Path) -> None:
     sides = [f"{split}.{language}" for split in ("train", "test") for language in ("en", "de")]
     expected = [f"{side}.{kind}" for side in sides for kind in ("bin", "idx")]
     assert file_names(finished) == sorted(["dataset.json", "vocab.en.txt", "vocab.de.txt", "train.dropped", *expected])
@@ -81,7 +81,7 @@ def test_one_changed_byte_anywhere_is_found(dataset: Path) -> None:
     Dataset.open(dataset)
 
 
-def test_a_file_cut_short_or_grown_is_found(dataset: Path) -> None:
+def test_a_truncated_or_extended_file_is_detected(dataset: Path) -> None:
     for name in file_names(dataset):
         path = dataset / name
         content = path.read_bytes()
@@ -92,7 +92,7 @@ def test_a_file_cut_short_or_grown_is_found(dataset: Path) -> None:
         path.write_bytes(content)
 
 
-def test_a_missing_file_is_named(dataset: Path) -> None:
+def test_a_missing_file_is_reported(dataset: Path) -> None:
     for name in file_names(dataset):
         (dataset / name).rename(dataset / "aside")
         with pytest.raises(UserError, match=rf"{name}.*nmt-preprocess"):
@@ -137,7 +137,7 @@ def test_an_incomplete_description_is_refused(dataset: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", ["Space", "bpe", "", None, 3, ["space"]])
-def test_an_unknown_tokenizer_is_refused_by_name(dataset: Path, tokenizer: object) -> None:
+def test_an_unknown_tokenizer_is_refused_and_named(dataset: Path, tokenizer: object) -> None:
     rewrite(dataset, lambda description: description.update(tokenizer=tokenizer))
     expected = re.escape(f"dataset.json: unknown tokenizer {tokenizer!r}, only sentencepiece, space are known")
     with pytest.raises(UserError, match=expected):
@@ -148,7 +148,7 @@ def test_an_unknown_tokenizer_is_refused_by_name(dataset: Path, tokenizer: objec
     "name",
     ["../outside", "/etc/passwd", ".", "..", "", "sub/vocab.en.txt", "notes.txt", "train.fr.bin", "valid.en.bin"],
 )
-def test_only_the_files_of_a_dataset_may_be_listed(dataset: Path, name: str) -> None:
+def test_a_description_that_lists_a_foreign_file_is_refused(dataset: Path, name: str) -> None:
     (dataset.parent / "outside").write_bytes(b"abc")
     facts = {"bytes": 3, "sha256": hashlib.sha256(b"abc").hexdigest()}
     rewrite(dataset, lambda description: description["files"].update({name: facts}))
@@ -209,7 +209,7 @@ def set_in(description: Any, keys: tuple[Any, ...], value: object) -> None:
         (("writer",), "\ud800"),
     ],
 )
-def test_values_that_preprocessing_does_not_write_are_refused(
+def test_descriptions_with_values_that_preprocessing_does_not_write_are_refused(
     dataset: Path, keys: tuple[Any, ...], value: object
 ) -> None:
     rewrite(dataset, lambda description: set_in(description, keys, value))
@@ -225,7 +225,7 @@ def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path, key: str, w
 
 
 @pytest.mark.parametrize("content", [b"", bytes(7), bytes(9)])
-def test_a_file_of_dropped_lines_of_no_whole_numbers_is_refused(
+def test_a_malformed_file_of_dropped_lines_is_refused(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     monkeypatch.setattr(corpus, "ALWAYS_VERIFY_BELOW", 0)
@@ -236,25 +236,25 @@ def test_a_file_of_dropped_lines_of_no_whole_numbers_is_refused(
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "something else"}', "{", "\x00", "[" * 100_000])
-def test_a_file_that_is_no_description_is_refused(dataset: Path, content: str) -> None:
+def test_a_file_that_is_not_a_dataset_description_is_refused(dataset: Path, content: str) -> None:
     (dataset / "dataset.json").write_text(content)
     with pytest.raises(UserError, match=r"dataset\.json: .*run nmt-preprocess again"):
         Dataset.open(dataset)
 
 
-def test_a_description_that_is_a_pipe_is_refused_and_not_waited_for(dataset: Path) -> None:
+def test_a_description_that_is_a_pipe_is_refused_without_blocking(dataset: Path) -> None:
     (dataset / "dataset.json").unlink()
     os.mkfifo(dataset / "dataset.json")
     with pytest.raises(UserError, match=r"is not a dataset .dataset\.json is not a file.: make one"):
         Dataset.open(dataset)
 
 
-def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_dataset_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a dataset .dataset\.json: No such file or directory.: make one"):
         Dataset.open(tmp_path)
 
 
-def test_pairs_too_long_for_an_option_are_counted_and_named(
+def test_pairs_too_long_for_max_tokens_are_counted_and_located(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(corpus, "_PAIRS_PER_READ", 1)

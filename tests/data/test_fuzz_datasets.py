@@ -179,7 +179,7 @@ def refusal(folder: Path) -> str | None:
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
-def test_a_forged_dataset_is_refused_in_one_line_or_read_as_a_valid_one(
+def test_a_forged_dataset_is_refused_in_one_line_or_is_valid(
     mutate: Callable[[random.Random, Files], Files], files: Files, tmp_path: Path
 ) -> None:
     refused = 0
@@ -197,12 +197,12 @@ def test_a_forged_dataset_is_refused_in_one_line_or_read_as_a_valid_one(
     assert refused > 0
 
 
-def test_a_dataset_that_is_as_it_was_written_is_read(files: Files, tmp_path: Path) -> None:
+def test_an_unchanged_dataset_is_read(files: Files, tmp_path: Path) -> None:
     write(tmp_path, resealed(files))
     assert refusal(tmp_path) is None
 
 
-def test_forged_offsets_and_ids_are_refused_where_checksums_are_skipped(
+def test_forged_offsets_and_ids_are_refused_if_checksums_are_skipped(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus, "ALWAYS_VERIFY_BELOW", 0)

@@ -11,7 +11,7 @@ from nmtkit.errors import UserError
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 0.95])
-def test_each_pair_has_the_line_that_was_kept(tmp_path: Path, share: float) -> None:
+def test_each_pair_maps_to_its_original_line(tmp_path: Path, share: float) -> None:
     generator = random.Random(share)
     corpora = [("one", 70), ("empty", 0), ("two", 1), ("three", 129)]
     dropped = [line for line in range(200) if generator.random() < share]
@@ -25,7 +25,7 @@ def test_each_pair_has_the_line_that_was_kept(tmp_path: Path, share: float) -> N
         lines.locate(len(kept))
 
 
-def test_lines_are_named_by_text_and_no_more_than_a_few(tmp_path: Path) -> None:
+def test_line_descriptions_name_the_text_and_are_truncated(tmp_path: Path) -> None:
     dropped_path(tmp_path, "train").write_bytes(np.array([1, 10], LINE_DTYPE).tobytes())
     lines = LineNumbers(28, [("a/one", 10), ("two", 20)], dropped_path(tmp_path, "train"))
     assert lines.describe([0]) == "a/one, line 1"
@@ -34,6 +34,6 @@ def test_lines_are_named_by_text_and_no_more_than_a_few(tmp_path: Path) -> None:
     assert lines.describe(list(range(11))) == "a/one, lines 1, 3, 4, 5, 6, 7, 8, 9, 10; two, line 2, …"
 
 
-def test_numbers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_a_wrong_number_of_pairs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train.dropped: does not fit 7 sentence pairs of 8 lines; run nmt-preproc"):
         LineNumbers(7, [("text", 8)], dropped_path(tmp_path, "train"))

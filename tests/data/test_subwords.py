@@ -55,7 +55,7 @@ def tokenizer(request: pytest.FixtureRequest) -> SentencePieceTokenizer:
     return SentencePieceTokenizer(model)
 
 
-def test_a_model_is_read_as_sentencepiece_reads_it(tokenizer: SentencePieceTokenizer) -> None:
+def test_a_model_is_parsed_as_by_sentencepiece(tokenizer: SentencePieceTokenizer) -> None:
     processor = SentencePieceProcessor(model_proto=tokenizer.model)
     model_type, pieces = read_model(tokenizer.model)
     assert model_type in (ModelType.BPE, ModelType.UNIGRAM)
@@ -73,14 +73,14 @@ def best_rate(tokenizer: SentencePieceTokenizer) -> float:
     return 0.0 if read_model(tokenizer.model)[0] == ModelType.BPE else SHARPEST
 
 
-def test_where_nothing_is_left_to_chance_the_stored_pieces_come_back(tokenizer: SentencePieceTokenizer) -> None:
+def test_deterministic_resegmentation_returns_the_stored_pieces(tokenizer: SentencePieceTokenizer) -> None:
     resegment = Resegmenter(tokenizer, best_rate(tokenizer))
     for ids in tokenizer.encode([*lines(200, seed=7), "", "ß ß€ß unbekannt Ω über€", "x" * 80]):
         assert resegment(ids, random.Random(1).random) == ids
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
-def test_every_draw_spells_the_same_text(tokenizer: SentencePieceTokenizer, rate: float) -> None:
+def test_every_sampled_segmentation_decodes_to_the_same_text(tokenizer: SentencePieceTokenizer, rate: float) -> None:
     resegment, draw = Resegmenter(tokenizer, rate), random.Random(rate).random
     stored = tokenizer.encode([*lines(200, seed=8), "", "ß ß€ß unbekannt Ω über€", "x" * 80])
     drawn = [resegment(ids, draw) for ids in stored]
@@ -146,19 +146,17 @@ def assert_drawn_as(
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("text", ["abcd", "aabc", "abab", "d"])
-def test_bpe_dropout_is_the_algorithm_of_its_paper(text: str, rate: float) -> None:
+def test_bpe_dropout_follows_the_distribution_of_the_paper(text: str, rate: float) -> None:
     assert_drawn_as(BPEDropout(SCORES, rate), text, bpe_dropout(tuple(text), rate))
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0])
 @pytest.mark.parametrize("text", ["abcd", "aabc", "abab", "d"])
-def test_a_unigram_model_draws_each_segmentation_with_its_probability_to_the_power_of_alpha(
-    text: str, alpha: float
-) -> None:
+def test_unigram_sampling_draws_segmentations_with_probability_to_the_power_of_alpha(text: str, alpha: float) -> None:
     assert_drawn_as(UnigramSampling(SCORES, alpha), text, unigram(text, alpha))
 
 
-def test_words_that_are_remembered_are_drawn_as_those_that_are_not() -> None:
+def test_cached_words_are_sampled_like_uncached_words() -> None:
     word = "abcdaabc" * 5
     for kind in (BPEDropout, UnigramSampling):
         fresh, used = kind(SCORES, 0.3), kind(SCORES, 0.3)
@@ -168,7 +166,7 @@ def test_words_that_are_remembered_are_drawn_as_those_that_are_not() -> None:
             assert fresh(text, random.Random(3).random) == used(text, random.Random(3).random)
 
 
-def test_what_is_remembered_is_bounded_though_no_new_word_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_stays_bounded_even_without_new_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subwords, "_MAX_CACHED", 20)
     segment, draw = BPEDropout(SCORES, 0.5), random.Random(1).random
 
@@ -184,7 +182,7 @@ def test_what_is_remembered_is_bounded_though_no_new_word_comes(monkeypatch: pyt
     assert max(sizes) <= 20 + len("abcdabcd")
 
 
-def test_a_text_that_cannot_be_spelt_in_what_was_drawn_is_none() -> None:
+def test_sampling_returns_none_for_a_text_that_the_pieces_cannot_spell() -> None:
     without_b = {piece: score for piece, score in SCORES.items() if piece != "b"}
     draws = {tuple(BPEDropout(without_b, 0.5)("abc", random.Random(n).random) or ()) for n in range(50)}
     assert () in draws
@@ -213,7 +211,7 @@ def drawn(sampling: SubwordSampling, epoch: int, pairs: Sequence[int]) -> list[t
     return list(zip(*sides, strict=True))
 
 
-def test_a_draw_follows_from_seed_epoch_and_sentence_alone(dataset: Dataset) -> None:
+def test_a_sampled_segmentation_depends_only_on_seed_epoch_and_sentence(dataset: Dataset) -> None:
     pairs = range(200)
     whole = drawn(sampling(dataset), 3, pairs)
     shuffled = random.Random(1).sample(pairs, 200)
@@ -225,7 +223,7 @@ def test_a_draw_follows_from_seed_epoch_and_sentence_alone(dataset: Dataset) -> 
         assert sum(ours != theirs for ours, theirs in zip(whole, changed, strict=True)) > 150
 
 
-def test_the_text_of_a_pair_stays(dataset: Dataset) -> None:
+def test_sampling_keeps_the_text_of_a_pair(dataset: Dataset) -> None:
     split = dataset.split("train")
     for number, (source, target) in enumerate(drawn(sampling(dataset), 1, range(len(split)))):
         for tokenizer, ids, stored in (
@@ -236,7 +234,7 @@ def test_the_text_of_a_pair_stays(dataset: Dataset) -> None:
             assert tokenizer.decode(ids[:-1]) == tokenizer.decode(stored[:-1].tolist())
 
 
-def test_a_sentence_that_would_get_too_long_stays_as_it_is_stored(dataset: Dataset) -> None:
+def test_a_sentence_that_would_become_too_long_keeps_its_stored_segmentation(dataset: Dataset) -> None:
     split = dataset.split("train")
     for number, pair in enumerate(drawn(sampling(dataset, rate=0.9, longest=20), 1, range(len(split)))):
         for ids, stored in zip(pair, (split.source[number], split.target[number]), strict=True):
@@ -251,7 +249,7 @@ def test_segmented_text_is_refused(datasets: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["char", "word"])
-def test_a_model_that_knows_one_way_is_refused(model_type: str) -> None:
+def test_a_model_with_only_one_segmentation_per_text_is_refused(model_type: str) -> None:
     model = train_sentencepiece(
         lines(100), vocab_size=20, model_type=model_type, character_coverage=1.0, byte_fallback=False, threads=1
     )
@@ -263,7 +261,7 @@ def test_a_model_that_knows_one_way_is_refused(model_type: str) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "workers", "place"), [(1, 2, START), (3, 0, START), (2, 1, DataPosition(1, 0, 4))])
-def test_ranks_workers_and_resuming_change_no_batch(
+def test_batches_do_not_depend_on_ranks_workers_or_resuming(
     ranks: int, workers: int, place: DataPosition, dataset: Dataset
 ) -> None:
     split = dataset.split("train")
@@ -278,7 +276,7 @@ def test_ranks_workers_and_resuming_change_no_batch(
         assert all(torch.equal(batch.tgt_in, batches[number].tgt_in) for number, batch in shares)
 
 
-def test_what_has_grown_beyond_max_tokens_is_computed_in_parts(dataset: Dataset) -> None:
+def test_a_micro_batch_that_sampling_grows_beyond_max_tokens_is_split(dataset: Dataset) -> None:
     split = dataset.split("train")
     sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
 
@@ -296,7 +294,7 @@ def test_what_has_grown_beyond_max_tokens_is_computed_in_parts(dataset: Dataset)
     assert max(parts_of(sampling(dataset, rate=0.5, longest=100))) > 1
 
 
-def test_tokens_are_counted_as_drawn(dataset: Dataset) -> None:
+def test_token_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
     split = dataset.split("train")
     sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
     work = next(Loader(split, sampler, 0, 1, 0, sampling(dataset, rate=0.5)).updates(START))
@@ -307,7 +305,7 @@ def test_tokens_are_counted_as_drawn(dataset: Dataset) -> None:
     assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for _, batch in share)
 
 
-def test_operations_are_counted_as_drawn(dataset: Dataset) -> None:
+def test_operation_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
     split = dataset.split("train")
     sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
     cost = Cost(TransformerConfig(), len(dataset.target.vocab), split, Ranks(torch.device("cpu")), torch.float32)
@@ -323,7 +321,7 @@ def test_operations_are_counted_as_drawn(dataset: Dataset) -> None:
     assert cost.flops_of_sampled(drawn) / cost.flops(work.update) == pytest.approx(more / tokens, rel=0.1)
 
 
-def test_a_run_with_sampled_subwords_goes_on_as_if_never_stopped(train: Train, tmp_path: Path) -> None:
+def test_a_run_with_sampled_subwords_resumes_like_an_uninterrupted_run(train: Train, tmp_path: Path) -> None:
     options = ("--subword-sampling", 0.2, "--validate-every", 100)
     train(tmp_path / "straight", *options, "--max-updates", 14)
     train(tmp_path / "stopped", *options, "--max-updates", 5)
@@ -334,14 +332,16 @@ def test_a_run_with_sampled_subwords_goes_on_as_if_never_stopped(train: Train, t
 
 
 @pytest.mark.slow
-def test_the_run_is_the_same_on_two_ranks(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_a_run_with_sampled_subwords_is_the_same_on_two_ranks(datasets: dict[str, Path], tmp_path: Path) -> None:
     options = (*OPTIONS, "--subword-sampling", 0.2, "--max-tokens", 100, "--max-updates", 20)
     for ranks in (1, 2):
         finish(start(ranks, TRAIN, datasets["joined"], "--save-dir", tmp_path / str(ranks), *options))
     assert_near(tmp_path / "1", tmp_path / "2")
 
 
-def test_the_command_refuses_segmented_text(train: Train, datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_nmt_train_refuses_subword_sampling_of_segmented_text(
+    train: Train, datasets: dict[str, Path], tmp_path: Path
+) -> None:
     done = train(tmp_path / "run", "--subword-sampling", 0.1, dataset=datasets["separate"], code=2)
     assert done.stderr.decode().startswith("nmt-train: --subword-sampling needs a SentencePiece model")
     assert done.stderr.count(b"\n") == 1
@@ -349,7 +349,7 @@ def test_the_command_refuses_segmented_text(train: Train, datasets: dict[str, Pa
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_damaged_model_is_refused_or_read(tokenizer: SentencePieceTokenizer, seed: int) -> None:
+def test_a_damaged_model_is_refused_with_a_value_error_or_parsed(tokenizer: SentencePieceTokenizer, seed: int) -> None:
     generator = random.Random(seed)
     model = bytearray(tokenizer.model[: generator.randrange(1, len(tokenizer.model))])
     for _ in range(3):

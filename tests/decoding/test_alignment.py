@@ -49,7 +49,7 @@ def test_attention_is_the_mean_over_the_heads_of_a_layer(
             assert np.allclose(hypothesis.attention.sum(1), 1.0, atol=1e-5)
 
 
-def test_words_are_counted_by_the_spaces_before_pieces(tokenizer: Tokenizer) -> None:
+def test_word_numbers_follow_the_spaces_in_pieces(tokenizer: Tokenizer) -> None:
     assert word_numbers([" the", " d", "og", " runs"]) == [0, 1, 1, 2]
     assert word_numbers(["the", " ", "", "dog"]) == [0, 1, 1, 1]
     assert word_numbers([" ", "", "", "犬", " ", "", "猫", " "]) == [0, 0, 0, 0, 1, 1, 1, 1]
@@ -63,7 +63,7 @@ def test_words_are_counted_by_the_spaces_before_pieces(tokenizer: Tokenizer) -> 
         assert word_numbers(tokenizer.surfaces(ids))[-1] + 1 == len(line.split())
 
 
-def test_a_word_is_aligned_to_the_word_with_most_of_its_attention() -> None:
+def test_a_word_is_aligned_to_the_word_with_the_most_attention() -> None:
     attention = np.array(
         [
             [0.5, 0.3, 0.1],  # the source's words are its first piece, and the two others together
@@ -88,7 +88,7 @@ def test_parts_of_a_line_are_aligned_to_their_own_words() -> None:
     assert candidate.attention is None
 
 
-def test_unknown_words_are_copied_from_where_they_look() -> None:
+def test_unknown_words_are_copied_from_the_most_attended_source_words() -> None:
     target = SpaceTokenizer(Vocabulary([*SPECIALS, "x@@", "y"]))
     attention = np.array([[0.1, 0.8, 0.1], [0.9, 0.1, 0.0], [0.2, 0.2, 0.6], [0.0, 0.0, 1.0]], dtype=np.float32)
     part = Hypothesis([UNK, 4, UNK], -1.0, [0.0] * 4, attention)
@@ -100,7 +100,7 @@ def test_unknown_words_are_copied_from_where_they_look() -> None:
     assert compose([part], target, SearchConfig(), None).text == "<unk> x<unk>"
 
 
-def test_the_translator_copies_words_of_the_line(make_checkpoint: MakeCheckpoint) -> None:
+def test_the_translator_copies_words_from_the_source_line(make_checkpoint: MakeCheckpoint) -> None:
     checkpoint = make_checkpoint()
     words = Vocabulary([*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 4))])
     checkpoint.source = checkpoint.target = SpaceTokenizer(words)
@@ -129,7 +129,7 @@ def test_alignments_do_not_change_translations(tiny_checkpoint: Path) -> None:
             assert all(0 <= i < len(line.split()) for i, _ in pairs)
 
 
-def test_a_layer_that_is_not_there_is_refused(tiny_checkpoint: Path) -> None:
+def test_a_nonexistent_alignment_layer_is_refused(tiny_checkpoint: Path) -> None:
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu")
     with pytest.raises(UserError, match="--alignment-layer 3: the model has 2 decoder layers"):
         translator.translate(LINES, alignment_layer=3)

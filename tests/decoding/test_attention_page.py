@@ -73,7 +73,7 @@ def torch_weights(attention: Any, query: torch.Tensor, key: torch.Tensor, causal
 
 @torch.inference_mode()
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_the_weights_of_all_heads_are_those_of_torch(norm: str, make_checkpoint: Callable[..., Checkpoint]) -> None:
+def test_the_weights_of_all_heads_match_torch(norm: str, make_checkpoint: Callable[..., Checkpoint]) -> None:
     model = make_checkpoint(encoder_layers=2, decoder_layers=3, heads=4, norm=norm).build_model()
     row, target = [7, 30, 8, 9, EOS], [5, 40, 6]
     expected: dict[str, list[torch.Tensor]] = {"encoder": [], "decoder": [], "cross": []}
@@ -104,9 +104,7 @@ def test_the_weights_of_all_heads_are_those_of_torch(norm: str, make_checkpoint:
         assert np.allclose(found.sum(-1), 1.0, atol=1e-6)
 
 
-def test_each_line_that_is_not_blank_has_its_pieces_and_weights(
-    translator: Translator, attentions: list[Attention]
-) -> None:
+def test_each_nonblank_line_has_its_pieces_and_weights(translator: Translator, attentions: list[Attention]) -> None:
     assert [attention.text for attention in attentions] == TRANSLATED
     assert [attention.translation for attention in attentions] == translator.translate(TRANSLATED, **SEARCH)
     aligned = translator.stream(TRANSLATED, SearchConfig(**SEARCH, alignment=True, alignment_layer=2))
@@ -117,7 +115,7 @@ def test_each_line_that_is_not_blank_has_its_pieces_and_weights(
         assert np.allclose(attention.cross[1].mean(0), translation.candidates[0].attention, atol=1e-5)
 
 
-def test_a_given_translation_and_given_pieces_have_attention_too(translator: Translator) -> None:
+def test_attention_is_available_for_given_translations_and_source_pieces(translator: Translator) -> None:
     (found,) = translator.attention([Request("the dog runs", target="der hund läuft")])
     assert found.translation == "der hund läuft"
     assert found.cross.shape == (2, 2, len(found.target), len(found.source))
@@ -126,7 +124,7 @@ def test_a_given_translation_and_given_pieces_have_attention_too(translator: Tra
     assert np.array_equal(same.encoder, found.encoder)
 
 
-def test_a_line_that_was_cut_shows_what_the_model_was_given(translator: Translator) -> None:
+def test_a_truncated_line_shows_the_tokens_that_the_model_received(translator: Translator) -> None:
     (cut,) = translator.stream([LINES[0]], SearchConfig(**SEARCH), StreamConfig(max_source_tokens=3))
     attention = translator.attention_of(cut)
     assert len(attention.source) == attention.cross.shape[-1] == 4
@@ -136,7 +134,7 @@ def test_a_line_that_was_cut_shows_what_the_model_was_given(translator: Translat
         translator.attention_of(split)
 
 
-def test_the_command_writes_the_page_beside_the_translations(
+def test_the_command_writes_the_page_and_the_translations(
     run_here: Run, tiny_checkpoint: Path, tmp_path: Path, attentions: list[Attention]
 ) -> None:
     page, text = tmp_path / "page.html", "".join(f"{line}\n" for line in LINES).encode()
@@ -157,7 +155,7 @@ def test_the_command_writes_the_page_beside_the_translations(
                     assert not expected[row:].any()
 
 
-def test_the_page_goes_to_stdout_where_the_translations_do_not(
+def test_the_page_can_go_to_stdout_if_the_translations_go_to_a_file(
     run_here: Run, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     options = ("--checkpoint", tiny_checkpoint, *OPTIONS, "--output", tmp_path / "out", "--attention-html", "-")
@@ -169,7 +167,7 @@ def test_the_page_goes_to_stdout_where_the_translations_do_not(
     assert not Path("-").exists()
 
 
-def test_given_translations_are_shown(run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_the_page_shows_given_translations(run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "given").write_text("der hund\n", encoding="utf-8")
     page = tmp_path / "page.html"
     options = ("--checkpoint", tiny_checkpoint, "--score", tmp_path / "given", "--attention-html", page)
@@ -189,7 +187,7 @@ def test_given_translations_are_shown(run_here: Run, tiny_checkpoint: Path, tmp_
         (["--max-source-tokens", "3", "--overlong", "split"], b"the dog runs on the street\n", "a line that was split"),
     ],
 )
-def test_what_the_page_cannot_show_is_refused(
+def test_requests_that_the_page_cannot_show_are_refused(
     options: list[str],
     text: bytes,
     message: str,
@@ -207,9 +205,7 @@ def test_what_the_page_cannot_show_is_refused(
     assert not page.exists()
 
 
-def test_a_page_that_cannot_be_written_is_refused_before_anything_is_translated(
-    run_here: Run, tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_an_unwritable_page_is_refused_before_translating(run_here: Run, tiny_checkpoint: Path, tmp_path: Path) -> None:
     for page, reason in ((tmp_path / "missing/page.html", "No such file"), (tmp_path, "Is a directory")):
         options = ("--checkpoint", tiny_checkpoint, "--attention-html", page, "--output", tmp_path / "out")
         done = run_here("nmt-generate", *options, input=b"a dog\n")
@@ -217,7 +213,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_translated(
         assert done.stderr.decode().startswith(f"nmt-generate: cannot write {page}: {reason}")
 
 
-def test_a_page_does_not_grow_without_bound(
+def test_the_size_of_a_page_is_limited(
     attentions: list[Attention], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forever() -> Iterator[Attention]:
@@ -231,13 +227,13 @@ def test_a_page_does_not_grow_without_bound(
         write_attention_page(tmp_path / "page.html", attentions)
 
 
-def test_an_ensemble_has_no_attention_of_its_own(tiny_checkpoint: Path) -> None:
+def test_attention_of_an_ensemble_is_refused(tiny_checkpoint: Path) -> None:
     both = Translator.from_checkpoint(tiny_checkpoint, tiny_checkpoint, device="cpu", precision="fp32")
     with pytest.raises(UserError, match="an ensemble has no single attention"):
         both.attention(["a dog"], **SEARCH)
 
 
-def test_one_checkpoint_below_several_workers_is_one_model(make_checkpoint: Callable[..., Checkpoint]) -> None:
+def test_one_checkpoint_with_several_workers_is_not_an_ensemble(make_checkpoint: Callable[..., Checkpoint]) -> None:
     translator = Translator.of([make_checkpoint()], EngineConfig(device="cpu", precision="fp32", workers=2))
     assert len(translator.attention(["a dog"], **SEARCH)) == 1
 
@@ -277,7 +273,7 @@ def assert_shown(browser: Browser, side: str, number: int, shares: Any) -> None:
 
 
 @in_a_browser
-def test_the_browser_shows_what_a_piece_attends_to_in_the_chosen_head(
+def test_the_browser_shows_the_attention_of_a_piece_in_the_selected_head(
     page: str, attentions: list[Attention], tmp_path: Path
 ) -> None:
     first, _, last = attentions
@@ -314,7 +310,7 @@ def test_the_browser_shows_what_a_piece_attends_to_in_the_chosen_head(
 
 
 @in_a_browser
-def test_keys_and_taps_do_what_pointing_does_and_no_sentence_breaks_the_page(
+def test_keys_and_taps_work_like_hovering_and_hostile_text_does_not_break_the_page(
     page: str, attentions: list[Attention], tmp_path: Path
 ) -> None:
     hostile, down, escape = attentions[1], "\ue015", "\ue00c"

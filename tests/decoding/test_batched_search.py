@@ -3,12 +3,12 @@
 from nmtkit.decoding.batched_search import batches_by_tokens
 
 
-def test_a_batch_is_filled_to_the_last_token_with_ends_counted() -> None:
+def test_a_batch_fills_max_tokens_exactly_and_counts_eos() -> None:
     for max_tokens, sizes in ((20, [4]), (19, [3, 1]), (15, [3, 1]), (4, [1] * 4)):
         assert [len(batch) for batch in batches_by_tokens([4] * 4, max_tokens)] == sizes
 
 
-def test_batches_hold_similar_lengths_and_keep_their_budget() -> None:
+def test_batches_group_similar_lengths_within_their_budget() -> None:
     lengths = [3, 0, 9, 4, 4, 30, 0, 1, 9]
     batches = list(batches_by_tokens(lengths, max_tokens=20))
     assert batches == [[5], [2, 8], [3, 4, 0, 7]]

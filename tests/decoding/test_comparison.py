@@ -51,7 +51,7 @@ def by_sacrebleu(folder: Path, arguments: Sequence[str], systems: Sequence[str])
 
 
 @pytest.mark.parametrize("test", ["bs", "ar"])
-def test_scores_intervals_and_p_values_are_those_of_the_command_of_sacrebleu(folder: Path, test: str) -> None:
+def test_scores_intervals_and_p_values_match_the_sacrebleu_command(folder: Path, test: str) -> None:
     systems, references = ["good", "alike", "bad"], ["reference", "second"]
     arguments = [*references, "-i", *systems, f"--paired-{test}", f"--paired-{test}-n", "50"]
     options: dict[str, Any] = {f"paired_{test}": True, f"paired_{test}_n": 50}
@@ -69,7 +69,7 @@ def test_scores_intervals_and_p_values_are_those_of_the_command_of_sacrebleu(fol
 
 
 @pytest.mark.parametrize("test", ["bs", "ar"])
-def test_a_system_of_other_quality_is_told_from_one_of_the_same(folder: Path, test: str) -> None:
+def test_only_a_worse_system_differs_significantly_from_the_baseline(folder: Path, test: str) -> None:
     options: dict[str, Any] = {f"paired_{test}": True, f"paired_{test}_n": 200}
     for comparison in compared(folder, ["good", "alike", "bad"], **options):
         baseline, alike, bad = (score.p_value for score in comparison.scores.values())
@@ -79,7 +79,7 @@ def test_a_system_of_other_quality_is_told_from_one_of_the_same(folder: Path, te
         assert bad < 0.01 < 0.05 < alike
 
 
-def test_the_seed_of_the_resampling_is_that_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_resampling_seed_comes_from_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def estimates(seed: str) -> list[float | None]:
         monkeypatch.setenv("SACREBLEU_SEED", seed)
         comparisons = compared(folder, ["good"], confidence=True, confidence_n=50)
@@ -96,7 +96,7 @@ def test_a_bad_seed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, se
         compared(folder, ["good"], confidence=True)
 
 
-def test_each_system_has_a_score_without_a_test(folder: Path) -> None:
+def test_systems_are_scored_separately_without_a_significance_test(folder: Path) -> None:
     (together, _), (alone, _) = compared(folder, ["bad", "good"]), compared(folder, ["good"])
     assert together.scores[str(folder / "good")] == alone.scores[str(folder / "good")]
     assert together.scores[str(folder / "good")].value > together.scores[str(folder / "bad")].value
@@ -119,14 +119,14 @@ def test_plain_lines_name_each_system_once_below_the_signature(folder: Path) -> 
     assert as_lines(comparisons, rows=False)[:3] == [signature, note, comparisons[1].signature]
 
 
-def test_a_test_of_a_single_system_is_refused(folder: Path) -> None:
+def test_invalid_significance_tests_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="need two or more translations"):
         compared(folder, ["good"], paired_ar=True)
     with pytest.raises(UserError, match="mutually exclusive"):
         SignificanceConfig(paired_ar=True, paired_bs=True)
 
 
-def test_a_file_without_all_lines_is_named_with_the_first_that_it_lacks(folder: Path) -> None:
+def test_a_file_with_missing_lines_is_reported_with_its_first_missing_line(folder: Path) -> None:
     short = folder / "short"
     short.write_text("\n\n", encoding="utf-8")
     message = rf"has 2 lines and .*reference has 60: {short} has no line 3; the files must correspond line by line$"

@@ -28,7 +28,7 @@ def progress(ids: Prefix, terms: tuple[Prefix, ...]) -> int:
     return sum(len(term) for term in terms if has(ids, term)) + max(begun, default=0)
 
 
-def test_terms_of_a_sentence_that_is_done_leave_the_memory_without_a_garbage_collector() -> None:
+def test_terms_of_a_finished_sentence_are_freed_without_garbage_collection() -> None:
     """Workers have none."""
     gc.disable()
     try:
@@ -42,7 +42,7 @@ def test_terms_of_a_sentence_that_is_done_leave_the_memory_without_a_garbage_col
 
 
 @pytest.mark.parametrize("terms", TERMS)
-def test_progress_is_counted_token_by_token(terms: tuple[Prefix, ...]) -> None:
+def test_progress_on_terms_is_tracked_token_by_token(terms: tuple[Prefix, ...]) -> None:
     automaton = Terms(terms)
     for ids in itertools.product((A, B, C), repeat=6):
         state = automaton.start
@@ -82,7 +82,7 @@ def plain_constrained_search(
 
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("alpha", [0.0, 1.2])
-def test_the_search_is_a_beam_for_each_progress(beam: int, alpha: float) -> None:
+def test_the_search_keeps_a_separate_beam_for_each_level_of_progress(beam: int, alpha: float) -> None:
     lengths = (5, 3, 4, 6, 2, 1)
     for seed in range(4):
         model = RandomModel(seed, eos=1.0)
@@ -96,7 +96,7 @@ def test_the_search_is_a_beam_for_each_progress(beam: int, alpha: float) -> None
             assert found[sentence]
 
 
-def test_a_beam_as_wide_as_the_space_finds_every_output_that_has_the_terms() -> None:
+def test_an_exhaustive_beam_finds_every_output_with_the_terms() -> None:
     model = RandomModel(2, eos=1.0)
     config = SearchConfig(beam=341, nbest=341, max_len_b=0)
     (found,) = search(model, *source(4), config, constraints=[Constraints(terms=((A, B), (C,)))])
@@ -104,7 +104,7 @@ def test_a_beam_as_wide_as_the_space_finds_every_output_that_has_the_terms() -> 
     assert ids_of(found) == expected
 
 
-def test_a_sentence_without_terms_is_searched_as_ever() -> None:
+def test_a_sentence_without_terms_is_searched_as_usual() -> None:
     model, config = RandomModel(5, eos=1.0), SearchConfig(beam=3, nbest=3)
     plain = search(model, *source(4, 4), config)
     with_terms = search(model, *source(4, 4), config, constraints=[Constraints(), Constraints(terms=((A, B, C),))])
@@ -112,7 +112,7 @@ def test_a_sentence_without_terms_is_searched_as_ever() -> None:
     assert all(has(ids, (A, B, C)) for ids in ids_of(with_terms[1]))
 
 
-def test_prefix_and_terms_go_together() -> None:
+def test_prefix_and_terms_can_be_combined() -> None:
     constraints = [Constraints(prefix=(C, A), terms=((A, B), (C,)))]
     config = SearchConfig(beam=2, nbest=2, max_len_b=0)
     (found,) = search(RandomModel(4, eos=2.0), *source(1), config, constraints=constraints)
@@ -120,7 +120,7 @@ def test_prefix_and_terms_go_together() -> None:
     assert all(ids[:2] == (C, A) and has(ids, (A, B)) for ids in ids_of(found))
 
 
-def test_a_prefix_may_have_all_the_terms() -> None:
+def test_a_prefix_can_contain_all_the_terms() -> None:
     """Then there is a step at which no hypothesis misses any."""
     constraints = [Constraints(prefix=(C, A, B), terms=((A, B),))]
     config = SearchConfig(beam=2, nbest=2, max_len_b=3)
@@ -129,20 +129,20 @@ def test_a_prefix_may_have_all_the_terms() -> None:
     assert all(ids[:3] == (C, A, B) for ids in ids_of(found))
 
 
-def test_the_search_ends_when_no_output_can_join_those_that_have_the_terms() -> None:
+def test_the_search_stops_when_no_further_output_with_the_terms_can_rank() -> None:
     model = RandomModel(3, eos=3.0)
     config = SearchConfig(beam=1, length_penalty=3.0, max_len_b=8)
     (found,) = search(model, *source(4), config, constraints=[Constraints(terms=((A,),))])
     assert model.steps <= len(found[0].ids) + 2 < 13  # one step with EOS, one that finds no place
 
 
-def test_terms_that_rules_forbid_leave_nothing() -> None:
+def test_terms_forbidden_by_rules_give_no_output() -> None:
     constraints = [Constraints(terms=((A,),)), Constraints()]
     found = search(RandomModel(4), *source(2, 2), SearchConfig(), constraints=constraints, banned=[(A,)])
     assert [bool(nbest) for nbest in found] == [False, True]
 
 
-def test_terms_need_the_beam() -> None:
+def test_terms_are_refused_with_sampling_or_diverse_groups() -> None:
     for other in (SearchConfig(sampling=True), SearchConfig(diverse_groups=2)):
         with pytest.raises(UserError, match="terms"):
             search(RandomModel(4), *source(2), other, constraints=[Constraints(terms=((A,),))])

@@ -52,7 +52,7 @@ CASES: dict[str, tuple[SearchConfig, list[Constraints]]] = {
 
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("name", CASES)
-def test_the_estimate_is_above_what_torch_allocates_and_not_far(name: str, members: int) -> None:
+def test_the_estimate_is_above_the_memory_allocated_by_torch_but_below_6_times_that(name: str, members: int) -> None:
     config, constraints = CASES[name]
     size = TransformerConfig(encoder_layers=1, decoder_layers=2, d_model=32, d_ff=32, heads=2)
     models = [TorchTransformer(Transformer(size, 600, 600).eval()) for _ in range(members)]
@@ -67,7 +67,7 @@ def test_the_estimate_is_above_what_torch_allocates_and_not_far(name: str, membe
     assert peak < search_bytes(model, config, 10, constraints) < 6 * peak
 
 
-def test_a_higher_limit_of_the_length_is_not_expected_to_be_used() -> None:
+def test_a_very_high_length_limit_does_not_raise_the_estimate() -> None:
     """A limit that no output reaches, as `--max-len-b 1000000`, refuses nothing."""
     model = TorchTransformer(
         Transformer(TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=8, d_ff=8, heads=2), 50, 50)
@@ -77,7 +77,7 @@ def test_a_higher_limit_of_the_length_is_not_expected_to_be_used() -> None:
     assert search_bytes(model, SearchConfig(max_len_b=10**6, min_len=10**5), 10) > 1000 * usual
 
 
-def test_a_search_that_is_not_larger_than_one_before_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_no_larger_than_an_earlier_one_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the earlier one used is not free any more, but it is there for this one."""
     with_free(monkeypatch, 1000)
     assert missing_memory(1000, CPU) is None
@@ -86,7 +86,7 @@ def test_a_search_that_is_not_larger_than_one_before_may_begin(monkeypatch: pyte
     assert missing_memory(1001, CPU) == 10
 
 
-def test_processes_share_main_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_memory_is_divided_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     with_free(monkeypatch, 1000)
     assert missing_memory(300, CPU, processes=4) == 250
     assert missing_memory(250, CPU, processes=4) is None
@@ -104,7 +104,7 @@ def translator(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
         ({"sampling": True, "nbest": 10**6}, "--sampling --nbest 1000000 needs about .* lower --nbest "),
     ],
 )
-def test_a_search_for_which_there_is_no_memory_is_refused_before_the_input_is_read(
+def test_a_search_that_exceeds_the_memory_is_refused_before_the_input_is_read(
     options: dict[str, Any], named: str, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lines() -> Any:
@@ -127,9 +127,7 @@ def test_a_line_that_is_too_long_for_the_memory_is_refused(
     assert len(translator.translate(["dog"], beam=100, max_len_b=2)) == 1
 
 
-def test_a_batch_that_is_too_large_is_searched_in_halves(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_that_exceeds_the_memory_is_halved(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, config = ["the dog runs on the street"] * 8, SearchConfig(max_len_b=3)
     expected = list(translator.stream(lines, config))
     rows: list[int] = []
@@ -154,7 +152,7 @@ def test_a_batch_that_is_too_large_is_searched_in_halves(
         ("nmt-serve", ("--port", 0, "--beam", 10**6)),
     ],
 )
-def test_the_command_ends_with_one_line(
+def test_lack_of_memory_gives_a_one_line_error(
     command: str, options: tuple[object, ...], run_here: Run, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_free(monkeypatch, 8e9)
@@ -164,7 +162,7 @@ def test_the_command_ends_with_one_line(
     assert b"8 GB is free" in done.stderr
 
 
-def test_validation_refuses_a_beam_for_which_there_is_no_memory(
+def test_validation_refuses_a_beam_that_exceeds_the_memory(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_free(monkeypatch, 8e9)
@@ -172,7 +170,7 @@ def test_validation_refuses_a_beam_for_which_there_is_no_memory(
     assert b"--valid-beam" in result.stderr.splitlines()[-1]
 
 
-def test_a_long_search_tells_its_step(
+def test_a_long_search_logs_its_step(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = iter(range(0, 10**6, 6))  # seconds, a look at it after another
@@ -182,7 +180,7 @@ def test_a_long_search_tells_its_step(
     assert caplog.messages[0] == "long search | sentences 1 | step 2 | of at most 6"
 
 
-def test_an_address_space_that_is_limited_bounds_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_address_space_bounds_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("resource.getrlimit", lambda which: (1 << 50, 1 << 50))
     (left,) = memory._left_of_address_space()
     assert 0 < left < 1 << 50

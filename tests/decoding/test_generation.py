@@ -49,7 +49,7 @@ def test_a_generation_writes_what_the_translator_returns(tiny_checkpoint: Path, 
     assert (tmp_path / "output.de").read_text(encoding="utf-8").splitlines() == expected
 
 
-def test_observers_see_each_translation_that_is_written(tiny_checkpoint: Path, text: Path, tmp_path: Path) -> None:
+def test_observers_see_every_written_translation(tiny_checkpoint: Path, text: Path, tmp_path: Path) -> None:
     options = GenerationOptions(output=OutputConfig(output=tmp_path / "output.de", format="pharaoh"), search=SEARCH)
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
     seen: list[Translation] = []
@@ -75,7 +75,7 @@ def test_the_attention_page_is_refused_before_the_search_if_the_model_has_no_att
     assert list(tmp_path.iterdir()) == [text]
 
 
-def test_an_error_of_a_shard_has_the_line_number_of_the_whole_input(
+def test_an_error_in_a_shard_reports_the_line_number_in_the_whole_input(
     make_checkpoint: Callable[..., Checkpoint], text: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "scored.de").write_text("\n\n\n" + "hund " * 20 + "\n")
@@ -89,7 +89,9 @@ def test_an_error_of_a_shard_has_the_line_number_of_the_whole_input(
         translate(translator, TextInput(text), RequestFiles(options.requests), options)
 
 
-def test_a_split_is_an_input_with_references(tiny_checkpoint: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_dataset_split_provides_input_and_references(
+    tiny_checkpoint: Path, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
     checkpoint = load_checkpoint(tiny_checkpoint)
     folder = write_dataset(tmp_path / "data", checkpoint)
     split = open_split(folder, "test", checkpoint, tiny_checkpoint)
@@ -98,14 +100,14 @@ def test_a_split_is_an_input_with_references(tiny_checkpoint: Path, tmp_path: Pa
     assert source.references(tokenizer) == [target for _, target in PAIRS]
 
 
-def test_a_shard_needs_an_input_that_can_be_counted(text: Path, tmp_path: Path) -> None:
+def test_a_shard_of_a_pipe_or_device_is_refused(text: Path, tmp_path: Path) -> None:
     assert shard_of(TextInput(text), "2/3", buffer=1) == slice(1, 2)
     assert shard_of(TextInput(text), None, buffer=1) == slice(0, None)
     with pytest.raises(UserError, match="--shard cannot count the lines of a pipe"):
         shard_of(TextInput(Path("/dev/null")), "1/2", buffer=1)
 
 
-def test_only_wanted_scores_are_computed() -> None:
+def test_only_requested_scores_are_computed() -> None:
     texts = ["ein hund läuft über die straße"]
     assert wanted_scores(EvaluationConfig(), texts, texts, "de") == []
     scores = wanted_scores(EvaluationConfig(sacrebleu=True, tokenized_bleu=True), texts, texts, "de")
@@ -113,7 +115,7 @@ def test_only_wanted_scores_are_computed() -> None:
 
 
 @pytest.mark.parametrize(("different", "refused"), [(0, False), (1, False), (2, True)])
-def test_few_of_the_last_lines_may_be_worded_differently(different: int, refused: bool) -> None:
+def test_a_resume_tolerates_few_differences_in_the_last_lines(different: int, refused: bool) -> None:
     last = [b"line %d\t-0.5\n" % number for number in range(16)]
     again = [b"other\t-0.5\n" if number < different else row.replace(b"0.5", b"0.6") for number, row in enumerate(last)]
     if refused:

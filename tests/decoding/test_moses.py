@@ -52,7 +52,7 @@ def test_compounds_are_split_at_hyphens_between_two_characters(tokens: str, spli
 
 
 @given(st.text(), st.sampled_from(LANGUAGES))
-def test_only_spaces_come_and_only_controls_go(line: str, language: str) -> None:
+def test_tokenization_adds_only_spaces_and_removes_only_control_characters(line: str, language: str) -> None:
     def visible(text: str) -> str:
         return "".join(character for character in text if not character.isspace() and character >= " ")
 

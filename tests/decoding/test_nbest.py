@@ -50,7 +50,7 @@ def best_of_each_text(outputs: Sequence[tuple[float, Prefix]]) -> list[tuple[flo
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.5])
 @pytest.mark.parametrize("nbest", [2, 7, 85])
-def test_a_beam_as_wide_as_the_space_finds_the_n_best_texts_of_all_outputs(nbest: int, alpha: float) -> None:
+def test_an_exhaustive_beam_finds_the_n_best_texts_of_all_outputs(nbest: int, alpha: float) -> None:
     model, limits = RandomModel(seed=1, eos=-1.0), (3, 2, 1, 0)
     config = SearchConfig(beam=85, nbest=nbest, length_penalty=alpha, max_len_b=0)
     for sentence, found in enumerate(search(model, *source(*limits), config, text_of=spell)):
@@ -96,7 +96,7 @@ def plain_search(
 
 @pytest.mark.parametrize(("groups", "width"), [(1, 2), (1, 3), (1, 5), (2, 1), (2, 2), (3, 2)])
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-def test_a_repeated_text_takes_no_place(groups: int, width: int, alpha: float) -> None:
+def test_a_repeated_text_takes_no_place_in_the_nbest_list(groups: int, width: int, alpha: float) -> None:
     lengths, beam = (7, 4, 6, 1), groups * width
     for seed in range(12):
         model, nbest = RandomModel(seed, eos=1.0), 2 + seed % (beam - 1)
@@ -110,7 +110,7 @@ def test_a_repeated_text_takes_no_place(groups: int, width: int, alpha: float) -
 
 
 @pytest.mark.parametrize(("beam", "groups"), [(2, 1), (3, 1), (4, 2), (6, 3)])
-def test_the_best_tokens_of_each_row_are_enough(beam: int, groups: int) -> None:
+def test_comparing_the_best_tokens_of_each_row_equals_comparing_all(beam: int, groups: int) -> None:
     """A rule, here one that no output breaks, makes the search compare all tokens."""
     for seed in range(30):
         config = SearchConfig(beam=beam, nbest=beam, diverse_groups=groups, diversity=0.3, max_len_b=1)
@@ -119,7 +119,7 @@ def test_the_best_tokens_of_each_row_are_enough(beam: int, groups: int) -> None:
         assert found == search(RandomModel(seed, eos=1.0), *source(6, 3), by_all, text_of=spell)
 
 
-def test_a_better_segmentation_of_a_finished_text_takes_its_rank() -> None:
+def test_a_better_segmentation_of_a_finished_text_replaces_it() -> None:
     """Here the longer one, which ends later and has the better score by its length."""
     tree: dict[Prefix, dict[int, float]] = {
         (): {C: 0.5, A: 0.4, B: 0.1},
@@ -132,13 +132,13 @@ def test_a_better_segmentation_of_a_finished_text_takes_its_rank() -> None:
         assert ids_of(found) == [best, (B,)]
 
 
-def test_fewer_texts_than_asked_for_give_as_many_hypotheses() -> None:
+def test_fewer_hypotheses_than_requested_are_returned_if_there_are_fewer_texts() -> None:
     tree: dict[Prefix, dict[int, float]] = {(): {C: 0.6, A: 0.4}, (A,): {B: 1.0}, (A, B): {EOS: 1.0}}
     (found,) = search(ScriptedModel(tree), *source(3), SearchConfig(nbest=4), text_of=spell)
     assert ids_of(found) == [(C,)]
 
 
-def test_texts_differ_with_terms_that_must_come() -> None:
+def test_nbest_texts_are_distinct_with_required_terms() -> None:
     """The beam is as wide as the space: the list has the n best texts of all outputs that have the term."""
     model, config = RandomModel(2, eos=1.0), SearchConfig(beam=341, nbest=20, max_len_b=0)
     (found,) = search(model, *source(4), config, constraints=[Constraints(terms=((B, A),))], text_of=spell)
@@ -146,7 +146,7 @@ def test_texts_differ_with_terms_that_must_come() -> None:
     assert ids_of(found) == [ids for _, ids in best_of_each_text(having)][:20]
 
 
-def test_one_output_and_samples_are_not_compared_by_their_texts() -> None:
+def test_a_single_output_and_samples_are_not_deduplicated_by_text() -> None:
     def never(ids: Sequence[int]) -> str:
         raise AssertionError("the text is asked for")
 
@@ -174,7 +174,7 @@ def of_random_weights(make_checkpoint: Callable[..., Checkpoint], seed: int, **m
 
 @pytest.mark.parametrize("kind", ["compiled", "by torch", "an ensemble"])
 @pytest.mark.parametrize("options", OPTIONS)
-def test_texts_differ_whatever_searches(
+def test_nbest_texts_are_distinct_with_every_search_backend(
     kind: str, options: dict[str, Any], make_checkpoint: Callable[..., Checkpoint]
 ) -> None:
     window = {"attention_window": 3} if kind == "by torch" else {}
@@ -186,7 +186,7 @@ def test_texts_differ_whatever_searches(
         assert len(texts) == len(set(texts))
 
 
-def test_texts_differ_where_the_search_leaves_the_process(
+def test_nbest_texts_are_distinct_with_worker_processes(
     make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     path = tmp_path / "model.pt"
@@ -197,7 +197,7 @@ def test_texts_differ_where_the_search_leaves_the_process(
     assert lists == own.translate(LINES * 4, max_len_b=8, **OPTIONS[0])
 
 
-def test_texts_of_lines_in_parts_differ(make_checkpoint: Callable[..., Checkpoint]) -> None:
+def test_nbest_texts_of_split_lines_are_distinct(make_checkpoint: Callable[..., Checkpoint]) -> None:
     translator = Translator.of([of_random_weights(make_checkpoint, 1)], EngineConfig(device="cpu", precision="fp32"))
     batches = StreamConfig(max_source_tokens=4, overlong="split")
     for translation in translator.stream(LINES * 2, SearchConfig(nbest=4, max_len_b=8), batches):
@@ -205,7 +205,7 @@ def test_texts_of_lines_in_parts_differ(make_checkpoint: Callable[..., Checkpoin
         assert len(texts) == len(set(texts))
 
 
-def test_copies_of_source_words_repeat_no_text(make_checkpoint: Callable[..., Checkpoint]) -> None:
+def test_nbest_texts_are_distinct_after_copying_source_words(make_checkpoint: Callable[..., Checkpoint]) -> None:
     """`x` and an unknown word that is replaced by `x` are different hypotheses of one text."""
     checkpoint = make_checkpoint(3)
     pieces = [*SPECIALS, "x", *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 5))]
@@ -216,19 +216,19 @@ def test_copies_of_source_words_repeat_no_text(make_checkpoint: Callable[..., Ch
     assert sorted(texts) == ["", "x", "x x"]
 
 
-def test_the_best_candidate_of_each_text_stays() -> None:
+def test_the_best_candidate_of_each_text_is_kept() -> None:
     best, second, repeated = (Candidate(text, score) for text, score in (("x", -1.0), ("y", -2.0), ("x", -3.0)))
     assert different_texts([best, second, repeated]) == (best, second)
 
 
-def test_draws_may_repeat_a_text(make_checkpoint: Callable[..., Checkpoint]) -> None:
+def test_samples_can_repeat_a_text(make_checkpoint: Callable[..., Checkpoint]) -> None:
     translator = Translator.of([make_checkpoint()], EngineConfig(device="cpu", precision="fp32"))
     (texts,) = translator.translate(["a cat"], nbest=20, sampling=True, top_k=1, max_len_b=2)
     assert len(texts) == 20
     assert len(set(texts)) == 1
 
 
-def test_ids_are_the_texts_where_no_tokenizer_is_given() -> None:
+def test_without_a_tokenizer_outputs_are_distinct_by_ids() -> None:
     """Groups without diversity would find the same outputs."""
     config = SearchConfig(beam=4, diverse_groups=2, diversity=0.0, nbest=4)
     (found,) = search(RandomModel(3), *source(5), config)

@@ -30,7 +30,7 @@ def parted(text: str, longest: int) -> list[str]:
         ("short", ["short"]),
     ],
 )
-def test_a_part_ends_with_a_sentence_else_a_clause_else_a_word(text: str, expected: list[str]) -> None:
+def test_a_line_is_split_at_a_sentence_else_a_clause_else_a_word(text: str, expected: list[str]) -> None:
     assert parted(text, 20) == expected
 
 
@@ -42,19 +42,19 @@ def test_parts_fit_and_lose_nothing(text: str, longest: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["." * 100_000 + "x", "?!" * 50_000 + '"' * 50_000 + "x", "," * 100_000 + "x"])
-def test_a_run_of_marks_takes_no_time_to_speak_of(text: str) -> None:
+def test_a_long_run_of_punctuation_is_split_quickly(text: str) -> None:
     """It took minutes, as each mark was looked at with all that follow."""
     start = time.process_time()
     assert "".join(parted(text, 1024)) == text
     assert time.process_time() - start < 10
 
 
-def test_a_character_spelled_in_bytes_stays_whole_where_it_can() -> None:
+def test_a_character_encoded_as_byte_pieces_is_kept_together_if_it_fits() -> None:
     assert parts([1, 2, 3, 4, 5], ["a", "", "", "€", "b"], 3) == [[1], [2, 3, 4], [5]]
     assert parts([1, 2, 3], ["", "", "€"], 2) == [[1, 2], [3]]
 
 
-def test_translations_of_parts_are_joined_as_the_script_has_it() -> None:
+def test_translations_of_parts_are_joined_with_spaces_only_where_the_script_uses_them() -> None:
     assert join(["Ein Hund.", "", "Eine Katze."]) == "Ein Hund. Eine Katze."
     assert join(["犬が走る。", "猫が座る。", "The end."]) == "犬が走る。猫が座る。 The end."
     assert join(["", ""]) == ""

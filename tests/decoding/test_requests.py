@@ -45,7 +45,7 @@ def short(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
 
 
 @pytest.mark.parametrize("form", ["gnmt", "power"])
-def test_given_outputs_have_the_scores_that_the_search_gave_them(
+def test_scoring_outputs_of_a_search_gives_their_search_scores(
     form: str, make_checkpoint: Callable[..., Checkpoint]
 ) -> None:
     model, config = (
@@ -63,7 +63,7 @@ def test_given_outputs_have_the_scores_that_the_search_gave_them(
         assert given.score == pytest.approx(own.score, abs=1e-5)
 
 
-def test_scores_do_not_depend_on_what_stands_beside(make_checkpoint: Callable[..., Checkpoint]) -> None:
+def test_scores_do_not_depend_on_other_rows_of_the_batch(make_checkpoint: Callable[..., Checkpoint]) -> None:
     model = torch_backend(make_checkpoint(3).build_model())
     rows = [[7 + n, 8, *range(9, 9 + n % 7), EOS] for n in range(60)]
     targets = [[*range(10, 10 + (3 * n) % 50)] for n in range(60)]
@@ -88,7 +88,7 @@ def test_the_translator_scores_text(translator: Translator) -> None:
     assert blank_source < 0
 
 
-def test_a_target_beyond_the_positions_is_refused_with_the_number_of_its_line(short: Translator) -> None:
+def test_a_target_longer_than_the_positions_is_refused_with_its_line_number(short: Translator) -> None:
     refused = "--score: the translation of line {} has 9 tokens, but the model has positions for 8: shorten it"
     with pytest.raises(UserError, match=f"^{refused.format(2)}$"):
         short.score(["w1", "w2"], ["w3 " * 8, "w4 " * 9])
@@ -97,7 +97,7 @@ def test_a_target_beyond_the_positions_is_refused_with_the_number_of_its_line(sh
         list(short.stream_chunks(chunks, SEARCH, done=3, first_line=10))
 
 
-def test_scores_that_are_no_numbers_are_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
+def test_scores_that_are_nan_are_an_error(make_checkpoint: Callable[..., Checkpoint]) -> None:
     checkpoint = make_checkpoint()
     checkpoint.weights = {name: torch.full_like(tensor, torch.nan) for name, tensor in checkpoint.weights.items()}
     translator = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
@@ -118,7 +118,7 @@ def test_translations_begin_with_their_prefixes(translator: Translator) -> None:
     assert texts[3].startswith("die")
 
 
-def test_a_prefix_beyond_the_positions_is_cut_with_a_warning_that_counts_the_lines(
+def test_a_prefix_longer_than_the_positions_is_truncated_and_counted_in_a_warning(
     short: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests = [Request("w0", prefix=f"w{length} " * length) for length in (9, 8, 7, 20)]
@@ -132,7 +132,7 @@ def test_a_prefix_beyond_the_positions_is_cut_with_a_warning_that_counts_the_lin
     assert caplog.messages == ["2 lines with a prefix truncated to 8 tokens (the model has no more positions)"]
 
 
-def test_a_prefix_that_cannot_be_spelled_is_warned_of(
+def test_a_prefix_without_pieces_in_the_vocabulary_gives_a_warning(
     make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint = make_checkpoint()
@@ -150,7 +150,7 @@ def test_a_prefix_that_cannot_be_spelled_is_warned_of(
     ]
 
 
-def test_a_request_without_more_is_its_line(translator: Translator) -> None:
+def test_a_request_without_options_equals_its_line(translator: Translator) -> None:
     config: dict[str, Any] = {"beam": 2, "max_len_b": 3}
     assert translator.translate(map(Request, LINES), **config) == translator.translate(LINES, **config)
     encoded = [translator.request(ids) for ids in translator.source.encode(LINES)]
@@ -165,7 +165,7 @@ def attach(config: RequestConfig, *lines: str) -> list[str | Request]:
     return [request for chunk in RequestFiles(config).attach(chunks) for request in chunk]
 
 
-def test_files_go_beside_the_lines(tmp_path: Path) -> None:
+def test_parallel_files_and_the_glossary_are_attached_to_the_lines(tmp_path: Path) -> None:
     (tmp_path / "prefix").write_text("Ein\n\n Das \n")
     (tmp_path / "terms").write_text("Hund\tder Katze\n\t\n\nx\n".replace("x\n", ""))
     (tmp_path / "glossary").write_text("dog\tHund\ncat\tKater\n")
@@ -178,7 +178,7 @@ def test_files_go_beside_the_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("lines", "word"), [(2, "fewer"), (4, "more")])
-def test_a_file_of_another_length_is_refused(lines: int, word: str, tmp_path: Path) -> None:
+def test_a_file_with_a_different_line_count_is_refused(lines: int, word: str, tmp_path: Path) -> None:
     (tmp_path / "scored").write_text("x\n" * lines)
     config = RequestConfig(score=tmp_path / "scored")
     with pytest.raises(UserError, match=f"--score .*scored has {word} lines than the input"):
@@ -187,7 +187,7 @@ def test_a_file_of_another_length_is_refused(lines: int, word: str, tmp_path: Pa
         RequestFiles(config).check_length(lambda: 3)
 
 
-def test_scoring_leaves_no_room_for_demands(tmp_path: Path) -> None:
+def test_a_prefix_is_refused_with_scoring(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--score does not search"):
         RequestConfig(score=tmp_path, prefix=tmp_path)
 
@@ -201,17 +201,17 @@ def test_a_glossary_finds_whole_words_the_longest_first() -> None:
     assert Glossary({}).terms("a dog") == []
 
 
-def test_of_terms_that_begin_alike_the_longest_counts() -> None:
+def test_the_longest_of_terms_with_a_common_prefix_matches() -> None:
     for terms in ({"hot": "heiß", "hot dog": "Hotdog"}, {"hot dog": "Hotdog", "hot": "heiß"}):
         assert Glossary(terms).terms("a hot dog is hot") == ["Hotdog", "heiß"]
 
 
-def test_a_glossary_may_begin_with_the_mark_of_its_encoding(tmp_path: Path) -> None:
+def test_a_glossary_can_start_with_a_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "glossary").write_text("dog\tHund\ncat\tKatze\n", encoding="utf-8-sig")
     assert Glossary.read(tmp_path / "glossary").terms("a dog, a cat") == ["Hund", "Katze"]
 
 
-def test_marks_on_letters_belong_to_the_word() -> None:
+def test_combining_marks_are_part_of_the_word() -> None:
     glossary = Glossary({"कमल": "Lotus", "cafe": "Lokal", "ไทย": "Thai", "犬": "Hund"})
     assert glossary.terms("कमल, कमला") == ["Lotus"]  # a flower; a name, by a vowel sign more
     assert glossary.terms("cafe cafe\u0301") == ["Lokal"]  # a letter with an accent of its own
@@ -222,14 +222,14 @@ def test_marks_on_letters_belong_to_the_word() -> None:
     entries=st.dictionaries(st.text("ab _", min_size=1, max_size=4).filter(str.strip), st.just("x"), max_size=6),
     text=st.text("ab _.", max_size=12),
 )
-def test_terms_are_those_that_a_regular_expression_finds(entries: dict[str, str], text: str) -> None:
+def test_a_glossary_finds_the_same_terms_as_a_regular_expression(entries: dict[str, str], text: str) -> None:
     entries = {term: term.upper() for term in entries}
     longest_first = sorted(entries, key=len, reverse=True)
     pattern = "|".join(rf"(?<!\w){re.escape(term)}(?!\w)" for term in longest_first) or "(?!)"
     assert Glossary(entries).terms(text) == [entries[term] for term in re.findall(pattern, text)]
 
 
-def test_a_large_glossary_takes_no_time_to_speak_of() -> None:
+def test_a_large_glossary_is_matched_quickly() -> None:
     """A line took as long as its translation, as each of its characters was compared with each term."""
     glossary = Glossary({f"term {number}": "x" for number in range(20_000)})
     start = time.process_time()
@@ -246,7 +246,7 @@ def test_a_malformed_glossary_is_refused(text: str, words: str, tmp_path: Path) 
         Glossary.read(tmp_path / "glossary")
 
 
-def test_a_line_with_forbidden_terms_is_translated_without_them(
+def test_required_terms_that_other_options_forbid_are_dropped_with_a_warning(
     translator: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests: list[str | Request] = [Request("a dog", terms=("hund",)), "a cat", Request("the cat", terms=("katze",))]
@@ -257,7 +257,7 @@ def test_a_line_with_forbidden_terms_is_translated_without_them(
     assert caplog.messages == ["1 line translated without the required terms: other options forbid them"]
 
 
-def test_the_positions_are_named_where_they_are_the_reason_that_terms_are_missing(
+def test_a_warning_about_missing_terms_names_the_positions_if_they_are_the_cause(
     short: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests = [

@@ -32,18 +32,18 @@ def forbidden(rule: Rule, *tokens: int) -> set[int]:
         ((A, B), ((B, C),), 4),
     ],
 )
-def test_an_output_may_be_as_long_as_the_prefix_and_the_different_terms(
+def test_required_tokens_counts_the_prefix_and_the_distinct_terms(
     prefix: tuple[int, ...], terms: tuple[tuple[int, ...], ...], expected: int
 ) -> None:
     assert Constraints(prefix, terms).required_tokens == expected
 
 
-def test_no_end_before_the_minimum() -> None:
+def test_eos_is_forbidden_before_the_minimum_length() -> None:
     assert set(TokenMask(minimum=2).after(1)) == {PAD, BOS, EOS}
     assert set(TokenMask(minimum=2).after(2)) == {PAD, BOS}
 
 
-def test_an_ngram_does_not_come_twice() -> None:
+def test_an_ngram_is_not_repeated() -> None:
     assert forbidden(NoRepeatedNgram(2), A) == set()
     assert forbidden(NoRepeatedNgram(2), A, B, A, C, A) == {B, C}
     assert forbidden(NoRepeatedNgram(3), A, B, C, A, B) == {C}
@@ -51,7 +51,7 @@ def test_an_ngram_does_not_come_twice() -> None:
     assert forbidden(NoRepeatedNgram(2), A, A) == {A}
 
 
-def test_banned_sequences_do_not_end() -> None:
+def test_the_last_token_of_a_banned_sequence_is_forbidden() -> None:
     never, (banned,) = rules_of(SearchConfig(), [(C,), (A, B), (B, A, A)])
     assert set(never.after(5)) == {PAD, BOS, C}
     assert isinstance(banned, Banned)
@@ -83,7 +83,7 @@ ALLOWED: dict[str, tuple[dict[str, Any], list[Prefix], Allowed]] = {
 
 @pytest.mark.parametrize("name", ALLOWED)
 @pytest.mark.parametrize("alpha", [0.0, 1.5])
-def test_the_search_keeps_a_rule_and_still_stops_early_without_loss(name: str, alpha: float) -> None:
+def test_a_search_with_rules_finds_the_same_as_a_plain_search(name: str, alpha: float) -> None:
     options, banned, allowed = ALLOWED[name]
     for seed, beam in itertools.product(range(4), (1, 3)):
         model = RandomModel(seed, eos=1.0)
@@ -95,7 +95,7 @@ def test_the_search_keeps_a_rule_and_still_stops_early_without_loss(name: str, a
             assert [h.score for h in found[sentence]] == pytest.approx([s for s, _ in expected], rel=1e-5)
 
 
-def test_the_limit_wins_over_the_minimum() -> None:
+def test_the_length_limit_overrides_the_minimum_length() -> None:
     found = search(RandomModel(1), *source(2), SearchConfig(beam=2, max_len_a=0, max_len_b=3, min_len=50))
     assert len(found[0][0].ids) == 3
 
@@ -117,7 +117,7 @@ def test_a_prefix_is_forced_and_the_rest_is_searched(alpha: float) -> None:
             assert [h.score for h in found[sentence]] == pytest.approx([s for s, _ in expected], rel=1e-5)
 
 
-def test_a_prefix_wins_over_rules_and_limit() -> None:
+def test_a_prefix_overrides_rules_and_the_length_limit() -> None:
     config = SearchConfig(beam=2, max_len_a=0, max_len_b=1, no_repeat_ngram=1)
     constraints = [Constraints((A, A, B)), Constraints()]
     found = search(RandomModel(1), *source(2, 2), config, constraints=constraints, banned=[(B,)])
@@ -127,7 +127,7 @@ def test_a_prefix_wins_over_rules_and_limit() -> None:
 
 
 @pytest.mark.parametrize(("form", "penalty"), [("gnmt", (8 / 6) ** 0.8), ("power", 3**0.8)])
-def test_the_forms_of_the_length_penalty(form: str, penalty: float) -> None:
+def test_each_form_of_the_length_penalty_follows_its_formula(form: str, penalty: float) -> None:
     model = RandomModel(3)
     config = SearchConfig(beam=85, nbest=85, length_penalty=0.8, length_penalty_form=form, max_len_b=0)
     (found,) = search(model, *source(3), config)
@@ -137,7 +137,7 @@ def test_the_forms_of_the_length_penalty(form: str, penalty: float) -> None:
     assert len(found) == 85
 
 
-def test_no_length_penalty_is_too_much() -> None:
+def test_a_huge_length_penalty_gives_finite_scores() -> None:
     for form in ("gnmt", "power"):
         config = SearchConfig(beam=2, length_penalty=500, length_penalty_form=form, max_len_b=20)
         (found,) = search(RandomModel(3), *source(3), config)
@@ -145,7 +145,7 @@ def test_no_length_penalty_is_too_much() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.5])
-def test_the_search_stops_early_without_loss(alpha: float) -> None:
+def test_early_stopping_with_the_power_penalty_finds_the_best_output(alpha: float) -> None:
     for seed in range(6):
         model = RandomModel(seed, eos=1.0)
         config = SearchConfig(beam=3, length_penalty=alpha, length_penalty_form="power", max_len_b=1)

@@ -28,7 +28,7 @@ def moses_bleu(hypotheses: list[str], references: list[str], language: str, **va
     return score(moses_metric(language, **variant), hypotheses, [references])
 
 
-def test_scores_are_those_of_sacrebleu() -> None:
+def test_scores_match_sacrebleu() -> None:
     expected = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES])
     found = bleu(HYPOTHESES, REFERENCES, "de")
     assert found.value == expected.score
@@ -55,7 +55,7 @@ def test_tokenized_bleu_counts_words_between_spaces() -> None:
     assert "|tok:none|" in score.text
 
 
-def test_tokenized_bleu_is_zero_where_no_four_words_match() -> None:
+def test_tokenized_bleu_is_zero_if_no_four_words_match() -> None:
     assert tokenized_bleu(["a b c x d e f"], ["a b c d e f"]).value == 0
 
 
@@ -64,24 +64,24 @@ def test_tokenized_bleu_joins_subwords_on_both_sides() -> None:
     assert tokenized_bleu([words], [pieces]).value == tokenized_bleu([pieces], [words]).value == pytest.approx(100)
 
 
-def test_tokenized_bleu_gives_nothing_for_an_unknown_word_of_the_reference() -> None:
+def test_tokenized_bleu_never_matches_an_unknown_word_in_the_reference() -> None:
     sentence = "the <unk> dog runs over the street"
     other_word = sentence.replace("<unk>", "big")
     assert tokenized_bleu([sentence], [sentence]).value == tokenized_bleu([sentence], [other_word]).value < 100
 
 
 @pytest.mark.parametrize(("language", "tokenization"), [("ja", "char"), ("zh", "zh"), ("zh_TW", "zh"), ("cs", "13a")])
-def test_languages_without_spaces_are_not_counted_as_one_word(language: str, tokenization: str) -> None:
+def test_languages_without_spaces_use_their_own_tokenization(language: str, tokenization: str) -> None:
     assert f"|tok:{tokenization}|" in bleu(["猫がいる。"], ["犬がいる。"], language).text
 
 
-def test_tokenized_periods_bring_no_warning(capfd: pytest.CaptureFixture[str]) -> None:
+def test_tokenized_periods_give_no_warning(capfd: pytest.CaptureFixture[str]) -> None:
     bleu(["a dog runs ."] * 200, ["a dog runs ."] * 200, "en")
     tokenized_bleu(["a dog runs ."] * 200, ["a dog runs ."] * 200)
     assert capfd.readouterr().err == ""
 
 
-def test_moses_bleu_counts_tokens_and_compounds_by_hand() -> None:
+def test_moses_bleu_with_and_without_compounds_equals_a_count_by_hand() -> None:
     hypothesis, reference = "Ein E-Mail Konto ist da.", "Ein E-Mail-Konto ist da."
     # Ein E-Mail Konto ist da . | Ein E-Mail-Konto ist da .: 4 of 6, 2 of 5, 1 of 4, 0 of 3: without smoothing nothing
     assert moses_bleu([hypothesis], [reference], "de").value == 0
@@ -92,13 +92,13 @@ def test_moses_bleu_counts_tokens_and_compounds_by_hand() -> None:
     assert split.text.startswith("BLEU|nrefs:1|case:mixed|eff:no|tok:moses-de-compounds|smooth:none|version:")
 
 
-def test_moses_bleu_is_sacrebleu_of_tokens_where_nothing_is_left_to_tokenize() -> None:
+def test_moses_bleu_of_tokenized_text_equals_sacrebleu() -> None:
     hypotheses, references = ["a b c d e x y", "s t u v"], ["a b c d e f g", "s t u w x"]
     expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize="none", smooth_method="none", force=True)
     assert moses_bleu(hypotheses, references, "en").value == expected.score
 
 
-def test_quotes_of_any_kind_are_alike_where_that_is_asked_for() -> None:
+def test_plain_quotes_makes_all_kinds_of_quotes_equal() -> None:
     hypothesis, reference = 'Er sagte: "Ja, morgen."', "Er sagte: „Ja, morgen.“"
     # Er sagte : " Ja , morgen . " | Er sagte : „ Ja , morgen . “: 7 of 9, 5 of 8, 3 of 7, 1 of 6
     expected = 100 * (7 / 9 * 5 / 8 * 3 / 7 * 1 / 6) ** 0.25
@@ -116,7 +116,7 @@ def test_a_line_counts_as_correct_if_one_of_several_references_matches() -> None
         assert "|nrefs:2|" in score(metric, texts, [others, REFERENCES]).signature
 
 
-def test_every_score_is_there_where_the_tokenization_is_known() -> None:
+def test_every_score_with_a_known_tokenization_is_computed() -> None:
     def names(language: str, tokenize: str | None = None) -> list[str]:
         metrics = published_metrics(language, tokenize)
         return [score(metric, HYPOTHESES, [REFERENCES]).signature.split("|")[4] for metric, _ in metrics]
@@ -135,7 +135,7 @@ def test_japanese_is_tokenized_by_mecab_unless_another_tokenization_is_chosen() 
     assert "|tok:ja-mecab-" in score(metrics[0], ["猫がいる。"], [["犬がいる。"]]).signature
 
 
-def test_a_tokenization_that_is_not_installed_is_refused_with_the_way_to_install_it(
+def test_a_tokenization_that_is_not_installed_is_refused_with_its_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
@@ -143,7 +143,7 @@ def test_a_tokenization_that_is_not_installed_is_refused_with_the_way_to_install
         list(published_metrics("ja"))
 
 
-def test_a_model_that_cannot_be_downloaded_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_model_that_cannot_be_downloaded_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(metric: BLEU, **settings: object) -> None:
         raise OSError("no route to host")
 

@@ -49,7 +49,7 @@ def test_greedy_follows_the_likeliest_token() -> None:
     assert found[0].token_log_probs == pytest.approx([math.log(0.6), math.log(0.4), math.log(0.6)])
 
 
-def test_a_beam_of_two_finds_what_greedy_misses() -> None:
+def test_a_beam_of_two_finds_an_output_that_greedy_search_misses() -> None:
     config = SearchConfig(beam=2, nbest=2, length_penalty=0.0)
     (found,) = search(ScriptedModel(TREE), *source(3), config)
     # after one step A .6 and B .4 are open; then B·EOS .36 and AA .24; then AA·EOS or AAC, .12 each
@@ -97,7 +97,7 @@ def test_stopping_early_never_changes_the_result(beam: int, alpha: float) -> Non
             assert [h.score for h in found[sentence]] == pytest.approx([s for s, _ in expected], rel=1e-5)
 
 
-def test_the_search_stops_when_nothing_better_can_come() -> None:
+def test_the_search_stops_when_no_better_output_is_possible() -> None:
     tree = {(): {A: 0.99, B: 0.01}, **{(B, *[C] * n): {C: 1.0} for n in range(30)}}
     model = ScriptedModel(tree)
     (found,) = search(model, *source(20), SearchConfig(beam=2, max_len_b=0))
@@ -119,7 +119,7 @@ def test_output_never_exceeds_the_limit_and_has_no_pad_or_bos() -> None:
     assert not {PAD, BOS, EOS} & {token for hypotheses in found for h in hypotheses for token in h.ids}
 
 
-def test_longest_bounds_every_sentence() -> None:
+def test_the_longest_sequence_of_the_model_limits_every_output() -> None:
     model = RandomModel(seed=4, eos=-50.0)
     model.longest_sequence = 6
     found = search(model, *source(2, 9), SearchConfig(beam=2, max_len_b=3))
@@ -134,13 +134,13 @@ def test_a_model_without_finite_probabilities_gives_nothing() -> None:
     assert search(Broken(), *source(3, 2), SearchConfig()) == [[], []]
 
 
-def test_more_outputs_than_beam_are_refused() -> None:
+def test_nbest_larger_than_the_beam_is_refused() -> None:
     with pytest.raises(UserError, match=r"--nbest 5 .* --beam 4"):
         SearchConfig(nbest=5)
 
 
 @pytest.mark.parametrize("width", [3, 63, 64 * 16, 64 * 16 + 1, 8003])
-def test_the_best_of_each_row_are_those_of_topk_where_nothing_is_compiled(
+def test_without_the_compiled_build_the_best_of_each_row_match_topk(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native_build, "native", None)
@@ -182,7 +182,7 @@ CONFIG = SearchConfig(beam=4, nbest=3, max_len_b=5)
 
 
 @torch.inference_mode()
-def test_scores_are_the_models_own_log_probabilities(model: Transformer) -> None:
+def test_scores_equal_the_log_probabilities_of_the_model(model: Transformer) -> None:
     """Also: the cached step gives what decoding the whole prefix at once gives."""
     rows = sentences(12)
     for row, hypotheses in zip(rows, search(TorchTransformer(model), *with_lengths(padded(rows)), CONFIG), strict=True):
@@ -227,7 +227,7 @@ def test_half_precision_models_give_full_precision_log_probabilities(model: Tran
     assert any(torch.tensor(value).bfloat16().item() != value for value in log_probs)
 
 
-def test_the_search_goes_on_while_the_longest_output_can_still_be_the_best() -> None:
+def test_the_search_continues_while_a_longer_output_can_still_be_best() -> None:
     tree: dict[Prefix, dict[int, float]] = {(): {EOS: 0.4, A: 0.3, B: 0.3}}  # only the end can come after either
     config = SearchConfig(beam=2, length_penalty=1.0, length_penalty_form="power", max_len_a=1.0, max_len_b=0)
     (found,) = search(ScriptedModel(tree), *source(1), config)

@@ -40,7 +40,7 @@ def test_temperature_sharpens_or_flattens() -> None:
     assert shares(temperature=100.0)[UNK] == pytest.approx(0.25, abs=0.03)
 
 
-def test_top_k_and_top_p_leave_the_likeliest() -> None:
+def test_top_k_and_top_p_keep_the_likeliest_tokens() -> None:
     assert shares(top_k=2) == pytest.approx({A: 0.625, B: 0.375}, abs=0.03)
     assert shares(top_k=1) == {A: 1.0}
     assert shares(top_p=0.79) == pytest.approx({A: 0.625, B: 0.375}, abs=0.03)
@@ -49,20 +49,20 @@ def test_top_k_and_top_p_leave_the_likeliest() -> None:
     assert shares(top_k=3, top_p=0.5) == pytest.approx({A: 1.0}, abs=0.03)  # of 0.95, A alone has more than half
 
 
-def test_the_temperature_comes_before_top_p() -> None:
+def test_the_temperature_is_applied_before_top_p() -> None:
     """At temperature 0.5 the first token has 0.68 of the probability, at 2 it has 0.37."""
     assert shares(top_p=0.6, temperature=0.5) == {A: 1.0}
     assert set(shares(top_p=0.6, temperature=2.0)) == {A, B}
 
 
-def test_top_p_takes_no_token_more_than_it_needs() -> None:
+def test_top_p_keeps_the_fewest_tokens_and_their_ties() -> None:
     tree: dict[Prefix, dict[int, float]] = {(): {A: 0.5, B: 0.25, C: 0.25}}
     for top_p, expected in ((0.5, {A}), (0.51, {A, B, C})):  # of tokens as likely as each other all come
         (found,) = search(ScriptedModel(tree), *source(2), SearchConfig(sampling=True, nbest=100, top_p=top_p))
         assert {hypothesis.ids[0] for hypothesis in found} == expected
 
 
-def test_a_draw_of_zero_takes_no_impossible_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_random_number_of_zero_selects_no_impossible_token(monkeypatch: pytest.MonkeyPatch) -> None:
     class Zeros:
         def random(self, shape: tuple[int, ...]) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
             return np.zeros(shape)
@@ -72,7 +72,7 @@ def test_a_draw_of_zero_takes_no_impossible_token(monkeypatch: pytest.MonkeyPatc
     assert ids_of(found) == [(B,)]
 
 
-def test_scores_of_samples_are_the_models_own() -> None:
+def test_scores_of_samples_equal_those_of_the_model() -> None:
     model = RandomModel(2)
     config = SearchConfig(sampling=True, nbest=30, temperature=3.0, top_k=4, max_len_b=1)
     (found,) = search(model, *source(4), config)
@@ -110,7 +110,7 @@ def test_the_rules_hold_for_samples() -> None:
         assert B not in hypothesis.ids
 
 
-def test_samples_of_a_model_without_finite_probabilities_are_none() -> None:
+def test_a_model_without_finite_probabilities_gives_no_samples() -> None:
     class Broken(PrefixModel):
         def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
             return [math.nan] * self.size
@@ -145,7 +145,7 @@ def plain_diverse_search(
 
 @pytest.mark.parametrize(("groups", "width"), [(1, 3), (2, 1), (2, 2), (3, 2)])
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_diverse_groups_are_searched_as_defined(groups: int, width: int, alpha: float) -> None:
+def test_diverse_groups_are_searched_as_in_the_definition(groups: int, width: int, alpha: float) -> None:
     beam, lengths = groups * width, (6, 3, 1)
     for seed in range(5):
         model = RandomModel(seed, eos=1.0)
@@ -156,7 +156,7 @@ def test_diverse_groups_are_searched_as_defined(groups: int, width: int, alpha: 
             assert ids_of(found) == [ids for _, ids in expected[:1]]
 
 
-def test_groups_must_share_the_beam() -> None:
+def test_invalid_diverse_groups_are_refused() -> None:
     with pytest.raises(UserError, match="--beam 4 is not a multiple of --diverse-groups 3"):
         SearchConfig(diverse_groups=3)
     with pytest.raises(UserError, match="--sampling and --diverse-groups"):

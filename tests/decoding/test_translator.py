@@ -65,7 +65,7 @@ def test_the_order_of_lines_is_kept(translator: Translator) -> None:
     assert together == [text for line in LINES for text in texts(translator, [line])]
 
 
-def test_no_more_than_the_buffer_is_read_ahead(translator: Translator) -> None:
+def test_at_most_one_buffer_is_read_ahead(translator: Translator) -> None:
     read = 0
 
     def endless() -> Iterator[str]:
@@ -92,7 +92,7 @@ def test_a_buffer_of_one_answers_each_line_before_the_next_is_read(translator: T
         assert len(asked) == count
 
 
-def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+def test_overlong_lines_are_truncated_and_counted(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         long = texts(translator, ["dog " * 50, "cat", "dog " * 70], max_source_tokens=4)
         texts(translator, ["dog dog"], max_source_tokens=1)
@@ -103,7 +103,7 @@ def test_overlong_lines_are_cut_and_counted(translator: Translator, caplog: pyte
     ]
 
 
-def test_positions_that_bound_a_line_are_named(
+def test_the_warning_for_a_line_truncated_by_the_positions_says_so(
     make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint = make_checkpoint(positions="learned", max_positions=9)
@@ -111,7 +111,7 @@ def test_positions_that_bound_a_line_are_named(
     assert caplog.messages == ["1 line truncated to 8 tokens (the model has no more positions)"]
 
 
-def test_overlong_lines_are_translated_in_parts_and_joined(
+def test_overlong_lines_are_split_translated_and_joined(
     translator: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of n candidates the best of each part are the best of the line, and so on; other lines are as they were."""
@@ -134,7 +134,7 @@ def test_overlong_lines_are_translated_in_parts_and_joined(
     assert caplog.messages == [f"1 line translated in parts of at most {longest} tokens (--max-source-tokens)"]
 
 
-def test_a_line_with_a_prefix_of_its_own_is_cut_and_counted_as_that(
+def test_a_line_with_a_prefix_is_truncated_instead_of_split(
     translator: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
     long, batches = "dog " * 9, StreamConfig(max_source_tokens=4, overlong="split")
@@ -149,7 +149,7 @@ def test_a_line_with_a_prefix_of_its_own_is_cut_and_counted_as_that(
     ]
 
 
-def test_lines_done_before_are_passed_over_and_the_rest_is_the_same_to_the_last_bit(translator: Translator) -> None:
+def test_skipping_finished_lines_leaves_the_other_translations_bit_identical(translator: Translator) -> None:
     batches = StreamConfig(max_source_tokens=5, overlong="split", max_tokens=12)
     chunks = [LINES[:5], LINES[5:], LINES[:3]]
     whole = list(translator.stream_chunks(chunks, SEARCH, batches))
@@ -163,7 +163,7 @@ def test_lines_done_before_are_passed_over_and_the_rest_is_the_same_to_the_last_
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA"), MemoryError(), RuntimeError("DefaultCPUAllocator: …")]
 )
-def test_a_batch_too_large_for_the_memory_is_searched_in_halves(
+def test_a_batch_too_large_for_the_memory_is_halved(
     error: Exception, translator: Translator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = texts(translator, LINES * 3)
@@ -187,7 +187,7 @@ def test_a_batch_too_large_for_the_memory_is_searched_in_halves(
         texts(translator, ["a cat"])
 
 
-def test_other_errors_of_the_search_are_not_taken_for_lack_of_memory(
+def test_other_errors_of_the_search_are_not_mistaken_for_lack_of_memory(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "search", lambda *_: torch.zeros(2) @ torch.zeros(3))
@@ -195,14 +195,14 @@ def test_other_errors_of_the_search_are_not_taken_for_lack_of_memory(
         texts(translator, LINES)
 
 
-def test_workers_share_the_cores_that_there_are_for_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_the_cores_available_to_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)), raising=False)
     for workers, threads in ((1, 6), (2, 3), (4, 1), (8, 1)):
         assert engine.Workers([], EngineConfig(workers=workers), "auto")._search.engine.threads == threads
 
 
-def test_workers_that_could_not_be_started_once_may_be_another_time(
+def test_workers_that_failed_to_start_can_be_started_later(
     tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", threads=1, workers=2)
@@ -227,7 +227,7 @@ def test_workers_give_what_one_process_gives(tiny_checkpoint: Path, translator: 
     assert multiprocessing.active_children() == []
 
 
-def test_a_worker_that_is_killed_is_an_error_and_no_silence(tiny_checkpoint: Path) -> None:
+def test_a_killed_worker_is_an_error(tiny_checkpoint: Path) -> None:
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
     stream = shared.stream(itertools.repeat("the dog runs"), SEARCH, StreamConfig(buffer=4, max_tokens=8))
     next(stream)
@@ -262,7 +262,7 @@ def test_encoded_sentences_are_translated_like_their_text(translator: Translator
     assert from_ids == texts(translator, LINES)
 
 
-def test_text_segmented_into_pieces_goes_the_same_way(make_checkpoint: Callable[..., Checkpoint]) -> None:
+def test_pre_segmented_text_is_translated(make_checkpoint: Callable[..., Checkpoint]) -> None:
     checkpoint = make_checkpoint()
     pieces = [*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 5)), "hun@@"]
     checkpoint.source = checkpoint.target = SpaceTokenizer(Vocabulary(pieces))
@@ -272,7 +272,7 @@ def test_text_segmented_into_pieces_goes_the_same_way(make_checkpoint: Callable[
     assert not any("@@ " in text for text in translated)
 
 
-def test_line_breaks_that_a_model_spells_do_not_come_out(tokenizer: Tokenizer) -> None:
+def test_line_breaks_in_model_output_are_removed(tokenizer: Tokenizer) -> None:
     pieces = ["▁dog", "<0x0A>", "<0x0D>", "<0x0D>", "<0x0A>", "▁cat"]
     text = tokenizer.decode(tokenizer.vocab.to_ids(pieces))
     assert text.split() == ["dog", "cat"]
@@ -287,14 +287,14 @@ def test_a_model_without_finite_probabilities_is_an_error(make_checkpoint: Calla
         translator.translate(["a dog"])
 
 
-def test_rules_that_leave_no_output_are_named(tiny_checkpoint: Path) -> None:
+def test_rules_that_leave_no_output_are_reported(tiny_checkpoint: Path) -> None:
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu")
     vocabulary = len(translator.target.vocab)
     with pytest.raises(UserError, match="satisfies --min-len and --no-repeat-ngram: relax them"):
         translator.translate(["a dog"], no_repeat_ngram=1, min_len=vocabulary, max_len_b=vocabulary)
 
 
-def test_a_ban_of_what_the_vocabulary_cannot_spell_is_told(
+def test_banning_a_word_that_the_vocabulary_cannot_spell_gives_a_warning(
     make_checkpoint: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoint = make_checkpoint()
@@ -305,13 +305,13 @@ def test_a_ban_of_what_the_vocabulary_cannot_spell_is_told(
     assert caplog.messages == ["--ban: the model has no pieces for 'Hund': write it as the training text has it"]
 
 
-def test_a_device_that_is_not_there_is_refused(tiny_checkpoint: Path) -> None:
+def test_an_unavailable_device_is_refused(tiny_checkpoint: Path) -> None:
     for device in ("cuda:99", "abacus"):
         with pytest.raises(UserError, match=rf"--device {device}"):
             Translator.from_checkpoint(tiny_checkpoint, device=device)
 
 
-def test_lines_count_as_translated_before_their_turn_to_be_given_back(translator: Translator) -> None:
+def test_progress_counts_lines_before_they_are_returned_in_order(translator: Translator) -> None:
     lines = ["dog", "", "the dog runs on the street"]
     counts: list[int] = []
     stream = translator.stream(lines, SEARCH, StreamConfig(max_tokens=1), counts.append)
@@ -333,13 +333,13 @@ def test_nbest_gives_a_list_for_each_line_best_first(translator: Translator) -> 
 
 
 @pytest.mark.parametrize(("keywords", "config"), [(SearchKeywords, SearchConfig), (EngineKeywords, EngineConfig)])
-def test_the_typed_keywords_are_the_fields_of_the_config(keywords: type, config: type[Config]) -> None:
+def test_keyword_types_match_the_fields_of_the_config(keywords: type, config: type[Config]) -> None:
     given_apart = {"nbest"}
     expected = {field.name: field.type for field in fields(config) if field.name not in given_apart}
     assert get_type_hints(keywords) == expected
 
 
-def test_options_that_do_not_exist_or_make_no_sense_are_refused(translator: Translator) -> None:
+def test_unknown_and_meaningless_options_are_refused(translator: Translator) -> None:
     with pytest.raises(TypeError, match="beams"):
         translator.translate(LINES, beams=3)  # type: ignore[call-overload]
     refused: list[dict[str, Any]] = [{"beam": 0}, {"nbest": 0}, {"nbest": 5, "beam": 4}]
@@ -350,13 +350,13 @@ def test_options_that_do_not_exist_or_make_no_sense_are_refused(translator: Tran
         translator.translate(LINES, alignment=True)
 
 
-def test_one_text_in_the_place_of_a_list_is_refused(translator: Translator) -> None:
+def test_a_single_string_instead_of_a_list_is_refused(translator: Translator) -> None:
     for call in (translator.translate, lambda text: translator.score(text, [text])):
         with pytest.raises(TypeError, match="write \\[line\\]"):
             call("the dog runs")
 
 
-def test_progress_shows_a_bar_that_counts_the_lines(translator: Translator, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_progress_option_shows_a_line_count(translator: Translator, capsys: pytest.CaptureFixture[str]) -> None:
     texts = translator.translate(LINES, progress=True, max_len_b=3)
     out, err = capsys.readouterr()
     assert (out, f"{len(LINES)}/{len(LINES)}" in err) == ("", True)
@@ -369,7 +369,7 @@ def test_progress_shows_a_bar_that_counts_the_lines(translator: Translator, caps
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_threads_that_share_a_translator_get_what_each_would_get_alone(workers: int, tiny_checkpoint: Path) -> None:
+def test_threads_that_share_a_translator_get_the_same_results_as_alone(workers: int, tiny_checkpoint: Path) -> None:
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=workers)
     inputs = [[f"{line} {word}" for line in LINES] for word in ("dog", "cat", "street", "the", "über", "a")]
     expected = [shared.translate(lines, max_len_b=4) for lines in inputs]
@@ -378,7 +378,7 @@ def test_threads_that_share_a_translator_get_what_each_would_get_alone(workers: 
         assert [future.result(timeout=PATIENCE) for future in found] == expected * 3
 
 
-def test_a_thread_does_not_wait_for_workers_that_it_keeps_busy_itself(tiny_checkpoint: Path) -> None:
+def test_a_thread_whose_own_stream_keeps_the_workers_busy_gets_an_error(tiny_checkpoint: Path) -> None:
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
     first = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
     next(first)
@@ -388,7 +388,7 @@ def test_a_thread_does_not_wait_for_workers_that_it_keeps_busy_itself(tiny_check
     assert len(shared.translate(LINES, max_len_b=3)) == len(LINES)
 
 
-def test_two_streams_of_one_process_can_be_read_side_by_side(translator: Translator) -> None:
+def test_two_streams_in_one_process_can_be_read_alternately(translator: Translator) -> None:
     pairs = zip(translator.stream(LINES, SEARCH), translator.stream(reversed(LINES), SEARCH), strict=True)
     forward, backward = zip(*pairs, strict=True)
     assert [line.text for line in forward] == [line.text for line in reversed(backward)]
@@ -409,13 +409,13 @@ def test_the_examples_of_the_guide_run(
     assert len(capsys.readouterr().out.splitlines()) == 1 + 2 + 1 + 3
 
 
-def test_lines_and_targets_that_are_not_as_many_are_counted(translator: Translator) -> None:
+def test_different_numbers_of_lines_and_targets_are_refused_with_their_counts(translator: Translator) -> None:
     with pytest.raises(UserError, match=r"^2 lines and 1 target: give one for each$"):
         translator.score(iter(["the dog", "a cat"]), ["der hund"])
     assert translator.score([], []) == []
 
 
-def test_what_is_scored_and_what_is_translated_do_not_mix(translator: Translator) -> None:
+def test_mixing_lines_to_score_with_lines_to_translate_is_refused(translator: Translator) -> None:
     with pytest.raises(UserError, match="some lines have a target to score and some have none"):
         translator.translate(["the dog", Request("a cat", target="eine katze")])
     with pytest.raises(TypeError, match="a target is a str"):

@@ -35,7 +35,7 @@ def test_table_1_is_measured_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "table1.svg").read_text(encoding="utf-8").endswith("</svg>\n")
 
 
-def test_the_static_step_of_the_search_benchmark_gives_the_outputs_of_the_plain_one() -> None:
+def test_the_static_step_of_the_search_benchmark_gives_the_same_outputs_as_the_plain_step() -> None:
     small = ("--arch", "transformer_tiny", "--vocabulary", 60, "--length", 20, "--batch", 5, "--beam", 3, "--runs", 1)
     shown = run("generate_gpu.py", *small, "--device", "cpu", "--precision", "fp32")
     assert re.findall(r"(\w+): (\d+) of 10 outputs", shown) == [("plain", "10"), ("static", "10")]

@@ -82,7 +82,7 @@ def steps(positions: Sequence[float]) -> list[float]:
     return [after - before for before, after in itertools.pairwise(positions)]
 
 
-def test_one_legend_names_all_runs_once_as_they_are_given(tmp_path: Path) -> None:
+def test_the_legend_lists_each_run_once_in_the_given_order(tmp_path: Path) -> None:
     names = ["short", 'a <better> & "longer" one', "$x$", "_private", "bell \x07", "日本語"]
     run_in(tmp_path / "run", updates=2)
     done = curves(tmp_path, *(f"{name}=run" for name in names))

@@ -43,7 +43,7 @@ def test_a_script_without_arguments_prints_its_usage(name: str, capsys: pytest.C
         ("evalb", ("missing.mrg", "missing.trees"), "cannot read missing.mrg: No such file"),
     ],
 )
-def test_an_invalid_argument_is_named(
+def test_an_invalid_argument_is_reported(
     name: str, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit:

@@ -60,7 +60,7 @@ def ids(found: list[list[Hypothesis]]) -> list[list[list[int]]]:
 
 @variants
 @pytest.mark.parametrize("name", BACKENDS)
-def test_a_search_finds_the_same_with_every_backend(name: str, changes: dict[str, Any]) -> None:
+def test_every_backend_finds_the_same_outputs(name: str, changes: dict[str, Any]) -> None:
     model = transformer(**changes)
     if name == "native" and not NativeTransformer.supports(model, "fp32"):
         pytest.skip("the compiled search has no attention windows")
@@ -71,7 +71,7 @@ def test_a_search_finds_the_same_with_every_backend(name: str, changes: dict[str
 
 
 @pytest.mark.parametrize("name", [*BACKENDS, "torch"])
-def test_a_score_is_that_of_the_search(name: str) -> None:
+def test_scoring_gives_the_scores_of_the_search(name: str) -> None:
     model = transformer()
     scoring = TorchTransformer(model) if name == "torch" else backend(name, model)
     found = search(scoring, *batch(), CONFIG)
@@ -85,7 +85,7 @@ def test_a_score_is_that_of_the_search(name: str) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("parts", [torch_transformer._SCORED, 10])
-def test_one_pass_over_all_positions_scores_what_steps_do(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scoring_in_one_pass_equals_scoring_step_by_step(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_transformer, "_SCORED", parts)
     plain, tgt = TorchTransformer(transformer()), sentences(4, 6, 1, 3, 5, seed=2)
     lengths = with_lengths(tgt)[1]
@@ -95,7 +95,7 @@ def test_one_pass_over_all_positions_scores_what_steps_do(parts: int, monkeypatc
 
 
 @torch.inference_mode()
-def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_in_parts_equals_encoding_together(monkeypatch: pytest.MonkeyPatch) -> None:
     model, (src, lengths) = transformer(), with_lengths(sentences(7, 7, 5, 1, 3))
     together = model.encode(src, lengths)
     monkeypatch.setattr(torch_transformer, "_ENCODED", 12)
@@ -107,7 +107,7 @@ def test_sentences_are_encoded_in_parts_as_together(monkeypatch: pytest.MonkeyPa
 
 @compiled
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_making_a_compiled_model_leaves_the_transformer_as_it_is(precision: str) -> None:
+def test_creating_a_compiled_model_does_not_change_the_transformer(precision: str) -> None:
     model = transformer()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     attributes = set(vars(model))
@@ -119,7 +119,7 @@ def test_making_a_compiled_model_leaves_the_transformer_as_it_is(precision: str)
 
 @compiled
 @torch.inference_mode()
-def test_a_compiled_model_shows_the_attention_of_a_plain_one_made_when_it_is_first_asked_for() -> None:
+def test_a_compiled_model_gets_attention_from_a_torch_model_created_on_first_use() -> None:
     model, made = transformer(), list[InferenceModel]()
 
     def reference() -> InferenceModel:
@@ -140,7 +140,7 @@ def test_a_compiled_model_shows_the_attention_of_a_plain_one_made_when_it_is_fir
     assert len(made) == 1
 
 
-def test_attention_is_refused_where_a_model_has_none_to_show() -> None:
+def test_attention_of_a_model_without_attention_is_refused() -> None:
     model = ScriptedModel({})
     (src, lengths), tgt_in = source(2), torch.ones(1, 1, dtype=torch.long)
     for ask in (
@@ -153,6 +153,6 @@ def test_attention_is_refused_where_a_model_has_none_to_show() -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
-def test_other_architectures_and_windows_do_not_reach_the_compiled_search(precision: str) -> None:
+def test_the_compiled_search_does_not_support_other_architectures_or_attention_windows(precision: str) -> None:
     assert not NativeTransformer.supports(nn.Linear(2, 2), precision)
     assert not NativeTransformer.supports(transformer(attention_window=2), precision)

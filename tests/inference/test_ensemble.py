@@ -39,7 +39,7 @@ def test_probabilities_are_averaged(make_checkpoint: MakeCheckpoint) -> None:
         assert torch.allclose(step.exp(), expected[:, position], atol=1e-6)
 
 
-def test_scores_of_an_ensembles_search_are_its_own(make_checkpoint: MakeCheckpoint) -> None:
+def test_scoring_with_an_ensemble_equals_the_scores_of_its_search(make_checkpoint: MakeCheckpoint) -> None:
     ensemble = Ensemble([torch_backend(make_checkpoint(seed).build_model()) for seed in (1, 2)])
     src = torch.tensor([[7, 8, 9, EOS], [5, EOS, 0, 0]])
     config = SearchConfig(beam=3, nbest=3, max_len_b=3)
@@ -50,7 +50,7 @@ def test_scores_of_an_ensembles_search_are_its_own(make_checkpoint: MakeCheckpoi
             assert hypothesis.score == pytest.approx(scored.score, abs=1e-5)
 
 
-def test_a_model_twice_is_as_good_as_once(make_checkpoint: MakeCheckpoint) -> None:
+def test_an_ensemble_of_the_same_model_twice_equals_the_model(make_checkpoint: MakeCheckpoint) -> None:
     one, two = make_checkpoint(1), make_checkpoint(2)
     alone = Translator.of([one], ENGINE).translate(LINES, max_len_b=4)
     assert Translator.of([one, one], ENGINE).translate(LINES, max_len_b=4) == alone
@@ -67,7 +67,7 @@ def test_models_of_an_ensemble_may_differ_in_size(make_checkpoint: MakeCheckpoin
     assert found
 
 
-def test_the_shortest_limit_of_its_models_is_the_limit_of_an_ensemble(make_checkpoint: MakeCheckpoint) -> None:
+def test_an_ensemble_has_the_shortest_length_limit_of_its_models(make_checkpoint: MakeCheckpoint) -> None:
     models = [
         torch_backend(make_checkpoint(seed, positions="learned", max_positions=positions).build_model())
         for seed, positions in enumerate((12, 9, 15), 1)
@@ -75,20 +75,20 @@ def test_the_shortest_limit_of_its_models_is_the_limit_of_an_ensemble(make_check
     assert Ensemble(models).longest_sequence == 8
 
 
-def test_other_vocabularies_are_refused(make_checkpoint: MakeCheckpoint) -> None:
+def test_an_ensemble_with_different_vocabularies_is_refused(make_checkpoint: MakeCheckpoint) -> None:
     one = make_checkpoint(1)
     words = SpaceTokenizer(Vocabulary([*SPECIALS, *(f"w{n}" for n in range(len(one.source.vocab) - 4))]))
     with pytest.raises(UserError, match="number 2 differs, piece 4 of its source vocabulary is 'w0'"):
         Translator.of([one, replace(make_checkpoint(2), source=words, target=words)], ENGINE)
 
 
-def test_other_languages_are_refused(make_checkpoint: MakeCheckpoint) -> None:
+def test_an_ensemble_with_different_languages_is_refused(make_checkpoint: MakeCheckpoint) -> None:
     one, back = make_checkpoint(1), replace(make_checkpoint(2), source_language="de", target_language="en")
     with pytest.raises(UserError, match="number 2 translates de-en, not en-de"):
         Translator.of([one, back], ENGINE)
 
 
-def test_several_checkpoints_are_an_ensemble_for_workers_too(
+def test_workers_also_use_several_checkpoints_as_an_ensemble(
     make_checkpoint: MakeCheckpoint, tmp_path: Path, run_here: Run
 ) -> None:
     paths = [tmp_path / f"{seed}.pt" for seed in (1, 2)]

@@ -20,7 +20,7 @@ def decode_anew(model: TorchTransformer, memory: Memory, prefixes: Tensor, sente
 
 
 @variants
-def test_steps_equal_decoding_anew(changes: dict[str, Any]) -> None:
+def test_cached_steps_equal_decoding_from_scratch(changes: dict[str, Any]) -> None:
     model = TorchTransformer(make(**changes).eval())
     random = torch.Generator().manual_seed(3)
     with torch.inference_mode():
@@ -35,7 +35,7 @@ def test_steps_equal_decoding_anew(changes: dict[str, Any]) -> None:
 
 
 @variants
-def test_steps_equal_decoding_anew_whatever_rows_come_and_go(changes: dict[str, Any]) -> None:
+def test_cached_steps_equal_decoding_from_scratch_after_any_reordering(changes: dict[str, Any]) -> None:
     model = TorchTransformer(make(**changes).eval())
     random = torch.Generator().manual_seed(5)
     with torch.inference_mode():
@@ -62,7 +62,7 @@ def test_steps_equal_decoding_anew_whatever_rows_come_and_go(changes: dict[str, 
         assert_close(model.step(prefixes[:, -1], state), decode_anew(model, memory, prefixes, owners))
 
 
-def test_a_long_output_goes_on_from_other_rows_at_any_step() -> None:
+def test_reordering_a_long_output_at_any_step_equals_decoding_from_scratch() -> None:
     model = TorchTransformer(make().eval())
     random = torch.Generator().manual_seed(5)
     with torch.inference_mode():
@@ -88,7 +88,7 @@ def drawn(rows: Tensor, count: int, random: torch.Generator) -> Tensor:
 
 
 @torch.inference_mode()
-def test_the_source_is_not_copied_for_each_hypothesis() -> None:
+def test_source_keys_and_values_are_not_copied_for_each_hypothesis() -> None:
     model = TorchTransformer(make().eval())
     memory = model.encode(*with_lengths(sentences(7, 4)))
     state = model.start(memory)
@@ -100,7 +100,7 @@ def test_the_source_is_not_copied_for_each_hypothesis() -> None:
         assert layer.keys.size(1) == 10
 
 
-def test_two_states_of_one_memory_do_not_meet() -> None:
+def test_two_states_of_one_memory_are_independent() -> None:
     model = TorchTransformer(make().eval())
     memory = model.encode(*with_lengths(sentences(5)))
     first, second = model.start(memory), model.start(memory)

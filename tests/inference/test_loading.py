@@ -20,7 +20,9 @@ compiled = pytest.mark.skipif(not native_build.available("fp32"), reason="the se
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-def test_auto_is_fp32_on_a_cpu_and_bf16_on_a_gpu_that_has_it(bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_precision_is_fp32_on_a_cpu_and_bf16_on_a_gpu_that_supports_it(
+    bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: bf16)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": bf16}, raising=False)
     assert inference_precision("auto", CPU) == "fp32"
@@ -28,7 +30,7 @@ def test_auto_is_fp32_on_a_cpu_and_bf16_on_a_gpu_that_has_it(bf16: bool, monkeyp
 
 
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_a_format_that_is_asked_for_is_taken(name: str) -> None:
+def test_an_explicit_precision_is_used(name: str) -> None:
     assert inference_precision(name, CPU) == inference_precision(name, CUDA) == name
 
 
@@ -39,14 +41,14 @@ def test_a_format_that_is_asked_for_is_taken(name: str) -> None:
         ("int8", CUDA, "--precision int8 is for CPUs, not for cuda: use bf16 or fp16"),
     ],
 )
-def test_a_format_that_the_device_does_not_have_is_refused(name: str, device: torch.device, message: str) -> None:
+def test_a_precision_that_the_device_does_not_support_is_refused(name: str, device: torch.device, message: str) -> None:
     with pytest.raises(UserError, match=message):
         inference_precision(name, device)
 
 
 @compiled
 @pytest.mark.parametrize(("precision", "faster"), [("auto", "int8"), ("fp32", "int8"), ("int8", None)])
-def test_a_cpu_searches_compiled_and_int8_is_named_where_it_is_faster(
+def test_a_cpu_uses_the_compiled_search_and_suggests_int8_if_it_is_faster(
     precision: str, faster: str | None, make_checkpoint: MakeCheckpoint
 ) -> None:
     model = load_model(make_checkpoint(), "cpu", precision)
@@ -57,7 +59,7 @@ def test_a_cpu_searches_compiled_and_int8_is_named_where_it_is_faster(
 
 
 @pytest.mark.parametrize(("precision", "window"), [("fp32", 2), ("bf16", None), ("bf16", 2)])
-def test_what_is_not_compiled_is_searched_by_torch(
+def test_torch_searches_if_the_compiled_search_does_not_support_the_model(
     precision: str, window: int | None, make_checkpoint: MakeCheckpoint
 ) -> None:
     model = load_model(make_checkpoint(attention_window=window), "cpu", precision)
@@ -66,7 +68,7 @@ def test_what_is_not_compiled_is_searched_by_torch(
     assert model.faster_precision is None
 
 
-def test_without_the_compiled_search_fp32_is_torch_and_int8_is_refused(
+def test_without_the_compiled_search_fp32_uses_torch_and_int8_is_refused(
     make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native_build, "native", None)
@@ -84,14 +86,14 @@ def test_a_model_outside_the_compiled_search_is_not_reported_as_not_compiled(
     assert load_model(make_checkpoint(attention_window=2), "cpu", "fp32").precision == "fp32"
 
 
-def test_the_portable_build_is_taken_for_int8_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_portable_build_is_used_for_int8_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
     assert [native_build.available(precision) for precision in ("fp32", "int8")] == [False, True]
     assert native_build.isa() == "portable"
 
 
 @pytest.mark.parametrize(("cpu", "missing"), [("AVX512", True), ("AVX2", True), ("DEFAULT", False)])
-def test_a_fast_build_is_missing_where_a_cpu_that_could_run_it_has_the_portable_one(
+def test_a_fast_build_is_missing_if_a_capable_cpu_uses_the_portable_one(
     cpu: str, missing: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native_build, "native", ModuleType("nmtkit._native_scalar"))
@@ -105,7 +107,7 @@ def test_int8_with_an_attention_window_is_refused(make_checkpoint: MakeCheckpoin
         load_model(make_checkpoint(attention_window=2), "cpu", "int8")
 
 
-def test_a_gpu_is_searched_by_torch(make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_searches_on_a_gpu(make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = make_checkpoint()
     with fake_gpu(monkeypatch):
         model = load_model(checkpoint, "cuda", "auto")

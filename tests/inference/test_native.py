@@ -59,7 +59,7 @@ def layer(rows: int, columns: int, eight_bits: bool, seed: int = 1) -> tuple[Nat
 @torch.inference_mode()
 @pytest.mark.parametrize("columns", [5, 24, 256])
 @pytest.mark.parametrize("rows", [1, 15, 16, 40, 83])
-def test_products_are_those_of_torch_for_any_number_of_rows(rows: int, columns: int) -> None:
+def test_products_match_torch_for_any_number_of_rows(rows: int, columns: int) -> None:
     linear, weight, bias = layer(rows, columns, eight_bits=False)
     for count in (*range(1, 26), 59, 60, 61, 125):
         x = torch.randn(count, columns)
@@ -69,7 +69,7 @@ def test_products_are_those_of_torch_for_any_number_of_rows(rows: int, columns: 
 @torch.inference_mode()
 @pytest.mark.parametrize("columns", [5, 24, 256])
 @pytest.mark.parametrize("rows", [1, 16, 83])
-def test_eight_bits_give_the_exact_sums_of_rounded_numbers(rows: int, columns: int, build: str) -> None:
+def test_int8_products_are_exact_sums_of_the_quantized_numbers(rows: int, columns: int, build: str) -> None:
     generator = torch.Generator().manual_seed(1)
     weight = torch.randint(-40, 41, (rows, columns), generator=generator).float()  # not scaled down
     weight[:, 3] = 127.0
@@ -98,7 +98,7 @@ def test_int8_products_never_overflow(columns: Sequence[int]) -> None:
 
 
 @torch.inference_mode()
-def test_eight_bits_are_near_and_of_zeros_the_bias() -> None:
+def test_int8_products_are_close_and_zeros_give_exactly_the_bias() -> None:
     linear, weight, bias = layer(83, 512, eight_bits=True)
     x = torch.randn(40, 512)
     exact = F.linear(x, weight, bias)
@@ -109,7 +109,7 @@ def test_eight_bits_are_near_and_of_zeros_the_bias() -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("eight_bits", [False, True])
-def test_a_row_depends_on_no_other_and_on_no_number_of_threads(
+def test_a_row_does_not_depend_on_other_rows_or_the_number_of_threads(
     eight_bits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linear, _, _ = layer(83, 64, eight_bits)
@@ -126,7 +126,7 @@ ROWS = [(0, 1), (7, 2), (50, 3), (61, 4), (100, 5), (3, 64), (129, 1)]
 @torch.inference_mode()
 @pytest.mark.parametrize("eight_bits", [False, True])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_what_is_not_finite_is_not_lost(eight_bits: bool, wrong: float) -> None:
+def test_nonfinite_values_propagate_through_products(eight_bits: bool, wrong: float) -> None:
     weight, x = torch.ones(20, 16), torch.ones(9, 16)
     weight[3, 5] = x[2, 15] = wrong
     finite = NativeLinear(weight, None, eight_bits)(x).isfinite()
@@ -137,7 +137,7 @@ def test_what_is_not_finite_is_not_lost(eight_bits: bool, wrong: float) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_what_is_not_a_number_is_not_lost_between_the_matrices_of_a_layer(precision: str) -> None:
+def test_nan_propagates_through_a_layer(precision: str) -> None:
     model: Any = make()
     model.encoder[0].feed_forward.inner.bias.data[3] = math.nan
     fast = packed(model, precision)
@@ -146,7 +146,7 @@ def test_what_is_not_a_number_is_not_lost_between_the_matrices_of_a_layer(precis
 
 
 @torch.inference_mode()
-def test_keys_and_values_of_8_bit_products_are_rounded_to_the_nearest_16_bits() -> None:
+def test_keys_and_values_of_int8_models_are_rounded_to_the_nearest_16_bit_number() -> None:
     def first_step(biases: list[Tensor]) -> Tensor:
         model: Any = make()
         for layer, bias in zip(model.decoder, biases, strict=True):
@@ -166,7 +166,7 @@ def test_keys_and_values_of_8_bit_products_are_rounded_to_the_nearest_16_bits() 
     assert first_step(biases).isnan().all()
 
 
-def test_a_matrix_that_no_memory_can_hold_is_a_memory_error(build: str) -> None:
+def test_a_matrix_too_large_for_any_memory_is_a_memory_error(build: str) -> None:
     with pytest.raises(MemoryError):
         import_module(f"nmtkit.{build}").matrix(0, 0, 1 << 20, 1 << 30, False)
 
@@ -181,7 +181,7 @@ def log_softmax_(x: Tensor) -> Tensor:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 30, 8003])
-def test_log_softmax_is_that_of_torch(width: int) -> None:
+def test_log_softmax_matches_torch(width: int) -> None:
     x = torch.randn(11, width) * 10
     x[0] *= 1000
     x[1, 1:] = -math.inf
@@ -189,13 +189,13 @@ def test_log_softmax_is_that_of_torch(width: int) -> None:
 
 
 @torch.inference_mode()
-def test_log_softmax_of_large_logits_is_as_precise_as_of_small_ones() -> None:
+def test_log_softmax_is_as_precise_for_large_logits_as_for_small_ones() -> None:
     x = torch.full((1, 20), 1e4)  # neighbours in fp32 are 1e-3 apart
     assert_close(log_softmax_(x), torch.full_like(x, -math.log(20)), rtol=1e-6, atol=0.0)
 
 
 @torch.inference_mode()
-def test_log_softmax_of_what_is_not_finite_is_not() -> None:
+def test_log_softmax_of_nan_or_infinity_contains_nan() -> None:
     x = torch.zeros(3, 20)
     x[0, 3], x[1, 19], x[2, 0] = math.nan, math.nan, math.inf
     assert log_softmax_(x).isnan().any(1).all()
@@ -204,7 +204,7 @@ def test_log_softmax_of_what_is_not_finite_is_not() -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("width", [3, 16, 63, 1025, 8003])
 @pytest.mark.parametrize("count", [1, 4, 20])
-def test_the_best_of_each_row_are_those_of_topk(width: int, count: int) -> None:
+def test_the_best_of_each_row_match_topk(width: int, count: int) -> None:
     scores = torch.randn(40, width)
     scores[0, -2:] = 9.0  # in what is left beside whole vectors
     scores[1, 1:] = -math.inf
@@ -215,14 +215,14 @@ def test_the_best_of_each_row_are_those_of_topk(width: int, count: int) -> None:
 
 
 @torch.inference_mode()
-def test_of_equal_scores_the_first_are_the_best() -> None:
+def test_equal_scores_rank_in_order_of_position() -> None:
     scores = torch.tensor([[1.0, 3.0, 3.0, -math.inf, 3.0, 2.0, 3.0] + [3.0] * 20])
     assert native_top_k(scores, 3)[1].tolist() == [[1, 2, 4]]
     assert native_top_k(scores[:, :2], 3)[1].tolist() == [[1, 0]]
 
 
 @torch.inference_mode()
-def test_the_best_are_never_those_that_are_not_numbers() -> None:
+def test_the_best_scores_are_never_nan() -> None:
     scores = torch.tensor([[math.nan, 5.0, 3.0, 9.0], [5.0, 3.0, math.nan, 9.0], [math.nan, 1.0, math.nan, math.nan]])
     values, columns = native_top_k(scores, 2)
     assert columns[:2].tolist() == [[3, 1], [3, 0]]
@@ -290,7 +290,7 @@ CONFIGS = [
 
 @variants
 @pytest.mark.parametrize("config", CONFIGS, ids=["greedy", "beam", "diverse", "sampled"])
-def test_it_finds_what_the_model_itself_does(changes: dict[str, Any], config: SearchConfig) -> None:
+def test_the_compiled_search_finds_the_same_outputs_as_torch(changes: dict[str, Any], config: SearchConfig) -> None:
     model, src = make(**changes), sources(*LENGTHS)
     expected, found = (search(each, *with_lengths(src), config) for each in (TorchTransformer(model), packed(model)))
     assert texts(found) == texts(expected)
@@ -316,7 +316,7 @@ def test_languages_may_have_vocabularies_of_their_own() -> None:
 @variants
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("config", CONFIGS[:2], ids=["greedy", "beam"])
-def test_a_sentence_becomes_the_same_to_the_last_bit_in_any_batch_with_any_number_of_threads(
+def test_results_are_bit_identical_in_any_batch_and_with_any_number_of_threads(
     changes: dict[str, Any], precision: str, config: SearchConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, src = packed(make(**changes), precision), sources(*LENGTHS)
@@ -328,7 +328,7 @@ def test_a_sentence_becomes_the_same_to_the_last_bit_in_any_batch_with_any_numbe
 
 
 @torch.inference_mode()
-def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
+def test_rows_can_be_reordered_duplicated_and_dropped() -> None:
     model, src = make(), sources(5, 3, 8)
     models: list[InferenceModel] = [TorchTransformer(model), packed(model)]
     states = []
@@ -345,7 +345,7 @@ def test_rows_may_be_taken_up_again_multiplied_and_left() -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("count", [0, 1, 4, W, W + 5])
-def test_the_best_of_a_step_are_those_of_all_its_log_probabilities_to_the_last_bit(precision: str, count: int) -> None:
+def test_best_step_equals_the_best_of_all_log_probabilities_bit_for_bit(precision: str, count: int) -> None:
     model, src = packed(make(), precision), sources(5, 3, 8)
     one, other = model.start(model.encode(*with_lengths(src))), model.start(model.encode(*with_lengths(src)))
     rows, excluded = torch.arange(3).repeat_interleave(7), (PAD, BOS)
@@ -366,14 +366,12 @@ def test_the_best_of_a_step_are_those_of_all_its_log_probabilities_to_the_last_b
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("config", CONFIGS[:3], ids=["greedy", "beam", "diverse"])
-def test_a_search_by_the_best_of_each_step_finds_what_one_by_all_tokens_does(
-    precision: str, config: SearchConfig
-) -> None:
+def test_a_search_with_best_step_equals_a_search_over_all_tokens(precision: str, config: SearchConfig) -> None:
     model, src = packed(make(), precision), sources(*LENGTHS)
     assert search(model, *with_lengths(src), config) == search(StepByStep(model), *with_lengths(src), config)
 
 
-def test_only_steps_with_something_forced_are_by_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_steps_with_forced_tokens_compute_all_log_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:
     model, calls = packed(make()), list[str]()
 
     def counted(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
@@ -392,7 +390,7 @@ def test_only_steps_with_something_forced_are_by_all_tokens(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_torchs_default_number_format_changes_nothing(dtype: torch.dtype) -> None:
+def test_the_default_dtype_of_torch_does_not_change_the_search(dtype: torch.dtype) -> None:
     model, src = packed(make()), sources(*LENGTHS)
     expected = [search(model, *with_lengths(src), config) for config in CONFIGS]
     torch.set_default_dtype(dtype)
@@ -403,7 +401,7 @@ def test_torchs_default_number_format_changes_nothing(dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_given_outputs_have_the_scores_of_the_search_to_the_last_bit_in_any_batch(precision: str) -> None:
+def test_scoring_equals_the_search_scores_bit_for_bit_in_any_batch(precision: str) -> None:
     for model in (packed(make(), precision), Ensemble([packed(make(), precision)])):
         config, src = SearchConfig(nbest=4, max_len_b=5), sources(7, 1, 12, 3)
         found = search(model, *with_lengths(src), config)
@@ -416,7 +414,7 @@ def test_given_outputs_have_the_scores_of_the_search_to_the_last_bit_in_any_batc
 
 @torch.inference_mode()
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-def test_searches_that_become_larger_and_larger_keep_no_more_than_one_needs(build: str) -> None:
+def test_a_series_of_growing_searches_does_not_accumulate_memory(build: str) -> None:
     if build == "_native_scalar":
         pytest.skip("too slow, and memory is the same in every build")
     model = packed(make(d_model=64, d_ff=64, decoder_layers=6))
@@ -441,7 +439,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_scores_of_a_search_are_those_of_its_outputs(precision: str) -> None:
+def test_search_scores_equal_the_log_probabilities_of_the_outputs(precision: str) -> None:
     model, src = make(), sources(6)
     for one in search(packed(model, precision), *with_lengths(src), SearchConfig(nbest=4, max_len_b=5))[0]:
         with torch.inference_mode():
@@ -450,7 +448,7 @@ def test_scores_of_a_search_are_those_of_its_outputs(precision: str) -> None:
         assert one.token_log_probs == pytest.approx(own.tolist(), abs=1e-4 if precision == "fp32" else 0.5)
 
 
-def test_ids_that_the_vocabulary_does_not_have_are_an_error_as_with_torch() -> None:
+def test_source_ids_outside_the_vocabulary_are_an_error() -> None:
     model = packed(make())
     for wrong in (W, -1):
         with pytest.raises(IndexError, match="not all in the vocabulary"):
@@ -458,7 +456,7 @@ def test_ids_that_the_vocabulary_does_not_have_are_an_error_as_with_torch() -> N
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_encoder_takes_lengths_and_does_not_look_for_padding(precision: str) -> None:
+def test_the_encoder_uses_lengths_instead_of_padding_ids(precision: str) -> None:
     model, config = make(), SearchConfig(nbest=2, max_len_b=6)
     src, lengths = torch.tensor([[5, PAD, 7, EOS, 9], [5, PAD, 8, EOS, PAD]]), torch.tensor([4, 4])
     fast = packed(model, precision)
@@ -482,7 +480,7 @@ def test_lengths_that_do_not_fit_the_rows_are_errors() -> None:
 
 @pytest.mark.parametrize("eight_bits", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(2**31 - 1, 1), (1, 2**31 - 1), (2**30 + 1, 2**24), (0, 1), (1, -1)])
-def test_sizes_that_ints_do_not_hold_are_refused_before_anything_is_read(
+def test_sizes_that_overflow_an_int_are_refused_before_anything_is_read(
     rows: int, columns: int, eight_bits: bool, build: str
 ) -> None:
     with pytest.raises(MemoryError, match=f"cannot pack a matrix of {rows} x {columns}"):
@@ -499,7 +497,7 @@ WIDTHS = [  # the last: queries, keys and values exceed an int only together
 
 
 @pytest.mark.parametrize("widths", WIDTHS)
-def test_widths_that_ints_do_not_hold_are_refused(widths: tuple[int, int, int, int], build: str) -> None:
+def test_widths_that_overflow_an_int_are_refused(widths: tuple[int, int, int, int], build: str) -> None:
     with pytest.raises(MemoryError, match=r"a size of the model is out of range|heads are too large"):
         import_module(f"nmtkit.{build}").model(*widths, False, 0, 0, 0, 0, [], [], 1e-5)
 
@@ -523,12 +521,12 @@ def test_functions_refuse_capsules_of_another_kind(build: str) -> None:
             call()
 
 
-def test_no_more_are_found_than_there_are(build: str) -> None:
+def test_top_k_refuses_more_results_than_scores(build: str) -> None:
     with pytest.raises(IndexError, match="no 5 of 4 scores"):
         import_module(f"nmtkit.{build}").top_k(0, 1, 4, 5, 0, 0, 1)
 
 
-def test_more_columns_than_sums_in_32_bits_hold_stay_in_fp32() -> None:
+def test_matrices_whose_int8_sums_would_overflow_32_bits_stay_in_fp32() -> None:
     weight, x = torch.ones(1, 2**16 + 1), torch.ones(1, 2**16 + 1)
     assert NativeLinear(weight, None, eight_bits=True)(x).item() == 2**16 + 1
     weight, x = torch.ones(1, 2**16), torch.ones(1, 2**16)
@@ -536,7 +534,7 @@ def test_more_columns_than_sums_in_32_bits_hold_stay_in_fp32() -> None:
 
 
 @torch.inference_mode()
-def test_rows_and_tokens_that_are_not_there_are_errors() -> None:
+def test_invalid_rows_tokens_and_shapes_are_errors() -> None:
     model = packed(make())
     state = model.start(model.encode(*with_lengths(sources(3, 4))))
     for tokens in ([5, W], [-1, 5], [5], [5, 5, 5]):
@@ -550,7 +548,7 @@ def test_rows_and_tokens_that_are_not_there_are_errors() -> None:
             linear(wrong)
 
 
-def test_what_becomes_of_the_modules_does_not_change_it() -> None:
+def test_later_changes_of_the_modules_do_not_change_the_compiled_model() -> None:
     model, src = make(), sources(*LENGTHS)
     fast = packed(model)
     found = search(fast, *with_lengths(src), SearchConfig())
@@ -561,7 +559,7 @@ def test_what_becomes_of_the_modules_does_not_change_it() -> None:
     assert search(fast, *with_lengths(src), SearchConfig()) == found
 
 
-def test_models_of_an_ensemble_search_in_it() -> None:
+def test_compiled_models_work_in_an_ensemble() -> None:
     plain = [make(seed) for seed in (1, 2)]
     src, config = sources(*LENGTHS), SearchConfig(nbest=3, max_len_b=6)
     expected = search(Ensemble([TorchTransformer(model) for model in plain]), *with_lengths(src), config)

@@ -78,7 +78,7 @@ def test_each_vector_primitive_computes_the_same_as_the_portable_one(build: str,
 @pytest.mark.parametrize("build", FAST)
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (16, 24), (83, 256), (40, 5)])
-def test_products_are_those_of_the_portable_build(build: str, int8: bool, rows: int, columns: int) -> None:
+def test_products_match_the_portable_build(build: str, int8: bool, rows: int, columns: int) -> None:
     if int8 and build == "_native_avx512":
         pytest.skip("AVX-512 quantizes with 8 bits, the portable build with 7")
     generator = torch.Generator().manual_seed(1)
@@ -249,7 +249,7 @@ def check_program(command: list[str | Path], build: str, directory: Path) -> Non
 
 
 @pytest.mark.parametrize("build", ["_native_scalar", *FAST])
-def test_a_portable_program_repeats_the_search_of_each_build(build: str, tmp_path: Path) -> None:
+def test_a_program_of_the_portable_build_reproduces_the_search_of_each_build(build: str, tmp_path: Path) -> None:
     module(build)
     limits = AVX512_LIMITS if build == "_native_avx512" else ()
     program = compile_program(HERE / "portable_search.cpp", "_native_scalar", tmp_path / "program", *limits)
@@ -267,7 +267,7 @@ def compile_for_aarch64(source: str, build: str, tmp_path: Path) -> list[str | P
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", ["_native_scalar", "_native_neon"])
-def test_aarch64_repeats_the_search_of_this_machine(build: str, tmp_path: Path) -> None:
+def test_aarch64_reproduces_the_search_of_the_portable_build(build: str, tmp_path: Path) -> None:
     check_program(compile_for_aarch64("portable_search.cpp", build, tmp_path), "_native_scalar", tmp_path)
 
 

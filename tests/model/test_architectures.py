@@ -32,18 +32,18 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS, "toy", Preset(ToyConfig, {"label_smoothing": 0.2}))
 
 
-def test_each_row_of_the_table_is_named_as_its_options_name_it() -> None:
+def test_table_names_match_the_arch_option_of_their_configs() -> None:
     assert {name: row.config.arch for name, row in ARCHITECTURES.items()} == {name: name for name in ARCHITECTURES}
 
 
-def test_each_architecture_has_a_preset_of_its_name_with_its_defaults() -> None:
+def test_each_architecture_has_a_preset_with_its_name_and_defaults() -> None:
     for name, row in ARCHITECTURES.items():
         assert PRESETS[name].model_config() == row.config()
     assert {preset.config for preset in PRESETS.values()} == {row.config for row in ARCHITECTURES.values()}
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_an_architecture_keeps_the_protocol(arch: str) -> None:
+def test_architectures_implement_the_protocol(arch: str) -> None:
     config, W = ARCHITECTURES[arch].config().for_vocabularies(joined=False), 11
     with torch.device("meta"):
         model = make_model(config, 7, W)
@@ -56,22 +56,22 @@ def test_an_architecture_keeps_the_protocol(arch: str) -> None:
     assert config.dropout_options <= config.free_options <= config.to_dict().keys()
 
 
-def test_options_become_a_dict_with_the_architecture_and_come_back() -> None:
+def test_options_survive_a_round_trip_through_a_dict_with_the_architecture() -> None:
     config = TransformerConfig(heads=4, d_k=3)
     assert config.to_dict()["arch"] == "transformer"
     assert config_from_dict(config.to_dict()) == TransformerConfig.from_dict(config.to_dict()) == config
 
 
-def test_options_without_an_architecture_are_those_of_a_transformer() -> None:
+def test_options_without_an_architecture_belong_to_a_transformer() -> None:
     assert config_from_dict({"d_model": 64}) == TransformerConfig(d_model=64)
 
 
-def test_an_unknown_architecture_is_refused_by_name() -> None:
+def test_an_unknown_architecture_is_refused_and_named() -> None:
     with pytest.raises(UserError, match="unknown architecture 'perceptron'"):
         config_from_dict({"arch": "perceptron"})
 
 
-def test_models_of_two_architectures_differ_by_their_architecture() -> None:
+def test_different_architectures_are_reported_as_the_only_difference() -> None:
     assert list(model_differences(ToyConfig(), TransformerConfig())) == ["its architecture is transformer, not toy"]
     assert list(model_differences(ToyConfig(), ToyConfig(depth=3))) == ["its depth is 3, not 2"]
 
@@ -111,9 +111,7 @@ def test_a_checkpoint_of_any_architecture_is_saved_and_loaded(toy_checkpoint: Ch
     assert all(torch.equal(parameters[name], weight) for name, weight in toy_checkpoint.weights.items())
 
 
-def test_what_supports_transformers_alone_refuses_other_architectures_by_name(
-    toy_checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+def test_translation_and_export_refuse_and_name_other_architectures(toy_checkpoint: Checkpoint, tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "toy.pt", toy_checkpoint)
     with pytest.raises(UserError, match="models of the architecture toy"):
         Translator.from_checkpoint(tmp_path / "toy.pt")

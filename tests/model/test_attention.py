@@ -51,7 +51,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
-def test_attend_is_the_papers_formula(path: str) -> None:
+def test_attend_follows_the_formula_of_the_paper(path: str) -> None:
     q, k, v = draw(2, H, 5, 4, seed=1), draw(2, H, 7, 4, seed=2), draw(2, H, 7, 6, seed=3)
     mask = lengths_mask((7, 4), 7)
     heads = attend(q, k, v, mask)
@@ -102,7 +102,7 @@ def test_recorded_weights_are_distributions_over_the_real_keys() -> None:
     assert (weights.masked_select(~mask.expand_as(weights)) == 0).all()
 
 
-def test_widths_of_keys_and_values_are_free(path: str) -> None:
+def test_keys_and_values_can_have_any_width(path: str) -> None:
     config = TransformerConfig(**SIZES, d_k=5, d_v=7)
     ours = randomized(SelfAttention(config, causal=False))
     assert ours.qkv.weight.shape == (H * (5 + 5 + 7), D)
@@ -116,7 +116,7 @@ def test_widths_of_keys_and_values_are_free(path: str) -> None:
     assert_close(ours(x, mask), ours.out(torch.cat(heads, dim=-1)))
 
 
-def test_the_masks_of_a_window_by_their_definition() -> None:
+def test_window_masks_match_their_definition() -> None:
     device = torch.device("cpu")
     for length in (1, 2, 5, 9):
         for window in (1, 2, 4, 20):
@@ -173,7 +173,7 @@ def test_blockwise_attention_never_compares_all_positions_with_all(causal: bool)
         assert shape.numel() <= 2 * H * (length + 2 * window) * 3 * window * 2, shape  # O(r·n), not O(n²)
 
 
-def test_dropout_takes_attention_weights_only_while_training() -> None:
+def test_attention_dropout_acts_only_in_training() -> None:
     ours = SelfAttention(TransformerConfig(**SIZES, attention_dropout=0.5), causal=False)
     x = torch.randn(2, 6, D)
     torch.manual_seed(3)

@@ -10,7 +10,7 @@ from nmtkit.model.dropout import Dropout, dropout
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.3, 0.5, 0.9])
-def test_elements_are_dropped_at_the_rate_and_the_rest_scaled(rate: float) -> None:
+def test_elements_are_dropped_at_the_given_rate_and_the_others_scaled(rate: float) -> None:
     torch.manual_seed(1)
     x = torch.full((500, 401), 2.0)
     y = dropout(x, rate)
@@ -20,7 +20,7 @@ def test_elements_are_dropped_at_the_rate_and_the_rest_scaled(rate: float) -> No
     assert y.mean().item() == pytest.approx(2.0, abs=0.05)
 
 
-def test_a_rate_next_to_one_drops_next_to_everything() -> None:
+def test_a_rate_close_to_one_drops_almost_everything() -> None:
     torch.manual_seed(1)
     assert (dropout(torch.ones(10_000), 0.999999) != 0).sum() < 10
 
@@ -34,13 +34,13 @@ def test_neighbours_are_dropped_independently() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (2, 3, 5), (7, 1), (0, 4)])
-def test_any_shape_and_number_type(shape: tuple[int, ...]) -> None:
+def test_dropout_keeps_any_shape_and_dtype(shape: tuple[int, ...]) -> None:
     for kind in (torch.float32, torch.float64, torch.bfloat16):
         y = dropout(torch.ones(shape, dtype=kind), 0.5)
         assert (y.shape, y.dtype) == (shape, kind)
 
 
-def test_an_array_in_another_memory_order_is_treated_alike() -> None:
+def test_the_mask_does_not_depend_on_the_memory_order() -> None:
     x = torch.randn(5, 8)
     torch.manual_seed(1)
     expected = dropout(x, 0.4)

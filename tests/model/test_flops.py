@@ -27,7 +27,9 @@ def _addmm_flops(total: torch.Size, first: torch.Size, second: torch.Size, **_: 
 
 
 @pytest.mark.parametrize("options", [{}, {"d_k": 5, "d_v": 2}, {"norm": "pre", "share_embeddings": "none"}])
-def test_forward_and_training_are_what_torch_counts(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forward_and_training_flops_equal_the_counts_of_torch(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_torch(monkeypatch)  # it counts only its own operators
     config = TransformerConfig(**SIZES, **options)
     model = Transformer(config, W, W).train()
@@ -45,7 +47,7 @@ def test_forward_and_training_are_what_torch_counts(options: dict[str, Any], mon
     assert training_flops(config, W, *sizes) == counter.get_total_flops()
 
 
-def test_sentences_add_up_each_with_its_own_length() -> None:
+def test_flops_of_sentences_of_different_lengths_add_up() -> None:
     config = TransformerConfig(**SIZES)
     together = config.forward_flops(W, lengths(3, 90), lengths(8, 70))
     assert together == config.forward_flops(W, lengths(3), lengths(8)) + config.forward_flops(
@@ -53,21 +55,21 @@ def test_sentences_add_up_each_with_its_own_length() -> None:
     )
 
 
-def test_a_window_makes_the_cost_of_attention_linear() -> None:
+def test_an_attention_window_makes_the_cost_linear_in_the_length() -> None:
     config = TransformerConfig(**SIZES, attention_window=4)
     short, longer, longest = (config.forward_flops(W, lengths(n), lengths(1)) for n in (100, 200, 300))
     assert longest - longer == longer - short
     assert short < TransformerConfig(**SIZES).forward_flops(W, lengths(100), lengths(1))
 
 
-def test_the_base_model_costs_about_six_operations_a_parameter_and_token() -> None:
+def test_the_base_model_costs_about_six_operations_per_parameter_and_token() -> None:
     """Of its 63 M parameters, each token passes those of its side and, on the target's, the projection."""
     config = TransformerConfig()
     cost = training_flops(config, 37_000, lengths(*[25] * 1000), lengths(*[25] * 1000)) / 25_000
     assert cost == pytest.approx(6 * 63e6, rel=0.03)
 
 
-def test_table_2_of_the_paper() -> None:
+def test_training_costs_match_table_2_of_the_paper() -> None:
     rates = rates_of("Tesla P100-SXM2-16GB")
     assert rates is not None
     assert table2_flops(12 * 3600, 8, rates.single * 1e12) == pytest.approx(3.3e18, rel=0.01)
@@ -88,5 +90,5 @@ def test_table_2_of_the_paper() -> None:
         ("NVIDIA GeForce 256", True, None),
     ],
 )
-def test_devices_are_known_by_their_names(name: str, half: bool, expected: float | None) -> None:
+def test_peak_flops_are_looked_up_by_device_name(name: str, half: bool, expected: float | None) -> None:
     assert peak_flops(name, half) == expected

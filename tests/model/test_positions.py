@@ -11,7 +11,7 @@ from nmtkit.model.positions import LearnedPositions, SinusoidalPositions, sinuso
 
 
 @pytest.mark.parametrize("d_model", [2, 6, 64])
-def test_sinusoids_are_those_of_the_paper(d_model: int) -> None:
+def test_sinusoids_follow_the_formula_of_the_paper(d_model: int) -> None:
     table = sinusoids(300, d_model).tolist()
     for pos in (0, 1, 2, 17, 299):
         for i in range(d_model // 2):
@@ -24,14 +24,14 @@ def test_sinusoids_are_exact_far_from_the_start() -> None:
     assert_close(sinusoids(100_001, 8)[100_000, :2].tolist(), [math.sin(1e5), math.cos(1e5)], atol=1e-6, rtol=0)
 
 
-def test_the_table_grows_with_the_sequences() -> None:
+def test_the_table_grows_with_the_sequence_length() -> None:
     positions = SinusoidalPositions(6)
     whole = sinusoids(500, 6)
     for start, length in ((0, 3), (2, 1), (100, 400), (5, 5)):
         assert torch.equal(positions(start, length), whole[start : start + length])
 
 
-def test_a_table_grown_in_inference_serves_training() -> None:
+def test_a_table_grown_in_inference_mode_can_be_used_in_training() -> None:
     positions = SinusoidalPositions(6)
     with torch.inference_mode():
         positions(0, 40)
@@ -40,11 +40,11 @@ def test_a_table_grown_in_inference_serves_training() -> None:
     assert x.grad is not None
 
 
-def test_the_table_is_no_part_of_the_weights() -> None:
+def test_the_table_is_not_part_of_the_weights() -> None:
     assert not SinusoidalPositions(6).state_dict()
 
 
-def test_learned_positions_are_parameters_and_end() -> None:
+def test_learned_positions_are_parameters_with_a_fixed_maximum() -> None:
     positions = LearnedPositions(5, 6)
     torch.nn.init.normal_(positions.table)
     assert torch.equal(positions(1, 4), positions.table[1:5])

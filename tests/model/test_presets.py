@@ -36,7 +36,7 @@ def model_config(preset: str) -> TransformerConfig:
 
 
 @pytest.mark.parametrize("preset", ROWS)
-def test_parameters_are_as_many_as_the_paper_counts(preset: str) -> None:
+def test_parameter_counts_match_the_paper(preset: str) -> None:
     with torch.device("meta"):  # shapes without memory
         model = Transformer(model_config(preset), DEFAULT_VOCAB_SIZE, DEFAULT_VOCAB_SIZE)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
@@ -45,12 +45,12 @@ def test_parameters_are_as_many_as_the_paper_counts(preset: str) -> None:
     assert abs(millions - PAPER.get(preset, 65)) <= (6 if preset == "transformer_big" else 1)
 
 
-def test_every_row_of_table_3_is_there() -> None:
+def test_every_row_of_table_3_has_a_preset() -> None:
     rows = {letter: sum(name.startswith(f"table3_{letter}_") for name in PRESETS) for letter in "abcde"}
     assert rows == {"a": 4, "b": 2, "c": 7, "d": 4, "e": 1}
 
 
-def test_the_defaults_are_the_papers_base() -> None:
+def test_the_defaults_are_the_base_model_of_the_paper() -> None:
     config, optimizer = TransformerConfig(), OptimizerConfig()
     assert (config.encoder_layers, config.decoder_layers, config.d_model, config.d_ff, config.heads) == (
         6,
@@ -71,7 +71,7 @@ def test_the_defaults_are_the_papers_base() -> None:
     assert (optimizer.weight_decay, optimizer.clip_norm, StopConfig().max_updates) == (0, 0, 100_000)
 
 
-def test_big_is_the_papers() -> None:
+def test_the_big_preset_matches_the_paper() -> None:
     big = model_config("transformer_big")
     assert (big.d_model, big.d_ff, big.heads, big.key_size, big.value_size, big.dropout) == (
         1024,
@@ -84,7 +84,7 @@ def test_big_is_the_papers() -> None:
     assert PRESETS["transformer_big"].options["max_updates"] == 300_000
 
 
-def test_heads_of_row_a_keep_the_amount_of_computation() -> None:
+def test_rows_a_of_table_3_keep_the_total_width_of_the_heads() -> None:
     for name in PRESETS:
         if name.startswith("table3_a_"):
             config = model_config(name)
@@ -92,7 +92,7 @@ def test_heads_of_row_a_keep_the_amount_of_computation() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_names_options_that_exist(preset: str) -> None:
+def test_presets_set_only_existing_options(preset: str) -> None:
     known = {
         field.name
         for config in (TransformerConfig, OptimizerConfig, StopConfig)

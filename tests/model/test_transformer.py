@@ -23,7 +23,7 @@ from nmtkit.vocab import BOS, PAD
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_the_stacks_equal_those_of_torch(norm: str) -> None:
+def test_encoder_and_decoder_stacks_equal_torch(norm: str) -> None:
     model = make(norm=norm)
     last = nn.LayerNorm(D, dtype=torch.float64) if norm == "pre" else None  # the paper's stacks have none
     encoder = nn.TransformerEncoder(torch_layer(nn.TransformerEncoderLayer, norm), 2, last, enable_nested_tensor=False)
@@ -99,7 +99,7 @@ def test_padding_has_no_gradient(changes: dict[str, Any]) -> None:
 
 
 @variants
-def test_the_explicit_path_equals_the_fast_paths(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_attention_equals_the_fast_paths(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     model = make(**changes)
     src, tgt_in = sentences(9, 4), sentences(8, 6, seed=1)
     logits = model(*with_lengths(src), tgt_in)
@@ -136,7 +136,7 @@ def test_dropout_acts_on_the_sum_of_embedding_and_position() -> None:
 
 
 @pytest.mark.parametrize(("share", "matrices"), [("all", 1), ("decoder", 2), ("none", 3)], ids=lambda value: str(value))
-def test_embeddings_are_shared_as_asked(share: str, matrices: int) -> None:
+def test_embeddings_are_shared_as_configured(share: str, matrices: int) -> None:
     model = make(share_embeddings=share)
     pointers = {
         m.data_ptr() for m in (model.source_embedding.weight, model.target_embedding.weight, model.output_matrix)
@@ -147,7 +147,7 @@ def test_embeddings_are_shared_as_asked(share: str, matrices: int) -> None:
     assert len(dict(model.named_parameters())) == len(list(model.parameters()))
 
 
-def test_sides_of_different_sizes_share_the_targets_matrices() -> None:
+def test_vocabularies_of_different_sizes_share_only_the_target_matrices() -> None:
     model = make(source_size=W, target_size=9)
     assert model.config.share_embeddings == "decoder"
     assert model(*with_lengths(sentences(4)), torch.tensor([[BOS, 5]])).shape == (1, 2, 9)
@@ -155,13 +155,13 @@ def test_sides_of_different_sizes_share_the_targets_matrices() -> None:
         make(source_size=W, target_size=9, share_embeddings="all")
 
 
-def test_separate_vocabularies_never_share_even_where_they_are_of_one_size() -> None:
+def test_separate_vocabularies_never_share_embeddings_even_with_equal_sizes() -> None:
     assert TransformerConfig().for_vocabularies(joined=False).share_embeddings == "decoder"
     with pytest.raises(UserError, match="--share-embeddings all needs one vocabulary"):
         TransformerConfig(share_embeddings="all").for_vocabularies(joined=False)
 
 
-def test_parameters_are_drawn_as_the_table_says() -> None:
+def test_parameters_are_initialized_as_documented() -> None:
     D, H = 128, 4
     config = TransformerConfig(
         d_model=D, d_ff=512, heads=H, d_v=16, encoder_layers=2, decoder_layers=2, positions="learned"
@@ -212,12 +212,12 @@ def test_the_same_seed_draws_the_same_model() -> None:
         ({"norm": "middle"}, r"--norm: 'middle' is not one of post, pre"),
     ],
 )
-def test_impossible_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_sizes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         make(**changes)
 
 
-def test_odd_sizes_are_possible_where_nothing_forbids_them() -> None:
+def test_unusual_sizes_are_accepted_if_the_options_allow_them() -> None:
     assert make(d_model=15, positions="learned")(*with_lengths(sentences(4)), sentences(3)).shape == (1, 3, W)
     assert make(d_model=14, d_k=3, d_v=5)(*with_lengths(sentences(4)), sentences(3)).shape == (1, 3, W)
 
@@ -239,7 +239,7 @@ def test_bfloat16_is_close_to_single_precision() -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("training", [True, False])
-def test_the_encoder_takes_lengths_and_does_not_look_for_padding(training: bool) -> None:
+def test_the_encoder_uses_lengths_instead_of_padding_ids(training: bool) -> None:
     model = make().train(training)
     src, lengths = torch.tensor([[5, PAD, 7, 3, 9], [5, PAD, 8, 3, PAD]]), torch.tensor([4, 4])
     memory = model.encode(src, lengths)

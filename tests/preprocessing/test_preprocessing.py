@@ -139,7 +139,7 @@ def test_training_text_is_cleaned_and_test_text_is_not(tmp_path: Path) -> None:
         assert dataset.summaries[name].dropped == {}
 
 
-def test_rows_count_sentences_tokens_and_unknown_tokens(tmp_path: Path) -> None:
+def test_summaries_count_tokens_and_unknown_tokens(tmp_path: Path) -> None:
     train = write_pairs(tmp_path / "train", [("a b", "x"), ("a", "y")])
     test = write_pairs(tmp_path / "test", [("a c c", "x"), ("", "z")])
     dataset = make(tmp_path, [train], test=[test])
@@ -148,7 +148,7 @@ def test_rows_count_sentences_tokens_and_unknown_tokens(tmp_path: Path) -> None:
     assert dataset.summaries["test"].unknown == {"en": 2, "de": 1}
 
 
-def test_many_unknown_tokens_are_doubted_but_in_the_text_that_was_learned_from(
+def test_many_unknown_tokens_give_a_warning_except_in_the_training_text(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train = write_pairs(tmp_path / "train", [("a b", "x y z x y z x y z"), ("c d", "x")])
@@ -159,7 +159,7 @@ def test_many_unknown_tokens_are_doubted_but_in_the_text_that_was_learned_from(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_repeats_are_found_across_corpora_and_blocks(tmp_path: Path) -> None:
+def test_duplicates_are_found_across_corpora_and_blocks(tmp_path: Path) -> None:
     pairs = list(dict.fromkeys(pair for pair in make_pairs(100) if pair[0].strip() and pair[1].strip()))
     first, second = write_pairs(tmp_path / "first", pairs), write_pairs(tmp_path / "second", [("new", "neu"), *pairs])
     dataset = make(tmp_path, [first, second], cleaning=CleaningConfig(dedup=True))
@@ -167,7 +167,7 @@ def test_repeats_are_found_across_corpora_and_blocks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [16, 64, 4096])
-def test_repeats_are_found_whatever_fits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
+def test_duplicates_are_found_with_any_chunk_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     monkeypatch.setattr(dedup, "HASHES_PER_CHUNK", part)
     words = random.Random(1).choices([b"%d" % number for number in range(60)], k=150)
     (tmp_path / "hashes").write_bytes(hash_pairs(words, words))
@@ -176,7 +176,7 @@ def test_repeats_are_found_whatever_fits_in_memory(tmp_path: Path, monkeypatch: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_border_between_the_sides_belongs_to_the_hash() -> None:
+def test_the_pair_hash_includes_the_boundary_between_the_sides() -> None:
     hashes = np.frombuffer(hash_pairs([b"ab", b"a", b"ab"], [b"c", b"bc", b"c"]), HASH)
     assert hashes[0] == hashes[2] != hashes[1]
 
@@ -193,7 +193,7 @@ def test_corpora_are_joined_in_order(tmp_path: Path) -> None:
     assert [train.lines.locate(number) for number in (4, 5)] == [(prefixes[0], 5), (prefixes[1], 1)]
 
 
-def test_segmented_text_has_its_words_by_frequency(tmp_path: Path) -> None:
+def test_vocabularies_of_segmented_text_are_ordered_by_frequency(tmp_path: Path) -> None:
     prefix = write_pairs(tmp_path / "text", [("b b a rare", "a b b"), ("c a <pad>", "c </s>")])
     joined = make(tmp_path, [prefix], min_count=2)
     assert joined.source is joined.target
@@ -220,7 +220,7 @@ def test_sentencepiece_learns_vocabularies_and_loses_no_text(
     assert dataset.summaries["train"].unknown == {"en": 0, "de": 0}
 
 
-def test_segmented_text_is_not_for_sentencepiece_and_a_warning_says_so(
+def test_applying_sentencepiece_to_segmented_text_gives_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     plain = [pair for pair in make_pairs(150) if pair[0].strip() and pair[1].strip()]
@@ -235,20 +235,20 @@ def test_segmented_text_is_not_for_sentencepiece_and_a_warning_says_so(
     assert "--tokenizer space" in warning
 
 
-def test_marks_of_subwords_in_few_lines_are_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_subword_marks_in_few_lines_give_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pairs = [("the dog runs", "der hund läuft")] * 38 + [("write @@ here", "schreib hier")] * 2
     make(tmp_path, [write_pairs(tmp_path / "text", pairs)], tokenizer="sentencepiece", vocab_size=24)
     assert "marks" not in caplog.text
 
 
-def test_a_language_whose_text_is_too_small_for_its_own_vocabulary_is_named(tmp_path: Path) -> None:
+def test_a_language_with_too_little_text_for_its_own_vocabulary_is_reported(tmp_path: Path) -> None:
     text = write_pairs(tmp_path / "text", [(f"{source} {'abcdefghij' * 9}", "ja nein") for source, _ in make_pairs(99)])
     options: dict[str, Any] = {"tokenizer": "sentencepiece", "joined_vocab": False, "vocab_size": 40}
     with pytest.raises(UserError, match=r"^de: --vocab-size 40: SentencePiece failed: "):
         make(tmp_path, [text], **options)
 
 
-def test_byte_fallback_leaves_nothing_unknown(tmp_path: Path) -> None:
+def test_byte_fallback_leaves_no_unknown_tokens(tmp_path: Path) -> None:
     train = write_pairs(tmp_path / "train", make_pairs(100))
     test = write_pairs(tmp_path / "test", [("日本", "\U0001f600 ok")])
     options: dict[str, Any] = {"tokenizer": "sentencepiece", "character_coverage": 1.0}
@@ -259,7 +259,7 @@ def test_byte_fallback_leaves_nothing_unknown(tmp_path: Path) -> None:
     assert texts(bytewise, bytewise.split("test")) == [("日本", "\U0001f600 ok")]
 
 
-def test_a_vocabulary_is_taken_over(tmp_path: Path) -> None:
+def test_a_vocabulary_is_reused_from_a_model_or_a_dataset(tmp_path: Path) -> None:
     train = write_pairs(tmp_path / "train", make_pairs(100))
     test = write_pairs(tmp_path / "test", make_pairs(20, seed=5))
     options: dict[str, Any] = {"tokenizer": "sentencepiece", "vocab_size": 60}
@@ -276,7 +276,7 @@ def test_a_vocabulary_is_taken_over(tmp_path: Path) -> None:
         make(tmp_path, test=[test], tokenizer="space", vocab_from=first.folder)
 
 
-def test_separate_vocabularies_are_taken_over_for_the_same_languages_only(tmp_path: Path) -> None:
+def test_separate_vocabularies_are_reused_for_the_same_languages_only(tmp_path: Path) -> None:
     train = write_pairs(tmp_path / "train", make_pairs(30))
     first = make(tmp_path, [train], joined_vocab=False)
     again = make(tmp_path, [train], name="second", vocab_from=first.folder)
@@ -287,20 +287,20 @@ def test_separate_vocabularies_are_taken_over_for_the_same_languages_only(tmp_pa
 
 
 @pytest.mark.parametrize(("total", "wanted"), [(0, 0), (1, 1), (10, 10), (10, 3), (1000, 999), (100, 7)])
-def test_a_sample_is_spread_over_the_text_without_repeats(total: int, wanted: int) -> None:
+def test_a_sample_is_spread_over_the_text_without_duplicates(total: int, wanted: int) -> None:
     places = list(sample_positions(total, wanted, seed=1))
     assert len(places) == wanted
     assert places == sorted(set(places))
     assert all(math.floor(number * total / wanted) <= place < total for number, place in enumerate(places))
 
 
-def test_a_sample_is_the_seed_s() -> None:
+def test_a_sample_is_determined_by_the_seed() -> None:
     assert list(sample_positions(1000, 50, seed=1)) == list(sample_positions(1000, 50, seed=1))
     assert list(sample_positions(1000, 50, seed=1)) != list(sample_positions(1000, 50, seed=2))
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_the_model_sees_only_the_sample(tmp_path: Path) -> None:
+def test_sentencepiece_is_trained_on_the_sample_only(tmp_path: Path) -> None:
     prefix = write_pairs(tmp_path / "text", [("abc", "cba")] * 99 + [("z", "q")])
     options: dict[str, Any] = {"tokenizer": "sentencepiece", "vocab_size": 9, "character_coverage": 1.0}
     assert {"z", "q"} < set(make(tmp_path, [prefix], **{**options, "vocab_size": 11}).source.vocab.pieces)
@@ -319,7 +319,7 @@ def test_the_model_sees_only_the_sample(tmp_path: Path) -> None:
         {"tokenizer": "sentencepiece", "model_type": "bpe", "vocab_size": 50, "joined_vocab": False},
     ],
 )
-def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_output_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, options: dict[str, Any]) -> None:
     prefix = write_pairs(tmp_path / "text", make_pairs(400))
     cleaning = CleaningConfig(max_length=30, max_ratio=4, dedup=True)
     one, two, three = (
@@ -357,7 +357,7 @@ def arguments(folder: Path, *more: object) -> list[str]:
     return [str(part) for part in (*fixed, "--destdir", folder / "dataset", "--tokenizer", "space", *more)]
 
 
-def test_the_command_reports_what_it_did(corpus: Path, run_command: Run) -> None:
+def test_the_command_prints_a_summary(corpus: Path, run_command: Run) -> None:
     done = run_command("nmt-preprocess", *arguments(corpus, "--log-format", "json", "--workers", 2))
     assert (done.returncode, done.stdout) == (0, b"")
     events = {event.get("split"): event for event in map(json.loads, done.stderr.splitlines())}  # and nothing else
@@ -368,7 +368,7 @@ def test_the_command_reports_what_it_did(corpus: Path, run_command: Run) -> None
     assert events["test"]["en tokens"] == dataset.summaries["test"].tokens["en"]
 
 
-def test_running_again_is_safe_and_bad_input_leaves_the_older_dataset_alone(corpus: Path, run_command: Run) -> None:
+def test_a_second_run_gives_the_same_dataset_and_bad_input_does_not_change_it(corpus: Path, run_command: Run) -> None:
     assert run_command("nmt-preprocess", *arguments(corpus)).returncode == 0
     first = contents(corpus / "dataset")
     assert run_command("nmt-preprocess", *arguments(corpus)).returncode == 0
@@ -440,7 +440,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input_is_one_line_and_no_dataset(corpus: Path, run_command: Run, case: str) -> None:
+def test_bad_input_gives_a_one_line_error_and_no_dataset(corpus: Path, run_command: Run, case: str) -> None:
     changes, more, message = BAD_INPUT[case]
     for name, content in changes.items():
         path = corpus / name
@@ -484,14 +484,14 @@ def test_cleaning_without_training_text_is_refused(corpus: Path, run_command: Ru
     assert b"--dedup has no effect without --trainpref" in done.stderr
 
 
-def test_without_training_text_there_must_be_a_vocabulary(corpus: Path) -> None:
+def test_a_vocabulary_is_required_without_training_text(corpus: Path) -> None:
     with pytest.raises(UserError, match="give --trainpref, --vocab-from or --spm-model"):
         make(corpus, test=[str(corpus / "test")])
     with pytest.raises(UserError, match="no text: give --trainpref"):
         make(corpus)
 
 
-def test_a_full_disk_is_exit_code_1_and_no_dataset(corpus: Path) -> None:
+def test_a_full_disk_gives_exit_code_1_and_no_dataset(corpus: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(COMMAND), *arguments(corpus, "--quiet")],
         capture_output=True,
@@ -505,7 +505,7 @@ def test_a_full_disk_is_exit_code_1_and_no_dataset(corpus: Path) -> None:
     assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
 
 
-def test_preprocessing_imports_no_torch(corpus: Path) -> None:
+def test_preprocessing_does_not_import_torch(corpus: Path) -> None:
     path = corpus / "program.py"
     path.write_text(
         "import sys\n"
@@ -561,7 +561,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="th
 
 
 @needs_proc
-def test_kill_9_leaves_no_dataset_and_no_processes_and_the_next_run_clears_up(
+def test_kill_9_leaves_no_dataset_or_processes_and_the_next_run_cleans_up(
     corpus: Path, long_run: "subprocess.Popen[bytes]", run_command: Run
 ) -> None:
     workers = children(long_run)
@@ -580,7 +580,7 @@ def test_kill_9_leaves_no_dataset_and_no_processes_and_the_next_run_clears_up(
 
 
 @pytest.mark.parametrize("left", ["train.en.bin", "hashes", "hashes.repeats"])
-def test_what_a_killed_run_left_is_cleared_and_a_link_in_its_place_is_not_followed(
+def test_leftovers_of_a_killed_run_are_removed_and_a_symlink_in_their_place_is_not_followed(
     left: str, corpus: Path, run_here: Run
 ) -> None:
     staging, victim = corpus / ".dataset.partial", corpus / "victim"
@@ -601,7 +601,7 @@ def test_what_a_killed_run_left_is_cleared_and_a_link_in_its_place_is_not_follow
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_run_with_its_exit_code_and_nothing_left(
+def test_a_signal_stops_the_run_with_its_exit_code_and_leaves_nothing(
     corpus: Path, long_run: "subprocess.Popen[bytes]", number: signal.Signals
 ) -> None:
     long_run.send_signal(number)
@@ -612,7 +612,7 @@ def test_a_signal_ends_the_run_with_its_exit_code_and_nothing_left(
 
 
 @needs_proc
-def test_a_killed_worker_is_exit_code_1_and_no_dataset(corpus: Path, long_run: "subprocess.Popen[bytes]") -> None:
+def test_a_killed_worker_gives_exit_code_1_and_no_dataset(corpus: Path, long_run: "subprocess.Popen[bytes]") -> None:
     os.kill(children(long_run)[0], signal.SIGKILL)
     _, errors = long_run.communicate(timeout=PATIENCE)
     assert (long_run.returncode, errors.count(b"\n")) == (1, 1)

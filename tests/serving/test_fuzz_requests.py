@@ -143,7 +143,7 @@ async def exchange(draw: random.Random, app: ASGIApp) -> int:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_request_gets_a_proper_answer(seed: int, service: tuple[Service, Metrics]) -> None:
+def test_random_requests_get_valid_responses(seed: int, service: tuple[Service, Metrics]) -> None:
     draw = random.Random(seed)
     endpoints, metrics = service
     app, own_host_app = endpoints.app(is_loopback=False), endpoints.app(is_loopback=True)
@@ -164,7 +164,7 @@ def all_of(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
-def test_any_bytes_on_a_connection_leave_the_server_running(tiny_checkpoint: Path) -> None:
+def test_random_bytes_on_a_connection_leave_the_server_running(tiny_checkpoint: Path) -> None:
     server, draw = Server(tiny_checkpoint), random.Random(5)
     for _ in range(150):
         body = some_request(draw)

@@ -25,7 +25,7 @@ def server(tiny_checkpoint: Path) -> Iterator[Server]:
         running.end()
 
 
-def test_a_text_is_typed_translated_and_its_words_show_what_they_come_from(
+def test_a_typed_text_is_translated_and_hovering_shows_word_alignments(
     server: Server, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     translator = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32")
@@ -54,7 +54,7 @@ def test_a_text_is_typed_translated_and_its_words_show_what_they_come_from(
         assert browser.texts(".here, .there") == []
 
 
-def test_words_that_normalization_splits_are_shown_as_they_are_typed(server: Server, tmp_path: Path) -> None:
+def test_words_changed_by_normalization_are_shown_as_typed(server: Server, tmp_path: Path) -> None:
     with Browser(tmp_path) as browser:
         browser.open(server.address)
         browser.run("document.querySelector('#text').value = 'the\\u200bdog\\u001c\\u2460 runs'")
@@ -64,7 +64,7 @@ def test_words_that_normalization_splits_are_shown_as_they_are_typed(server: Ser
         assert browser.run(words) == [["the", "0"], ["dog\x1c\u2460", "1"], ["runs", "2"]]
 
 
-def test_a_phone_shows_all_of_it_and_errors_are_told(server: Server, tmp_path: Path) -> None:
+def test_the_page_fits_a_phone_and_shows_errors(server: Server, tmp_path: Path) -> None:
     with Browser(tmp_path, phone=True, dark=True) as browser:
         browser.open(server.address)
         browser.type("#text", f"{LINES[0]} {'dog' * 40}")

@@ -63,7 +63,7 @@ def test_a_text_is_translated_line_by_line(server: Server) -> None:
     assert server.translate(text="") == [{"text": ""}]
 
 
-def test_nbest_scores_and_alignments_are_told_where_they_are_asked_for(server: Server, translator: Translator) -> None:
+def test_nbest_scores_and_alignments_are_returned_on_request(server: Server, translator: Translator) -> None:
     config = SearchConfig(**SEARCH, nbest=2, alignment=True)
     expected = list(translator.stream(LINES, config))
     found = server.translate(text=LINES, nbest=2, scores=True, alignment=True)
@@ -79,7 +79,7 @@ def test_nbest_scores_and_alignments_are_told_where_they_are_asked_for(server: S
     assert server.translate(text=LINES, nbest=1)[0].keys() == {"text", "nbest"}
 
 
-def test_source_words_are_those_that_alignments_count(server: Server) -> None:
+def test_source_words_match_the_indices_of_alignments(server: Server) -> None:
     for text, words in (
         ("The  dog\u3000RUNS", ["The", "dog", "RUNS"]),
         ("½ cat\u00a0on", ["½", "cat", "on"]),
@@ -94,7 +94,7 @@ def test_source_words_are_those_that_alignments_count(server: Server) -> None:
         assert all(source < len(words) for source, _ in line["alignment"])
 
 
-def test_odd_lines_are_lines(server: Server) -> None:
+def test_unusual_characters_do_not_change_the_number_of_lines(server: Server) -> None:
     odd = ["dog\rcat", "dog\x00cat", "dog\u2028cat", "a\nb", "half a pair \ud800", "🐕", "x" * 500]
     found = server.translate(text=odd)
     assert len(found) == len(odd)
@@ -111,7 +111,7 @@ def test_requests_that_arrive_together_are_translated_together(server: Server, t
     assert server.metric("rounds_total") - rounds < len(texts) / 2
 
 
-def test_the_benchmark_asks_as_many_at_a_time_as_it_is_told(server: Server, tmp_path: Path) -> None:
+def test_the_benchmark_runs_the_requested_number_of_clients(server: Server, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("the dog runs\n\na cat\n")
     benchmark = ROOT / "benchmarks/serve.py"
     options = ("--port", server.port, "--input", tmp_path / "text", "--clients", 3, "--seconds", 0.1)
@@ -122,7 +122,7 @@ def test_the_benchmark_asks_as_many_at_a_time_as_it_is_told(server: Server, tmp_
     assert re.search(r"^\| 3 \| [\d.]+ \| [\d,]+ ms \| [\d,]+ ms \|$", done.stdout, re.MULTILINE)
 
 
-def test_health_and_metrics(server: Server) -> None:
+def test_health_and_metrics_are_served(server: Server) -> None:
     status, body, _ = server.request("GET", "/health")
     assert (status, json.loads(body)) == (200, {"status": "ok", "source_language": "en", "target_language": "de"})
     lines = server.metric("lines_total")
@@ -146,7 +146,7 @@ def test_the_openapi_description_is_served(server: Server) -> None:
     assert json.loads(body) == json.loads(OPENAPI.read_text())
 
 
-def test_the_page_needs_nothing_but_itself(server: Server) -> None:
+def test_the_page_loads_no_external_resources(server: Server) -> None:
     status, body, response = server.request("GET", "/")
     assert status == 200
     assert response.getheader("content-type") == "text/html; charset=utf-8"
@@ -155,7 +155,7 @@ def test_the_page_needs_nothing_but_itself(server: Server) -> None:
     assert server.request("HEAD", "/")[:2] == (200, b"")
 
 
-def test_a_target_in_absolute_form_is_answered_as_its_path(server: Server) -> None:
+def test_a_request_target_in_absolute_form_is_handled_like_its_path(server: Server) -> None:
     for target, status in (
         ("http://localhost/health", 200),
         (f"http://127.0.0.1:{server.port}/metrics", 200),
@@ -220,14 +220,14 @@ def test_a_target_in_absolute_form_is_answered_as_its_path(server: Server) -> No
     ],
     ids=lambda value: value[:30] if isinstance(value, bytes) else None,
 )
-def test_what_cannot_be_translated_is_refused_in_json(server: Server, body: bytes, status: int, words: str) -> None:
+def test_invalid_translation_requests_are_refused_in_json(server: Server, body: bytes, status: int, words: str) -> None:
     found, answer, response = server.request("POST", "/translate", body)
     assert (found, response.getheader("content-type")) == (status, "application/json")
     assert words in (json.loads(answer)["error"] if '"' not in words[:1] else answer.decode())
     assert server.translate(text="") == [{"text": ""}]
 
 
-def test_fields_that_are_null_are_as_absent(server: Server) -> None:
+def test_null_fields_are_treated_as_absent(server: Server) -> None:
     assert server.translate(text="a", nbest=None, scores=None, alignment=None) == server.translate(text="a")
 
 
@@ -248,7 +248,7 @@ def test_unknown_paths_and_methods_are_refused_in_json(server: Server, method: s
     assert "translate" in json.loads(answer)["error"] or status == 405
 
 
-def test_a_body_without_a_length_is_counted_as_it_comes(server: Server) -> None:
+def test_the_limit_of_a_chunked_body_is_checked_as_it_arrives(server: Server) -> None:
     pieces = (b"x" * 1000 for _ in range(1000))
     try:
         status, answer, _ = server.request("POST", "/translate", pieces)
@@ -294,7 +294,7 @@ POST = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicatio
     ],
     ids=lambda sent: sent.removeprefix(POST)[:40],
 )
-def test_connections_that_end_too_early_or_speak_no_http_do_no_harm(server: Server, sent: bytes) -> None:
+def test_truncated_requests_and_other_protocols_do_not_disturb_the_server(server: Server, sent: bytes) -> None:
     for _ in range(3):
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
             try:
@@ -314,7 +314,7 @@ def first_answer(server: Server, *parts: bytes) -> tuple[int, bytes]:
     return int(received.split()[1]), received
 
 
-def test_a_request_with_two_lengths_is_refused_and_hides_no_other(server: Server) -> None:
+def test_a_request_with_two_lengths_is_refused_and_cannot_smuggle_another(server: Server) -> None:
     hidden = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     head = POST + b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % (len(hidden) + 5)
     status, received = first_answer(server, head + b"0\r\n\r\n" + hidden)
@@ -336,7 +336,7 @@ def test_a_body_in_small_chunks_is_refused(server: Server) -> None:
     assert b'{"error":"the chunks of the body are too small: send larger ones, or a Content-Length"}' in answer
 
 
-def test_a_malformed_body_is_counted_as_it_is_answered(server: Server) -> None:
+def test_a_malformed_body_is_counted_with_its_response_status(server: Server) -> None:
     def counted(status: int) -> float:
         row = re.search(rb'\{path="/translate",status="%d"\} ([\d.]+)' % status, server.request("GET", "/metrics")[1])
         return float(row[1]) if row else 0
@@ -350,7 +350,9 @@ def test_a_malformed_body_is_counted_as_it_is_answered(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_ends_it_when_all_that_was_asked_is_answered(number: int, code: int, tiny_checkpoint: Path) -> None:
+def test_a_signal_stops_the_server_after_open_requests_are_answered(
+    number: int, code: int, tiny_checkpoint: Path
+) -> None:
     server = Server(tiny_checkpoint, "--max-len-b", 60)
     with ThreadPoolExecutor(1) as client:
         lines = ["the dog runs on the street"] * 150
@@ -363,7 +365,7 @@ def test_a_signal_ends_it_when_all_that_was_asked_is_answered(number: int, code:
     assert (found, message) == (code, f"nmt-serve: {'terminated' if code == 143 else 'interrupted'}\n")
 
 
-def test_a_body_that_is_incomplete_at_the_end_is_answered_503(tiny_checkpoint: Path) -> None:
+def test_an_incomplete_body_at_shutdown_is_answered_503(tiny_checkpoint: Path) -> None:
     server = Server(tiny_checkpoint)
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
         connection.sendall(POST + b"Expect: 100-continue\r\nContent-Length: 100\r\n\r\n")
@@ -412,9 +414,7 @@ def refused(run_here: Run, tiny_checkpoint: Path) -> Callable[..., str]:
         (["data"], "unexpected extra argument (data)"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
-    arguments: list[object], message: str, refused: Callable[..., str]
-) -> None:
+def test_invalid_options_are_refused(arguments: list[object], message: str, refused: Callable[..., str]) -> None:
     assert message in refused(*arguments)
 
 
@@ -440,7 +440,7 @@ def test_connections_are_refused_until_the_server_listens(host: str, bound: str)
 
 
 @pytest.mark.parametrize("package", ["uvicorn", "starlette", "prometheus_client"])
-def test_a_missing_package_is_named_with_the_command_that_installs_it(
+def test_a_missing_package_is_reported_with_its_install_command(
     package: str, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith((f"{package}.", "nmtkit.serving."))]:
@@ -454,7 +454,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 @pytest.mark.parametrize(
     ("option", "value"), [("--serve", 8080), ("--serve=8080", ""), ("--max-body", 7), ("--max_connections", 9)]
 )
-def test_nmt_generate_says_that_the_server_has_moved(
+def test_nmt_generate_reports_that_the_server_moved_to_nmt_serve(
     option: str, value: object, run_here: Run, tiny_checkpoint: Path
 ) -> None:
     done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, option, value)
@@ -463,7 +463,7 @@ def test_nmt_generate_says_that_the_server_has_moved(
     assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"nmt-generate: {message}\n")
 
 
-def test_a_config_file_for_the_former_server_is_told_the_same(
+def test_a_config_file_for_the_former_server_gives_the_same_hint(
     run_here: Run, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     config = tmp_path / "server.toml"

@@ -173,7 +173,7 @@ def test_a_search_that_failed_once_is_retried(
     assert texts(batcher.submit(["dog"], SearchConfig())) == ["god"]
 
 
-def test_an_empty_queue_takes_a_request_that_is_longer_than_it(search: Reverse, metrics: Metrics) -> None:
+def test_an_empty_queue_accepts_a_request_larger_than_its_capacity(search: Reverse, metrics: Metrics) -> None:
     search.may_go.set()
     batcher = DynamicBatcher(search, 2, metrics)
     assert texts(batcher.submit(["dog"] * 3, SearchConfig())) == ["god"] * 3
@@ -231,7 +231,7 @@ def test_a_finished_job_can_be_abandoned(batcher: DynamicBatcher, search: Revers
     assert (job.abandoned, value(metrics, "queued_lines")) == (False, 0)
 
 
-def test_a_job_that_is_abandoned_before_its_round_leaves_the_batcher_alive() -> None:
+def test_abandoning_a_job_before_its_round_does_not_stop_the_batcher() -> None:
     metrics = Metrics()
     batcher = DynamicBatcher(lambda lines, config, advance: [], 10, metrics)
     for _ in range(50):
@@ -258,7 +258,7 @@ class Batches:
 
 
 @pytest.mark.parametrize(("can_stop", "ended"), [(True, []), (False, ["a", "b", "c"])])
-def test_a_search_of_abandoned_jobs_stops_after_the_batch_if_it_can(can_stop: bool, ended: list[str]) -> None:
+def test_a_search_of_abandoned_jobs_stops_after_the_current_batch_if_possible(can_stop: bool, ended: list[str]) -> None:
     search, metrics = Batches(), Metrics()
     batcher = DynamicBatcher(search, 1000, metrics, can_stop)
     job = batcher.submit(["a", "b", "c"], SearchConfig())
@@ -272,7 +272,7 @@ def test_a_search_of_abandoned_jobs_stops_after_the_batch_if_it_can(can_stop: bo
     batcher.close()
 
 
-def test_a_search_goes_on_for_the_job_that_is_still_wanted(batcher: DynamicBatcher, search: Reverse) -> None:
+def test_a_search_continues_for_jobs_that_are_not_abandoned(batcher: DynamicBatcher, search: Reverse) -> None:
     batches = Batches()
     batcher._translate = batches
     gone, kept = (batcher.submit([word], SearchConfig()) for word in ("gone", "kept"))
@@ -285,7 +285,9 @@ def test_a_search_goes_on_for_the_job_that_is_still_wanted(batcher: DynamicBatch
     assert not gone.result.done()
 
 
-def test_results_hold_no_matrices_and_nothing_holds_a_finished_job(batcher: DynamicBatcher, search: Reverse) -> None:
+def test_results_contain_no_attention_matrices_and_finished_jobs_are_freed(
+    batcher: DynamicBatcher, search: Reverse
+) -> None:
     search.may_go.set()
     job = batcher.submit(["dog"] * 100, SearchConfig())
     assert all(line.candidates[0].attention is None for line in job.result.result(timeout=PATIENCE))
@@ -324,7 +326,7 @@ def test_a_full_queue_is_answered_429(ask: Ask, batcher: DynamicBatcher) -> None
     assert answer.headers["retry-after"] == "1"
 
 
-def test_more_requests_than_there_are_slots_are_answered_503(ask: Ask, search: Reverse, metrics: Metrics) -> None:
+def test_requests_beyond_the_available_slots_are_answered_503(ask: Ask, search: Reverse, metrics: Metrics) -> None:
     with ThreadPoolExecutor(2) as clients:
         both_wait = threading.Barrier(3)
 
@@ -364,7 +366,7 @@ async def at_once() -> None:
     """What a client that goes after its request does."""
 
 
-def test_a_request_whose_client_has_gone_leaves_the_queue(ask: Ask, search: Reverse, metrics: Metrics) -> None:
+def test_a_request_whose_client_disconnects_leaves_the_queue(ask: Ask, search: Reverse, metrics: Metrics) -> None:
     for _ in range(3):
         assert ask(whole(text=["of no use"] * 900), then=at_once).status == CLIENT_CLOSED_REQUEST
     assert value(metrics, "queued_lines") == 1  # "first"
@@ -384,7 +386,7 @@ def test_a_request_that_is_cancelled_at_shutdown_is_answered_503(ask: Ask, metri
     assert value(metrics, "queued_lines") == 1  # "first"
 
 
-def test_an_error_of_the_search_is_answered_500_and_logged(
+def test_a_search_error_is_answered_500_and_logged(
     ask: Ask, search: Reverse, metrics: Metrics, caplog: pytest.LogCaptureFixture
 ) -> None:
     search.may_go.set()
@@ -410,7 +412,7 @@ def test_a_body_that_does_not_arrive_in_time_is_answered_408(ask: Ask, monkeypat
         "text/plain, application/json",
     ],
 )
-def test_only_json_is_read(kind: str | None, ask: Ask, search: Reverse) -> None:
+def test_only_json_bodies_are_accepted(kind: str | None, ask: Ask, search: Reverse) -> None:
     search.may_go.set()
     headers = [] if kind is None else [(b"content-type", kind.encode())]
     answer = ask(whole(text="dog"), headers=headers)
@@ -427,7 +429,7 @@ def test_only_json_is_read(kind: str | None, ask: Ask, search: Reverse) -> None:
         "application/json; charset=utf8",
     ],
 )
-def test_json_may_name_its_encoding(kind: str, ask: Ask, search: Reverse) -> None:
+def test_the_content_type_of_json_can_name_its_encoding(kind: str, ask: Ask, search: Reverse) -> None:
     search.may_go.set()
     assert ask(whole(text="dog"), headers=[(b"content-type", kind.encode())]).status == 200
 
@@ -442,7 +444,7 @@ def test_json_may_name_its_encoding(kind: str, ask: Ask, search: Reverse) -> Non
         ),
     ],
 )
-def test_another_encoding_is_refused_by_name(
+def test_an_unsupported_encoding_is_refused_and_named(
     header: tuple[bytes, bytes], words: str, ask: Ask, search: Reverse
 ) -> None:
     search.may_go.set()
@@ -451,7 +453,7 @@ def test_another_encoding_is_refused_by_name(
     assert ask(whole(text="dog"), headers=[*JSON, (b"content-encoding", b"identity")]).status == 200
 
 
-def test_pages_of_other_origins_get_no_permission(ask: Ask, search: Reverse) -> None:
+def test_cross_origin_requests_get_no_cors_headers(ask: Ask, search: Reverse) -> None:
     """A browser asks with OPTIONS before it sends JSON to another origin, and sends nothing without permission."""
     search.may_go.set()
     origin = (b"origin", b"https://pages.example")
@@ -461,7 +463,7 @@ def test_pages_of_other_origins_get_no_permission(ask: Ask, search: Reverse) -> 
     assert not any(name.startswith("access-control") for answer in answers for name in answer.headers)
 
 
-def test_the_largest_request_keeps_nothing_when_it_is_answered(ask: Ask, search: Reverse) -> None:
+def test_the_largest_request_leaves_nothing_in_memory(ask: Ask, search: Reverse) -> None:
     search.may_go.set()
     details = {"nbest": 4, "scores": True, "alignment": True}
     lines = ["x" * 50] * 500

@@ -51,7 +51,7 @@ def answer_to(server: Server, path: str, host: str) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("path", ["/", "/translate", "/health", "/metrics", "/nowhere"])
-def test_a_page_whose_name_was_made_to_point_here_is_refused(server: Server, path: str) -> None:
+def test_a_host_name_rebound_to_this_server_is_refused(server: Server, path: str) -> None:
     status, values = answer_to(server, path, "pages.example:80")
     assert status == 421
     assert values == {"error": "Host 'pages.example:80' is not this machine: use localhost or an IP address"}
@@ -59,7 +59,7 @@ def test_a_page_whose_name_was_made_to_point_here_is_refused(server: Server, pat
 
 
 @pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "a.localhost.", "127.0.0.1:9", "[::1]", "10.1.2.3:80"])
-def test_names_that_nobody_can_point_elsewhere_are_answered(server: Server, host: str) -> None:
+def test_localhost_names_and_ip_addresses_are_accepted_as_host(server: Server, host: str) -> None:
     assert answer_to(server, "/translate", host) == (200, None)
 
 
@@ -76,14 +76,14 @@ def test_names_that_nobody_can_point_elsewhere_are_answered(server: Server, host
         ".",
     ],
 )
-def test_names_that_look_like_this_machine_are_refused(server: Server, host: str) -> None:
+def test_host_names_that_resemble_localhost_are_refused(server: Server, host: str) -> None:
     assert answer_to(server, "/translate", host)[0] == 421
 
 
 @pytest.mark.parametrize(
     ("own", "is_loopback", "status"), [("Workstation", True, 200), ("0.0.0.0", False, 200), ("127.0.0.1", True, 421)]
 )
-def test_loopback_answers_to_the_name_that_was_given_and_other_addresses_to_all_names(
+def test_loopback_accepts_its_configured_host_name_and_other_addresses_accept_any(
     tokenizer: Tokenizer, own: str, is_loopback: bool, status: int
 ) -> None:
     headers = [(b"host", b"workstation:80")]
@@ -93,7 +93,7 @@ def test_loopback_answers_to_the_name_that_was_given_and_other_addresses_to_all_
     assert answer.status == status
 
 
-def test_clients_whose_body_does_not_arrive_do_not_keep_others_out(server: Server) -> None:
+def test_clients_whose_body_does_not_arrive_do_not_block_others(server: Server) -> None:
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
     with ExitStack() as stack:
         for _ in range(200):
@@ -197,7 +197,9 @@ def test_a_connection_without_a_whole_request_is_closed(
 
 
 @pytest.mark.parametrize("requests", [1, 3])
-def test_a_request_that_is_being_answered_is_not_closed(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_is_not_closed_while_its_request_is_answered(
+    requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.1)
 
     async def answer_slowly(scope: Any, receive: Any, send: Any) -> None:
@@ -240,7 +242,7 @@ def test_a_connection_whose_client_does_not_read_its_answer_is_closed(monkeypatc
     assert asyncio.run(run())
 
 
-def test_a_connection_with_many_requests_and_no_reading_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_sends_many_requests_and_reads_no_answers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each answer is small and complete: only the next request finds that the client has read none."""
     monkeypatch.setattr(connections, "SECONDS_TO_READ", 0.1)
     monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.1)
@@ -267,7 +269,7 @@ def test_a_connection_with_many_requests_and_no_reading_is_closed(monkeypatch: p
     asyncio.run(run())
 
 
-def test_too_many_unread_answers_close_the_connections_that_have_waited_longest(
+def test_too_many_unread_answers_close_the_longest_waiting_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "MAX_UNREAD", 100)
@@ -288,7 +290,7 @@ def test_too_many_unread_answers_close_the_connections_that_have_waited_longest(
     assert asyncio.run(run()) == [[], [], ["first"], ["first", "second", "third"]]
 
 
-def test_a_client_that_reads_its_answer_steadily_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_steadily_gets_its_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.1)
     monkeypatch.setattr(connections, "SECONDS_TO_READ", 0.1)
     size = 20 << 20  # takes at most 20 s at the lowest speed
@@ -310,7 +312,7 @@ def test_a_client_that_reads_its_answer_steadily_is_waited_for(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("is_answered", "closed"), [(False, False), (True, True)])
-def test_a_client_that_reads_again_has_time_until_it_has_to_ask(
+def test_a_client_that_resumes_reading_has_time_for_its_next_request(
     is_answered: bool, closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "SECONDS_TO_ASK", 0.01)
@@ -331,7 +333,7 @@ def test_a_client_that_reads_again_has_time_until_it_has_to_ask(
     assert transport.abort.called == closed
 
 
-def test_the_parser_gets_little_at_a_time_so_that_others_have_a_turn_between() -> None:
+def test_the_parser_receives_small_chunks() -> None:
     sent, pieces = bytes(range(256)) * 1024, []
 
     class Recorder(asyncio.Protocol):
@@ -424,7 +426,7 @@ def test_small_chunks_of_many_requests_do_not_add_up(reads: list[int]) -> None:
     assert sum(reads) > connections.MAX_FRAMING
 
 
-def test_too_many_connections_close_those_that_have_been_idle_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_connections_close_the_longest_idle_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "SECONDS_TO_ASK", 2 * PATIENCE)
 
     async def run() -> list[bytes]:
@@ -445,7 +447,7 @@ def test_too_many_connections_close_those_that_have_been_idle_longest(monkeypatc
     assert all(b"200 OK" in answer for answer in asyncio.run(run()))
 
 
-def test_a_connection_whose_request_has_arrived_is_not_closed_for_another() -> None:
+def test_a_connection_with_a_pending_request_is_not_closed_for_a_new_one() -> None:
     async def run() -> tuple[bytes, bytes]:
         arrived, may_answer = asyncio.Event(), asyncio.Event()
 
@@ -469,7 +471,7 @@ def test_a_connection_whose_request_has_arrived_is_not_closed_for_another() -> N
     assert b"200 OK" in answer
 
 
-def test_a_burst_of_connections_exhausts_no_descriptors(tiny_checkpoint: Path) -> None:
+def test_a_burst_of_connections_does_not_exhaust_file_descriptors(tiny_checkpoint: Path) -> None:
     most = 40
     server = Server(tiny_checkpoint, "--max-connections", most, "--max-requests", most // 2)
     limit = most + SPARE + PER_WORKER
@@ -488,7 +490,7 @@ def test_a_burst_of_connections_exhausts_no_descriptors(tiny_checkpoint: Path) -
     ("limits", "raised"),
     [((64, 4096), (232, 4096)), ((64, -1), (232, -1)), ((232, 232), None), ((-1, -1), None)],
 )
-def test_the_soft_limit_of_descriptors_is_raised_where_it_is_too_low(
+def test_a_soft_descriptor_limit_that_is_too_low_is_raised(
     limits: tuple[int, int], raised: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
@@ -498,7 +500,7 @@ def test_the_soft_limit_of_descriptors_is_raised_where_it_is_too_low(
     assert found == ([raised] if raised else [])
 
 
-def test_a_hard_limit_that_is_too_low_is_refused_with_the_most_connections_it_allows(
+def test_the_error_for_a_low_hard_descriptor_limit_gives_the_maximum_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 256))
@@ -508,7 +510,7 @@ def test_a_hard_limit_that_is_too_low_is_refused_with_the_most_connections_it_al
     reserve_descriptors(124, workers=1)
 
 
-def test_messages_of_asyncio_are_one_warning_a_minute(
+def test_asyncio_messages_give_at_most_one_warning_per_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now, handler = 1000.0, AsyncioHandler()
@@ -522,7 +524,7 @@ def test_messages_of_asyncio_are_one_warning_a_minute(
     assert caplog.record_tuples == [("nmtkit", logging.WARNING, line)] * 2
 
 
-def test_malformed_http_while_a_request_is_answered_is_no_error_of_the_service(
+def test_malformed_http_during_a_request_is_not_logged_as_an_application_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def run() -> bytes:

@@ -25,7 +25,7 @@ def found(folder: Path) -> int:
     return number
 
 
-def test_memory_is_counted_while_it_is_held() -> None:
+def test_peak_memory_counts_tensors_while_they_are_alive() -> None:
     def work() -> None:
         first = torch.zeros(1000)
         second = first + 1  # 8,000 bytes held
@@ -37,7 +37,7 @@ def test_memory_is_counted_while_it_is_held() -> None:
     assert capacity._peak_memory(torch.device("cpu"), work) == 8000
 
 
-def test_auto_is_what_memory_has_room_for(
+def test_auto_max_tokens_grows_with_free_memory_within_its_bounds(
     train: Train, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = []
@@ -54,7 +54,7 @@ def test_auto_is_what_memory_has_room_for(
     assert numbers[3] == 3000  # of what use would be more than an update
 
 
-def test_trials_for_which_there_is_no_memory_leave_the_least_there_can_be(
+def test_auto_falls_back_to_the_longest_sentence_if_trials_run_out_of_memory(
     train: Train, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def peak(device: torch.device, work: Callable[[], None]) -> float:
@@ -66,7 +66,7 @@ def test_trials_for_which_there_is_no_memory_leave_the_least_there_can_be(
     assert found(tmp_path) == Dataset.open(datasets["joined"]).split("train").longest()
 
 
-def test_the_model_that_is_tried_is_that_of_the_run(datasets: dict[str, Path]) -> None:
+def test_the_trial_model_has_the_size_of_the_model_of_the_run(datasets: dict[str, Path]) -> None:
     small = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
     dataset, options = Dataset.open(datasets["separate"]), TrainingOptions(model=small)
     ranks = Ranks(torch.device("cpu"))
@@ -89,7 +89,7 @@ GIB = 1 << 30
         ),
     ],
 )
-def test_the_least_that_a_control_group_leaves_is_what_there_is(
+def test_the_memory_left_by_each_control_group_is_read(
     line: str, folder: str, names: tuple[str, str, str], tmp_path: Path
 ) -> None:
     def limit(group: str, most: object, used: int, caches: int) -> None:
@@ -106,13 +106,13 @@ def test_the_least_that_a_control_group_leaves_is_what_there_is(
     assert sorted(memory._left_of_cgroups(tmp_path)) == [4 * GIB, 5 * GIB]
 
 
-def test_a_control_group_may_leave_less_than_the_machine_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_control_group_can_limit_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_left_of_cgroups", lambda root: [12345])
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     assert memory.free_memory(torch.device("cpu")) == 12345
 
 
-def test_a_run_that_goes_on_keeps_its_number(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_its_auto_max_tokens(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     auto = ("--max-tokens", "auto", "--dropout", 0.3)
     monkeypatch.setattr(capacity, "free_memory", lambda device: 1e6)
     train(tmp_path / "whole", "--max-updates", 4, *auto)
@@ -125,7 +125,7 @@ def test_a_run_that_goes_on_keeps_its_number(train: Train, tmp_path: Path, monke
     assert all(torch.equal(weight, parts.weights[name]) for name, weight in whole.weights.items())
 
 
-def test_another_word_is_refused(train: Train, tmp_path: Path) -> None:
+def test_a_max_tokens_word_other_than_auto_is_refused(train: Train, tmp_path: Path) -> None:
     result = train(tmp_path, "--max-tokens", "many", code=2)
     assert "--max-tokens" in result.stderr.decode()
     assert "neither a number nor auto" in result.stderr.decode()

@@ -40,7 +40,7 @@ def test_checkpointed_activations_take_less_memory() -> None:
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o777])
-def test_compiled_code_is_kept_where_only_this_user_can_write(
+def test_compiled_code_is_cached_in_a_private_folder(
     mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "nmtkit" / "torchinductor"
@@ -59,7 +59,7 @@ def test_compiled_code_is_kept_where_only_this_user_can_write(
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
-def test_compiled_layers_train_alike_and_their_checkpoints_are_those_of_any_run(
+def test_compiled_layers_train_like_eager_ones_and_give_interchangeable_checkpoints(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # seconds, not minutes
@@ -73,7 +73,7 @@ def test_compiled_layers_train_alike_and_their_checkpoints_are_those_of_any_run(
         torch.testing.assert_close(theirs[name], tensor, rtol=1e-3, atol=1e-5)
 
 
-def test_where_nothing_can_be_compiled_the_run_says_so(
+def test_compile_is_refused_if_torch_cannot_compile(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*arguments: object, **options: object) -> None:

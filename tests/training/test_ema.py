@@ -35,7 +35,7 @@ def copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def test_the_average_follows_its_recurrence_with_an_early_decay_that_grows(model: Transformer) -> None:
+def test_the_average_follows_its_recurrence_with_a_growing_early_decay(model: Transformer) -> None:
     average = MovingAverage(model, decay=0.5)
     expected = {name: weight.double() for name, weight in collect_weights(model).items()}
     for update in range(1, 21):
@@ -49,7 +49,7 @@ def test_the_average_follows_its_recurrence_with_an_early_decay_that_grows(model
         torch.testing.assert_close(average.averages[name].double(), tensor, rtol=1e-5, atol=1e-5)
 
 
-def test_the_model_has_the_averages_only_for_a_while(model: Transformer) -> None:
+def test_the_model_has_the_averages_only_within_the_context(model: Transformer) -> None:
     average = MovingAverage(model, decay=0.9)
     train(model)
     average.step(1)
@@ -65,7 +65,7 @@ def test_the_model_has_the_averages_only_for_a_while(model: Transformer) -> None
     assert places == [parameter.data_ptr() for parameter in model.parameters()]  # tied and compiled models rely on it
 
 
-def test_it_goes_on_from_saved_averages_as_if_never_stopped(model: Transformer) -> None:
+def test_an_average_resumes_from_saved_tensors_bit_for_bit(model: Transformer) -> None:
     straight = MovingAverage(model, decay=0.9)
     for update in (1, 2):
         train(model)
@@ -87,7 +87,7 @@ def load(folder: Path, name: str = "checkpoint_last.pt") -> Checkpoint:
     return checkpoint
 
 
-def test_a_run_keeps_the_average_of_its_weights_and_leaves_the_training_as_it_is(train: Train, tmp_path: Path) -> None:
+def test_a_run_averages_its_weights_without_changing_the_training(train: Train, tmp_path: Path) -> None:
     each = ("--max-updates", 6, "--save-every", 1, "--validate-every", 2)
     train(tmp_path / "ema", *each, "--ema", 0.3)
     train(tmp_path / "plain", *each)
@@ -119,7 +119,7 @@ def test_validation_measures_the_averaged_weights(train: Train, tmp_path: Path, 
     assert losses["ema"] != pytest.approx(losses["trained"], rel=1e-3)
 
 
-def test_a_resumed_run_goes_on_with_its_averages_bit_for_bit(train: Train, tmp_path: Path) -> None:
+def test_a_resumed_run_continues_its_averages_bit_for_bit(train: Train, tmp_path: Path) -> None:
     for folder, ends in (("straight", (9,)), ("stopped", (4, 9))):
         for end in ends:
             train(tmp_path / folder, "--max-updates", end, "--ema", 0.9)
@@ -132,7 +132,7 @@ def test_a_resumed_run_goes_on_with_its_averages_bit_for_bit(train: Train, tmp_p
         assert torch.equal(ours.weights[name], theirs.weights[name])
 
 
-def test_a_run_may_begin_and_end_keeping_averages_where_it_goes_on(train: Train, tmp_path: Path) -> None:
+def test_averaging_can_be_enabled_and_disabled_on_resume(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 3)
     before = load_checkpoint(tmp_path / "checkpoint_3.pt").weights
     train(tmp_path, "--max-updates", 4, "--ema", 0.9)
@@ -146,7 +146,7 @@ def test_a_run_may_begin_and_end_keeping_averages_where_it_goes_on(train: Train,
     assert load_checkpoint(tmp_path / "checkpoint_last.pt").ema is None
 
 
-def test_a_skipped_update_leaves_the_average_as_it_is(
+def test_a_skipped_update_does_not_change_the_average(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = UpdateGradient.compute

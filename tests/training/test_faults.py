@@ -78,7 +78,7 @@ def is_saving(folder: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_run_killed_25_times_ends_as_the_undisturbed_one(
+def test_a_run_killed_25_times_ends_like_an_uninterrupted_run(
     undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     chance = random.Random(7)
@@ -128,7 +128,7 @@ def test_a_signal_stops_the_run_after_its_update_with_a_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_validation_that_a_signal_has_cut_short_is_made_up_for(
+def test_a_validation_interrupted_by_a_signal_is_repeated_on_resume(
     undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     interrupted = """if True:
@@ -155,7 +155,7 @@ def test_a_validation_that_a_signal_has_cut_short_is_made_up_for(
 
 
 @pytest.mark.parametrize("computed", [6, 7])
-def test_a_signal_around_the_last_update_costs_neither_its_validation_nor_its_log_line(
+def test_a_signal_near_the_last_update_loses_neither_its_validation_nor_its_log_line(
     computed: int, train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("--max-updates", 7, "--validate-every", 100, "--log-every", 5)
@@ -176,7 +176,7 @@ def test_a_signal_around_the_last_update_costs_neither_its_validation_nor_its_lo
     assert (tmp_path / "checkpoint_best.pt").samefile(tmp_path / "checkpoint_7.pt")
 
 
-def test_a_signal_in_a_validation_that_is_made_up_for_adds_no_log_line(
+def test_a_signal_in_a_repeated_validation_adds_no_log_line(
     train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("--max-updates", 7, "--validate-every", 3, "--log-every", 2, "--max-tokens", 100)
@@ -197,7 +197,7 @@ def test_a_signal_in_a_validation_that_is_made_up_for_adds_no_log_line(
     assert [row["update"] for row in metrics(tmp_path, "valid")] == [3, 6, 7]
 
 
-def test_a_folder_that_takes_no_more_files_is_a_failed_save(
+def test_a_folder_that_accepts_no_more_files_counts_as_a_failed_save(
     train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = Path.open
@@ -215,7 +215,7 @@ def test_a_folder_that_takes_no_more_files_is_a_failed_save(
 
 
 @pytest.mark.slow
-def test_sigusr1_saves_at_once_and_the_run_goes_on(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_sigusr1_saves_a_checkpoint_and_the_run_continues(datasets: dict[str, Path], tmp_path: Path) -> None:
     with running(command(datasets, tmp_path, "--save-every", 100_000, "--validate-every", 100_000)) as process:
         wait_for(lambda: reached(tmp_path, 9), process)
         process.send_signal(signal.SIGUSR1)
@@ -226,7 +226,9 @@ def test_sigusr1_saves_at_once_and_the_run_goes_on(datasets: dict[str, Path], tm
     assert updates(tmp_path)[-1] == END
 
 
-def test_sigusr1_saves_once(train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sigusr1_saves_one_checkpoint(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compute = UpdateGradient.compute
 
     def signalled(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
@@ -261,7 +263,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return numbers
 
 
-def test_a_run_clears_what_a_killed_one_was_writing_and_not_what_others_write(
+def test_a_run_removes_partial_files_of_a_killed_run_and_keeps_those_of_others(
     train: Callable[..., Result], tmp_path: Path
 ) -> None:
     left = (".checkpoint_3.pt.17.partial", ".checkpoint_last.pt.17.partial", ".options.json.17.partial")
@@ -273,7 +275,7 @@ def test_a_run_clears_what_a_killed_one_was_writing_and_not_what_others_write(
     assert {path.name for path in tmp_path.glob(".*.partial")} == {*others, ".checkpoint_4.pt.19.partial"}
 
 
-def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_save(
+def test_a_failed_checkpoint_write_is_retried_at_the_next_save(
     full: set[int], train: Callable[..., Result], tmp_path: Path
 ) -> None:
     full |= {4, 6, 10}
@@ -285,7 +287,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_at_the_next_save(
     assert updates(tmp_path) == [2, 8, 12]
 
 
-def test_a_checkpoint_that_is_due_for_two_reasons_fails_once(
+def test_a_failed_save_that_is_due_for_two_reasons_is_counted_once(
     full: set[int], train: Callable[..., Result], tmp_path: Path
 ) -> None:
     full |= {2, 4}
@@ -296,7 +298,7 @@ def test_a_checkpoint_that_is_due_for_two_reasons_fails_once(
     assert updates(tmp_path) == [6]
 
 
-def test_too_many_failed_saves_in_a_row_end_the_run(
+def test_too_many_consecutive_failed_saves_stop_the_run(
     full: set[int], train: Callable[..., Result], tmp_path: Path
 ) -> None:
     full |= set(range(3, 100))
@@ -309,7 +311,7 @@ def test_too_many_failed_saves_in_a_row_end_the_run(
     assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 7))
 
 
-def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
+def test_a_run_that_cannot_write_its_last_checkpoint_fails(
     full: set[int], train: Callable[..., Result], tmp_path: Path
 ) -> None:
     full.add(6)
@@ -317,7 +319,9 @@ def test_a_run_whose_last_checkpoint_cannot_be_written_has_failed(
     assert updates(tmp_path) == [3]
 
 
-def test_files_may_not_grow_and_the_old_checkpoints_stay(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_a_file_size_limit_stops_the_run_and_keeps_the_old_checkpoints(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
     """A disk that is really full, for files of more than 30 kB: the tiny model's checkpoint is larger."""
     words = command(datasets, tmp_path, "--max-updates", 7)
     subprocess.run(words, check=True, capture_output=True, env=environment())
@@ -362,7 +366,7 @@ def test_weights_that_are_not_finite_are_never_saved(train: Callable[..., Result
     assert not (tmp_path / "checkpoint_3.pt").exists()
 
 
-def test_metrics_have_no_gap_when_the_disk_was_full_for_a_while(
+def test_metrics_have_no_gap_after_a_temporarily_full_disk(
     train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def open_or_fail(path: Path, mode: str, **settings: Any) -> Any:

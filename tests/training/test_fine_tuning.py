@@ -34,7 +34,7 @@ def last(folder: Path) -> Checkpoint:
 # --init-from
 
 
-def test_a_run_begins_with_given_weights_and_nothing_else_of_theirs(train: Train, parent: Path, tmp_path: Path) -> None:
+def test_a_run_initialized_from_a_checkpoint_takes_only_its_weights(train: Train, parent: Path, tmp_path: Path) -> None:
     tiny_steps = ("--lr-scale", 1e-9, "--dropout", 0.4)
     result = train(tmp_path / "run", "--max-updates", 1, "--init-from", parent, *tiny_steps)
     assert f"initial weights: {parent}" in result.stderr.decode()
@@ -47,7 +47,7 @@ def test_a_run_begins_with_given_weights_and_nothing_else_of_theirs(train: Train
     assert checkpoint.model_config.to_dict()["dropout"] == 0.4
 
 
-def test_weights_that_are_not_finite_begin_no_run(train: Train, parent: Path, tmp_path: Path) -> None:
+def test_nonfinite_initial_weights_are_refused(train: Train, parent: Path, tmp_path: Path) -> None:
     checkpoint = load_checkpoint(parent)
     checkpoint.weights["encoder.0.feed_forward.inner.bias"][3] = math.nan
     save_checkpoint(tmp_path / "bad.pt", checkpoint)
@@ -65,7 +65,9 @@ def test_a_run_resumes_from_the_newest_checkpoint_whose_weights_are_finite(train
     assert "resuming after update 2" in said
 
 
-def test_what_a_run_began_with_is_the_average_where_there_is_one(train: Train, tmp_path: Path) -> None:
+def test_a_run_is_initialized_with_the_averaged_weights_if_the_checkpoint_has_them(
+    train: Train, tmp_path: Path
+) -> None:
     train(tmp_path / "parent", "--max-updates", 5, "--ema", 0.9, "--lr-scale", 5)
     given = last(tmp_path / "parent")
     arguments = ("--max-updates", 1, "--lr-scale", 1e-9, "--ema", 0.9)
@@ -78,7 +80,9 @@ def test_what_a_run_began_with_is_the_average_where_there_is_one(train: Train, t
             torch.testing.assert_close(ours, average, rtol=0, atol=1e-7)
 
 
-def test_a_stopped_run_goes_on_from_its_own_checkpoints_and_says_so(train: Train, parent: Path, tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_from_its_own_checkpoints_and_says_so(
+    train: Train, parent: Path, tmp_path: Path
+) -> None:
     for folder, ends in (("straight", (6,)), ("stopped", (3, 6))):
         for end in ends:
             result = train(tmp_path / folder, "--max-updates", end, "--init-from", parent)
@@ -105,7 +109,7 @@ def test_weights_of_another_model_are_refused_with_both_values(
     refused(result, f"--init-from {parent}: ", *words)
 
 
-def test_the_width_of_heads_may_be_given_or_follow_from_their_number(
+def test_initial_weights_are_accepted_if_d_k_and_d_v_are_set_to_their_default_values(
     train: Train, parent: Path, tmp_path: Path
 ) -> None:
     train(tmp_path / "run", "--max-updates", 1, "--init-from", parent, "--d-k", 8, "--d-v", 8)
@@ -130,7 +134,7 @@ def test_weights_for_another_vocabulary_are_refused(
     refused(result, f"--init-from {parent}: its source vocabulary has 70 pieces, not 64", "--vocab-from")
 
 
-def test_a_missing_or_damaged_checkpoint_is_named(train: Train, parent: Path, tmp_path: Path) -> None:
+def test_a_missing_or_damaged_initial_checkpoint_is_reported(train: Train, parent: Path, tmp_path: Path) -> None:
     cut = tmp_path / "cut.pt"
     cut.write_bytes(parent.read_bytes()[:-100])
     for path in (cut, tmp_path / "none.pt", tmp_path):
@@ -140,7 +144,9 @@ def test_a_missing_or_damaged_checkpoint_is_named(train: Train, parent: Path, tm
 # --freeze
 
 
-def test_frozen_parameters_stay_as_they_are_and_have_no_optimizer(train: Train, parent: Path, tmp_path: Path) -> None:
+def test_frozen_parameters_do_not_change_and_have_no_optimizer_state(
+    train: Train, parent: Path, tmp_path: Path
+) -> None:
     patterns = ("--freeze", "encoder.*", "--freeze", "*.norm.bias")
     train(tmp_path / "run", "--max-updates", 3, "--init-from", parent, *patterns)
     given, checkpoint = load_checkpoint(parent), last(tmp_path / "run")
@@ -152,7 +158,7 @@ def test_frozen_parameters_stay_as_they_are_and_have_no_optimizer(train: Train, 
     assert {name.partition(".")[2] for name in checkpoint.optimizer} == given.weights.keys() - frozen
 
 
-def test_a_run_may_freeze_and_thaw_where_it_goes_on(train: Train, tmp_path: Path) -> None:
+def test_parameters_can_be_frozen_and_unfrozen_on_resume(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2)
     train(tmp_path, "--max-updates", 4, "--freeze", "decoder.*")
     second, fourth = (load_checkpoint(tmp_path / f"checkpoint_{update}.pt").weights for update in (2, 4))
@@ -165,7 +171,7 @@ def test_a_run_may_freeze_and_thaw_where_it_goes_on(train: Train, tmp_path: Path
     assert steps == {True: 2.0, False: 6.0}
 
 
-def test_a_shared_matrix_answers_to_each_of_its_names() -> None:
+def test_a_shared_matrix_is_frozen_by_either_of_its_names() -> None:
     for share, frozen in (("all", "target_embedding.weight"), ("decoder", "source_embedding.weight")):
         model = Transformer(replace(SMALL, share_embeddings=share), 12, 12)
         freeze(model, ["source_embedding.*"])
@@ -201,14 +207,14 @@ def rates(folder: Path) -> list[float]:
     return [row["lr"] for row in metrics(folder, "train")]
 
 
-def test_the_optimizer_is_reset_once_however_often_the_command_is_repeated(train: Train, tmp_path: Path) -> None:
+def test_repeating_the_command_resets_the_optimizer_only_once(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 4)
     for end, steps in ((6, 2), (6, 2), (9, 5)):
         train(tmp_path, "--max-updates", end, "--reset-optimizer")
         assert (last(tmp_path).progress["update"], steps_taken(tmp_path)) == (end, steps)
 
 
-def test_the_schedule_of_the_learning_rate_counts_from_where_it_is_reset(train: Train, tmp_path: Path) -> None:
+def test_the_learning_rate_schedule_restarts_at_its_reset(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 4)
     for end in (6, 9):
         train(tmp_path, "--max-updates", end, "--reset-lr-schedule")
@@ -217,7 +223,7 @@ def test_the_schedule_of_the_learning_rate_counts_from_where_it_is_reset(train: 
     assert steps_taken(tmp_path) == 9
 
 
-def test_a_falling_schedule_ends_one_update_after_the_run_after_a_reset(train: Train, tmp_path: Path) -> None:
+def test_after_a_reset_a_decaying_schedule_reaches_zero_one_update_after_the_run(train: Train, tmp_path: Path) -> None:
     falling = ("--lr-schedule", "linear", "--warmup-updates", 2)
     train(tmp_path, "--max-updates", 4, *falling)
     train(tmp_path, "--max-updates", 10, *falling, "--reset-lr-schedule")
@@ -225,7 +231,7 @@ def test_a_falling_schedule_ends_one_update_after_the_run_after_a_reset(train: T
     assert rates(tmp_path)[4:] == pytest.approx([highest * part for part in left])
 
 
-def test_progress_is_reset_to_the_first_epoch_with_no_best_value(train: Train, tmp_path: Path) -> None:
+def test_reset_progress_returns_to_the_first_epoch_without_a_best_value(train: Train, tmp_path: Path) -> None:
     each = ("--validate-every", 3, "--keep-best", 2)
     train(tmp_path, "--max-updates", 12, *each)
     before = last(tmp_path).progress
@@ -239,7 +245,7 @@ def test_progress_is_reset_to_the_first_epoch_with_no_best_value(train: Train, t
     assert last(tmp_path).progress["updates_in_epoch"] == 4
 
 
-def test_a_run_goes_on_with_other_data_only_where_progress_is_reset(
+def test_a_run_resumes_with_other_data_only_if_progress_is_reset(
     train: Train, datasets: dict[str, Path], tmp_path: Path, run_here: Run
 ) -> None:
     text, words = datasets["joined"].parent, (datasets["joined"].parent / "train.en").read_text().splitlines()
@@ -260,9 +266,7 @@ def test_a_run_goes_on_with_other_data_only_where_progress_is_reset(
     refused(train(run, "--max-updates", 11, "--reset-progress", code=2), "other data")
 
 
-def test_a_checkpoint_from_before_the_first_step_of_the_optimizer_can_be_gone_on_from(
-    train: Train, tmp_path: Path
-) -> None:
+def test_a_run_resumes_from_a_checkpoint_without_optimizer_state(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 3)
     checkpoint = last(tmp_path)
     save_checkpoint(tmp_path / "checkpoint_3.pt", Checkpoint(**{**vars(checkpoint), "optimizer": {}}))
@@ -270,7 +274,7 @@ def test_a_checkpoint_from_before_the_first_step_of_the_optimizer_can_be_gone_on
     assert steps_taken(tmp_path) == 1
 
 
-def test_options_given_several_times_come_back_from_json_as_they_were(train: Train, tmp_path: Path) -> None:
+def test_repeated_options_are_stored_in_json_unchanged(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 1, "--freeze", "encoder.*", "--freeze", "decoder.*")
     options: dict[str, Any] = json.loads((tmp_path / "options.json").read_text())
     assert options == last(tmp_path).progress["options"]

@@ -22,7 +22,7 @@ def draw(rows: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("rows", [1, 7, 512, 513, 1300])  # below, at and beyond what is computed at a time
-def test_value_and_gradients_are_those_of_torch(smoothing: float, rows: int) -> None:
+def test_value_and_gradients_match_torch(smoothing: float, rows: int) -> None:
     hidden, matrix, target = draw(rows)
     loss, nll = projected_cross_entropy(hidden, matrix, target, smoothing)
     logits = hidden.double() @ matrix.double().T
@@ -35,7 +35,7 @@ def test_value_and_gradients_are_those_of_torch(smoothing: float, rows: int) -> 
         assert_close(gradient, expected_gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_the_number_of_rows_at_a_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_does_not_depend_on_the_rows_per_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden, matrix, target = draw(100)
     whole = projected_cross_entropy(hidden, matrix, target, 0.1)
     gradients = torch.autograd.grad(whole[0], (hidden, matrix))
@@ -45,7 +45,7 @@ def test_the_number_of_rows_at_a_time_changes_nothing(monkeypatch: pytest.Monkey
     assert_close(torch.autograd.grad(parts[0], (hidden, matrix)), gradients, rtol=1e-4, atol=1e-5)
 
 
-def test_the_gradient_is_scaled_by_what_comes_after() -> None:
+def test_the_gradient_is_scaled_by_the_incoming_gradient() -> None:
     hidden, matrix, target = draw(5)
     (once,) = torch.autograd.grad(projected_cross_entropy(hidden, matrix, target, 0.1)[0], hidden)
     (thrice,) = torch.autograd.grad(3 * projected_cross_entropy(hidden, matrix, target, 0.1)[0], hidden)
@@ -66,7 +66,7 @@ def test_the_negative_log_likelihood_has_no_gradient() -> None:
     assert not projected_cross_entropy(*draw(3), 0.1)[1].requires_grad
 
 
-def test_only_rows_and_pieces_that_matter_get_a_gradient() -> None:
+def test_the_gradient_of_the_hidden_states_is_correct_with_a_frozen_matrix() -> None:
     hidden, matrix, target = draw(4)
     frozen = matrix.detach()
     (gradient,) = torch.autograd.grad(projected_cross_entropy(hidden, frozen, target, 0.0)[0], hidden)
@@ -82,13 +82,13 @@ def test_extreme_logits_neither_overflow_nor_vanish() -> None:
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, (hidden, matrix)))
 
 
-def test_nothing_to_predict_costs_nothing() -> None:
+def test_an_empty_batch_has_zero_loss() -> None:
     hidden, matrix, target = draw(0)
     loss, nll = projected_cross_entropy(hidden, matrix, target, 0.1)
     assert loss.item() == nll.item() == 0
 
 
-def test_bfloat16_products_give_nearly_the_same() -> None:
+def test_bfloat16_products_give_nearly_the_same_loss_and_gradients() -> None:
     hidden, matrix, target = draw(300)
     expected = projected_cross_entropy(hidden, matrix, target, 0.1)[0]
     expected_gradients = torch.autograd.grad(expected, (hidden, matrix))
@@ -100,7 +100,7 @@ def test_bfloat16_products_give_nearly_the_same() -> None:
         assert F.cosine_similarity(gradient.flatten(), exact.flatten(), dim=0) > 0.999
 
 
-def test_half_precision_loses_neither_small_gradients_nor_overflows() -> None:
+def test_half_precision_keeps_small_gradients_and_does_not_overflow() -> None:
     """Pieces that are never wanted have gradients of the order of ε/W, which fp16 cannot hold to three digits."""
     W, random = 50_000, torch.Generator().manual_seed(1)
     hidden = (8 * torch.randn(64, D, generator=random)).requires_grad_()  # sure of most pieces that they do not come
@@ -115,7 +115,7 @@ def test_half_precision_loses_neither_small_gradients_nor_overflows() -> None:
     assert (errors / sizes).median() < 2e-3
 
 
-def test_half_precision_sums_many_rows_of_one_piece() -> None:
+def test_half_precision_sums_many_rows_of_one_piece_without_overflow() -> None:
     hidden, matrix = torch.full((1024, D), 80.0, requires_grad=True), torch.zeros(W, D, requires_grad=True)
     with torch.autocast("cpu", torch.float16):
         loss = projected_cross_entropy(hidden, matrix, torch.zeros(1024, dtype=torch.long), 0.1)[0]

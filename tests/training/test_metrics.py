@@ -38,7 +38,7 @@ def curves(board: Path) -> dict[str, dict[int, object]]:
     return found
 
 
-def test_every_number_is_documented_and_every_documented_one_written(train: Train, tmp_path: Path) -> None:
+def test_the_written_metrics_are_exactly_the_documented_ones(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2, "--valid-bleu")
     document = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
     both, *documented = (
@@ -77,7 +77,7 @@ def test_tensorboard_has_every_number_under_its_tag_and_some_sentences(
             assert translation[0] == "translation"
 
 
-def test_each_number_has_a_tag_of_its_own_and_the_guide_names_it() -> None:
+def test_each_metric_has_its_own_tag_and_the_guide_lists_it() -> None:
     tags = [tag for names in TAGS.values() for tag in names.values()]
     assert len(set(tags)) == len(tags)
     guide = (ROOT / "docs/how-to/monitor.md").read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ def test_a_chart_shows_training_and_validation_together(board: Path) -> None:
     assert charts == {name: [f"loss/{name}", f"valid/{name}"] for name in ("loss", "nll", "ppl")}
 
 
-def test_the_points_of_a_board_have_the_time_at_which_they_are_written(board: Path) -> None:
+def test_tensorboard_points_have_the_wall_time_of_their_writing(board: Path) -> None:
     before = time.time()
     writer = Board(board, 0)
     writer.numbers("train", 1, {"loss": 2.0})
@@ -120,7 +120,9 @@ def test_a_run_resumed_from_an_older_checkpoint_has_each_update_once_and_in_orde
     assert all(list(values) == [2, 4, 6] for tag, values in shown.items() if tag.startswith(("sentences/", "valid/")))
 
 
-def test_a_run_with_the_options_of_another_does_not_write_to_its_folder(train: Train, tmp_path: Path) -> None:
+def test_a_run_with_the_options_of_another_does_not_write_to_its_tensorboard_folder(
+    train: Train, tmp_path: Path
+) -> None:
     first, board = tmp_path / "first", tmp_path / "board"
     train(first, "--max-updates", 1, "--tensorboard", board)
     events = {path: path.read_bytes() for path in board.iterdir()}
@@ -144,14 +146,14 @@ def test_a_resumed_run_drops_malformed_lines_of_metrics(tmp_path: Path) -> None:
         assert path.read_bytes() == good
 
 
-def test_a_folder_that_cannot_be_written_is_refused(train: Train, tmp_path: Path) -> None:
+def test_an_unwritable_tensorboard_folder_is_refused(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     result = train(tmp_path / "run", "--max-updates", 1, "--tensorboard", tmp_path / "file" / "board", code=2)
     assert f"nmt-train: --tensorboard {tmp_path}/file/board: cannot be written" in result.stderr.decode()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread that writes ends
-def test_a_full_disk_under_tensorboard_does_not_end_the_run(
+def test_a_full_disk_for_tensorboard_does_not_stop_the_run(
     train: Train, tmp_path: Path, board: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, records = RecordWriter.write, []

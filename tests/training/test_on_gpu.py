@@ -49,7 +49,7 @@ def on(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_search_gives_what_it_gives_on_a_cpu(
+def test_every_search_strategy_gives_the_same_results_on_a_fake_gpu_as_on_a_cpu(
     way: str, make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, banned = SearchConfig(max_len_a=1, max_len_b=6, **WAYS[way]), ((11, 12), (13,))  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def test_every_way_to_search_gives_what_it_gives_on_a_cpu(
         assert close(search(torch_backend(model), *on(GPU), config, banned=banned), expected)
 
 
-def test_demands_ensembles_scores_and_attention_are_those_of_a_cpu(
+def test_constraints_ensembles_scores_and_attention_on_a_fake_gpu_match_a_cpu(
     make_checkpoint: MakeCheckpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = SearchConfig(beam=3, max_len_a=1, max_len_b=6)
@@ -84,7 +84,7 @@ def test_demands_ensembles_scores_and_attention_are_those_of_a_cpu(
     assert_close(on_gpu[2:], (attention, heads), atol=1e-5, rtol=0)
 
 
-def test_a_run_learns_what_it_learns_on_a_cpu_and_goes_on_from_its_checkpoint(
+def test_a_resumed_run_on_a_fake_gpu_ends_like_a_straight_run_on_a_cpu(
     run_here: Run, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = *TINY, "--dropout", 0, "--adam-eps", 1e-6, "--ema", 0.9, "--clip-norm", 1
@@ -115,7 +115,7 @@ def test_a_run_learns_what_it_learns_on_a_cpu_and_goes_on_from_its_checkpoint(
 
 
 @pytest.mark.parametrize("options", [("--norm", "pre", "--positions", "learned"), ("--attention-window", 2)])
-def test_what_only_training_does_never_mixes_devices(
+def test_training_on_a_fake_gpu_does_not_mix_devices(
     options: tuple[object, ...],
     run_here: Run,
     datasets: dict[str, Path],

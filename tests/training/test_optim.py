@@ -19,7 +19,7 @@ def rate(update: int, d_model: int = 512, max_updates: int = 1000, **options: An
     return learning_rate(update, OptimizerConfig(**options), d_model, max_updates)
 
 
-def test_the_schedule_is_the_papers() -> None:
+def test_the_default_schedule_follows_the_formula_of_the_paper() -> None:
     for update, expected in (
         (1, 512**-0.5 * 4000**-1.5),
         (2000, 512**-0.5 * 2000 * 4000**-1.5),
@@ -35,7 +35,7 @@ def test_the_schedule_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["inverse-sqrt", "linear", "cosine", "constant"])
-def test_other_schedules_rise_in_a_line_to_their_peak(schedule: str) -> None:
+def test_other_schedules_warm_up_linearly_to_their_peak(schedule: str) -> None:
     options: dict[str, Any] = {"lr_schedule": schedule, "lr": 0.01, "warmup_updates": 100}
     for update in (1, 50, 99, 100):
         assert rate(update, **options) == pytest.approx(0.01 * update / 100)
@@ -44,7 +44,7 @@ def test_other_schedules_rise_in_a_line_to_their_peak(schedule: str) -> None:
     assert rates == sorted(rates, reverse=True)
 
 
-def test_other_schedules_fall_as_their_names_say() -> None:
+def test_other_schedules_decay_by_the_formula_of_their_name() -> None:
     options: dict[str, Any] = {"lr": 0.01, "warmup_updates": 100, "max_updates": 1000}
     assert rate(400, lr_schedule="inverse-sqrt", **options) == pytest.approx(0.005)
     for update in (101, 550, 1000):
@@ -88,7 +88,9 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer, begin: int, end: i
         ({"adam_eps": 0.5}, (0.9, 0.98), 0.5),
     ],
 )
-def test_adam_is_torchs_with_the_same_numbers(options: dict[str, Any], betas: tuple[float, float], eps: float) -> None:
+def test_adam_equals_torch_adam_with_the_same_options(
+    options: dict[str, Any], betas: tuple[float, float], eps: float
+) -> None:
     ours, reference = make_model(), make_model()
     steps(ours, make_optimizer(ours, OptimizerConfig(lr=0.01, **options)), 0, 20)
     steps(reference, torch.optim.Adam(reference.parameters(), lr=0.01, betas=betas, eps=eps), 0, 20)
@@ -107,7 +109,7 @@ def test_weight_decay_is_decoupled() -> None:
         assert_close(parameter.detach(), old * (1 - 0.1 * 0.5))
 
 
-def test_an_optimizer_taken_up_from_its_tensors_goes_on_bit_for_bit() -> None:
+def test_an_optimizer_resumes_from_its_tensors_bit_for_bit() -> None:
     config = OptimizerConfig(lr=0.01)
     straight, first, second = make_model(), make_model(), make_model()
     steps(straight, make_optimizer(straight, config), 0, 10)
@@ -142,7 +144,7 @@ def test_an_optimizer_taken_up_from_its_tensors_goes_on_bit_for_bit() -> None:
         ("weights", torch.zeros(3)),
     ],
 )
-def test_tensors_that_are_not_the_optimizers_are_refused_by_name(key: str, tensor: Tensor | None) -> None:
+def test_tensors_that_do_not_fit_the_optimizer_are_refused_and_named(key: str, tensor: Tensor | None) -> None:
     model = make_model()
     optimizer = make_optimizer(model, OptimizerConfig())
     steps(model, optimizer, 0, 1)
@@ -157,7 +159,7 @@ def test_tensors_that_are_not_the_optimizers_are_refused_by_name(key: str, tenso
         check_optimizer(forged, parameters, updates=1)
 
 
-def test_loading_copies_so_that_training_leaves_the_tensors_alone() -> None:
+def test_loading_copies_the_tensors() -> None:
     model = make_model()
     optimizer = make_optimizer(model, OptimizerConfig())
     steps(model, optimizer, 0, 1)
@@ -170,7 +172,7 @@ def test_loading_copies_so_that_training_leaves_the_tensors_alone() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch leaves step counts on the CPU only beside a GPU")
-def test_a_sharded_optimizer_goes_on_on_a_gpu(tmp_path: Path) -> None:
+def test_a_sharded_optimizer_resumes_on_a_gpu(tmp_path: Path) -> None:
     device = torch.device("cuda")
     distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:

@@ -38,7 +38,7 @@ def complaint(program: Path, *arguments: object) -> str:
         (("--freeze", "no"), "--freeze no: "),
     ],
 )
-def test_what_all_ranks_meet_is_said_once(
+def test_an_error_on_all_ranks_is_reported_once(
     mistake: tuple[object, ...], words: str, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     line = complaint(TRAIN, datasets["joined"], "--save-dir", tmp_path / "run", *TINY, *mistake)
@@ -55,7 +55,7 @@ def test_what_all_ranks_meet_is_said_once(
         (("--batch-tokens", 500), "nmt-train: rank 1 has --batch-tokens 500, but rank 0 has 400"),
     ],
 )
-def test_what_one_rank_has_of_its_own_is_said_with_its_name(
+def test_an_error_on_one_rank_is_reported_with_its_rank(
     mistake: tuple[object, ...], line: str, odd: Path, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     said = complaint(odd, datasets["joined"], "--save-dir", tmp_path / "run", *TINY, "--odd", *mistake)
@@ -72,7 +72,7 @@ main([sys.argv[1 + int(os.environ["RANK"])], *sys.argv[3:]])
 
 
 @pytest.mark.slow
-def test_ranks_need_the_same_validation_split(
+def test_ranks_must_have_the_same_validation_split(
     datasets: dict[str, Path], other_validation: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "other.py").write_text(OTHER)
@@ -82,7 +82,7 @@ def test_ranks_need_the_same_validation_split(
 
 
 @pytest.mark.slow
-def test_only_the_main_rank_tells_of_the_run(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_only_the_main_rank_prints_the_summary_of_the_run(datasets: dict[str, Path], tmp_path: Path) -> None:
     lines = finish(start(2, TRAIN, datasets["joined"], "--save-dir", tmp_path / "run", *TINY, "--dry-run"))
     for words in ("model: ", "data: ", "device: 2 × cpu", "plan: ", "dry run: "):
         assert sum(words in line for line in lines) == 1, words

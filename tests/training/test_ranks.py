@@ -43,7 +43,7 @@ def assert_same(first: Path, second: Path) -> None:
     assert all(torch.equal(tensor, theirs.optimizer[name]) for name, tensor in ours.optimizer.items())
 
 
-def test_the_costliest_micro_batches_are_shared_out_first() -> None:
+def test_the_costliest_micro_batches_are_assigned_first() -> None:
     assert balanced_shares([5, 9, 1, 4], 2) == [[1, 2], [0, 3]]
     assert balanced_shares([3, 3], 3) == [[0], [1], []]
 
@@ -97,7 +97,7 @@ def test_validation_has_the_same_value_on_any_number_of_ranks(datasets: dict[str
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_ranks_and_a_sharded_optimizer(
+def test_a_run_with_a_sharded_optimizer_resumes_with_another_number_of_ranks(
     datasets: dict[str, Path], runs: dict[int, Path], tmp_path: Path
 ) -> None:
     options = (datasets["joined"], "--save-dir", tmp_path, *OPTIONS)
@@ -146,13 +146,13 @@ with join(torch.device("cpu")) as ranks:
 
 
 @pytest.mark.slow
-def test_a_rank_holds_no_more_of_a_sharded_optimizer_than_its_own(tmp_path: Path) -> None:
+def test_each_rank_stores_only_its_shard_of_the_optimizer(tmp_path: Path) -> None:
     (tmp_path / "shards.py").write_text(SHARDS)
     finish(start(2, tmp_path / "shards.py"))
 
 
 @pytest.mark.slow
-def test_when_one_rank_is_killed_the_others_end_and_torchrun_goes_on_from_the_last_checkpoint(
+def test_torchrun_resumes_from_the_last_checkpoint_when_one_rank_is_killed(
     datasets: dict[str, Path], runs: dict[int, Path], tmp_path: Path
 ) -> None:
     options = (datasets["joined"], "--save-dir", tmp_path, *OPTIONS, "--save-every", 10)
@@ -166,7 +166,7 @@ def test_when_one_rank_is_killed_the_others_end_and_torchrun_goes_on_from_the_la
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["forward", "backward"])
-def test_all_ranks_try_again_when_one_runs_out_of_memory(place: str, datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_all_ranks_retry_when_one_runs_out_of_memory(place: str, datasets: dict[str, Path], tmp_path: Path) -> None:
     options = (*TINY, "--dropout", 0, "--adam-eps", 1e-6, "--max-updates", 12)  # parts have masks of their own
     finish(start(1, TRAIN, datasets["joined"], "--save-dir", tmp_path / "straight", *options))
     for ranks in (1, 2):

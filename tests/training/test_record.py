@@ -54,7 +54,7 @@ FORGED: dict[str, list[Any]] = {
 }
 
 
-def test_the_record_of_a_run_and_of_older_versions_is_accepted() -> None:
+def test_records_of_this_older_and_newer_versions_are_accepted() -> None:
     check_record(RECORD, PATH)
     check_record({**RECORD, "of_a_newer_version": 1}, PATH)
     for name in RECORD.keys() - {"update", "updates_in_epoch", "best_metric", "checkpoint_validations", "options"}:
@@ -62,14 +62,14 @@ def test_the_record_of_a_run_and_of_older_versions_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in FORGED.items() for value in values])
-def test_a_forged_record_is_refused_by_the_name_of_its_field(name: str, value: Any) -> None:
+def test_a_forged_record_is_refused_and_its_field_named(name: str, value: Any) -> None:
     named = rf"^checkpoint_7\.pt: .* ({name}|epoch|updates_in_\w+)\b"  # with fewer updates others are impossible
     with pytest.raises(UserError, match=named):
         check_record({**RECORD, name: value}, PATH)
 
 
 @pytest.mark.parametrize("name", ["update", "best_metric", "checkpoint_validations", "options"])
-def test_a_record_without_what_every_version_writes_is_refused(name: str) -> None:
+def test_a_record_without_a_required_field_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"has no {name}"):
         check_record({key: value for key, value in RECORD.items() if key != name}, PATH)
 
@@ -88,7 +88,7 @@ def rewrite(folder: Path, change: Callable[[Checkpoint], object], update: int = 
     save_checkpoint(folder / f"checkpoint_{update}.pt", checkpoint)
 
 
-def test_a_checkpoint_with_a_forged_record_is_named_and_the_one_before_it_used(train: Train, stopped: Path) -> None:
+def test_a_checkpoint_with_a_forged_record_is_reported_and_the_one_before_it_used(train: Train, stopped: Path) -> None:
     train(stopped.parent / "straight", *RESUMED)
     rewrite(stopped, lambda checkpoint: checkpoint.progress.update(update=-1))
     messages = train(stopped, *RESUMED).stderr.decode()
@@ -125,7 +125,7 @@ def test_forged_training_states_are_refused_in_one_line_or_harmless(
     assert outcomes == {0, 2}
 
 
-def test_a_checkpoint_whose_optimizer_state_does_not_fit_is_passed_over(train: Train, stopped: Path) -> None:
+def test_a_checkpoint_whose_optimizer_state_does_not_fit_is_skipped(train: Train, stopped: Path) -> None:
     name = "exp_avg_sq.encoder.0.feed_forward.inner.bias"
     rewrite(stopped, lambda checkpoint: (checkpoint.optimizer or {}).update({name: torch.zeros(23)}))
     said = train(stopped, *RESUMED).stderr.decode()
@@ -133,20 +133,20 @@ def test_a_checkpoint_whose_optimizer_state_does_not_fit_is_passed_over(train: T
 
 
 @pytest.mark.parametrize("name", ["other", "decoder.0.feed_forward.inner.bias"])
-def test_a_checkpoint_whose_averages_do_not_fit_is_passed_over(name: str, train: Train, tmp_path: Path) -> None:
+def test_a_checkpoint_whose_averages_do_not_fit_is_skipped(name: str, train: Train, tmp_path: Path) -> None:
     train(tmp_path, *STOPPED, "--ema", 0.9)
     rewrite(tmp_path, lambda checkpoint: (checkpoint.ema or {}).update({name: torch.zeros(3)}))
     said = train(tmp_path, *STOPPED, "--ema", 0.9).stderr.decode()
     assert re.search(rf"the weights do not fit the model: {re.escape(name)} .*; trying the previous checkpoint", said)
 
 
-def test_a_place_beyond_the_parts_of_an_epoch_is_refused(train: Train, stopped: Path) -> None:
+def test_a_position_beyond_the_parts_of_an_epoch_is_refused(train: Train, stopped: Path) -> None:
     rewrite(stopped, lambda checkpoint: checkpoint.progress.update(part=1))
     assert "in part 2 of an epoch of 1 part" in train(stopped, *RESUMED, code=2).stderr.decode().splitlines()[-1]
 
 
 @pytest.mark.parametrize("scaling", [{"scale": 2.0}, {**FP16, "_growth_tracker": 1.5}, {**FP16, "scale": 2}])
-def test_a_damaged_loss_scaling_is_refused(scaling: dict[str, float], train: Train, tmp_path: Path) -> None:
+def test_a_damaged_loss_scaler_state_is_refused(scaling: dict[str, float], train: Train, tmp_path: Path) -> None:
     options = (*STOPPED, "--precision", "fp16")
     train(tmp_path, *options)
     rewrite(tmp_path, lambda checkpoint: checkpoint.progress.update(scaler=scaling))
@@ -176,7 +176,9 @@ def forget(checkpoint: Checkpoint, name: str) -> None:
     del checkpoint.progress[name]
 
 
-def test_resuming_at_the_beginning_of_an_epoch_repeats_no_sentence_pairs(train: Train, tmp_path: Path) -> None:
+def test_resuming_at_the_start_of_an_epoch_does_not_warn_of_repeated_sentence_pairs(
+    train: Train, tmp_path: Path
+) -> None:
     train(tmp_path, "--max-epochs", 1)
     update = load_checkpoint(tmp_path / "checkpoint_last.pt").progress["update"]
     rewrite(tmp_path, lambda checkpoint: checkpoint.progress.pop("data_order_version"), update)
@@ -186,7 +188,7 @@ def test_resuming_at_the_beginning_of_an_epoch_repeats_no_sentence_pairs(train: 
 
 
 @pytest.mark.parametrize("option", ["--reset-progress", "--reset-lr-schedule"])
-def test_a_reset_leaves_nothing_to_warn_of(option: str, train: Train, stopped: Path) -> None:
+def test_a_reset_silences_the_warning_that_it_makes_obsolete(option: str, train: Train, stopped: Path) -> None:
     schedule = ("--lr-schedule", "linear")
     shutil.rmtree(stopped)
     train(stopped, *STOPPED, *schedule)

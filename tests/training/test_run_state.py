@@ -15,12 +15,12 @@ from nmtkit.training.state import RunState
         (StopConfig(patience=3), RunState(validations_since_best=2), RunState(validations_since_best=3)),
     ],
 )
-def test_a_run_ends_at_exactly_the_number_asked_for(stop: StopConfig, before: RunState, at: RunState) -> None:
+def test_a_run_ends_at_exactly_the_requested_limit(stop: StopConfig, before: RunState, at: RunState) -> None:
     assert before.reason_to_stop(stop, "valid_loss") is None
     assert (at.reason_to_stop(stop, "valid_loss") or "").startswith("--")
 
 
-def test_the_epoch_of_the_last_update_is_the_one_before_where_a_new_one_begins() -> None:
+def test_at_the_start_of_an_epoch_the_last_update_belongs_to_the_previous_epoch() -> None:
     assert RunState().last_epoch == 1
     assert RunState(epoch=3).last_epoch == 2
     assert RunState(epoch=3, updates_in_epoch=1).last_epoch == 3

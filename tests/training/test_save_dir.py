@@ -45,7 +45,7 @@ def test_the_newest_and_the_best_checkpoints_are_kept_and_no_others(
         assert load_checkpoint(tmp_path / BEST).progress["update"] == best
 
 
-def test_a_checkpoint_that_was_passed_over_is_not_counted_among_the_newest(
+def test_a_skipped_checkpoint_does_not_count_as_one_of_the_newest(
     make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     (tmp_path / "checkpoint_9.pt").write_bytes(b"damaged")
@@ -58,7 +58,7 @@ def test_a_checkpoint_that_was_passed_over_is_not_counted_among_the_newest(
 
 
 @pytest.mark.parametrize("part", ["weights", "ema"])
-def test_a_checkpoint_that_is_not_finite_is_passed_over(
+def test_a_checkpoint_with_nonfinite_weights_is_skipped(
     part: str, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path))

@@ -17,7 +17,7 @@ def ignored_sigint() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_signal_that_the_parent_ignores_stays_ignored(ignored_sigint: None) -> None:
+def test_a_signal_ignored_by_the_parent_stays_ignored(ignored_sigint: None) -> None:
     with Signals(second_kills=True, is_main=False) as signals:
         os.kill(os.getpid(), signal.SIGINT)
         assert signals.stop == 0

@@ -56,7 +56,7 @@ def test_parameters_are_counted_by_part(options: dict[str, object], embeddings: 
     assert ("output shared" in describe_model(model(**options))) == (output == 0)
 
 
-def test_trained_parameters_are_counted_where_some_are_frozen() -> None:
+def test_trained_parameters_are_counted_if_some_are_frozen() -> None:
     small = model()
     assert "trained" not in describe_model(small)
     small.encoder.requires_grad_(False)
@@ -73,7 +73,7 @@ def test_durations_have_two_units(minutes: float, words: str) -> None:
     assert duration(minutes) == words
 
 
-def test_the_time_left_is_that_of_the_nearest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_the_time_to_the_nearest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     pace = Pace(RunState(update=50))
@@ -89,7 +89,7 @@ def test_the_time_left_is_that_of_the_nearest_limit(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_the_size_of_a_checkpoint_is_foreseen(ema: float, train: Train, tmp_path: Path) -> None:
+def test_the_size_of_a_checkpoint_is_estimated(ema: float, train: Train, tmp_path: Path) -> None:
     sizes = ("--d-model", 128, "--d-ff", 512)
     lines = train(tmp_path, "--max-updates", 1, "--ema", ema, "--freeze", "encoder.*", *sizes).stderr.decode()
     foreseen = re.search(r"checkpoints: about ([\d.]+) MB each", lines)
@@ -97,7 +97,7 @@ def test_the_size_of_a_checkpoint_is_foreseen(ema: float, train: Train, tmp_path
     assert float(foreseen[1]) * 1e6 == pytest.approx((tmp_path / "checkpoint_1.pt").stat().st_size, rel=0.1)
 
 
-def test_checkpoints_that_are_there_need_no_more_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_checkpoints_need_no_additional_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = model()
     size = 12 * sum(parameter.numel() for parameter in small.parameters())
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2.5 * size))
@@ -108,7 +108,7 @@ def test_checkpoints_that_are_there_need_no_more_room(tmp_path: Path, monkeypatc
     assert "not enough" not in describe_checkpoints(small, options)
 
 
-def test_a_run_begins_with_a_summary_and_foresees_its_end(train: Train, tmp_path: Path) -> None:
+def test_a_run_starts_with_a_summary_and_estimates_the_time_left(train: Train, tmp_path: Path) -> None:
     lines = train(tmp_path, "--max-updates", 12, "--freeze", "encoder.*").stderr.decode()
     for words in (
         r"model: \d+ parameters \(embeddings \d+, encoder \d+, decoder \d+, output shared\), 1-1 layers, d_model 16, "
@@ -127,7 +127,7 @@ def test_a_run_begins_with_a_summary_and_foresees_its_end(train: Train, tmp_path
     assert "checkpoints: about" in train(tmp_path, "--max-updates", 13).stderr.decode()
 
 
-def test_a_long_update_is_told_of_once_before_it_is_done(
+def test_a_long_update_is_announced_once_before_it_finishes(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "an update takes" not in train(tmp_path / "short", "--max-updates", 1).stderr.decode()
@@ -137,7 +137,7 @@ def test_a_long_update_is_told_of_once_before_it_is_done(
     assert said.index("plan: ") < said.index("an update takes about ") < said.index("update 1 |")
 
 
-def test_an_update_of_one_part_is_not_told_of_by_the_next_that_has_two() -> None:
+def test_timing_of_an_update_with_one_micro_batch_does_not_carry_over_to_the_next() -> None:
     cpu, told = torch.device("cpu"), list[int]()
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     gradient = UpdateGradient(model(), Ranks(cpu), torch.float32, scaler, 0.1, seed=1, max_tokens=100)
@@ -148,7 +148,7 @@ def test_an_update_of_one_part_is_not_told_of_by_the_next_that_has_two() -> None
     assert told == []
 
 
-def test_a_long_update_is_told_with_the_remedy() -> None:
+def test_the_message_about_a_long_update_names_the_remedy() -> None:
     assert long_update(25000, 13, seconds=840) == (
         "an update takes about 14 min 0 s: 25000 target tokens in 13 micro-batches; "
         "--batch-tokens makes updates smaller"
@@ -163,7 +163,7 @@ def everything_below(folder: Path) -> dict[Path, tuple[float, int]]:
     return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in [folder, *folder.rglob("*")]}
 
 
-def test_a_dry_run_times_an_update_and_leaves_nothing(train: Train, tmp_path: Path) -> None:
+def test_a_dry_run_times_an_update_and_leaves_no_files(train: Train, tmp_path: Path) -> None:
     before = everything_below(tmp_path)
     board = tmp_path / "board"
     result = train(tmp_path / "runs" / "run", "--dry-run", "--tensorboard", board, "--max-updates", 1000)
@@ -174,7 +174,7 @@ def test_a_dry_run_times_an_update_and_leaves_nothing(train: Train, tmp_path: Pa
     assert everything_below(tmp_path) == before
 
 
-def test_a_dry_run_of_a_run_to_go_on_leaves_it_as_it_is(train: Train, tmp_path: Path) -> None:
+def test_a_dry_run_of_a_resumed_run_does_not_change_it(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 2)
     before = everything_below(tmp_path)
     result = train(tmp_path, "--max-updates", 4, "--dry-run")
@@ -206,7 +206,7 @@ def test_a_dry_run_times_an_update_that_is_not_skipped(
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--max-tokens", "auto")])
-def test_a_model_too_large_for_the_memory_is_told_with_its_size(
+def test_the_error_for_a_model_too_large_for_the_memory_gives_its_size(
     options: tuple[object, ...], train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=128, d_ff=1024, heads=2)
@@ -219,7 +219,7 @@ def test_a_model_too_large_for_the_memory_is_told_with_its_size(
     assert not (tmp_path / "run").exists()
 
 
-def test_memory_that_the_optimizer_lacks_is_told_alike(
+def test_lack_of_memory_in_the_optimizer_gives_the_same_error(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def step(*_: object) -> None:
@@ -230,7 +230,7 @@ def test_memory_that_the_optimizer_lacks_is_told_alike(
     assert "nmt-train: out of memory: the model's " in result.stderr.decode().splitlines()[-1]
 
 
-def test_a_dry_run_finds_what_would_be_refused(train: Train, tmp_path: Path) -> None:
+def test_a_dry_run_refuses_invalid_runs(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     refused(train(tmp_path / "file" / "run", "--dry-run", code=2), "--save-dir", "is not writable")
     refused(train(tmp_path / "run", "--dry-run", "--freeze", "nothing", code=2), "--freeze nothing")
@@ -243,11 +243,11 @@ def test_a_dry_run_finds_what_would_be_refused(train: Train, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("micro_batches", "devices"), [(1, 1), (16, 8), (4, 2)])
-def test_updates_with_work_for_all_devices_are_no_reason_to_complain(micro_batches: int, devices: int) -> None:
+def test_updates_with_work_for_all_devices_give_no_warning(micro_batches: int, devices: int) -> None:
     assert idle_devices(micro_batches, devices) is None
 
 
-def test_updates_of_too_few_micro_batches_are_told_of_with_the_remedy() -> None:
+def test_updates_with_too_few_micro_batches_give_a_warning_with_the_remedy() -> None:
     said = idle_devices(7, 8)
     assert said is not None
     assert said.startswith("an update has 7 micro-batches for 8 devices")

@@ -39,7 +39,9 @@ def toy_options(folder: Path, updates: int) -> TrainingOptions:
     )
 
 
-def test_it_learns_and_a_resumed_run_ends_as_one_without_a_stop(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_a_toy_model_learns_and_a_resumed_run_ends_like_an_uninterrupted_one(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
     train(datasets["joined"], toy_options(tmp_path / "straight", 20))
     for updates in (10, 20):
         train(datasets["joined"], toy_options(tmp_path / "resumed", updates))
@@ -49,7 +51,9 @@ def test_it_learns_and_a_resumed_run_ends_as_one_without_a_stop(datasets: dict[s
     assert last(tmp_path / "straight").model_config == ToyConfig()
 
 
-def test_weights_are_taken_from_a_checkpoint_and_parts_can_be_frozen(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_a_toy_model_can_be_initialized_from_a_checkpoint_and_partly_frozen(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
     train(datasets["joined"], toy_options(tmp_path / "first", 2))
     tuning = FineTuningConfig(
         init_from=tmp_path / "first" / "checkpoint_last.pt", freeze=("*embedding*", "projection.*")
@@ -60,19 +64,21 @@ def test_weights_are_taken_from_a_checkpoint_and_parts_can_be_frozen(datasets: d
     assert same == {"source_embedding.weight", "target_embedding.weight", "projection.weight"}
 
 
-def test_a_run_of_another_architecture_is_not_resumed(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_resuming_a_run_of_another_architecture_is_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
     train(datasets["joined"], toy_options(tmp_path, 1))
     transformer = replace(toy_options(tmp_path, 2), model=TrainingOptions().model)
     with pytest.raises(UserError, match=r"another model \(its architecture is toy, not transformer\)"):
         train(datasets["joined"], transformer)
 
 
-def test_sentences_longer_than_the_architecture_takes_are_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_sentences_longer_than_the_architecture_supports_are_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--toy-length .*use a real model"):
         train(datasets["joined"], replace(toy_options(tmp_path, 1), model=ToyConfig(length=20)))
 
 
-def test_bleu_of_an_architecture_that_cannot_be_searched_is_refused(datasets: dict[str, Path], tmp_path: Path) -> None:
+def test_validation_bleu_with_an_architecture_without_search_is_refused(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
     options = toy_options(tmp_path, 10)
     with pytest.raises(UserError, match="with the architecture toy"):
         train(datasets["joined"], replace(options, validation=ValidationConfig(validate_every=10, valid_bleu=True)))

@@ -73,7 +73,7 @@ def halves(update: Update) -> Update:
     return replace(update, micro_batches=np.array_split(indices, 7))
 
 
-def test_an_update_cut_into_more_micro_batches_has_the_same_gradient(
+def test_splitting_an_update_into_more_micro_batches_gives_the_same_gradient(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
@@ -103,7 +103,7 @@ def test_the_loss_is_divided_by_the_real_target_tokens_of_the_update(
 
 
 @pytest.mark.parametrize("sizes", [(10_000, 10_000), (300, 200)])
-def test_the_masks_of_dropout_follow_from_seed_update_and_micro_batch(
+def test_dropout_masks_depend_on_the_seed_and_the_update_and_not_on_earlier_draws(
     sizes: tuple[int, int], datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     options = replace(options, model=replace(MODEL, dropout=0.3, attention_dropout=0.2, activation_dropout=0.1))
@@ -122,7 +122,7 @@ def test_the_masks_of_dropout_follow_from_seed_update_and_micro_batch(
         assert any(not torch.equal(gradient, first[name]) for name, gradient in run(seed, number, spoil=False).items())
 
 
-def test_each_micro_batch_and_each_part_of_one_has_dropout_masks_of_its_own(
+def test_each_micro_batch_and_each_of_its_parts_has_its_own_dropout_masks(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     options = replace(options, model=replace(MODEL, dropout=0.3))
@@ -148,7 +148,7 @@ def test_each_micro_batch_and_each_part_of_one_has_dropout_masks_of_its_own(
 
 
 @pytest.mark.parametrize("valid_bleu", [False, True])
-def test_an_equal_validation_is_no_new_best(
+def test_an_equal_validation_value_is_not_a_new_best(
     valid_bleu: bool, datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     trainer = make(datasets["joined"], replace(options, validation=ValidationConfig(valid_bleu=valid_bleu)))
@@ -156,7 +156,7 @@ def test_an_equal_validation_is_no_new_best(
     assert [better(value, 2.0) for value in (1.0, 2.0, 3.0)] == [not valid_bleu, False, valid_bleu]
 
 
-def test_a_micro_batch_over_the_limit_is_cut_into_as_few_parts_as_hold_it(
+def test_a_micro_batch_over_the_limit_is_split_into_the_fewest_parts(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     batch = collate(make(datasets["joined"], options).split, np.arange(5))
@@ -165,7 +165,7 @@ def test_a_micro_batch_over_the_limit_is_cut_into_as_few_parts_as_hold_it(
         assert [len(part.src) for part in MemoryLimits(rows * longest).cut(batch)] == sizes
 
 
-def test_a_limit_is_for_sentences_up_to_a_power_of_two_and_the_least_of_all_ranks() -> None:
+def test_memory_limits_apply_by_power_of_two_length_and_ranks_use_the_lowest() -> None:
     def pairs(length: int) -> Batch:
         return Batch.unpadded(*(torch.full((4, length), 5) for _ in range(3)))
 
@@ -179,7 +179,7 @@ def test_a_limit_is_for_sentences_up_to_a_power_of_two_and_the_least_of_all_rank
     assert limits.by_length == {"8": 20, "16": 50}
 
 
-def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], options: TrainingOptions) -> None:
+def test_gradients_are_clipped_to_the_requested_norm(datasets: dict[str, Path], options: TrainingOptions) -> None:
     trainer = make(datasets["joined"], options)
     clipped = make(datasets["joined"], replace(options, optimizer=replace(options.optimizer, clip_norm=0.01)))
     norms = []
@@ -193,7 +193,7 @@ def test_gradients_are_clipped_to_the_norm_asked_for(datasets: dict[str, Path], 
     assert clipped.window.gradient_norm == pytest.approx(trainer.window.gradient_norm, rel=1e-4)
 
 
-def test_a_gradient_that_is_not_finite_is_skipped_and_counted(
+def test_an_update_with_a_nonfinite_gradient_is_skipped_and_counted(
     datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = UpdateGradient._backward
@@ -216,7 +216,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted(
     assert (trainer.state.update, trainer.state.skipped, trainer.state.skipped_in_a_row) == (4, 2, 1)
 
 
-def test_loss_scaling_puts_the_blame_on_no_sentence_that_is_finite_in_its_update(
+def test_loss_scaling_reports_no_sentence_whose_gradient_is_finite(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     trainer = make(datasets["joined"], replace(options, device=DeviceConfig(device="cpu", precision="fp16")))
@@ -227,7 +227,7 @@ def test_loss_scaling_puts_the_blame_on_no_sentence_that_is_finite_in_its_update
     assert trainer._gradient().nonfinite_rows(1, 0, batch, tokens=batch.target_tokens) == []
 
 
-def test_the_blame_is_found_within_what_memory_has_room_for(
+def test_sentences_with_nonfinite_gradients_are_found_within_the_memory_limit(
     datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make(datasets["joined"], options)
@@ -258,7 +258,7 @@ def test_the_blame_is_found_within_what_memory_has_room_for(
         lambda: exec("raise MemoryError"),
     ],
 )
-def test_memory_may_run_out_in_several_ways(
+def test_every_kind_of_out_of_memory_error_is_handled(
     fail: Callable[[], object], datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
@@ -277,7 +277,7 @@ def test_memory_may_run_out_in_several_ways(
         assert_close(parts[name], gradient, rtol=1e-3, atol=1e-6)
 
 
-def test_other_errors_are_not_taken_for_lack_of_memory(
+def test_other_errors_are_not_mistaken_for_lack_of_memory(
     datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make(datasets["joined"], options)
@@ -287,7 +287,7 @@ def test_other_errors_are_not_taken_for_lack_of_memory(
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_validation_translates_no_more_rows_at_once_than_fit_into_a_micro_batch(
+def test_validation_translates_no_more_tokens_at_once_than_fit_in_a_micro_batch(
     beam: int, datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
@@ -305,7 +305,7 @@ def test_a_validation_translates_no_more_rows_at_once_than_fit_into_a_micro_batc
     assert 200 < max(sizes) <= 600
 
 
-def test_validation_gives_the_loss_of_all_its_tokens(datasets: dict[str, Path], options: TrainingOptions) -> None:
+def test_validation_computes_the_mean_loss_over_all_tokens(datasets: dict[str, Path], options: TrainingOptions) -> None:
     trainer = make(datasets["joined"], options)
     split = trainer.dataset.split("valid")
     batch = collate(split, np.arange(len(split)))

@@ -27,7 +27,7 @@ def small_model(dataset: Dataset) -> Transformer:
     return Transformer(config, len(dataset.source.vocab), len(dataset.target.vocab))
 
 
-def test_a_batch_too_large_for_the_memory_is_measured_in_halves(
+def test_a_validation_batch_too_large_for_the_memory_is_halved(
     datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = Dataset.open(datasets["joined"])
@@ -56,7 +56,7 @@ def test_a_batch_too_large_for_the_memory_is_measured_in_halves(
 
 
 @pytest.mark.parametrize("failing", ["batch_loss", "Translator"])
-def test_what_one_rank_lacks_the_memory_for_ends_all_of_them(
+def test_lack_of_memory_on_one_rank_stops_all_ranks(
     failing: str, datasets: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Asked(Ranks):
