@@ -78,6 +78,12 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--tensorboard-logdir": "use `--tensorboard`",
             "--no-progress-bar": "use `--log-format plain`",
             "--cpu": "use `--device cpu`",
+            "--no-epoch-checkpoints --no-save": "not needed: `--keep-last` and `--keep-best` limit the checkpoints",
+            "--total-num-update": "use `--max-updates`",
+            "--skip-invalid-size-inputs-valid-test": "not needed: batches take sentences of any length",
+            "--required-batch-size-multiple --left-pad-source --upsample-primary --stop-min-lr --min-lr --sentence-avg "
+            "--activation-fn --user-dir --wandb-project --load-alignments": "not supported: see the options of "
+            "nmt-train",
         },
         OTHERS: {
             "--train-sets --data --prepared-data --source --target": "use DATASET, the folder that nmt-preprocess made",
