@@ -1,5 +1,6 @@
 """Command-line options that nmt-generate and nmt-serve share."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +16,7 @@ class _CheckpointOption(ConfigOption):
             return super().process_value(ctx, value)
         except click.MissingParameter:
             dataset = ctx.params.get("dataset")
-            if dataset is not None and dataset.is_file():
+            if isinstance(dataset, Path) and dataset.is_file():
                 raise UserError(f"{dataset} is a file: for a checkpoint write --checkpoint {dataset}") from None
             raise
 

@@ -372,6 +372,7 @@ def test_invalid_options_are_refused(arguments: list[object], words: list[str], 
 
 def test_a_missing_checkpoint_option_is_reported(run_command: Run) -> None:
     refused(run_command("nmt-generate"), "--checkpoint", "--help")
+    refused(run_command("nmt-generate", __file__), f"is a file: for a checkpoint write --checkpoint {__file__}")
 
 
 def test_errors_name_files_that_cannot_be_used(
