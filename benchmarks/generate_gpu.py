@@ -33,7 +33,8 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.inference.decoder_step import attend_together
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.inference.torch_transformer import TorchTransformer, log_softmax
+from nmtkit.inference.torch_inference import log_softmax
+from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.inference.transformer import TransformerInference
 from nmtkit.model.architectures import make_model
 from nmtkit.model.layers import DecoderLayer

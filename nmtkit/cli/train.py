@@ -57,7 +57,8 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     default="transformer_base",
     show_default=True,
     metavar="NAME",
-    help="Named settings: transformer_base, _big, _small, _tiny, or a row of the paper's Table 3 (table3_…).",
+    help="Named settings: transformer_base, _big, _small, _tiny, a row of the paper's Table 3 (table3_…); recurrent: "
+    "gnmt, lstm_small; convolutional: convs2s, conv_small.",
 )
 @flags(*MODEL_CONFIGS)
 @options(choose_model, refuse_idle_options, **TrainingOptions.groups(), log=LogConfig)

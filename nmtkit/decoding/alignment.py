@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from nmtkit.data.batch import pad
 from nmtkit.decoding.search import Hypothesis
@@ -49,11 +50,14 @@ def all_heads(
     """The attention weights of all layers and heads for a source (ids with EOS) and an output (ids without).
 
     Returns the encoder's self-attention (L, H, S, S), the decoder's self-attention (L, H, T, T) and its attention to
-    the source (L, H, T, S). Raises UserError for a model without attention and for an ensemble.
+    the source (L, H, T, S); L is 0 for a kind that the model does not have. Raises UserError for a model without
+    attention and for an ensemble.
     """
     src, lengths = (tensor.to(model.device) for tensor in pad([source]))
     weights = model.attention(src, lengths, pad([[BOS, *target]])[0].to(model.device))
-    encoder, decoder, cross = (
-        torch.cat(layers).float().cpu().numpy() for layers in (weights.encoder, weights.decoder, weights.cross)
-    )
-    return encoder, decoder, cross
+    return _stacked(weights.encoder), _stacked(weights.decoder), _stacked(weights.cross)
+
+
+def _stacked(layers: list[Tensor]) -> NDArray[np.float32]:
+    """The weights of all layers, each (1, H, ·, ·), as (L, H, ·, ·)."""
+    return torch.cat(layers).float().cpu().numpy() if layers else np.empty((0, 0, 0, 0), np.float32)

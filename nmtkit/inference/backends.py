@@ -9,9 +9,13 @@ from typing import Any, NamedTuple
 from nmtkit.errors import UserError
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
+from nmtkit.inference.torch_convolutional import TorchConvolutional
+from nmtkit.inference.torch_recurrent import TorchRecurrent
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.convolutional_config import ConvolutionalConfig
 from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.recurrent_config import RecurrentConfig
 
 
 class Backends(NamedTuple):
@@ -23,6 +27,8 @@ class Backends(NamedTuple):
 
 BACKENDS = {
     TransformerConfig.arch: Backends(TorchTransformer, NativeTransformer),
+    RecurrentConfig.arch: Backends(TorchRecurrent),
+    ConvolutionalConfig.arch: Backends(TorchConvolutional),
 }
 
 

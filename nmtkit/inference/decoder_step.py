@@ -37,9 +37,9 @@ def _cross_attention(layer: DecoderLayer, x: Tensor, cache: KeyValueCache, numbe
     """x (R, D): the rows of a sentence query its source together, as if they were a sequence, so that the source's
     keys and values are never repeated."""
     attention, source = layer.cross_attention, cache.layers[number]
-    q = cache.by_sentence(attention.q(x))
+    q = cache.rows.by_sentence(attention.q(x))
     heads = attend_together(q, source.memory_keys, source.memory_values, cache.memory_bias)
-    attended: Tensor = attention.out(cache.by_row(heads))
+    attended: Tensor = attention.out(cache.rows.by_row(heads))
     return attended
 
 

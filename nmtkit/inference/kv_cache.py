@@ -1,10 +1,9 @@
 """The Transformer decoder's key-value cache.
 
-A row is an open hypothesis. Each belongs to a sentence, and the rows of a sentence are adjacent; their number may
-change from step to step. Keys and values of the source are stored once for each sentence. Keys and values of a row are
-stored time first, so that a step appends to the end and reads the past without a copy.
+Keys and values of the source are stored once for each sentence. Keys and values of a row are stored time first, so that
+a step appends to the end and reads the past without a copy.
 
-Letters: R rows, B sentences, T positions so far, S source length, D a width, H heads.
+Letters: R rows (open hypotheses), B sentences, T positions so far, S source length, D a width, H heads.
 """
 
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nmtkit.inference.sentence_rows import SentenceRows
+
 _GROWTH = 16  # positions that a buffer has left after it was enlarged
-_FILLED = 0.75  # share of sentences that still have rows, above which compacting the source is not worth a copy
 
 
 @dataclass
@@ -33,9 +33,7 @@ class KeyValueCache:
         self.layers = layers
         self.memory_bias = memory_bias  # (B, H, 1, S), 0 for source tokens, -inf for padding
         self.length = 0
-        self._sentence_of_row = torch.arange(memory_bias.size(0), device=memory_bias.device)  # (R,)
-        self._widest = 1  # most rows of one sentence
-        self._slots: Tensor | None = None  # (R,) sentence · widest + number in it; None if all have `widest` rows
+        self.rows = SentenceRows(memory_bias.size(0), memory_bias.device)
         self._unused: dict[int, Tensor] = {}  # by width, a buffer that the next reordering can write to
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,37 +49,14 @@ class KeyValueCache:
         """Count one more step."""
         self.length += 1
 
-    def by_sentence(self, x: Tensor) -> Tensor:
-        """Rows (R, D) to (B, widest, D): a sentence's rows side by side, padded with zeros."""
-        if self._slots is not None:
-            x = x.new_zeros(self.memory_bias.size(0) * self._widest, x.size(1)).index_copy_(0, self._slots, x)
-        return x.view(-1, self._widest, x.size(1))
-
-    def by_row(self, x: Tensor) -> Tensor:
-        """The inverse of `by_sentence`."""
-        x = x.flatten(0, 1)
-        return x if self._slots is None else x.index_select(0, self._slots)
-
     def reorder(self, origins: Tensor) -> None:
         """As `InferenceState.reorder`."""
-        rows = self._sentence_of_row.numel()
-        if origins.numel() == rows and torch.equal(origins, torch.arange(rows, device=origins.device)):
+        if self.rows.is_unchanged(origins):
             return
         for cache in self.layers:
             cache.keys, cache.values = self._reordered(cache.keys, origins), self._reordered(cache.values, origins)
-        self._sentence_of_row = self._sentence_of_row[origins]
-        present, numbers, counts = torch.unique_consecutive(
-            self._sentence_of_row, return_inverse=True, return_counts=True
-        )
-        if present.numel() <= _FILLED * self.memory_bias.size(0):
-            self._sentence_of_row = numbers
-            self._keep_sentences(present)
-        self._widest = int(counts.max())
-        self._slots = None
-        if origins.numel() < self.memory_bias.size(0) * self._widest:
-            first = (counts.cumsum(0) - counts)[numbers]  # the first row of each row's sentence
-            within = torch.arange(origins.numel(), device=origins.device) - first
-            self._slots = self._sentence_of_row * self._widest + within
+        if (kept := self.rows.reorder(origins)) is not None:
+            self._keep_sentences(kept)
 
     def _keep_sentences(self, sentences: Tensor) -> None:
         self.memory_bias = self.memory_bias.index_select(0, sentences)

@@ -76,4 +76,7 @@ def _no_int8() -> str:
     """Why the compiled search, which alone computes in int8, cannot take a model, and what to do."""
     if not native_build.available("int8"):
         return "--precision int8 needs the compiled search: use fp32, or install nmtkit again with a C++ compiler"
-    return "--precision int8: the compiled search does not support this model (--attention-window): use fp32 or bf16"
+    return (
+        "--precision int8: the compiled search does not support this model (only Transformers without "
+        "--attention-window): use fp32 or bf16"
+    )

@@ -101,7 +101,8 @@ class InferenceModel(ABC):
             raise UserError(_NO_ATTENTION)
         if layer is not None and layer > self.attention_layers:
             raise UserError(
-                f"--alignment-layer {layer}: the model has {counted(self.attention_layers, 'decoder layer')}"
+                f"--alignment-layer {layer}: the model has {counted(self.attention_layers, 'decoder layer')} with "
+                "attention to the source"
             )
         return max(0, self.attention_layers - 2) if layer is None else layer - 1
 

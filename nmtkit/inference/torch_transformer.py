@@ -8,23 +8,23 @@ from torch import Tensor
 
 from nmtkit.inference.decoder_step import layer_step
 from nmtkit.inference.kv_cache import KeyValueCache, LayerCache
-from nmtkit.inference.protocol import AttentionWeights, shift_right
+from nmtkit.inference.protocol import AttentionWeights
+from nmtkit.inference.torch_inference import TorchInference, log_softmax
 from nmtkit.inference.transformer import TransformerInference
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Memory, Transformer
 
 _ENCODED = 512  # tokens that a CPU encodes together: it gains nothing from more
-_SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
-_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
 
 
-class TorchTransformer(TransformerInference):
-    """Searches with the modules of a Transformer in evaluation mode, on their device, without changing them."""
+class TorchTransformer(TorchInference, TransformerInference):
+    """As `TorchInference`, with a key-value cache."""
+
+    model: Transformer
 
     def __init__(self, model: Transformer) -> None:
-        weight = model.output_matrix
-        super().__init__(model.config, weight.size(0), weight.element_size())
-        self.model, self.device, self.precision = model, weight.device, _NAMES[weight.dtype]
+        TorchInference.__init__(self, model)
+        TransformerInference.__init__(self, model.config, self.vocabulary_size, model.output_matrix.element_size())
 
     def encode(self, src: Tensor, lengths: Tensor) -> Memory:
         """As `InferenceModel.encode`. A CPU encodes a few sentences at a time, with hardly any padding if they are
@@ -56,19 +56,6 @@ class TorchTransformer(TransformerInference):
         state.advance()
         return log_softmax(model.project(model.decoder_norm(x)))
 
-    def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
-        """As `InferenceModel.score`, in one pass over all positions."""
-        log_probs = torch.zeros(tgt.shape, dtype=torch.float32, device=tgt.device)
-        tgt_in, size = shift_right(tgt), max(1, _SCORED // tgt.size(1))
-        for start in range(0, len(tgt), size):
-            rows = slice(start, start + size)
-            S, T = int(lengths[rows].max()), int(tgt_lengths[rows].max())
-            memory = self.encode(src[rows, :S], lengths[rows])
-            logits = self.model.project(self.model.decode(tgt_in[rows, :T], memory))
-            own = logits.log_softmax(-1, torch.float32).gather(2, tgt[rows, :T].unsqueeze(2))
-            log_probs[rows, :T] = own.squeeze(2)
-        return log_probs
-
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
         """As `InferenceModel.attention`."""
         weights = AttentionWeights()
@@ -81,14 +68,6 @@ class TorchTransformer(TransformerInference):
         layers: list[Tensor] = []
         self.model.decode(tgt_in, self.encode(src, lengths), record_cross=layers)
         return layers[self.alignment_layer(layer)].float().mean(1)
-
-
-def log_softmax(logits: Tensor) -> Tensor:
-    """log softmax of logits (R, W) in fp32, written over them if they are fp32 already: for a large vocabulary, fresh
-    memory takes longer than the softmax."""
-    if logits.dtype != torch.float32 or logits.requires_grad:
-        return logits.log_softmax(-1, torch.float32)
-    return torch.log_softmax(logits, -1, out=logits)
 
 
 def _parts(lengths: list[int]) -> Iterator[tuple[slice, int]]:

@@ -1,6 +1,6 @@
 """The table of all architectures.
 
-A new architecture is a subclass of `ModelConfig` (config.py) with its `forward_flops` and presets (presets.py), a
+A new architecture is a subclass of `ModelConfig` with its `forward_flops` and presets (presets.py), a
 `TranslationModel` in a file of its own, and a row here. To be searched, it needs an `InferenceModel` and a row in
 nmtkit.inference.backends. `tests/helpers/toy_model.py` is a small example.
 """
@@ -10,7 +10,11 @@ from typing import Any, NamedTuple
 
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.model.convolutional import Convolutional
+from nmtkit.model.convolutional_config import ConvolutionalConfig
 from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.recurrent import Recurrent
+from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.transformer import Transformer
 
 
@@ -23,6 +27,8 @@ class Architecture(NamedTuple):
 
 ARCHITECTURES = {
     TransformerConfig.arch: Architecture(TransformerConfig, Transformer),
+    RecurrentConfig.arch: Architecture(RecurrentConfig, Recurrent),
+    ConvolutionalConfig.arch: Architecture(ConvolutionalConfig, Convolutional),
 }
 
 

@@ -138,12 +138,7 @@ class TransformerConfig(ModelConfig):
 
     def for_vocabularies(self, joined: bool) -> "TransformerConfig":
         """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
-        if self.share_embeddings == "all" and not joined:
-            raise UserError(
-                "--share-embeddings all needs one vocabulary, but the sides have one each: "
-                "preprocess with --joined-vocab, or use --share-embeddings decoder"
-            )
-        return replace(self, share_embeddings=self.share_embeddings or ("all" if joined else "decoder"))
+        return replace(self, share_embeddings=resolve_sharing(self.share_embeddings, joined))
 
     def summary(self) -> str:
         """As `ModelConfig.summary`."""
@@ -197,6 +192,19 @@ class TransformerConfig(ModelConfig):
         decoder += T * (D * keys + values * D) + S * D * (keys + values)  # cross-attention
         decoder += (keys + values) * int((source * target).sum())
         return 2 * (self.encoder_layers * encoder + self.decoder_layers * decoder + T * D * target_size)
+
+
+def resolve_sharing(share_embeddings: str | None, joined: bool) -> str:
+    """The value of --share-embeddings that applies to a joint vocabulary, or to separate ones.
+
+    Raises UserError for "all" with separate vocabularies.
+    """
+    if share_embeddings == "all" and not joined:
+        raise UserError(
+            "--share-embeddings all needs one vocabulary, but the sides have one each: "
+            "preprocess with --joined-vocab, or use --share-embeddings decoder"
+        )
+    return share_embeddings or ("all" if joined else "decoder")
 
 
 def model_differences(a: ModelConfig, b: ModelConfig, but_for: Collection[str] = ()) -> Iterator[str]:

@@ -8,6 +8,8 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.model.convolutional_config import ConvolutionalConfig
+from nmtkit.model.recurrent_config import RecurrentConfig
 
 
 class Preset(NamedTuple):
@@ -48,4 +50,24 @@ _TRANSFORMER: dict[str, dict[str, Any]] = {
     "table3_e_learned": {"positions": "learned"},
 }
 
-PRESETS = {name: Preset(TransformerConfig, options) for name, options in _TRANSFORMER.items()}
+_RECURRENT: dict[str, dict[str, Any]] = {  # optimized as NVIDIA's GNMT v2, whose learning rate falls in steps
+    "gnmt": {"lr_schedule": "cosine", "lr": 2e-3, "warmup_updates": 200, "clip_norm": 5.0},
+    "lstm_small": {"encoder_layers": 3, "decoder_layers": 3, "d_model": 256, "separate_output": False}
+    | {"lr_schedule": "cosine", "lr": 2e-3, "warmup_updates": 200, "clip_norm": 5.0},
+}
+
+_CONVOLUTIONAL: dict[str, dict[str, Any]] = {
+    "convs2s": {"clip_norm": 0.1},
+    "conv_small": {"encoder_convolutions": "5x256", "decoder_convolutions": "5x256", "d_model": 256}
+    | {"d_bottleneck": 256, "separate_output": False, "clip_norm": 0.1},
+}
+
+PRESETS = {
+    name: Preset(config, options)
+    for config, presets in (
+        (TransformerConfig, _TRANSFORMER),
+        (RecurrentConfig, _RECURRENT),
+        (ConvolutionalConfig, _CONVOLUTIONAL),
+    )
+    for name, options in presets.items()
+}

@@ -1,13 +1,16 @@
 """The interface between training and a model, which each architecture implements.
 
-Letters: B batch, S source length, T target length, D d_model, W target vocabulary. Batch first.
+Letters: B batch, S source length, T target length, D width of the decoder's output, W target vocabulary. Batch first.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from nmtkit.model.config import ModelConfig
 
@@ -22,7 +25,7 @@ class TranslationModel(nn.Module, ABC):
     config: ModelConfig
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
     """The top-level modules of each part of the model, for the parameter summary: every parameter is in one part. The
-    part "output" is required, and has no parameters if the output matrix is shared with an embedding."""
+    part "output" is required; a matrix that it shares with an embedding counts as the embedding's."""
     activation_checkpointing = False  # recompute the activations inside `layers` in the backward pass
 
     @abstractmethod
@@ -36,11 +39,30 @@ class TranslationModel(nn.Module, ABC):
     @property
     @abstractmethod
     def output_matrix(self) -> Tensor:
-        """The projection to the target vocabulary (W, D), without bias. The loss fuses product and softmax."""
+        """The projection to the target vocabulary (W, D). The loss fuses product and softmax."""
+
+    @property
+    def output_bias(self) -> Tensor | None:
+        """The bias (W,) of the projection; None if it has none."""
+        return None
 
     @abstractmethod
     def layers(self) -> Iterable[nn.Module]:
         """The layers. `--compile` compiles each of them separately."""
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Decoder output (…, D) to logits (…, W)."""
+        return F.linear(hidden, self.output_matrix, self.output_bias)
+
+    def forward(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> Tensor:
+        """Logits (B, T, W) for src (B, S) with lengths (B,) and tgt_in (B, T)."""
+        return self.project(self.decode(tgt_in, self.encode(src, lengths)))
+
+    def through(self, layer: nn.Module, *inputs: Any) -> Any:
+        """Apply a layer, with activation checkpointing if set."""
+        if self.activation_checkpointing and torch.is_grad_enabled():
+            return checkpoint(layer, *inputs, use_reentrant=False)
+        return layer(*inputs)
 
     def count_parameters(self) -> dict[str, int]:
         """The number of parameters of each part. A shared matrix counts once, under its first name."""

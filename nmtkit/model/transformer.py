@@ -6,12 +6,10 @@ lengths and are padded at the end; the ids of padding have no effect. Decoding s
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
@@ -93,7 +91,7 @@ class Transformer(TranslationModel):
         mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
         x = self.embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
         for layer in self.encoder:
-            x = self._through(layer, x, mask[:, None, None, :], record)
+            x = self.through(layer, x, mask[:, None, None, :], record)
         return Memory(cast(Tensor, self.encoder_norm(x)), mask)
 
     def decode(
@@ -109,12 +107,8 @@ class Transformer(TranslationModel):
         """
         x = self.embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
         for layer in self.decoder:
-            x = self._through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
+            x = self.through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
         return cast(Tensor, self.decoder_norm(x))
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Decoder output (…, D) to logits (…, W), the pre-softmax projection of §3.4."""
-        return F.linear(hidden, self.output_matrix)
 
     @property
     def output_matrix(self) -> Tensor:
@@ -124,16 +118,6 @@ class Transformer(TranslationModel):
     def layers(self) -> Iterable[nn.Module]:
         """The layers of encoder and decoder."""
         return (*self.encoder, *self.decoder)
-
-    def forward(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> Tensor:
-        """Logits (B, T, W) for src (B, S) with lengths (B,) and tgt_in (B, T)."""
-        return self.project(self.decode(tgt_in, self.encode(src, lengths)))
-
-    def _through(self, layer: nn.Module, *inputs: Any) -> Tensor:
-        """Apply a layer, with activation checkpointing if set."""
-        if self.activation_checkpointing and torch.is_grad_enabled():
-            return cast(Tensor, checkpoint(layer, *inputs, use_reentrant=False))
-        return cast(Tensor, layer(*inputs))
 
     def embed(self, ids: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
         """ids (…) to √D · embedding + position, with dropout (§3.4, §3.5, §5.4): (…, D)."""

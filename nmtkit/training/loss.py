@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nmtkit import native_build
 from nmtkit.data.batch import Batch
@@ -141,7 +142,21 @@ def batch_loss(model: TranslationModel, batch: Batch, smoothing: float) -> tuple
     hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths)).flatten(0, 1)  # (B·T, D)
     hidden = hidden.index_select(0, batch.target_indices)
     target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
-    return projected_cross_entropy(hidden, model.output_matrix, target, smoothing)
+    matrix, bias = model.output_matrix, model.output_bias
+    if bias is not None:
+        hidden, matrix = _with_bias_as_column(hidden, matrix, bias)
+    return projected_cross_entropy(hidden, matrix, target, smoothing)
+
+
+def _with_bias_as_column(hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """hidden (N, D) with a column of ones and matrix (W, D) with the bias (W,) as a column: the same logits.
+
+    Columns of zeros fill up the width to a multiple of 8, which GPUs multiply faster.
+    """
+    padding = -(hidden.size(1) + 1) % 8
+    ones = F.pad(hidden.new_ones(len(hidden), 1), (0, padding))
+    biases = F.pad(bias.unsqueeze(1), (0, padding))
+    return torch.cat((hidden, ones), dim=1), torch.cat((matrix, biases), dim=1)
 
 
 def perplexity(nll: float) -> float:

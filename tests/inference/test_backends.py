@@ -17,7 +17,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import UserError
-from nmtkit.inference import torch_transformer
+from nmtkit.inference import torch_inference, torch_transformer
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
@@ -84,9 +84,9 @@ def test_scoring_gives_the_scores_of_the_search(name: str) -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("parts", [torch_transformer._SCORED, 10])
+@pytest.mark.parametrize("parts", [torch_inference._SCORED, 10])
 def test_scoring_in_one_pass_equals_scoring_step_by_step(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_transformer, "_SCORED", parts)
+    monkeypatch.setattr(torch_inference, "_SCORED", parts)
     plain, tgt = TorchTransformer(transformer()), sentences(4, 6, 1, 3, 5, seed=2)
     lengths = with_lengths(tgt)[1]
     real = tgt != PAD

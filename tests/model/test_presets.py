@@ -1,10 +1,11 @@
-"""Presets: the paper's sizes, and its parameter counts (Table 3)."""
+"""Presets: the published sizes and parameter counts, of the paper (Table 3) and of the models it compares with."""
 
 import dataclasses
 
 import pytest
 import torch
 
+from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 from nmtkit.model.transformer import Transformer
@@ -43,6 +44,29 @@ def test_parameter_counts_match_the_paper(preset: str) -> None:
     # learned positions come on top of the table's "as base"
     millions -= sum(p.numel() for name, p in model.named_parameters() if "positions" in name) / 1e6
     assert abs(millions - PAPER.get(preset, 65)) <= (6 if preset == "transformer_big" else 1)
+
+
+def parameters(preset: str, source_size: int, target_size: int) -> int:
+    with torch.device("meta"):
+        model = make_model(PRESETS[preset].model_config(), source_size, target_size)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_gnmt_has_the_published_number_of_parameters() -> None:
+    """NVIDIA's GNMT v2, with 32,320 joint pieces: 160,671,297 parameters (MLBench's blog)."""
+    assert parameters("gnmt", 32_320, 32_320) == 160_671_297
+
+
+def test_convs2s_has_the_published_number_of_parameters() -> None:
+    """216 million (Gehring et al. 2017), with fairseq's dictionaries."""
+    assert parameters("convs2s", 42_243, 43_676) == pytest.approx(216e6, rel=0.001)
+
+
+@pytest.mark.parametrize(("preset", "millions"), [("lstm_small", 7.2), ("conv_small", 8.0)])
+def test_small_presets_have_about_the_parameters_of_transformer_small(preset: str, millions: float) -> None:
+    size = parameters(preset, 10_000, 10_000)
+    assert size == pytest.approx(millions * 1e6, rel=0.01)
+    assert size == pytest.approx(parameters("transformer_small", 10_000, 10_000), rel=0.12)
 
 
 def test_every_row_of_table_3_has_a_preset() -> None:
@@ -95,7 +119,7 @@ def test_rows_a_of_table_3_keep_the_total_width_of_the_heads() -> None:
 def test_presets_set_only_existing_options(preset: str) -> None:
     known = {
         field.name
-        for config in (TransformerConfig, OptimizerConfig, StopConfig)
+        for config in (PRESETS[preset].config, OptimizerConfig, StopConfig)
         for field in dataclasses.fields(config)
     }
     assert set(PRESETS[preset].options) <= known

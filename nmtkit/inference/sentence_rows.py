@@ -1,0 +1,55 @@
+"""The rows of a batch during a search, and the sentence of each.
+
+A row is an open hypothesis. Each belongs to a sentence, and the rows of a sentence are adjacent; their number may
+change from step to step. So what belongs to a source is stored once for each sentence.
+
+Letters: R rows, B sentences.
+"""
+
+import torch
+from torch import Tensor
+
+_FILLED = 0.75  # share of sentences that still have rows, above which compacting the source is not worth a copy
+
+
+class SentenceRows:
+    """The rows of `sentences` sentences, at first one for each."""
+
+    def __init__(self, sentences: int, device: torch.device) -> None:
+        self.sentences = sentences
+        self._sentence_of_row = torch.arange(sentences, device=device)  # (R,)
+        self._widest = 1  # most rows of one sentence
+        self._slots: Tensor | None = None  # (R,) sentence · widest + number in it; None if all have `widest` rows
+
+    def by_sentence(self, x: Tensor) -> Tensor:
+        """Rows (R, D) to (B, widest, D): a sentence's rows side by side, padded with zeros."""
+        if self._slots is not None:
+            x = x.new_zeros(self.sentences * self._widest, x.size(1)).index_copy_(0, self._slots, x)
+        return x.view(-1, self._widest, x.size(1))
+
+    def by_row(self, x: Tensor) -> Tensor:
+        """The inverse of `by_sentence`."""
+        x = x.flatten(0, 1)
+        return x if self._slots is None else x.index_select(0, self._slots)
+
+    def is_unchanged(self, origins: Tensor) -> bool:
+        """Whether a reordering by `origins` would leave all rows in their places."""
+        rows = self._sentence_of_row.numel()
+        return origins.numel() == rows and torch.equal(origins, torch.arange(rows, device=origins.device))
+
+    def reorder(self, origins: Tensor) -> Tensor | None:
+        """As `InferenceState.reorder`. Returns the numbers of the sentences to keep; None to keep all of them."""
+        self._sentence_of_row = self._sentence_of_row[origins]
+        present, numbers, counts = torch.unique_consecutive(
+            self._sentence_of_row, return_inverse=True, return_counts=True
+        )
+        is_sparse = present.numel() <= _FILLED * self.sentences
+        if is_sparse:
+            self._sentence_of_row, self.sentences = numbers, present.numel()
+        self._widest = int(counts.max())
+        self._slots = None
+        if origins.numel() < self.sentences * self._widest:
+            first = (counts.cumsum(0) - counts)[numbers]  # the first row of each row's sentence
+            within = torch.arange(origins.numel(), device=origins.device) - first
+            self._slots = self._sentence_of_row * self._widest + within
+        return present if is_sparse else None

@@ -1,0 +1,78 @@
+"""The convolutional model as an inference model.
+
+Letters: R rows (open hypotheses), B sentences, n rows of a sentence, E d_model, C channels, k kernel width.
+"""
+
+import copy
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from nmtkit.inference.sentence_rows import SentenceRows
+from nmtkit.inference.torch_inference import TorchInference, log_softmax
+from nmtkit.model.convolutional import Convolutional, DecoderLayer, Memory, WeightNorm
+
+
+class ConvolutionalState:
+    """The last k - 1 inputs (R, k - 1, inputs) of each layer, and the encoded source of each sentence."""
+
+    def __init__(self, memory: Memory, inputs: list[Tensor]) -> None:
+        self.memory, self.inputs, self.length = memory, inputs, 0
+        self.rows = SentenceRows(memory.keys.size(0), memory.keys.device)
+
+    def reorder(self, origins: Tensor) -> None:
+        """As `InferenceState.reorder`."""
+        if self.rows.is_unchanged(origins):
+            return
+        self.inputs = [past.index_select(0, origins) for past in self.inputs]
+        if (kept := self.rows.reorder(origins)) is not None:
+            memory = self.memory
+            self.memory = Memory(memory.keys[kept], memory.values[kept], memory.mask[kept])
+
+
+class TorchConvolutional(TorchInference):
+    """As `TorchInference`, with normalized weights computed once: a step convolves the last k inputs of each layer."""
+
+    model: Convolutional
+
+    def __init__(self, model: Convolutional) -> None:
+        super().__init__(_with_plain_weights(model))
+        self.longest_sequence = model.config.max_positions - 1
+        self.attention_layers = len(model.decoder)
+
+    def start(self, memory: Memory) -> ConvolutionalState:
+        """As `InferenceModel.start`: zeros before the first position."""
+        rows, layers = memory.keys.size(0), cast(Iterable[DecoderLayer], self.model.decoder)
+        return ConvolutionalState(
+            memory, [memory.keys.new_zeros(rows, layer.reach, layer.convolution.direction.size(1)) for layer in layers]
+        )
+
+    def step(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
+        """As `InferenceModel.step`."""
+        model = self.model
+        target = model.embed(tokens, model.target_embedding, model.target_positions(state.length, 1))  # (R, E)
+        x, embedded = model.decoder_in(target), state.rows.by_sentence(target)
+        for number, layer in enumerate(cast(Iterable[DecoderLayer], model.decoder)):
+            inputs = torch.cat((state.inputs[number], x.unsqueeze(1)), dim=1)  # (R, k, ·)
+            state.inputs[number] = inputs[:, 1:]
+            queries = state.rows.by_sentence(layer.convolution(inputs).squeeze(1))  # (B, n, C)
+            attended = state.rows.by_row(layer.attention(queries, embedded, state.memory))
+            x = layer.add_residual(attended, x)
+        state.length += 1
+        return log_softmax(model.project(model.decoder_out(x)))
+
+    def state_bytes(self, tokens: int) -> int:
+        """As `InferenceModel.state_bytes`: the inputs of each layer, whatever the number of tokens."""
+        numbers = sum((shape.kernel - 1) * shape.inputs for shape in self.model.config.decoder_layers)
+        return numbers * self.model.output_matrix.element_size()
+
+
+def _with_plain_weights(model: Convolutional) -> Convolutional:
+    """A copy of a model without weight normalization, which shares all other parameters with it."""
+    plain = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    for module in plain.modules():
+        if isinstance(module, WeightNorm):
+            module.fold()
+    return plain

@@ -1,0 +1,59 @@
+"""The parts of a search with plain torch that do not depend on the architecture."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.inference.protocol import AttentionWeights, InferenceModel, shift_right
+from nmtkit.model.protocol import TranslationModel
+
+_SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
+_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
+
+
+class TorchInference(InferenceModel):
+    """Searches with the modules of a model in evaluation mode, on their device, without changing them."""
+
+    model: Any  # the architecture's class
+
+    def __init__(self, model: TranslationModel) -> None:
+        matrix = model.output_matrix
+        self.model, self.device, self.precision = model, matrix.device, _NAMES[matrix.dtype]
+        self.vocabulary_size = matrix.size(0)
+
+    def encode(self, src: Tensor, lengths: Tensor) -> Any:
+        """As `InferenceModel.encode`."""
+        return self.model.encode(src, lengths)
+
+    def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
+        """As `InferenceModel.score`, in one pass over all positions."""
+        log_probs = torch.zeros(tgt.shape, dtype=torch.float32, device=tgt.device)
+        tgt_in, size = shift_right(tgt), max(1, _SCORED // tgt.size(1))
+        for start in range(0, len(tgt), size):
+            rows = slice(start, start + size)
+            S, T = int(lengths[rows].max()), int(tgt_lengths[rows].max())
+            memory = self.encode(src[rows, :S], lengths[rows])
+            logits = self.model.project(self.model.decode(tgt_in[rows, :T], memory))
+            own = logits.log_softmax(-1, torch.float32).gather(2, tgt[rows, :T].unsqueeze(2))
+            log_probs[rows, :T] = own.squeeze(2)
+        return log_probs
+
+    def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
+        """As `InferenceModel.attention`, for a model that attends only from the decoder to the source."""
+        weights = AttentionWeights()
+        self.model.decode(tgt_in, self.encode(src, lengths), weights.cross)
+        return weights
+
+    def alignment(self, src: Tensor, lengths: Tensor, tgt_in: Tensor, layer: int | None) -> Tensor:
+        """As `InferenceModel.alignment`."""
+        number = self.alignment_layer(layer)
+        return self.attention(src, lengths, tgt_in).cross[number].float().mean(1)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """log softmax of logits (R, W) in fp32, written over them if they are fp32 already: for a large vocabulary, fresh
+    memory takes longer than the softmax."""
+    if logits.dtype != torch.float32 or logits.requires_grad:
+        return logits.log_softmax(-1, torch.float32)
+    return torch.log_softmax(logits, -1, out=logits)

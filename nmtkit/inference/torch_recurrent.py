@@ -1,0 +1,58 @@
+"""The recurrent model as an inference model.
+
+Letters: R rows (open hypotheses), H d_model.
+"""
+
+from collections.abc import Iterable
+from typing import cast
+
+from torch import Tensor
+
+from nmtkit.inference.sentence_rows import SentenceRows
+from nmtkit.inference.torch_inference import TorchInference, log_softmax
+from nmtkit.model.recurrent import LstmState, Memory, Recurrent, RecurrentLayer
+
+
+class RecurrentState:
+    """The LSTM states of all rows, and the encoded source of each sentence with the keys of its attention."""
+
+    def __init__(self, memory: Memory, keys: Tensor, layers: int) -> None:
+        self.memory, self.keys = memory, keys
+        self.rows = SentenceRows(keys.size(0), keys.device)
+        zeros = keys.new_zeros(1, keys.size(0), keys.size(2))
+        self.layers: list[LstmState] = [(zeros, zeros)] * layers
+
+    def reorder(self, origins: Tensor) -> None:
+        """As `InferenceState.reorder`."""
+        if self.rows.is_unchanged(origins):
+            return
+        self.layers = [(h.index_select(1, origins), c.index_select(1, origins)) for h, c in self.layers]
+        if (kept := self.rows.reorder(origins)) is not None:
+            self.memory = Memory(self.memory.values[kept], self.memory.mask[kept])
+            self.keys = self.keys[kept]
+
+
+class TorchRecurrent(TorchInference):
+    """As `TorchInference`: a step continues each LSTM from its last state."""
+
+    model: Recurrent
+    attention_layers = 1
+
+    def start(self, memory: Memory) -> RecurrentState:
+        """As `InferenceModel.start`."""
+        return RecurrentState(memory, self.model.attention.keys(memory.values), len(self.model.decoder))
+
+    def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
+        """As `InferenceModel.step`."""
+        model = self.model
+        bottom, *others = cast(Iterable[RecurrentLayer], model.decoder)
+        x, state.layers[0] = bottom(model.target_embedding(tokens).unsqueeze(1), None, state.layers[0])  # (R, 1, H)
+        queries = state.rows.by_sentence(x.squeeze(1))
+        context = state.rows.by_row(model.attention(queries, state.keys, state.memory)).unsqueeze(1)
+        for number, layer in enumerate(others, 1):
+            x, state.layers[number] = layer(x, context, state.layers[number])
+        return log_softmax(model.project(x.squeeze(1)))
+
+    def state_bytes(self, tokens: int) -> int:
+        """As `InferenceModel.state_bytes`: h and c of each layer, whatever the number of tokens."""
+        return 2 * len(self.model.decoder) * self.model.config.d_model * self.model.output_matrix.element_size()

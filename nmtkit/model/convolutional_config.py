@@ -1,0 +1,142 @@
+"""Options of the convolutional model (convolutional.py).
+
+Letters: E d_model, C channels of a layer, k kernel width, S source tokens, T target tokens, W target vocabulary.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from nmtkit.config import flag, option
+from nmtkit.errors import UserError
+from nmtkit.model.config import LengthLimit, ModelConfig, resolve_sharing
+from nmtkit.wording import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_GROUP = re.compile(r"(\d{1,3})x(\d{1,5})(?::(\d{1,2}))?")  # LAYERSxCHANNELS[:KERNEL]
+_KERNEL = 3
+_MOST_LAYERS = 100
+_WMT = "9x512,4x1024,2x2048:1"  # fairseq's fconv_wmt_en_de, of the size that the paper reports
+
+
+class LayerShape(NamedTuple):
+    """The sizes of a convolutional layer."""
+
+    inputs: int
+    channels: int
+    kernel: int
+
+
+@dataclass(frozen=True)
+class ConvolutionalConfig(ModelConfig):
+    """The options of the convolutional model; the defaults are those of ConvS2S for English-German."""
+
+    arch: ClassVar[str] = "convs2s"
+    dropout_options: ClassVar[frozenset[str]] = frozenset({"dropout"})
+    free_options: ClassVar[frozenset[str]] = dropout_options
+
+    encoder_convolutions: str = option(
+        _WMT,
+        metavar="LIST",
+        help=f"Layers of the encoder as LAYERSxCHANNELS or LAYERSxCHANNELS:KERNEL; the kernel is {_KERNEL} wide by "
+        "default (convolutional models).",
+    )
+    decoder_convolutions: str = option(_WMT, metavar="LIST", help="Layers of the decoder, as --encoder-convolutions.")
+    d_model: int = option(768, min=1, max=10**6, help="Width of embeddings and attention.")
+    d_bottleneck: int = option(
+        512, min=1, max=10**6, help="Width of the decoder's output before the projection (convolutional models)."
+    )
+    dropout: float = option(
+        0.2, min=0.0, below=1.0, help="Dropout on embeddings, on the input of each convolution and before the output."
+    )
+    max_positions: int = option(
+        1024, min=1, max=10**6, help="Longest sequence that learned positions can take, in tokens."
+    )
+    share_embeddings: str | None = option(
+        None,
+        choices=("all", "decoder", "none"),
+        unset="all, or decoder where the vocabularies are separate",
+        help="One matrix for source, target and output; one for target and output; or three.",
+    )
+    separate_output: bool = option(
+        True, help="Give the output a matrix of its own, whatever --share-embeddings is (not for Transformers)."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layer_shapes("encoder_convolutions", self.encoder_convolutions)
+        layer_shapes("decoder_convolutions", self.decoder_convolutions)
+        if self.has_tied_output and self.d_bottleneck != self.d_model:
+            raise UserError(
+                f"--d-bottleneck {self.d_bottleneck} is not --d-model {self.d_model}: make them equal, or use "
+                "--separate-output"
+            )
+
+    @property
+    def has_tied_output(self) -> bool:
+        """Whether the output matrix is the target embedding."""
+        return not self.separate_output and self.share_embeddings != "none"
+
+    @property
+    def encoder_layers(self) -> list[LayerShape]:
+        """The layers of the encoder."""
+        return layer_shapes("encoder_convolutions", self.encoder_convolutions)
+
+    @property
+    def decoder_layers(self) -> list[LayerShape]:
+        """The layers of the decoder."""
+        return layer_shapes("decoder_convolutions", self.decoder_convolutions)
+
+    @property
+    def length_limit(self) -> LengthLimit:
+        """As `ModelConfig.length_limit`: the number of positions."""
+        return LengthLimit(self.max_positions, "--max-positions", "preprocess with a smaller --max-length")
+
+    def for_vocabularies(self, joined: bool) -> "ConvolutionalConfig":
+        """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
+        return replace(self, share_embeddings=resolve_sharing(self.share_embeddings, joined))
+
+    def summary(self) -> str:
+        """As `ModelConfig.summary`."""
+        layers = f"{len(self.encoder_layers)}-{len(self.decoder_layers)}"
+        widest = max(shape.channels for shape in (*self.encoder_layers, *self.decoder_layers))
+        return f"{layers} convolutional layers, d_model {self.d_model}, up to {counted(widest, 'channel')}"
+
+    def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
+        """As `ModelConfig.forward_flops`. A convolution has k·inputs·2C weights, since the gates need 2C outputs."""
+        E, bottleneck = self.d_model, self.d_bottleneck
+        source, target = source.astype("int64"), target.astype("int64")
+        encoder, decoder = self.encoder_layers, self.decoder_layers
+        per_source = _weights(encoder) + E * encoder[0].inputs + encoder[-1].channels * E
+        per_target = _weights(decoder) + E * decoder[0].inputs + decoder[-1].channels * bottleneck
+        per_target += sum(2 * E * shape.channels for shape in decoder) + bottleneck * target_size
+        pairs = 2 * E * len(decoder) * int((source * target).sum())  # scores and contexts
+        return 2 * (int(source.sum()) * per_source + int(target.sum()) * per_target + pairs)
+
+
+def layer_shapes(option: str, text: str) -> list[LayerShape]:
+    """The layers that the text of an option describes. Raises UserError if it describes none."""
+    shapes: list[LayerShape] = []
+    for group in text.split(","):
+        match = _GROUP.fullmatch(group.strip())
+        layers, channels, kernel = (int(number) for number in match.groups(str(_KERNEL))) if match else (0, 0, 0)
+        if not (layers and channels and kernel):
+            raise UserError(f"{flag(option)} {text}: expected LAYERSxCHANNELS[:KERNEL],… such as {_WMT}")
+        if len(shapes) + layers > _MOST_LAYERS:
+            raise UserError(f"{flag(option)} {text}: at most {_MOST_LAYERS} layers are possible")
+        for _ in range(layers):
+            shapes.append(LayerShape(shapes[-1].channels if shapes else channels, channels, kernel))
+    return shapes
+
+
+def _weights(layers: Sequence[LayerShape]) -> int:
+    """The weights of convolutions, and of the projections of residuals where the width changes."""
+    return sum(
+        shape.kernel * shape.inputs * 2 * shape.channels
+        + (shape.inputs != shape.channels) * shape.inputs * shape.channels
+        for shape in layers
+    )

@@ -1,0 +1,174 @@
+"""The recurrent model of GNMT (Wu et al. 2016): LSTM layers with residual connections, and additive attention.
+
+The details are those of NVIDIA's GNMT v2: the first decoder layer queries the source with its output of the same step,
+and all other decoder layers read the context beside their input.
+
+Letters: B batch, S source length, T target length, H d_model, W vocabulary. Batch first.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmtkit.model.dropout import Dropout
+from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.recurrent_config import RecurrentConfig
+
+LstmState = tuple[Tensor, Tensor]  # h and c, both (1, B, H)
+_INITIAL = 0.1  # weights and biases are drawn from ± this
+
+
+@dataclass
+class Memory:
+    """The encoder's output."""
+
+    values: Tensor  # (B, S, H)
+    mask: Tensor  # (B, S), False for padding
+
+
+class BidirectionalLayer(nn.Module):
+    """An LSTM in each direction. The outputs of both stand side by side."""
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.dropout)
+        self.ahead = nn.LSTM(config.d_model, config.d_model, batch_first=True)
+        self.back = nn.LSTM(config.d_model, config.d_model, batch_first=True)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """x (B, S, H) with lengths (B,) to (B, S, 2H)."""
+        x = self.dropout(x)
+        ahead, _ = self.ahead(x)
+        back, _ = self.back(reverse(x, lengths))
+        return torch.cat((ahead, reverse(back, lengths)), dim=-1)
+
+
+class RecurrentLayer(nn.Module):
+    """x + LSTM(Dropout([x, context])), or without x if the widths differ."""
+
+    def __init__(self, inputs: int, config: RecurrentConfig, residual: bool) -> None:
+        super().__init__()
+        self.dropout = Dropout(config.dropout)
+        self.lstm = nn.LSTM(inputs, config.d_model, batch_first=True)
+        self.residual = residual
+
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, state: LstmState | None = None
+    ) -> tuple[Tensor, LstmState]:
+        """x (B, T, ·) and context (B, T, H) to (B, T, H) and the last state. The first state is zero by default."""
+        inputs = x if context is None else torch.cat((x, context), dim=-1)
+        y, state = self.lstm(self.dropout(inputs), state)
+        return (x + y if self.residual else y), state
+
+
+class AdditiveAttention(nn.Module):
+    """softmax over the source of g · v/‖v‖ · tanh(W_Q·q + W_K·k + b) (Bahdanau et al. 2015, normalized)."""
+
+    def __init__(self, config: RecurrentConfig) -> None:
+        super().__init__()
+        self.q = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.k = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.bias = nn.Parameter(torch.empty(config.d_model))
+        self.direction = nn.Parameter(torch.empty(config.d_model))
+        self.gain = nn.Parameter(torch.empty(1))
+
+    def keys(self, values: Tensor) -> Tensor:
+        """The keys (B, S, H) of the encoder's output (B, S, H)."""
+        keys: Tensor = self.k(values) + self.bias
+        return keys
+
+    def forward(self, x: Tensor, keys: Tensor, memory: Memory, record: list[Tensor] | None = None) -> Tensor:
+        """The context (B, T, H) of queries x (B, T, H). Appends the weights (B, 1, T, S) to `record`."""
+        sums = (self.q(x).unsqueeze(2) + keys.unsqueeze(1)).tanh_()  # (B, T, S, H)
+        vector = self.direction * (self.gain / self.direction.norm())
+        scores = F.linear(sums, vector.unsqueeze(0)).squeeze(3)
+        weights = torch.softmax(scores.masked_fill(~memory.mask.unsqueeze(1), float("-inf")), dim=-1)
+        if record is not None:
+            record.append(weights.detach().unsqueeze(1))
+        return weights @ memory.values
+
+
+class Recurrent(TranslationModel):
+    """The model of a `RecurrentConfig`. With all embeddings shared, the vocabularies must have the same size."""
+
+    config: RecurrentConfig
+    parts: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "embeddings": ("source_embedding", "target_embedding"),
+        "encoder": ("encoder",),
+        "decoder": ("attention", "decoder"),
+        "output": ("projection",),
+    }
+
+    def __init__(self, config: RecurrentConfig, source_size: int, target_size: int) -> None:
+        super().__init__()
+        config = config.for_vocabularies(joined=source_size == target_size)
+        self.config, H = config, config.d_model
+        self.target_embedding = nn.Embedding(target_size, H)
+        self.source_embedding = self.target_embedding
+        if config.share_embeddings != "all":
+            self.source_embedding = nn.Embedding(source_size, H)
+        above = (RecurrentLayer(H, config, residual=True) for _ in range(config.encoder_layers - 2))
+        second = RecurrentLayer(2 * H, config, residual=False)
+        self.encoder = nn.ModuleList((BidirectionalLayer(config), second, *above))
+        self.attention = AdditiveAttention(config)
+        first = RecurrentLayer(H, config, residual=False)
+        above = (RecurrentLayer(2 * H, config, residual=number > 1) for number in range(1, config.decoder_layers))
+        self.decoder = nn.ModuleList((first, *above))
+        self.projection = nn.Linear(H, target_size)
+        if not config.separate_output and config.share_embeddings != "none":
+            self.projection.weight = self.target_embedding.weight
+        self.initialize()
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Initialize all parameters from torch's generator.
+
+        The gain of the attention is 1/√H and its bias 0; all others are uniform in ±0.1, biases included.
+        """
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -_INITIAL, _INITIAL)
+        nn.init.constant_(self.attention.gain, self.config.d_model**-0.5)
+        nn.init.zeros_(self.attention.bias)
+
+    def encode(self, src: Tensor, lengths: Tensor) -> Memory:
+        """As `TranslationModel.encode`. Padding follows all tokens in both directions, so it changes no output."""
+        bottom, *others = self.encoder
+        x = cast(Tensor, self.through(bottom, self.source_embedding(src), lengths))
+        for layer in others:
+            x, _ = self.through(layer, x)
+        return Memory(x, torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1))
+
+    def decode(self, tgt_in: Tensor, memory: Memory, record: list[Tensor] | None = None) -> Tensor:
+        """As `TranslationModel.decode`. Appends the attention weights (B, 1, T, S) to `record`."""
+        bottom, *others = self.decoder
+        x, _ = self.through(bottom, self.target_embedding(tgt_in))
+        context = self.through(self.attention, x, self.attention.keys(memory.values), memory, record)
+        for layer in others:
+            x, _ = self.through(layer, x, context)
+        return cast(Tensor, x)
+
+    @property
+    def output_matrix(self) -> Tensor:
+        """The projection (W, H)."""
+        return self.projection.weight
+
+    @property
+    def output_bias(self) -> Tensor:
+        """The bias (W,) of the projection."""
+        return self.projection.bias
+
+    def layers(self) -> Iterable[nn.Module]:
+        """The layers of encoder and decoder, and the attention."""
+        return (*self.encoder, self.attention, *self.decoder)
+
+
+def reverse(x: Tensor, lengths: Tensor) -> Tensor:
+    """x (B, S, ·) with the first lengths[b] positions of each sentence b in reverse order, and its padding in place."""
+    positions = torch.arange(x.size(1), device=x.device)
+    mirrored = lengths.unsqueeze(1) - 1 - positions
+    index = torch.where(mirrored >= 0, mirrored, positions)
+    return x.gather(1, index.unsqueeze(2).expand_as(x))

@@ -1,0 +1,55 @@
+"""Options of the recurrent model (recurrent.py).
+
+Letters: H d_model, S source tokens, T target tokens, W target vocabulary.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from nmtkit.config import option
+from nmtkit.model.config import ModelConfig, resolve_sharing
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(ModelConfig):
+    """The options of the recurrent model; the defaults are GNMT's with 4 + 4 layers."""
+
+    arch: ClassVar[str] = "gnmt"
+    dropout_options: ClassVar[frozenset[str]] = frozenset({"dropout"})
+    free_options: ClassVar[frozenset[str]] = dropout_options
+
+    encoder_layers: int = option(4, min=2, max=100, help="LSTM layers of the encoder; the first is bidirectional.")
+    decoder_layers: int = option(4, min=2, max=100, help="LSTM layers of the decoder.")
+    d_model: int = option(1024, min=1, max=10**6, help="Width of embeddings, LSTM states and attention.")
+    dropout: float = option(0.2, min=0.0, below=1.0, help="Dropout on the input of each LSTM.")
+    share_embeddings: str | None = option(
+        None,
+        choices=("all", "decoder", "none"),
+        unset="all, or decoder where the vocabularies are separate",
+        help="One matrix for source, target and output; one for target and output; or three.",
+    )
+    separate_output: bool = option(
+        True, help="Give the output a matrix of its own, whatever --share-embeddings is (not for Transformers)."
+    )
+
+    def for_vocabularies(self, joined: bool) -> "RecurrentConfig":
+        """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
+        return replace(self, share_embeddings=resolve_sharing(self.share_embeddings, joined))
+
+    def summary(self) -> str:
+        """As `ModelConfig.summary`."""
+        return f"{self.encoder_layers}-{self.decoder_layers} LSTM layers, d_model {self.d_model}"
+
+    def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
+        """As `ModelConfig.forward_flops`. An LSTM layer of n inputs has 4·H·(n + H) weights."""
+        H = self.d_model
+        source, target = source.astype("int64"), target.astype("int64")
+        S, T = int(source.sum()), int(target.sum())
+        encoder = 16 + 12 + 8 * (self.encoder_layers - 2)  # in H²: both directions, the layer that reads both, others
+        decoder = 8 + 12 * (self.decoder_layers - 1)  # the layers above the first read the context, too
+        attention = (S + T) * H * H + 2 * H * int((source * target).sum())  # projections; scores and context
+        return 2 * (H * H * (S * encoder + T * decoder) + attention + T * H * target_size)
