@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_GROUP = re.compile(r"(\d{1,3})x(\d{1,5})(?::(\d{1,2}))?")  # LAYERSxCHANNELS[:KERNEL]
+_GROUP = re.compile(r"([0-9]{1,3})x([0-9]{1,5})(?::([0-9]{1,2}))?")  # LAYERSxCHANNELS[:KERNEL]
 _KERNEL = 3
 _MOST_LAYERS = 100
 _WMT = "9x512,4x1024,2x2048:1"  # fairseq's fconv_wmt_en_de, of the size that the paper reports
