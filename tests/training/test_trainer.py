@@ -19,7 +19,9 @@ from nmtkit.data.batching import Update
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
-from nmtkit.model.config import DeviceConfig, TransformerConfig
+from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
+from nmtkit.model.convolutional_config import ConvolutionalConfig
+from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
@@ -102,11 +104,19 @@ def test_the_loss_is_divided_by_the_real_target_tokens_of_the_update(
     assert trainer.window.target_tokens == batch.target_tokens
 
 
+WITH_DROPOUT = [
+    replace(MODEL, dropout=0.3, attention_dropout=0.2, activation_dropout=0.1),
+    RecurrentConfig(encoder_layers=2, decoder_layers=2, d_model=8, dropout=0.3),
+    ConvolutionalConfig(encoder_convolutions="1x8", decoder_convolutions="1x8", d_model=8, d_bottleneck=8, dropout=0.3),
+]
+
+
+@pytest.mark.parametrize("model", WITH_DROPOUT, ids=lambda config: config.arch)
 @pytest.mark.parametrize("sizes", [(10_000, 10_000), (300, 200)])
 def test_dropout_masks_depend_on_the_seed_and_the_update_and_not_on_earlier_draws(
-    sizes: tuple[int, int], datasets: dict[str, Path], options: TrainingOptions
+    sizes: tuple[int, int], model: ModelConfig, datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
-    options = replace(options, model=replace(MODEL, dropout=0.3, attention_dropout=0.2, activation_dropout=0.1))
+    options = replace(options, model=model)
     batches = {"batch_tokens": sizes[0], "max_tokens": sizes[1]}
 
     def run(seed: int, number: int, spoil: bool) -> dict[str, Tensor]:
