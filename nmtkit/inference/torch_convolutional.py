@@ -16,7 +16,7 @@ from nmtkit.model.convolutional import Convolutional, DecoderLayer, Memory, Weig
 
 
 class ConvolutionalState:
-    """The last k - 1 inputs (R, k - 1, inputs) of each layer, and the encoded source of each sentence."""
+    """The last k - 1 inputs (R, inputs, k - 1) of each layer, and the encoded source of each sentence."""
 
     def __init__(self, memory: Memory, inputs: list[Tensor]) -> None:
         self.memory, self.inputs, self.length = memory, inputs, 0
@@ -46,7 +46,7 @@ class TorchConvolutional(TorchInference):
         """As `InferenceModel.start`: zeros before the first position."""
         rows, layers = memory.keys.size(0), cast(Iterable[DecoderLayer], self.model.decoder)
         return ConvolutionalState(
-            memory, [memory.keys.new_zeros(rows, layer.reach, layer.convolution.direction.size(1)) for layer in layers]
+            memory, [memory.keys.new_zeros(rows, layer.convolution.direction.size(1), layer.reach) for layer in layers]
         )
 
     def step(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
@@ -55,9 +55,9 @@ class TorchConvolutional(TorchInference):
         target = model.embed(tokens, model.target_embedding, model.target_positions(state.length, 1))  # (R, E)
         x, embedded = model.decoder_in(target), state.rows.by_sentence(target)
         for number, layer in enumerate(cast(Iterable[DecoderLayer], model.decoder)):
-            inputs = torch.cat((state.inputs[number], x.unsqueeze(1)), dim=1)  # (R, k, ·)
-            state.inputs[number] = inputs[:, 1:]
-            queries = state.rows.by_sentence(layer.convolution(inputs).squeeze(1))  # (B, n, C)
+            inputs = torch.cat((state.inputs[number], x.unsqueeze(2)), dim=2)  # (R, ·, k)
+            state.inputs[number] = inputs[:, :, 1:]
+            queries = state.rows.by_sentence(layer.convolution.at_one_position(inputs))  # (B, n, C)
             attended = state.rows.by_row(layer.attention(queries, embedded, state.memory))
             x = layer.add_residual(attended, x)
         state.length += 1

@@ -100,6 +100,10 @@ class GatedConvolution(WeightNorm):
         """(B, T + k - 1, inputs) to (B, T, C)."""
         return F.glu(F.conv1d(x.transpose(1, 2), self.weight, self.bias), dim=1).transpose(1, 2)
 
+    def at_one_position(self, x: Tensor) -> Tensor:
+        """The k inputs of one position in each row, x (R, inputs, k), to (R, C): faster than a convolution."""
+        return F.glu(F.linear(x.flatten(1), self.weight.flatten(1), self.bias), dim=1)
+
 
 class ConvolutionalLayer(nn.Module):
     """The parts that the layers of encoder and decoder have in common."""

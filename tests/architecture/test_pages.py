@@ -25,6 +25,7 @@ FROM_MODEL = (  # these begin with the dataset and the model of index.md
     "tutorials/parsing.md",
     "tutorials/serving.md",
     "how-to/train.md",
+    "how-to/other-architectures.md",
     "how-to/resume.md",
     "how-to/memory.md",
     "how-to/training-speed.md",
@@ -32,12 +33,13 @@ FROM_MODEL = (  # these begin with the dataset and the model of index.md
     "reference/http-api.md",
     "reference/python-translating.md",
 )
-# Options that the commands get in addition, unless the option after | is given: small sizes, and what they follow from.
+# Options that the commands get in addition, unless one of the words after them is given: small sizes, and what they
+# follow from.
 SMALLER = {
     "nmt-preprocess": {"--vocab-size 200": "--vocab-from"},
     "nmt-train": {
-        "--encoder-layers 1 --decoder-layers 1 --d-model 16 --d-ff 24 --heads 2 --batch-tokens 300 --threads 1": "",
-        "--max-updates 5 --validate-every 1 --device cpu --precision fp32": "",
+        "--encoder-layers 1 --decoder-layers 1 --d-model 16 --d-ff 24 --heads 2": "lstm_small conv_small",
+        "--batch-tokens 300 --threads 1 --max-updates 5 --validate-every 1 --device cpu --precision fp32": "",
         "--max-tokens 200": "auto",
     },
 }
@@ -56,7 +58,7 @@ from nmtkit.cli.{module} import main
 
 if __name__ == "__main__":
     for options, unless in {smaller!r}.items():
-        sys.argv += options.split() if not unless or unless not in sys.argv else []
+        sys.argv += options.split() if not {{*unless.split()}} & {{*sys.argv}} else []
     main()
 """
 
