@@ -6,7 +6,8 @@ Letters: E d_model, C channels of a layer, k kernel width, S source tokens, T ta
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from nmtkit.config import flag, option
 from nmtkit.errors import UserError
@@ -106,6 +107,13 @@ class ConvolutionalConfig(ModelConfig):
         widest = max(shape.channels for shape in (*self.encoder_layers, *self.decoder_layers))
         return f"{layers} convolutional layers, d_model {self.d_model}, up to {counted(widest, 'channel')}"
 
+    def effective(self) -> dict[str, Any]:
+        """As `ModelConfig.effective`: equal layers in equal words."""
+        return self.to_dict() | {
+            "encoder_convolutions": _description(self.encoder_layers),
+            "decoder_convolutions": _description(self.decoder_layers),
+        }
+
     def forward_flops(self, target_size: int, source: "NDArray[np.integer]", target: "NDArray[np.integer]") -> int:
         """As `ModelConfig.forward_flops`. A convolution has k·inputs·2C weights, since the gates need 2C outputs."""
         E, bottleneck = self.d_model, self.d_bottleneck
@@ -131,6 +139,12 @@ def layer_shapes(option: str, text: str) -> list[LayerShape]:
         for _ in range(layers):
             shapes.append(LayerShape(shapes[-1].channels if shapes else channels, channels, kernel))
     return shapes
+
+
+def _description(layers: Sequence[LayerShape]) -> str:
+    """The shortest text that describes the layers, with all kernels."""
+    groups = groupby(layers, key=lambda shape: shape[1:])
+    return ",".join(f"{len(list(group))}x{channels}:{kernel}" for (channels, kernel), group in groups)
 
 
 def _weights(layers: Sequence[LayerShape]) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from nmtkit.errors import UserError
+from nmtkit.model.config import model_differences
 from nmtkit.model.convolutional import Convolutional, GatedConvolution, NormalizedLinear, WeightNorm
 from nmtkit.model.convolutional_config import ConvolutionalConfig, LayerShape, layer_shapes
 
@@ -141,6 +142,14 @@ def test_layers_are_described_by_number_channels_and_kernel() -> None:
         LayerShape(512, 512, 3),
         LayerShape(512, 512, 3),
         LayerShape(512, 1024, 1),
+    ]
+
+
+def test_the_same_layers_in_other_words_are_the_same_model() -> None:
+    one, other = (ConvolutionalConfig(encoder_convolutions=text) for text in ("3x512,1x64", " 1x512:3,2x512, 1x64:3"))
+    assert list(model_differences(one, other)) == []
+    assert list(model_differences(one, ConvolutionalConfig(encoder_convolutions="3x512"))) == [
+        "its encoder_convolutions is 3x512:3, not 3x512:3,1x64:3"
     ]
 
 
