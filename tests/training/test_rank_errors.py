@@ -51,7 +51,7 @@ def test_an_error_on_all_ranks_is_reported_once(
 @pytest.mark.parametrize(
     ("mistake", "line"),
     [
-        (("--freeze", "no"), "nmt-train: rank 1: --freeze no: no parameter has such a name"),
+        (("--freeze", "no"), "nmt-train: rank 1: --freeze no: no parameter matches"),
         (("--batch-tokens", 500), "nmt-train: rank 1 has --batch-tokens 500, but rank 0 has 400"),
     ],
 )

@@ -172,7 +172,7 @@ def test_all_ranks_retry_when_one_runs_out_of_memory(place: str, datasets: dict[
     for ranks in (1, 2):
         folder = tmp_path / str(ranks)
         lines = finish(start(ranks, FAULTY, place, ranks - 1, 7, datasets["joined"], "--save-dir", folder, *options))
-        assert any("update 7: out of memory; trying again within" in line for line in lines)
+        assert any("update 7: out of memory; retrying with at most" in line for line in lines)
         assert_near(folder, tmp_path / "straight")
         progress = last(folder).progress
         assert progress["out_of_memory"] >= 1
@@ -191,7 +191,7 @@ def test_sigterm_to_torchrun_saves_and_stops_all_ranks(
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     lines = stderr.decode().splitlines()
-    assert lines.count("SIGTERM: the update is finished and saved first") == 1
+    assert lines.count("SIGTERM: finishing and saving this update first") == 1
     said = [line for line in lines if line.startswith("nmt-train: SIGTERM")]
     assert len(said) == 1
     number = re.search(r"update (\d+) is done and saved", said[0])
