@@ -46,7 +46,7 @@ class ConvolutionalConfig(ModelConfig):
         help=f"Layers of the encoder as LAYERSxCHANNELS or LAYERSxCHANNELS:KERNEL; the kernel is {_KERNEL} wide by "
         "default (convolutional models).",
     )
-    decoder_convolutions: str = option(_WMT, metavar="LIST", help="Layers of the decoder, as --encoder-convolutions.")
+    decoder_convolutions: str = option(_WMT, metavar="LIST", help="Layers of the decoder, in the same form.")
     d_model: int = option(768, min=1, max=10**6, help="Width of embeddings and attention.")
     d_bottleneck: int = option(
         512, min=1, max=10**6, help="Width of the decoder's output before the projection (convolutional models)."
