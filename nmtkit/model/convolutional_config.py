@@ -5,13 +5,14 @@ Letters: E d_model, C channels of a layer, k kernel width, S source tokens, T ta
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from nmtkit.config import flag, option
 from nmtkit.errors import UserError
-from nmtkit.model.config import LengthLimit, ModelConfig, resolve_sharing
+from nmtkit.model.config import LengthLimit
+from nmtkit.model.separate_output import SeparateOutputConfig
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class LayerShape(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ConvolutionalConfig(ModelConfig):
+class ConvolutionalConfig(SeparateOutputConfig):
     """The options of the convolutional model; the defaults are those of ConvS2S for English-German."""
 
     arch: ClassVar[str] = "convs2s"
@@ -57,15 +58,6 @@ class ConvolutionalConfig(ModelConfig):
     max_positions: int = option(
         1024, min=1, max=10**6, help="Longest sequence that learned positions can take, in tokens."
     )
-    share_embeddings: str | None = option(
-        None,
-        choices=("all", "decoder", "none"),
-        unset="all, or decoder where the vocabularies are separate",
-        help="One matrix for source, target and output; one for target and output; or three.",
-    )
-    separate_output: bool = option(
-        True, help="Give the output a matrix of its own, whatever --share-embeddings is (not for Transformers)."
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,11 +68,6 @@ class ConvolutionalConfig(ModelConfig):
                 f"--d-bottleneck {self.d_bottleneck} is not --d-model {self.d_model}: make them equal, or use "
                 "--separate-output"
             )
-
-    @property
-    def has_tied_output(self) -> bool:
-        """Whether the output matrix is the target embedding."""
-        return not self.separate_output and self.share_embeddings != "none"
 
     @property
     def encoder_layers(self) -> list[LayerShape]:
@@ -96,10 +83,6 @@ class ConvolutionalConfig(ModelConfig):
     def length_limit(self) -> LengthLimit:
         """As `ModelConfig.length_limit`: the number of positions."""
         return LengthLimit(self.max_positions, "--max-positions", "preprocess with a smaller --max-length")
-
-    def for_vocabularies(self, joined: bool) -> "ConvolutionalConfig":
-        """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
-        return replace(self, share_embeddings=resolve_sharing(self.share_embeddings, joined))
 
     def summary(self) -> str:
         """As `ModelConfig.summary`."""

@@ -119,7 +119,7 @@ class Recurrent(TranslationModel):
         above = (RecurrentLayer(2 * H, config, residual=number > 1) for number in range(1, config.decoder_layers))
         self.decoder = nn.ModuleList((first, *above))
         self.projection = nn.Linear(H, target_size)
-        if not config.separate_output and config.share_embeddings != "none":
+        if config.has_tied_output:
             self.projection.weight = self.target_embedding.weight
         self.initialize()
 

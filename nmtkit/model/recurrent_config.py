@@ -3,11 +3,11 @@
 Letters: H d_model, S source tokens, T target tokens, W target vocabulary.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from nmtkit.config import option
-from nmtkit.model.config import ModelConfig, resolve_sharing
+from nmtkit.model.separate_output import SeparateOutputConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RecurrentConfig(ModelConfig):
+class RecurrentConfig(SeparateOutputConfig):
     """The options of the recurrent model; the defaults are GNMT's with 4 + 4 layers."""
 
     arch: ClassVar[str] = "gnmt"
@@ -26,19 +26,6 @@ class RecurrentConfig(ModelConfig):
     decoder_layers: int = option(4, min=2, max=100, help="LSTM layers of the decoder.")
     d_model: int = option(1024, min=1, max=10**6, help="Width of embeddings, LSTM states and attention.")
     dropout: float = option(0.2, min=0.0, below=1.0, help="Dropout on the input of each LSTM.")
-    share_embeddings: str | None = option(
-        None,
-        choices=("all", "decoder", "none"),
-        unset="all, or decoder where the vocabularies are separate",
-        help="One matrix for source, target and output; one for target and output; or three.",
-    )
-    separate_output: bool = option(
-        True, help="Give the output a matrix of its own, whatever --share-embeddings is (not for Transformers)."
-    )
-
-    def for_vocabularies(self, joined: bool) -> "RecurrentConfig":
-        """Resolve `share_embeddings`. Raises UserError for "all" with separate vocabularies."""
-        return replace(self, share_embeddings=resolve_sharing(self.share_embeddings, joined))
 
     def summary(self) -> str:
         """As `ModelConfig.summary`."""
