@@ -1,10 +1,13 @@
 """Small recurrent and convolutional models."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from small_transformers import sentences
+from torch import Tensor, nn
+from torch.testing import assert_close
 
 from nmtkit.model.architectures import make_model
 from nmtkit.model.convolutional_config import ConvolutionalConfig
@@ -49,3 +52,14 @@ def make(name: str, source_size: int = W, target_size: int = W, scale: float = 1
                 nn.init.normal_(parameter, std=0.5)
             parameter.mul_(scale)
     return model
+
+
+def assert_equal_to_reference(model: TranslationModel, reference: Callable[..., Tensor]) -> None:
+    """Assert that the logits of a padded batch are those of `reference(weights, config, src, tgt_in)`, row by row."""
+    weights = dict(model.named_parameters(remove_duplicate=False))
+    src, tgt_in = sentences(7, 2, 5), sentences(6, 6, 6, seed=1)
+    lengths = torch.tensor([7, 2, 5])
+    logits = model(src, lengths, tgt_in)
+    for row in range(3):
+        expected = reference(weights, model.config, src[row, : lengths[row]].tolist(), tgt_in[row].tolist())
+        assert_close(logits[row], expected)

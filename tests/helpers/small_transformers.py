@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from prefix_models import with_lengths
 from torch import Tensor, nn
 
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, PAD
 
@@ -39,3 +41,15 @@ VARIANTS: list[dict[str, Any]] = [
     {"share_embeddings": "none", "attention_window": 1, "norm": "pre"},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
+
+
+def assert_is_causal(model: TranslationModel) -> None:
+    """Assert that a target token changes the output at its position and no earlier output."""
+    src, tgt_in = sentences(7), sentences(9, seed=1)
+    before = model(*with_lengths(src), tgt_in)
+    for position in range(1, 9):
+        changed = tgt_in.clone()
+        changed[0, position] = BOS + 1 if changed[0, position] != BOS + 1 else BOS + 2
+        after = model(*with_lengths(src), changed)
+        assert torch.equal(after[:, :position], before[:, :position])
+        assert not torch.equal(after[:, position], before[:, position])

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from small_rivals import make
+from small_rivals import assert_equal_to_reference, make
 from small_transformers import sentences
 from torch import Tensor
 from torch.testing import assert_close
@@ -84,15 +84,7 @@ def reference(p: Weights, config: ConvolutionalConfig, src: list[int], tgt_in: l
 
 @pytest.mark.parametrize("name", ["convs2s", "conv_tied"])
 def test_it_computes_the_published_equations(name: str) -> None:
-    model = make(name)
-    assert isinstance(model, Convolutional)
-    weights = dict(model.named_parameters(remove_duplicate=False))
-    src, tgt_in = sentences(7, 2, 5), sentences(6, 6, 6, seed=1)
-    lengths = torch.tensor([7, 2, 5])
-    logits = model(src, lengths, tgt_in)
-    for row in range(3):
-        expected = reference(weights, model.config, src[row, : lengths[row]].tolist(), tgt_in[row].tolist())
-        assert_close(logits[row], expected)
+    assert_equal_to_reference(make(name), reference)
 
 
 def test_the_gradient_of_the_encoder_is_divided_by_the_readings_of_attention() -> None:

@@ -5,10 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from small_rivals import SMALL, make
-from small_transformers import sentences
+from small_rivals import SMALL, assert_equal_to_reference, make
 from torch import Tensor
-from torch.testing import assert_close
 
 from nmtkit.model.presets import PRESETS
 from nmtkit.model.recurrent import Recurrent, reverse
@@ -63,17 +61,9 @@ def reference(p: Weights, config: RecurrentConfig, src: list[int], tgt_in: list[
     return torch.stack([p["projection.weight"] @ h + p["projection.bias"] for h in x])
 
 
-def test_it_computes_the_published_equations() -> None:
-    for name in ("gnmt", "lstm_tied"):
-        model = make(name)
-        assert isinstance(model, Recurrent)
-        weights = dict(model.named_parameters(remove_duplicate=False))
-        src, tgt_in = sentences(7, 2, 5), sentences(6, 6, 6, seed=1)
-        lengths = torch.tensor([7, 2, 5])
-        logits = model(src, lengths, tgt_in)
-        for row in range(3):
-            expected = reference(weights, model.config, src[row, : lengths[row]].tolist(), tgt_in[row].tolist())
-            assert_close(logits[row], expected)
+@pytest.mark.parametrize("name", ["gnmt", "lstm_tied"])
+def test_it_computes_the_published_equations(name: str) -> None:
+    assert_equal_to_reference(make(name), reference)
 
 
 def test_reversing_keeps_padding_in_place_and_is_its_own_inverse() -> None:
