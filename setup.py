@@ -45,7 +45,7 @@ NATIVE = [
         define_macros=[("NMTKIT_MODULE", name)],
         language="c++",
         extra_compile_args=[*COMMON_FLAGS, *flags],
-        # bind each build to its own functions: a host program may share the symbols of all its libraries
+        # Each build must call its own functions, even if the host program exports the symbols of all its libraries.
         extra_link_args=["-Wl,-Bsymbolic"] if sys.platform == "linux" else [],
         optional=not REQUIRED,
     )

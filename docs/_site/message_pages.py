@@ -10,6 +10,7 @@ _PACKAGE = Path(__file__).parents[2] / "nmtkit"
 _PLACEHOLDER = "<!-- messages -->"
 _TABLE_HEAD = ("| message | kind |", "|---|---|")
 _TITLES = {"cli": "Command line", "other": "Files, checkpoints, options"}  # otherwise the name of the part
+_VALUE = re.compile(r"%(?:s|d|r|\.3g)")  # where the logger inserts a value
 _WORD = re.compile("[A-Za-z]{2,}")
 # constructor or method -> the kind of its messages
 _KINDS = {
@@ -62,6 +63,6 @@ def _text(node: ast.expr) -> str | None:
 
 
 def _cell(text: str) -> str:
-    for placeholder in ("%s", "%d", "%r", "%.3g"):
-        text = text.replace(placeholder, "…")
-    return html.escape(text, quote=False).replace("|", "&#124;").replace("*", r"\*").replace("_", r"\_")
+    return (
+        html.escape(_VALUE.sub("…", text), quote=False).replace("|", "&#124;").replace("*", r"\*").replace("_", r"\_")
+    )
