@@ -76,7 +76,7 @@ wmt14-en-fr: $(INSTALLED)  ## The base model, English to French
 wmt14-en-fr-big: $(INSTALLED)  ## The big model, English to French
 	$(wmt14) PAIR=en-fr SIZE=big
 
-table3: $(INSTALLED)  ## The rows of the paper's Table 3, scaled down, compared with the paper (CORPUS, UPDATES, ROWS)
+table3: $(INSTALLED)  ## The rows of the paper's Table 3, scaled down, compared with the paper (CORPUS, UPDATES, ROWS, SEEDS)
 	@$(MAKE) --no-print-directory -C examples/table3 CORPUS=$(call absolute,$(CORPUS))
 
 positions: $(INSTALLED)  ## Sinusoidal vs. learned positions on sentences longer than in training (CORPUS)

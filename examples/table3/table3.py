@@ -1,30 +1,47 @@
 """Compares trained rows of Table 3 with the paper's, as a Markdown table.
 
-    python table3.py FOLDER [ROW]...
+    PYTHONPATH=.. python table3.py "ROW ROW …" FOLDER…
 
-FOLDER has a folder for each row, named as in variations.py. Without ROW, all rows are compared.
+Each FOLDER has the rows of one seed, each in a folder named as in variations.py.
 """
 
+import math
 import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import click
-from variations import ROWS, Row
+import seeds
+from seeds import Estimate
+from variations import ROWS
 
 from nmtkit.checkpoint import LAST, load_checkpoint
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
+from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 
+BASE = "base"
 COLUMNS = [
-    *("row", "change", "here: N, d_model, d_ff, h, d_k, d_v", "updates", "minutes"),
-    *("perplexity", "paper", "÷ base", "paper", "BLEU", "paper", "− base", "paper", "parameters, 10⁶", "paper"),
+    *(
+        "row",
+        "change",
+        "here: N, d_model, d_ff, h, d_k, d_v",
+        "seeds",
+        "perplexity",
+        "÷ base",
+        "paper",
+        "as in the paper?",
+    ),
+    *("BLEU", "− base", "paper", "as in the paper?", "parameters, 10⁶", "paper"),
 ]
+AGREES, DISAGREES, UNKNOWN = "yes", "no", "cannot be told"
 
 
 class Result(NamedTuple):
-    """The results of a trained row."""
+    """The results of a trained row with one seed."""
 
     model: TransformerConfig
     updates: int
@@ -35,18 +52,53 @@ class Result(NamedTuple):
     parameters: int
 
 
-def result(folder: Path) -> Result | None:
+Results = Mapping[str, Sequence[Result]]  # of each row, one for each seed
+Measure = Callable[[Result], float]
+
+
+def log_perplexity(result: Result) -> float:
+    """Differences of it are ratios of perplexities."""
+    return math.log(result.perplexity)
+
+
+def bleu(result: Result) -> float:
+    return result.bleu
+
+
+def read_result(folder: Path) -> Result | None:
     """Read the result of the row in a folder; None if it is incomplete."""
     scores, checkpoint = folder / "scores.txt", folder / "averaged.pt"
     if not (scores.exists() and checkpoint.exists()):
         return None
     trained = load_checkpoint(folder / "checkpoints" / LAST)
-    bleu = re.search(r"^BLEU\S* = ([\d.]+)", scores.read_text(), re.MULTILINE)
-    assert bleu, f"{scores} has no BLEU"
+    score = re.search(r"^BLEU\S* = ([\d.]+)", scores.read_text(), re.MULTILINE)
+    assert score, f"{scores} has no BLEU"
     progress, parameters = trained.progress, sum(weights.numel() for weights in trained.weights.values())
     training = (progress["update"], progress["minutes"], progress["flops"])
     assert isinstance(trained.model_config, TransformerConfig)
-    return Result(trained.model_config, *training, progress["valid_ppl"], float(bleu[1]), parameters)
+    return Result(trained.model_config, *training, progress["valid_ppl"], float(score[1]), parameters)
+
+
+def verdict(ours: Estimate, paper: float) -> str:
+    """Whether a difference from base has the direction of the paper's.
+
+    The paper's difference may be 0: then ours should not differ from 0 either.
+    """
+    if not ours.excludes(0.0):
+        return AGREES if paper == 0.0 and ours.half_width is not None else UNKNOWN
+    return AGREES if ours.mean * paper > 0 else DISAGREES
+
+
+def compare(results: Results, row: str, measure: Measure) -> tuple[Estimate, Estimate | None]:
+    """The mean of a row, and its difference from base: None for base itself, or without base.
+
+    The spread between seeds is pooled over all rows: three seeds of a row alone say little about it.
+    """
+    spread = seeds.pooled([measure(one) for one in several] for several in results.values())
+    values = [measure(one) for one in results[row]]
+    base = [measure(one) for one in results.get(BASE, ())]
+    other = seeds.difference(values, base, spread) if base and row != BASE else None
+    return seeds.mean(values, spread), other
 
 
 def sizes(model: TransformerConfig) -> str:
@@ -54,56 +106,74 @@ def sizes(model: TransformerConfig) -> str:
     return ", ".join(map(str, numbers))
 
 
-def cells(row: Row, ours: Result | None, base: Result | None) -> list[str]:
-    """The cells of a row; unknown values are blank, as in the paper.
+def plus_minus(estimate: Estimate, digits: int, sign: str = "") -> str:
+    """The mean, and half the width of the interval where it is known."""
+    half = "" if estimate.half_width is None else f" ± {estimate.half_width:.{digits}f}"
+    return f"{estimate.mean:{sign}.{digits}f}{half}"
 
-    A row is compared with base only if both were trained for the same number of updates.
-    """
-    paper = ROWS["base"]
-    if ours and base and ours.updates != base.updates:
-        base = None
-    here = ["", "", "", "", "", "", "", ""]
-    if ours:
-        here = [sizes(ours.model), f"{ours.updates}", f"{ours.minutes:.1f}"]
-        here += [f"{ours.perplexity:.2f}", f"{ours.perplexity / base.perplexity:.3f}" if base else ""]
-        here += [f"{ours.bleu:.1f}", f"{ours.bleu - base.bleu:+.1f}" if base else "", f"{ours.parameters / 1e6:.3f}"]
-    model, updates, minutes, perplexity, ratio, bleu, difference, parameters = here
+
+def ratio(estimate: Estimate, digits: int) -> str:
+    """The same for the logarithm of what is printed; the interval by its ends, as it is not symmetric."""
+    shown = f"{math.exp(estimate.mean):.{digits}f}"
+    if estimate.half_width is None:
+        return shown
+    low, high = (math.exp(estimate.mean + side * estimate.half_width) for side in (-1, 1))
+    return f"{shown} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def cells(name: str, results: Results) -> list[str]:
+    """The cells of a row, whose intervals are those of 95 % confidence."""
+    row, paper, several = ROWS[name], ROWS[BASE], results[name]
+    perplexity, times_base = compare(results, name, log_perplexity)
+    score, above_base = compare(results, name, bleu)
     return [
-        *(row.letter, row.change, model, updates, minutes),
-        *(perplexity, f"{row.perplexity:.2f}", ratio, f"{row.perplexity / paper.perplexity:.3f}"),
-        *(bleu, f"{row.bleu:.1f}", difference, f"{row.bleu - paper.bleu:+.1f}"),
-        *(parameters, str(row.parameters or "")),
+        *(row.letter, row.change, sizes(several[0].model), str(len(several))),
+        ratio(perplexity, 2),
+        *(ratio(times_base, 3) if times_base else "", f"{row.perplexity / paper.perplexity:.3f}"),
+        verdict(times_base, math.log(row.perplexity / paper.perplexity)) if times_base else "",
+        plus_minus(score, 1),
+        *(plus_minus(above_base, 1, "+") if above_base else "", f"{row.bleu - paper.bleu:+.1f}"),
+        verdict(above_base, round(row.bleu - paper.bleu, 1)) if above_base else "",
+        *(f"{several[0].parameters / 1e6:.3f}", str(row.parameters or "")),
     ]
 
 
-def same_direction(results: dict[str, Result], base: Result) -> tuple[int, int]:
-    """Count rows whose perplexity differs from base in the same direction as in the paper.
+def check_updates(results: Results) -> None:
+    """Raise UserError unless all rows were trained for the same number of updates."""
+    updates = {name: {one.updates for one in several} for name, several in results.items()}
+    if len(set().union(*updates.values())) > 1:
+        each = ", ".join(f"{name} {min(numbers)} to {max(numbers)}" for name, numbers in updates.items())
+        raise UserError(f"the rows have different numbers of updates ({each}): run make table3 to its end")
 
-    Returns that count and the number of compared rows: those with as many updates as base, and with a difference both
-    here and in the paper.
-    """
-    ours = {name: one.perplexity - base.perplexity for name, one in results.items() if one.updates == base.updates}
-    paper = {name: ROWS[name].perplexity - ROWS["base"].perplexity for name in ours}
-    compared = [name for name in ours if ours[name] and paper[name]]
-    return sum(ours[name] * paper[name] > 0 for name in compared), len(compared)
+
+def totals(results: Results) -> str:
+    """Cost and length of all trainings, in a sentence."""
+    every = [one for several in results.values() for one in several]
+    minutes = [one.minutes for one in every]
+    return (
+        f"{len(every)} trainings of {every[0].updates:,} updates, {statistics.mean(minutes):.0f} minutes each "
+        f"({sum(minutes) / 60:.1f} hours in all), {sum(one.flops for one in every):.2g} operations."
+    )
 
 
 @command("table3.py")
-@click.argument("folder", type=PathName())
-@click.argument("rows", metavar="[ROW]...", nargs=-1, type=click.Choice(tuple(ROWS)))
-def main(folder: Path, rows: tuple[str, ...]) -> None:
-    """Print a table of the rows in FOLDER and of the paper's."""
-    results = {name: one for name in rows or ROWS if (one := result(folder / name))}
-    base = results.get("base")
+@click.argument("rows")
+@click.argument("folders", metavar="FOLDER...", type=PathName(), nargs=-1, required=True)
+def main(rows: str, folders: tuple[Path, ...]) -> None:
+    """Print a table of ROWS, separated by spaces, with their results in each FOLDER and those of the paper."""
+    if unknown := [name for name in rows.split() if name not in ROWS]:
+        raise UserError(f"there is no row {unknown[0]!r}, only {', '.join(ROWS)}")
+    found = {name: [read_result(folder / name) for folder in folders] for name in ROWS if name in rows.split()}
+    results = {name: [one for one in several if one] for name, several in found.items()}
+    results = {name: several for name, several in results.items() if several}
+    if not results:
+        raise UserError(f"no row is complete in {', '.join(map(str, folders))}: run make table3")
+    check_updates(results)
     print(f"| {' | '.join(COLUMNS)} |")
     print("|---" * len(COLUMNS) + "|")
-    for name, row in ROWS.items():
-        print(f"| {' | '.join(cells(row, results.get(name), base))} |")
-    minutes, flops = sum(one.minutes for one in results.values()), sum(one.flops for one in results.values())
-    print(f"\n{len(results)} of {len(ROWS)} rows, {minutes:.0f} minutes of training, {flops:.2g} operations.", end=" ")
-    if base:
-        same, compared = same_direction(results, base)
-        print(f"Perplexity lies on the paper's side of base in {same} of {compared} rows.")
+    for name in results:
+        print(f"| {' | '.join(cells(name, results))} |")
+    print(f"\n{totals(results)}")
 
 
 if __name__ == "__main__":

@@ -95,17 +95,37 @@ def test_models_are_compared_in_each_range_of_lengths(
     assert all(row[2] == row[3] and row[4] == row[5] for row in rows)
 
 
-def test_rows_are_counted_whose_perplexity_differs_from_base_in_the_direction_of_the_paper() -> None:
-    def reached(perplexity: float, updates: int = 1) -> table3.Result:
-        return table3.Result(TransformerConfig(), updates, 1.0, 1.0, perplexity, 1.0, 1)
+def reached(perplexity: float, bleu: float = 1.0, updates: int = 1) -> table3.Result:
+    return table3.Result(TransformerConfig(), updates, 1.0, 1.0, perplexity, bleu, 1)
 
-    base = reached(10.0)
-    results = {"base": base, "c_n2": reached(12.0), "c_n8": reached(11.0), "e_learned": reached(9.0)}
-    # c_n2 is worse as in the paper, c_n8 is not better, e_learned equals base in the paper
-    assert table3.same_direction(results, base) == (1, 2)
-    further = reached(5.0, updates=2)
-    assert table3.same_direction(results | {"c_ff4096": further}, base) == (1, 2)
-    assert table3.cells(variations.ROWS["c_ff4096"], further, base)[7::4] == ["", ""]  # not compared with base
+
+def compared(row: str, results: table3.Results, measure: table3.Measure = table3.log_perplexity) -> str:
+    """Whether the difference of a row from base is as in the paper."""
+    paper = measure(reached(variations.ROWS[row].perplexity)) - measure(reached(variations.ROWS["base"].perplexity))
+    _, difference = table3.compare(results, row, measure)
+    assert difference is not None
+    return table3.verdict(difference, paper)
+
+
+def test_a_row_agrees_with_the_paper_only_if_its_difference_exceeds_that_between_seeds() -> None:
+    base = [reached(9.9), reached(10.0), reached(10.1)]
+    worse, better = ([reached(factor * one.perplexity) for one in base] for factor in (1.1, 0.9))
+    assert compared("c_n2", {"base": base, "c_n2": worse}) == table3.AGREES  # worse in the paper
+    assert compared("c_n2", {"base": base, "c_n2": better}) == table3.DISAGREES
+    assert compared("c_n2", {"base": base, "c_n2": [reached(10.02), *base[1:]]}) == table3.UNKNOWN
+    assert compared("c_n2", {"base": base[:1], "c_n2": worse[:1]}) == table3.UNKNOWN  # a single seed
+
+
+def test_a_row_that_equals_base_in_the_paper_agrees_if_no_difference_is_found() -> None:
+    base = [reached(9.9), reached(10.0), reached(10.1)]
+    assert compared("e_learned", {"base": base, "e_learned": base[::-1]}) == table3.AGREES
+    other = [reached(2 * one.perplexity) for one in base]
+    assert compared("e_learned", {"base": base, "e_learned": other}) == table3.DISAGREES
+
+
+def test_rows_of_different_lengths_of_training_are_refused() -> None:
+    with pytest.raises(UserError, match=r"base 1 to 1, c_n2 1 to 2"):
+        table3.check_updates({"base": [reached(9.9)], "c_n2": [reached(9.9), reached(9.9, updates=2)]})
 
 
 # --- with make
@@ -150,7 +170,7 @@ def running(folder: Path, recipe: Path, bodies: dict[str, str]) -> Make:
     environment |= {"PATH": f"{folder}:{environment['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = ["make", "CORPUS=text", "ENDING=", *arguments]
+        command = ["make", "CORPUS=text", "ENDING=", "SEEDS=1", *arguments]
         return subprocess.run(command, cwd=recipe, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
     return run
@@ -171,7 +191,7 @@ BASE, DEEP = "work/seed-1/base/checkpoints", "work/seed-1/c_n8/checkpoints"
 def test_rows_share_a_dataset_and_are_trained_once(make: Make) -> None:
     assert called(make("rows", "ROWS=base c_n8")) == ["work/data-bin", BASE, DEEP]
     assert called(make("rows", "ROWS=base c_n8")) == []
-    assert called(make("rows", "ROWS=base c_n8", "SEED=2")) == [BASE.replace("1", "2"), DEEP.replace("1", "2")]
+    assert called(make("rows", "ROWS=base c_n8", "SEEDS=1 2")) == [BASE.replace("1", "2"), DEEP.replace("1", "2")]
 
 
 def test_an_interrupted_row_is_resumed_and_others_are_not_repeated(make: Make, recipe: Path) -> None:
@@ -187,10 +207,10 @@ def test_an_interrupted_row_is_resumed_and_others_are_not_repeated(make: Make, r
 
 def test_more_updates_resume_training_and_other_changes_restart_it(make: Make, recipe: Path) -> None:
     make("rows", "ROWS=base")
-    assert called(make("rows", "ROWS=base", "UPDATES=900")) == [BASE]
-    assert {path.name for path in (recipe / BASE).iterdir()} == {"600", "900"}
-    assert called(make("rows", "ROWS=base", "UPDATES=900", "WIDTH=4")) == [BASE]
-    assert {path.name for path in (recipe / BASE).iterdir()} == {"900"}
+    assert called(make("rows", "ROWS=base", "UPDATES=4000")) == [BASE]
+    assert {path.name for path in (recipe / BASE).iterdir()} == {"3000", "4000"}
+    assert called(make("rows", "ROWS=base", "UPDATES=4000", "WIDTH=8")) == [BASE]
+    assert {path.name for path in (recipe / BASE).iterdir()} == {"4000"}
 
 
 def test_settings_may_come_from_the_environment(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,16 +233,17 @@ def test_a_row_is_trained_scored_and_compared_with_the_paper(recipe: Path, tmp_p
     make = running(
         tmp_path / "real", recipe, {f"nmt-{one}": f'exec {sys.executable} {ROOT}/bin/nmt-{one} "$@"' for one in names}
     )
-    asked = ("ROWS=c_n2", "VOCAB_SIZE=30", "UPDATES=3", "WARMUP=2")
+    asked = ("ROWS=base c_n2", "VOCAB_SIZE=30", "UPDATES=3", "WARMUP=2", "WIDTH=8", "SEEDS=1 2")
     done = make(*asked)
     assert done.returncode == 0, done.stderr
-    report = (recipe / "work/seed-1/report.md").read_text(encoding="utf-8")
+    report = (recipe / "work/report.md").read_text(encoding="utf-8")
     assert done.stdout.endswith(report)
+    assert "4 trainings of 3 updates" in report
     (row,) = re.findall(r"^\| C \| N = 2 \|(.*)\|$", report, re.MULTILINE)
-    model, updates, minutes, perplexity, paper, *_, parameters, papers = [cell.strip() for cell in row.split("|")]
-    assert (model, updates, paper, papers) == ("1, 64, 256, 8, 8, 8", "3", "6.11", "36")
-    assert float(minutes) >= 0
-    assert float(perplexity) > 1
+    model, seeds, perplexity, _, paper, verdict, *_, parameters, papers = [cell.strip() for cell in row.split("|")]
+    assert (model, seeds, paper, papers) == ("1, 64, 256, 8, 8, 8", "2", "1.242", "36")
+    assert re.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\)", perplexity)
+    assert verdict in (table3.AGREES, table3.DISAGREES, table3.UNKNOWN)
     assert 0.1 < float(parameters) < 0.2
     shutil.copytree(recipe / "work/seed-1/c_n2", recipe / "work/seed-1/c_n4")  # a row that was not requested
     assert make(*asked).stdout.endswith(report)
