@@ -24,6 +24,7 @@ from torch import Tensor
 
 from nmtkit.checksum import sha256, sha256_of_file
 from nmtkit.errors import UserError
+from nmtkit.strict_json import parse_json
 
 FORMAT, VERSION = "nmtkit checkpoint", 1
 DTYPES = {"float32": torch.float32, "uint8": torch.uint8}  # by their names in the header
@@ -108,11 +109,11 @@ def parse_header(content: bytes) -> dict[str, Any]:
 
     Raises UserError for another format or another version.
     """
-    header: dict[str, Any] = json.loads(content.decode())
+    header: dict[str, Any] = parse_json(content.decode())
     _check_json(header, _MAX_NESTING)
     if header["format"] != FORMAT:
         raise UserError("not an nmtkit checkpoint")
-    if header["version"] != VERSION:
+    if header["version"] != VERSION or isinstance(header["version"], bool):
         version = f"{header['version']!r:.20}"
         raise UserError(f"format version {version}, this nmtkit reads {VERSION}: use a newer nmtkit")
     return header

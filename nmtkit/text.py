@@ -6,7 +6,6 @@ import errno
 import gzip
 import io
 import itertools
-import json
 import lzma
 import stat
 import sys
@@ -149,30 +148,6 @@ def read_bytes(path: Path, limit: int) -> bytes:
             if len(content) > limit:
                 raise UserError(f"more than {limit} bytes")
     return bytes(content)
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON. Raises ValueError also for duplicate keys, too many digits in an integer, and too deep nesting."""
-    try:
-        return json.loads(text, object_pairs_hook=_without_duplicate_keys, parse_int=_to_int)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _to_int(digits: str) -> int:
-    try:
-        return int(digits)
-    except ValueError as error:  # beyond Python's limit
-        raise ValueError(f"a number of {len(digits)} digits is too long") from error
-
-
-def _without_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"{twice[:40]!r} is given twice")
-    return values
 
 
 @contextlib.contextmanager

@@ -260,6 +260,11 @@ def test_a_duplicate_tensor_in_the_header_is_refused(tiny_checkpoint: Path, tmp_
     assert "the header lists a tensor twice" in refusal(tmp_path / "a.pt", content)
 
 
+def test_a_header_with_a_key_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="'format' is given twice"):
+        archive.parse_header(b'{"format": "nmtkit checkpoint", "version": 1, "format": "nmtkit checkpoint"}')
+
+
 def nested(depth: int) -> list[Any]:
     return [nested(depth - 1)] if depth else []
 
@@ -269,7 +274,12 @@ def nested(depth: int) -> list[Any]:
     [
         *({"source_language": 5}, {"target_language": None}, {"progress": []}, {"model": []}, {"model": {"d_k": 3.5}}),
         *({"tensors": {}}, {"tensors": None}, {"tensors": [[]]}, {"tensors": [["x" * 999, "float32", [16]]]}),
-        *({"version": "x" * 9999}, {"progress": {"note": "\ud800"}}, {"progress": {"note": nested(100)}}),
+        *(
+            {"version": True},
+            {"version": "x" * 9999},
+            {"progress": {"note": "\ud800"}},
+            {"progress": {"note": nested(100)}},
+        ),
     ],
     ids=lambda changes: str(changes)[:40],
 )

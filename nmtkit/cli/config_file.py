@@ -12,7 +12,8 @@ from nmtkit.cli.moved_options import moved
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import UserError
-from nmtkit.text import parse_json, read_bytes
+from nmtkit.strict_json import parse_json
+from nmtkit.text import read_bytes
 from nmtkit.wording import did_you_mean
 
 if sys.version_info >= (3, 11):
@@ -22,7 +23,7 @@ else:
 
 _IN_USE = "nmtkit.cli.config_file"  # key of the file's path in click's context
 _NOT_IN_A_FILE = ("config", "version")
-_LARGEST = 1 << 24  # bytes of a config file
+_LARGEST = 1 << 20  # bytes of a config file
 _MOST_DOTS = 1000  # in a line of TOML
 
 

@@ -16,7 +16,8 @@ from nmtkit.checksum import sha256
 from nmtkit.data.binary import REMEDY, index_path, token_path
 from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
-from nmtkit.text import are_two_languages, parse_json, read_bytes
+from nmtkit.strict_json import parse_json
+from nmtkit.text import are_two_languages, read_bytes
 from nmtkit.tokenizer import SPACE, Tokenizer, check_kind
 from nmtkit.version import __version__
 
@@ -175,6 +176,9 @@ def _parse(fields: Mapping[str, Any]) -> Description:
             for name, record in fields["files"].items()
         },
     )
+    names = [summary.name for summary in description.splits]
+    if len(set(names)) < len(names):
+        raise ValueError("a split is listed twice")
     _check_names(description)
     return description
 

@@ -9,6 +9,7 @@ from nmtkit.data.config import DatasetConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig, WeightsConfig
 
+MAX_BEAM = 10**6
 PAGE_LINES = 20  #: the most sentences on a page of attention
 FORMATS = ("text", "tsv", "jsonl", "pharaoh")  #: of the output
 STANDARD_STREAM = Path("-")  #: in place of a file: stdin or stdout
@@ -20,7 +21,7 @@ class SearchConfig(Config):
 
     heading: ClassVar[str] = "Search"
 
-    beam: int = option(4, min=1, max=10**6, help="Hypotheses kept for each sentence; 1 is greedy search.")
+    beam: int = option(4, min=1, max=MAX_BEAM, help="Hypotheses kept for each sentence; 1 is greedy search.")
     length_penalty: float = option(
         0.6,
         min=0.0,

@@ -32,7 +32,10 @@ class ServeConfig(Config):
         "time that one request takes.",
     )
     max_queue: int = option(
-        10_000, min=1, metavar="LINES", help="Most lines in the queue; a request that exceeds it gets status 429."
+        10_000,
+        min=1,
+        metavar="LINES",
+        help="Most lines in the queue; a request that would exceed it gets status 429, unless the queue is empty.",
     )
     max_requests: int = option(
         128,

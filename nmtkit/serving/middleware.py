@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nmtkit.log import report
 from nmtkit.serving.metrics import Metrics
 
-_MAX_PATH = 200  # characters in the access log
+_MAX_METHOD, _MAX_PATH = 20, 200  # characters in the access log
 _ABSOLUTE_FORM = re.compile(r"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)
 
 
@@ -67,7 +67,7 @@ def _log_request(scope: Scope, status: int, size: int, seconds: float) -> None:
     """Log a request without its query and its body. The path is percent-encoded, so it cannot imitate other fields."""
     client, _ = scope.get("client") or ("unknown", 0)
     path = quote(scope["path"][:_MAX_PATH])
-    values = {"client": client, "method": scope["method"], "path": path, "status": status}
+    values = {"client": client, "method": scope["method"][:_MAX_METHOD], "path": path, "status": status}
     report("request", {**values, "bytes": size, "ms": round(1000 * seconds, 1)})
 
 

@@ -1,6 +1,9 @@
 """torch.compile for a model's layers, one at a time, so that parameter names do not change."""
 
+import atexit
+import functools
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -19,8 +22,7 @@ def compile_layers(model: TranslationModel, device: torch.device) -> None:
 
     UserError where torch cannot compile on this machine.
     """
-    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_private_cache())
+    _use_private_temporary_files()
     _try(device)
     torch._dynamo.config.recompile_limit = _VARIANTS
     torch.fx.experimental._config.use_duck_shape = (
@@ -30,21 +32,49 @@ def compile_layers(model: TranslationModel, device: torch.device) -> None:
         layer.compile(dynamic=True)
 
 
-def _private_cache() -> Path:
-    """A folder for compiled code that only this user can write to.
+def use_private_cache() -> None:
+    """Let torch keep compiled code in a folder that only this user can write to; call it before making an optimizer.
 
-    torch's default is a folder in /tmp with a predictable name: another user could put code there.
+    torch's default has a predictable name in /tmp, and even an optimizer creates it: another user could put code there,
+    or a file in its place. A folder that the user has set in TORCHINDUCTOR_CACHE_DIR stays.
     """
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(_private_folder())
+
+
+def is_compile_error(error: BaseException) -> bool:
+    """Whether torch's compiler has failed."""
+    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of torch's compiler says, without its lines of compiler output."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _use_private_temporary_files() -> None:
+    """torch puts precompiled headers below the folder for temporary files, whatever TORCHINDUCTOR_CACHE_DIR is."""
+    use_private_cache()
+    folder = _private_folder() / "tmp"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+
+
+@functools.cache
+def _private_folder() -> Path:
+    """A folder for compiled code: in the user's cache, or temporary where that cannot be used."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(base).expanduser() / "nmtkit" / "torchinductor"
     try:
+        folder = Path(base).expanduser() / "nmtkit" / "torchinductor"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
         if status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return folder
     except (OSError, RuntimeError):  # no home, or none that can be written
         pass
-    return Path(tempfile.mkdtemp(prefix="nmtkit-torchinductor-"))
+    temporary = tempfile.mkdtemp(prefix="nmtkit-torchinductor-")
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return Path(temporary)
 
 
 def _try(device: torch.device) -> None:
@@ -54,8 +84,7 @@ def _try(device: torch.device) -> None:
         loss = torch.compile(lambda x: torch.relu(small(x)).sum())(torch.ones(2, 2, device=device))
         torch.autograd.backward(loss)
     except Exception as error:
-        reason = next(line for line in str(error).splitlines() if line.strip())
         raise UserError(
-            f"--compile: torch cannot compile on this machine ({reason.strip()}): omit it, or install "
+            f"--compile: torch cannot compile on this machine ({first_line(error)}): omit it, or install "
             f"{'Triton' if device.type == 'cuda' else 'a C++ compiler and the headers of Python'}"
         ) from error

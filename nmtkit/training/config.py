@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from nmtkit.config import Config, OptionGroups, flag, option
 from nmtkit.data.config import DatasetConfig
+from nmtkit.decoding.config import MAX_BEAM
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 
 AUTO = 0  # --max-tokens, before it is determined
@@ -61,7 +62,7 @@ class OptimizerConfig(Config):
     warmup_updates: int = option(4000, min=1, help="Updates of linear warm-up.")
     adam_beta1: float = option(0.9, min=0.0, below=1.0, help="Adam's β1.")
     adam_beta2: float = option(0.98, min=0.0, below=1.0, help="Adam's β2.")
-    adam_eps: float = option(1e-9, above=0.0, help="Adam's ε.")
+    adam_eps: float = option(1e-9, min=1e-30, help="Adam's ε.")
     weight_decay: float = option(0.0, min=0.0, help="Decoupled weight decay (not in the paper).")
     label_smoothing: float = option(0.1, min=0.0, below=1.0, help="ε_ls (§5.4).")
     clip_norm: float = option(0.0, min=0.0, help="Scale larger gradients down to this norm; 0: never.")
@@ -103,7 +104,7 @@ class ValidationConfig(Config):
         None, min=1, metavar="N", help="Validate at the end of every N-th epoch; --patience then counts these epochs."
     )
     valid_bleu: bool = option(False, help="Also translate it, and select the best checkpoint by sacreBLEU.")
-    valid_beam: int = option(1, min=1, help="Beam for --valid-bleu; 1 is greedy.")
+    valid_beam: int = option(1, min=1, max=MAX_BEAM, help="Beam for --valid-bleu; 1 is greedy.")
 
     @property
     def updates(self) -> int | None:

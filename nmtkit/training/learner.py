@@ -11,7 +11,7 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint, collect_weights
 from nmtkit.data.corpus import Dataset
 from nmtkit.model.precision import resolve_precision
-from nmtkit.training.compiling import compile_layers
+from nmtkit.training.compiling import compile_layers, use_private_cache
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import build_model
 from nmtkit.training.ema import MovingAverage
@@ -32,6 +32,7 @@ class Learner:
         self.dataset, self.device = dataset, ranks.device
         self.precision = resolve_precision(options.device.precision, ranks.device)
         self.clip_norm = options.optimizer.clip_norm
+        use_private_cache()
         torch.manual_seed(options.batches.seed)
         self.model = build_model(dataset, options, ranks.device)
         if options.compute.compile:

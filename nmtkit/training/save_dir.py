@@ -32,6 +32,7 @@ from nmtkit.training.record import check_record
 from nmtkit.wording import counted
 
 OPTIONS = "options.json"
+UNUSABLE = ".unusable"  # suffix of a checkpoint that cannot be resumed
 _OWN_FILE = re.compile("|".join([r"checkpoint_\d+\.pt", *map(re.escape, (LAST, BEST, OPTIONS, METRICS))]))
 
 
@@ -45,6 +46,7 @@ class SaveDir:
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
         self._is_best = False  # whether the newest checkpoint was the best so far
         self._interim: set[int] = set()  # the updates of checkpoints that --keep-last does not count
+        self._unusable: list[Path] = []  # newer checkpoints that cannot be resumed
         self._last_save = time.monotonic()
 
     def check(self) -> None:
@@ -74,7 +76,10 @@ class SaveDir:
             os.close(handle)
 
     def prepare(self, options: dict[str, Any]) -> None:
-        """Write the options of the run, and clean up after a killed one."""
+        """Write the options of the run, and clean up after a killed one.
+
+        Checkpoints that cannot be resumed are renamed, so that no stage takes them for those of this run.
+        """
         for name in (OPTIONS, METRICS):
             check_regular(self.folder / name)
         for name in (LAST, BEST):  # else the first save would fail
@@ -83,6 +88,9 @@ class SaveDir:
         remove_partial_files(
             self.folder, lambda name: _OWN_FILE.fullmatch(name) is not None
         )  # no files of other programs
+        for path in self._unusable:
+            path.rename(path.with_name(path.name + UNUSABLE))
+            logger.warning("%s is renamed to %s", path, path.name + UNUSABLE)
         if self.newest is not None:
             self._name(checkpoint_path(self.folder, self.newest))
         with staged_file(self.folder / OPTIONS) as file:
@@ -104,6 +112,7 @@ class SaveDir:
                         raise UserError(f"{path}: its content is of update {checkpoint.progress['update']}")
             except UserError as error:
                 logger.warning("%s; trying the previous checkpoint", error)
+                self._unusable.append(path)
                 continue
             if "options" in checkpoint.progress:
                 self.newest = update
@@ -134,19 +143,23 @@ class SaveDir:
 
     def save(self, update: int, checkpoint: Checkpoint, better: Callable[[float, float], bool]) -> None:
         """Write the checkpoint of an update, link `last` (and `best`) to it, and prune old ones."""
-        progress = checkpoint.progress
+        progress, validations, interim = checkpoint.progress, dict(self._validations), self._interim - {update}
         if progress.get(progress["best_metric"]) is not None:
-            self._validations[update] = progress[progress["best_metric"]]
-        progress["checkpoint_validations"] = sorted(self._validations.items())
-        self._interim = self._interim | {update} if progress.get("is_interim") else self._interim - {update}
-        progress["interim_checkpoints"] = sorted(self._interim)
+            validations[update] = progress[progress["best_metric"]]
+        if progress.get("is_interim"):
+            interim |= {update}
+        keep = self._kept(update, validations, interim, better)
+        validations, interim = {u: value for u, value in validations.items() if u in keep}, interim & keep
+        progress["checkpoint_validations"] = sorted(validations.items())
+        progress["interim_checkpoints"] = sorted(interim)
         path = checkpoint_path(self.folder, update)
         self._last_save = time.monotonic()
         check_regular(path)
         save_checkpoint(path, checkpoint)
         self.newest, self._is_best = update, progress["is_best"]
+        self._validations, self._interim = validations, interim
         self._name(path)
-        self._prune(update, better)
+        self._remove_all_but(keep)
 
     def _name(self, newest: Path) -> None:
         """Link `last`, and `best` if it is the best, to the newest checkpoint."""
@@ -154,20 +167,20 @@ class SaveDir:
         if self._is_best:
             link_checkpoint(newest, BEST)
 
-    def _prune(self, newest: int, better: Callable[[float, float], bool]) -> None:
-        """Keep the newest, the newest N that are not interim, and the best N.
+    def _kept(
+        self, newest: int, validations: dict[int, float], interim: set[int], better: Callable[[float, float], bool]
+    ) -> set[int]:
+        """The updates whose checkpoints are kept: the newest, the last N that are not interim, and the best N."""
+        updates = {newest} | {update for update, _ in list_checkpoints(self.folder) if update < newest}
+        validated = sorted(updates & validations.keys())
+        ranked = sorted(validated, key=validations.__getitem__, reverse=better(1.0, 0.0))
+        last = sorted(updates - interim)[-self.config.keep_last :]
+        return {newest, *last, *ranked[: self.config.keep_best]}
 
-        Updates beyond `newest` were skipped as damaged and do not count.
-        """
-        numbered = {update: path for update, path in list_checkpoints(self.folder) if update <= newest}
-        validated = [update for update in self._validations if update in numbered]
-        ranked = sorted(validated, key=self._validations.__getitem__, reverse=better(1.0, 0.0))
-        keep = {newest, *self.regular()[-self.config.keep_last :], *ranked[: self.config.keep_best]}
-        for update, path in numbered.items():
-            if update not in keep:
+    def _remove_all_but(self, keep: set[int]) -> None:
+        for update, path in list_checkpoints(self.folder):
+            if update not in keep and update < max(keep):  # one beyond the newest is not of this run
                 path.unlink(missing_ok=True)
-        self._validations = {update: value for update, value in self._validations.items() if update in keep}
-        self._interim &= keep
 
 
 def existing_part(path: Path) -> Path:

@@ -12,6 +12,7 @@ from nmtkit.training.ranks import Ranks
 from nmtkit.training.record import make_record
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, Window
+from nmtkit.training.summary import DIVERGED
 from nmtkit.training.validation import Validator
 
 
@@ -58,10 +59,7 @@ class Saver:
         for name, weight in self.learner.model.named_parameters():
             if not weight.isfinite().all():
                 raise self.ranks.report_once(
-                    RunError(
-                        f"{name} holds NaN or infinity after update {state.update}: the run has diverged; earlier "
-                        "checkpoints are intact. Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
-                    )
+                    RunError(f"{name} holds NaN or infinity after update {state.update}: {DIVERGED}")
                 )
 
     def _write(

@@ -24,6 +24,9 @@ from nmtkit.wording import counted, format_bytes, in_millions
 
 UPDATES_TO_MEASURE = 10  # before the time left is estimated: the first ones are slower
 _CHECKPOINTS_TO_AVERAGE = 5  # as the paper does for its base models
+DIVERGED = (  # how errors end
+    "the run has diverged; earlier checkpoints are intact. Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
+)
 LONG_UPDATE = 60.0  # seconds; longer updates are announced
 
 
@@ -115,8 +118,7 @@ def describe_divergence(state: RunState, rate: float, pairs: list[int], of: int,
     )
     return (
         f"{counted(state.skipped_in_a_row, 'update')} in a row had no finite gradient, the last is {state.update} "
-        f"(learning rate {rate:.3g}; {blame}): the run has diverged; earlier checkpoints are intact. "
-        "Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
+        f"(learning rate {rate:.3g}; {blame}): {DIVERGED}"
     )
 
 

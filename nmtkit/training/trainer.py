@@ -19,11 +19,12 @@ import torch
 from nmtkit.data.batch import Batch
 from nmtkit.data.batching import BatchSampler
 from nmtkit.data.corpus import Dataset
-from nmtkit.errors import Interrupted, RunError
+from nmtkit.errors import Interrupted, NmtkitError, RunError
 from nmtkit.log import Progress, finite_or_none, logger, working
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.capacity import with_max_tokens
+from nmtkit.training.compiling import first_line, is_compile_error
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import memory_for_model
 from nmtkit.training.cost import Cost
@@ -38,7 +39,7 @@ from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
 from nmtkit.training.signals import Signals
 from nmtkit.training.state import RunState, Window, restore
-from nmtkit.training.summary import describe_divergence, describe_dry_run, next_command
+from nmtkit.training.summary import DIVERGED, describe_divergence, describe_dry_run, next_command
 from nmtkit.training.validation import VALIDATION, Validator
 
 
@@ -107,7 +108,19 @@ class Trainer:
             self._resume()
             ranks.run_on_main(lambda: self.save_dir.prepare(self.options.to_dict()))
             ranks.run_on_main(lambda: self.log.open_metrics(self.state.update, stack))
-            self._fit()
+            try:
+                self._fit()
+            except RuntimeError as error:
+                if not is_compile_error(error):
+                    raise
+                raise self._compile_error(error) from error
+
+    def _compile_error(self, error: RuntimeError) -> NmtkitError:
+        """A signal to the whole process group also ends the C++ compiler."""
+        if stop := self.signals.stop:
+            name = signal.Signals(stop).name
+            return Interrupted(f"{name} while compiling: run the same command to resume from the last checkpoint", stop)
+        return RunError(f"--compile: torch cannot compile a layer ({first_line(error)}): run again without --compile")
 
     def dry_run(self) -> None:
         """Check everything, and time one update: the second, or the first after it that is not skipped.
@@ -137,6 +150,7 @@ class Trainer:
 
     def _begin(self) -> Iterator[Work]:
         """Prepare for updates once the weights are loaded; returns the updates."""
+        self.ranks.run_on_all(lambda: self.validator.check_memory(self.learner.model))
         self.gradient = self._gradient()
         self.began = time.monotonic() - 60 * self.state.minutes
         before = self.state.processor_minutes if self.ranks.is_main else 0.0
@@ -268,13 +282,20 @@ class Trainer:
         if not self.state.validation:
             self._validate()
         self._save(last=True)
+        if self.state.validation and self.state.validation["valid_loss"] is None:
+            problem = f"the loss of the last validation, after update {self.state.update}, is not finite"
+            raise self.ranks.report_once(RunError(f"{problem}: {DIVERGED}"))
 
     def _validate(self) -> None:
         """Measure on the validation split, and note whether the result is the best so far."""
         if not self.validator.possible:
             return
-        with self.learner.validating():
-            results = self.validator.run(self.learner.model, self.ranks, should_stop=lambda: self.signals.stop != 0)
+        try:
+            with self.learner.validating():
+                results = self.validator.run(self.learner.model, self.ranks, should_stop=lambda: self.signals.stop != 0)
+        except NmtkitError:  # of all ranks together
+            self._save(last=True)
+            raise
         if results is None:  # a resumed run repeats it
             self.stop_signal = max(self.ranks.gather(self.signals.stop))
             return

@@ -11,6 +11,7 @@ from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batching import batch_by_tokens
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig, StreamConfig
+from nmtkit.decoding.engine import check_memory
 from nmtkit.decoding.scoring import bleu, tokenized_bleu
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import RunError, UserError
@@ -53,6 +54,7 @@ class Validator:
 
     def __init__(self, dataset: Dataset, options: TrainingOptions) -> None:
         self.config, self.smoothing = options.validation, options.optimizer.label_smoothing
+        self._search = SearchConfig(beam=self.config.valid_beam)
         self.metric = "valid_bleu" if self.config.valid_bleu else "valid_loss"
         self.possible = VALIDATION in dataset.split_names and len(dataset.split(VALIDATION)) > 0
         needs = {
@@ -78,6 +80,11 @@ class Validator:
     def better(self, value: float, than: float) -> bool:
         """Whether one value of the metric is better than another."""
         return value > than if self.config.valid_bleu else value < than
+
+    def check_memory(self, model: TranslationModel) -> None:
+        """UserError if the memory does not suffice to translate the longest sentence with --valid-beam."""
+        if self.config.valid_bleu:
+            check_memory(torch_backend(model), self._search, int(self.split.source.lengths[:].max()))
 
     @torch.inference_mode()
     def run(
@@ -139,8 +146,7 @@ class Validator:
     def _translations(self, model: TranslationModel, mine: range, should_stop: Callable[[], bool]) -> dict[int, str]:
         """The translation of each sentence in the batches that are `mine`, by its number."""
         translator = Translator(torch_backend(model), self.dataset.source, self.dataset.target)
-        search = SearchConfig(beam=self.config.valid_beam)
-        tokens = max(1, self.max_tokens // search.beam)  # of sources, each with `beam` rows
+        tokens = max(1, self.max_tokens // self.config.valid_beam)  # of sources, each with `beam` rows
         found: dict[int, str] = {}
         with Progress("translating", len(mine), "batches", lines=False, within=True) as progress:
             for number in mine:
@@ -149,7 +155,7 @@ class Validator:
                 indices = self.batches[number].tolist()
                 sources = [self.split.source[i][:-1].tolist() for i in indices]
                 stream = StreamConfig(max_tokens=tokens, buffer=len(indices))
-                translations = translator.stream_encoded(sources, search, stream)
+                translations = translator.stream_encoded(sources, self._search, stream)
                 found |= {i: translation.text for i, translation in zip(indices, translations, strict=True)}
                 progress.advance()
         return found

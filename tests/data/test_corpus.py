@@ -129,6 +129,12 @@ def test_a_newer_version_is_refused(dataset: Path) -> None:
         Dataset.open(dataset)
 
 
+def test_a_split_that_is_listed_twice_is_refused(dataset: Path) -> None:
+    rewrite(dataset, lambda description: description["splits"].append(description["splits"][0]))
+    with pytest.raises(UserError, match=r"dataset\.json: damaged \(ValueError: a split is listed twice\)"):
+        Dataset.open(dataset)
+
+
 @pytest.mark.parametrize("key", ["source_language", "tokenizer", "joined", "splits", "files"])
 def test_an_incomplete_description_is_refused(dataset: Path, key: str) -> None:
     rewrite(dataset, lambda description: description.pop(key))

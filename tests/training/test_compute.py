@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from commands import Train
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from training_runs import DROPOUT, assert_same_end, tensors
 
 from nmtkit.data.batch import Batch
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.training import compiling
 from nmtkit.training.capacity import _peak_memory
 from nmtkit.training.compiling import compile_layers
 from nmtkit.training.loss import batch_loss
@@ -48,6 +50,7 @@ def test_compiled_code_is_cached_in_a_private_folder(
     cache.chmod(mode)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    compiling._private_folder.cache_clear()
     monkeypatch.setattr(os, "environ", {key: os.environ[key] for key in os.environ if "INDUCTOR" not in key})
     os.environ["XDG_CACHE_HOME"] = str(tmp_path)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
@@ -55,7 +58,9 @@ def test_compiled_code_is_cached_in_a_private_folder(
     compile_layers(Transformer(config, 5, 5), torch.device("cpu"))
     used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     assert (used == cache) == (mode == 0o700)
-    assert stat.S_IMODE(used.stat().st_mode) == 0o700
+    for folder in (used, Path(tempfile.gettempdir()), Path(default_cache_dir()).parent):
+        assert folder.is_relative_to(used)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own

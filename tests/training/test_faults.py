@@ -1,6 +1,7 @@
 """What a run survives: kills at any moment, signals, a disk that is full. It is started again by the same command."""
 
 import errno
+import math
 import os
 import random
 import re
@@ -364,6 +365,75 @@ def test_weights_that_are_not_finite_are_never_saved(train: Callable[..., Result
     assert b"holds NaN or infinity after update 3: the run has diverged; earlier checkpoints are int" in result.stderr
     assert (tmp_path / "checkpoint_2.pt").exists()
     assert not (tmp_path / "checkpoint_3.pt").exists()
+
+
+def test_a_run_whose_last_validation_is_not_finite_fails(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmtkit.training.validation.perplexity", lambda nll: nll)
+    monkeypatch.setattr(Validator, "_sums", lambda self, *_: [math.nan] * (2 * len(self.batches)))
+    result = train("--max-updates", 2)
+    assert result.returncode == 1
+    assert b"the loss of the last validation, after update 2, is not finite: the run has diverged" in result.stderr
+    assert updates(tmp_path) == [2]
+
+
+def test_another_users_file_at_torchs_default_cache_does_not_stop_a_training(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    (temporary / "torchinductor_me").write_text("a file where torch expects its folder")
+    settings = {"TMPDIR": temporary, "XDG_CACHE_HOME": tmp_path / "cache", "USER": "me", "LOGNAME": "me"}
+    given = {name: str(value) for name, value in settings.items()}
+    words = command(datasets, tmp_path / "run", "--max-updates", 1)
+    kept = {name: value for name, value in environment().items() if "INDUCTOR" not in name}
+    done = subprocess.run(words, env=kept | given, capture_output=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.parametrize(("stopping", "code"), [(False, 1), (True, 143)])
+def test_a_failure_of_torchs_compiler_is_one_line(
+    stopping: bool, code: int, train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CompileError(RuntimeError):
+        __module__ = "torch._inductor.exc"
+
+    def fail(*_: object) -> None:
+        if stopping:
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise CompileError("\nC++ compile error\nmuch output")
+
+    monkeypatch.setattr(UpdateGradient, "compute", fail)
+    result = train("--max-updates", 2)
+    assert result.returncode == code
+    assert b"much output" not in result.stderr
+    said = b"SIGTERM while compiling: run" if stopping else b"torch cannot compile a layer (C++ compile error): run"
+    assert said in result.stderr.splitlines()[-1]
+
+
+def test_updates_before_a_failed_validation_are_saved(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RunError("out of memory for one pair")
+
+    monkeypatch.setattr(Validator, "_sums", fail)
+    result = train("--max-updates", 9, "--validate-every", 4)
+    assert result.returncode == 1
+    assert result.stderr.endswith(b"out of memory for one pair\n")
+    assert updates(tmp_path) == [4]
+
+
+def test_a_beam_too_large_for_the_memory_is_refused_before_the_first_update(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nmtkit.decoding.engine.missing_memory", lambda *_: 10**6)
+    for options in (["--dry-run"], []):
+        result = train("--max-updates", 2, "--valid-bleu", "--valid-beam", 100_000, *options)
+        assert result.returncode == 2
+        assert b"(in training --valid-beam)" in result.stderr
+    assert updates(tmp_path) == []
 
 
 def test_metrics_have_no_gap_after_a_temporarily_full_disk(

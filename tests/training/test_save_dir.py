@@ -79,3 +79,30 @@ def test_a_checkpoint_with_nonfinite_weights_is_skipped(
     newest = save_dir.load_newest()
     assert newest is not None
     assert newest.progress["update"] == 1
+
+
+def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_before(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    checkpoint = make_checkpoint()
+    checkpoint.progress = {"update": 3, "best_metric": "valid", "is_best": False, "options": {}}
+    config = CheckpointConfig(save_dir=tmp_path, keep_last=2, keep_best=0)
+    SaveDir(config).save(3, checkpoint, lower)
+    (tmp_path / "checkpoint_4.pt").write_bytes(b"damaged")
+    save_dir = SaveDir(config)
+    assert save_dir.load_newest() is not None
+    assert (tmp_path / "checkpoint_4.pt").exists()  # a dry run writes nothing
+    save_dir.prepare({})
+    assert [update for update, _ in list_checkpoints(tmp_path)] == [3]
+    assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"damaged"
+
+
+def test_the_recorded_validations_are_those_of_the_kept_checkpoints(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path, keep_last=1, keep_best=1))
+    checkpoint = make_checkpoint()
+    for update, value in enumerate([2.0, 1.0, 3.0, 4.0], 1):
+        checkpoint.progress = {"update": update, "best_metric": "valid", "is_best": update == 2, "valid": value}
+        save_dir.save(update, checkpoint, lower)
+    assert load_checkpoint(tmp_path / LAST).progress["checkpoint_validations"] == [[2, 1.0], [4, 4.0]]
