@@ -104,6 +104,8 @@ class RunLog:
             "out_of_memory": state.out_of_memory or None,
             "peak_memory_gib": peak_memory(device),
             "minutes": round(state.minutes, 2),
+            "processor_minutes": round(state.processor_minutes, 2),
+            "tflop": state.flops / 1e12,
             "minutes_left": self.minutes_left(state),
         }
         self._record("train", state.update, values)

@@ -29,6 +29,8 @@ TAGS = {
         "out_of_memory": "speed/out_of_memory",
         "minutes": "speed/minutes",
         "minutes_left": "speed/minutes_left",
+        "processor_minutes": "speed/processor_minutes",
+        "tflop": "speed/tflop",
     },
     "valid": {
         "valid_loss": "valid/loss",

@@ -62,7 +62,7 @@ def updates(folder: Path) -> list[int]:
     return [update for update, _ in list_checkpoints(folder)]
 
 
-TIMES = {"minutes", "minutes_left", "tokens_per_second", "waiting", "peak_memory_gib"}
+TIMES = {"minutes", "processor_minutes", "minutes_left", "tokens_per_second", "waiting", "peak_memory_gib"}
 DROPOUT = ("--dropout", 0.3, "--attention-dropout", 0.1, "--activation-dropout", 0.1)
 
 
