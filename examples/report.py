@@ -7,11 +7,7 @@ A run is a folder with what the recipes write: `checkpoints/`, the save folder o
 translation of the test set as `translation.LANG`. Its commands are read from `*.command`, there or in the folder above.
 """
 
-import datetime
-import os
-import platform
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -19,10 +15,9 @@ from typing import Any
 
 import click
 import curves
-import torch
+import html_report
 from matplotlib.figure import Figure
 
-import nmtkit
 from nmtkit.atomic_io import staged_file
 from nmtkit.checkpoint import LAST, read_progress
 from nmtkit.cli.command import command
@@ -40,20 +35,6 @@ EXAMPLES, ATTENTIONS = 20, 2  # sentences shown
 ATTENTION_TOKENS = range(6, 16)  # source tokens of a sentence whose attention is legible
 RESAMPLES = 1000
 STEPS = ("preprocess", "train", "average", "generate")
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: auto; padding: 1rem; color: #222 }
-h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2rem }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .3rem .6rem; border-bottom: 1px solid #ccc; text-align: left; vertical-align: top }
-pre { background: #f4f4f4; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere }
-svg { max-width: 100%; height: auto } .figures { display: flex; flex-wrap: wrap; gap: 1rem }
-small { color: #555; overflow-wrap: anywhere }
-@media (max-width: 40rem) {
-  .texts tr { display: block; border-bottom: 1px solid #ccc } .texts th { display: none }
-  .texts td { display: block; border: 0; padding: .1rem 0 }
-  .texts td::before { content: attr(data-label) ": "; color: #555 }
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -121,46 +102,22 @@ def summary(runs: Sequence[Run]) -> str:
         values = [score.value for score in scores]
         name = scores[0].signature.partition("|")[0]
         each = ", ".join(f"seed {run.seed}: {value:.2f}" for run, value in zip(runs, values, strict=True))
-        lines.append(f"{name} {_spread(values)}" + (f" ({each})" if len(runs) > 1 else ""))
+        lines.append(f"{name} {html_report.spread(values)}" + (f" ({each})" if len(runs) > 1 else ""))
     return "\n".join(lines)
-
-
-def _spread(values: Sequence[float]) -> str:
-    """The mean, with the sample's standard deviation if there are several values."""
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2f}{spread}"
 
 
 def page(title: str, runs: Sequence[Run], test: TestSet) -> str:
     """The whole page. `runs` have different seeds; translations and attention are those of the first."""
     sections = {
         "Scores": _scores(runs),
-        "Training": _inline(curves.to_svg(curves.plot([_curve(run) for run in runs]))),
+        "Training": html_report.picture(curves.plot([_curve(run) for run in runs])),
         "Cost": _cost(runs),
         "Translations": _translations(runs[0], test),
         "Attention": _attention(runs[0], test.source),
         "Commands": _commands(runs),
-        "Machine": _machine(),
+        "Machine": html_report.machine(),
     }
-    body = "".join(f"<h2>{name}</h2>\n{content}\n" for name, content in sections.items() if content)
-    return (
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n"
-        f"<h1>{escape(title)}</h1>\n<p>{escape(summary(runs)).replace(chr(10), '<br>')}</p>\n{body}</html>\n"
-    )
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "numbers") -> str:
-    """A table. On a narrow screen, a table of the kind "texts" shows each cell on a line of its own."""
-    lines = [f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in header)}</tr>\n"]
-    for row in rows:
-        cells = (
-            f'<td data-label="{escape(name)}">{escape(escaped(text))}</td>'
-            for name, text in zip(header, row, strict=True)
-        )
-        lines.append(f"<tr>{''.join(cells)}</tr>\n")
-    return f'<div class="wide"><table class="{kind}">\n{"".join(lines)}</table></div>'
+    return html_report.page(title, summary(runs), sections)
 
 
 def _scores(runs: Sequence[Run]) -> str:
@@ -169,10 +126,12 @@ def _scores(runs: Sequence[Run]) -> str:
     rows = [[str(run.seed), *map(_with_interval, run.scores)] for run in runs]
     if len(runs) > 1:
         columns = zip(*(run.scores for run in runs), strict=True)
-        rows.append(["mean ± standard deviation", *(_spread([one.value for one in column]) for column in columns)])
+        rows.append(
+            ["mean ± standard deviation", *(html_report.spread([one.value for one in column]) for column in columns)]
+        )
     signatures = "<br>".join(escape(score.signature) for score in runs[0].scores)
     note = f"In brackets: mean and 95 % interval of {RESAMPLES} bootstrap resamples of the test set."
-    return f"{_table(header, rows)}<p><small>{note}<br>{signatures}</small></p>"
+    return f"{html_report.table(header, rows)}<p><small>{note}<br>{signatures}</small></p>"
 
 
 def _with_interval(score: Score) -> str:
@@ -200,7 +159,7 @@ def _cost(runs: Sequence[Run]) -> str:
             )
         )
     note = "Of the training alone, with its validations. Operations: floating-point, by the model's own count."
-    return f"{_table(header, rows)}<p><small>{note}</small></p>"
+    return f"{html_report.table(header, rows)}<p><small>{note}</small></p>"
 
 
 def _translations(run: Run, test: TestSet) -> str:
@@ -208,7 +167,7 @@ def _translations(run: Run, test: TestSet) -> str:
     rows = [
         (str(i + 1), *(_shown(text[i], test) for text in (test.source, test.reference, run.translation))) for i in lines
     ]
-    return _table(("line", "source", "reference", f"translation, seed {run.seed}"), rows, "texts")
+    return html_report.table(("line", "source", "reference", f"translation, seed {run.seed}"), rows, "texts")
 
 
 def _shown(line: str, test: TestSet) -> str:
@@ -237,41 +196,12 @@ def _heat_map(translation: Translation) -> str:
     axes.set_yticks(range(len(best.tokens)), map(escaped, best.tokens))
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         label.set_parse_math(False)
-    return _inline(curves.to_svg(figure))
-
-
-def _inline(picture: bytes) -> str:
-    """An SVG file as an element of a page: without the XML declaration."""
-    text = picture.decode()
-    return text[text.index("<svg") :]
+    return html_report.picture(figure)
 
 
 def _commands(runs: Sequence[Run]) -> str:
     every = dict.fromkeys(line for run in runs for line in run.commands())  # shared steps once
     return "".join(f"<pre>{escape(line)}</pre>" for line in every)
-
-
-def _machine() -> str:
-    """The machine and the versions that write this report, which also trained if the recipe ran as a whole."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    rows = (
-        ("date", datetime.datetime.now(datetime.timezone.utc).strftime("%d %B %Y, %H:%M UTC")),
-        ("processor", f"{_processor()}, {counted(os.cpu_count() or 1, 'core')}"),
-        ("GPU", device),
-        ("system", f"{platform.system()} {platform.machine()}"),
-        ("versions", f"nmtkit {nmtkit.__version__}, torch {torch.__version__}, Python {platform.python_version()}"),
-    )
-    return _table(("this report", ""), rows, "facts")
-
-
-def _processor() -> str:
-    """The name of the processor, as far as the system tells."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 @command("report.py")
