@@ -1,11 +1,7 @@
 """The Table 3 recipe: rows as options of nmt-train, the steps that make repeats, and the printed tables."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +9,14 @@ import by_length
 import pytest
 import table3
 import variations
-from patience import PATIENCE
+from recipe_commands import REAL, STUBS, Make, called, make_with, parsed
 from repository import ROOT
 
-from nmtkit.cli.train import choose_model
-from nmtkit.cli.train import main as nmt_train
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 
 SIZES = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 8, "d_ff": 8, "key_size": 8, "value_size": 8}
-
-
-def parsed(*flags: str) -> dict[str, Any]:
-    """Parse flags of nmt-train; return all options by name."""
-    with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
-        choose_model(context.params)
-        return context.params
 
 
 def model_of(options: dict[str, Any]) -> TransformerConfig:
@@ -130,21 +117,7 @@ def test_rows_of_different_lengths_of_training_are_refused() -> None:
 
 # --- with make
 
-
-def value(option: str) -> str:
-    """A bash expression for the value of an option of the running command."""
-    return f'$(sed "s/.*--{option} \\([^ ]*\\).*/\\1/" <<< "$*")'
-
-
-STUBS = {  # commands that write the targets of their rules and print their folders
-    "preprocess": f"folder={value('destdir')}; mkdir -p $folder; touch $folder/dataset.json; echo preprocess $folder",
-    "train": f"folder={value('save-dir')}; mkdir -p $folder; touch $folder/{value('max-updates')}; echo train $folder\n"
-    "[ ! -e stop ]",
-    "average": f"touch {value('output')}",
-    "generate": f"touch {value('output')}; echo BLEU = 7",
-}
-
-Make = Callable[..., "subprocess.CompletedProcess[str]"]
+TEXT = ("CORPUS=text", "ENDING=", "SEEDS=1")
 
 
 @pytest.fixture
@@ -160,29 +133,9 @@ def recipe(tmp_path: Path) -> Path:
     return folder
 
 
-def running(folder: Path, recipe: Path, bodies: dict[str, str]) -> Make:
-    """A function that runs make with these commands in PATH."""
-    folder.mkdir()
-    for name, body in (bodies | {"python": f'exec {sys.executable} "$@"'}).items():
-        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
-        (folder / name).chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    environment |= {"PATH": f"{folder}:{environment['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = ["make", "CORPUS=text", "ENDING=", "SEEDS=1", *arguments]
-        return subprocess.run(command, cwd=recipe, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-
-    return run
-
-
 @pytest.fixture
 def make(recipe: Path, tmp_path: Path) -> Make:
-    return running(tmp_path / "bin", recipe, {f"nmt-{name}": body for name, body in STUBS.items()})
-
-
-def called(done: "subprocess.CompletedProcess[str]") -> list[str]:
-    return re.findall(r"^(?:preprocess|train) (\S+)$", done.stdout, re.MULTILINE)
+    return make_with(tmp_path / "bin", recipe, STUBS, *TEXT)
 
 
 BASE, DEEP = "work/seed-1/base/checkpoints", "work/seed-1/c_n8/checkpoints"
@@ -216,7 +169,7 @@ def test_more_updates_resume_training_and_other_changes_restart_it(make: Make, r
 def test_settings_may_come_from_the_environment(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPDATES", "50")
     monkeypatch.setenv("ROWS", "base")
-    make = running(tmp_path / "bin", recipe, {f"nmt-{name}": body for name, body in STUBS.items()})
+    make = make_with(tmp_path / "bin", recipe, STUBS, *TEXT)
     assert called(make("rows")) == ["work/data-bin", BASE]
     assert {path.name for path in (recipe / BASE).iterdir()} == {"50"}
 
@@ -229,10 +182,7 @@ def test_an_unknown_row_is_refused(make: Make) -> None:
 
 @pytest.mark.slow
 def test_a_row_is_trained_scored_and_compared_with_the_paper(recipe: Path, tmp_path: Path) -> None:
-    names = ("preprocess", "train", "average", "generate")
-    make = running(
-        tmp_path / "real", recipe, {f"nmt-{one}": f'exec {sys.executable} {ROOT}/bin/nmt-{one} "$@"' for one in names}
-    )
+    make = make_with(tmp_path / "real", recipe, REAL, *TEXT)
     asked = ("ROWS=base c_n2", "VOCAB_SIZE=30", "UPDATES=3", "WARMUP=2", "WIDTH=8", "SEEDS=1 2")
     done = make(*asked)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,72 @@
+"""Finished runs of the Table 2 recipe, and their curves at a given cost."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import curves
+import numpy as np
+
+from nmtkit.checkpoint import load_checkpoint
+from nmtkit.errors import UserError
+
+
+class Validation(NamedTuple):
+    """A validation, with the cost of the training until then."""
+
+    update: int
+    tflop: float  # 10^12 operations, by the model's own count
+    minutes: float  # of processor time
+    perplexity: float
+    bleu: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, which has one seed."""
+
+    corpus: str
+    model: str
+    parameters: int
+    bleu: float  # of the test set
+    validations: Sequence[Validation]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Run":
+        """Read a run from its folder, CORPUS/MODEL/seed-SEED. Raises UserError if it is unfinished."""
+        scores = folder / "scores.txt"
+        text = scores.read_text(encoding="utf-8") if scores.exists() else ""
+        bleu = re.search(r"^BLEU\S* = ([\d.]+)", text, re.MULTILINE)
+        if bleu is None:
+            raise UserError(f"{scores} has no BLEU: finish this run with make")
+        weights = load_checkpoint(folder / "averaged.pt").weights
+        corpus, model, _ = folder.parts[-3:]
+        parameters = sum(tensor.numel() for tensor in weights.values())
+        return cls(corpus, model, parameters, float(bleu[1]), _validations(folder / "checkpoints"))
+
+    @property
+    def end(self) -> Validation:
+        """The last validation."""
+        return self.validations[-1]
+
+    def at(self, axis: str, cost: float, value: str) -> float | None:
+        """A value at a cost on an axis, both fields of `Validation`: linear between validations, None outside."""
+        costs = [getattr(one, axis) for one in self.validations]
+        if not costs[0] <= cost <= costs[-1]:
+            return None
+        return float(np.interp(cost, costs, [getattr(one, value) for one in self.validations]))
+
+
+def _validations(save_dir: Path) -> list[Validation]:
+    """The validations in the metrics of a run. Raises UserError if there are none, or the cost is not recorded."""
+    metrics = curves.Run.read(str(save_dir)).metrics
+    columns = [dict(metrics.get(key, ())) for key in ("tflop", "processor_minutes", "valid_ppl", "valid_bleu")]
+    *_, bleu = columns
+    if not bleu or any(update not in column for column in columns for update in bleu):
+        raise UserError(
+            f"{save_dir}/metrics.jsonl has no cost at each validation: train with --valid-bleu, and with a --log-every "
+            "that divides --validate-every"
+        )
+    return [Validation(update, *(column[update] for column in columns)) for update in bleu]

@@ -1,0 +1,61 @@
+"""Runs recipes by make, with the real commands or with stubs, and parses the options of nmt-train."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from patience import PATIENCE
+from repository import ROOT
+
+from nmtkit.cli.train import choose_model
+from nmtkit.cli.train import main as nmt_train
+
+Make = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def parsed(*flags: str) -> dict[str, Any]:
+    """Parse flags of nmt-train; return all options by name."""
+    with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
+        choose_model(context.params)
+        return context.params
+
+
+def value(option: str) -> str:
+    """A bash expression for the value of an option of the running command."""
+    return f'$(sed "s/.*--{option} \\([^ ]*\\).*/\\1/" <<< "$*")'
+
+
+STUBS = {  # commands that write the targets of their rules and print their folders
+    "nmt-preprocess": f"folder={value('destdir')}; mkdir -p $folder; touch $folder/dataset.json; "
+    "echo preprocess $folder",
+    "nmt-train": f"folder={value('save-dir')}; mkdir -p $folder; touch $folder/{value('max-updates')}; "
+    "echo train $folder\n[ ! -e stop ]",
+    "nmt-average": f"touch {value('output')}",
+    "nmt-generate": f"touch {value('output')}; echo BLEU = 7",
+}
+REAL = {name: f'exec {sys.executable} {ROOT}/bin/{name} "$@"' for name in STUBS}
+
+
+def make_with(folder: Path, recipe: Path, bodies: Mapping[str, str], *variables: str) -> Make:
+    """A function that runs make in the folder of a recipe, with these commands in PATH, written to `folder`."""
+    folder.mkdir()
+    for name, body in ({**bodies, "python": f'exec {sys.executable} "$@"'}).items():
+        (folder / name).write_text(f"#!/bin/bash\n{body}\n")
+        (folder / name).chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    environment |= {"PATH": f"{folder}:{environment['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = ["make", *variables, *arguments]
+        return subprocess.run(command, cwd=recipe, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+
+    return run
+
+
+def called(done: "subprocess.CompletedProcess[str]") -> list[str]:
+    """The folders of the datasets and trainings that the stubs were called for."""
+    return re.findall(r"^(?:preprocess|train) (\S+)$", done.stdout, re.MULTILINE)
