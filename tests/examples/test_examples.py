@@ -10,7 +10,11 @@ SCRIPTS = {
     "make_corpus": "FOLDER",
     **{"lexicon": "SIZE TREES...", "linearize": "LEXICON PREFIX TREES", "restore": "LEXICON TEXT OUTPUT [N]"},
     **{"evalb": "GOLD TREES", "parse": "CHECKPOINT LEXICON"},
-    **{"by_length": "SOURCE TARGET LANGUAGE LONGEST NAME=CHECKPOINT...", "table2": "RUN...", "table3": "ROWS FOLDER..."},
+    **{
+        "by_length": "SOURCE TARGET LANGUAGE LONGEST NAME=CHECKPOINT...",
+        "table2": "RUN...",
+        "table3": "ROWS FOLDER...",
+    },
     "variations": "{base|a_h1|",
     **{"archives": "LIST ARCHIVE", "parallel_text": "FROM_SOURCE FROM_TARGET TO_SOURCE TO_TARGET"},
     **{"cost": "SAVE_DIR {en-de|en-fr} {base|big} DEVICES", "smoke_archives": "FOLDER"},
