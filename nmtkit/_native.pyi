@@ -51,7 +51,8 @@ def reorder(state: DecoderState, origins: int, rows: int) -> None:
     """Make row i continue row origins[i], int64. IndexError for a row that does not exist."""
 
 def step(state: DecoderState, tokens: int, rows: int, position: int, log_probs: int, threads: int) -> None:
-    """Decode tokens (R,), int64, at a position (D,) into the log-probabilities (R, W) of the next tokens, fp32.
+    """Decode tokens (R,), int64, at a position (D,) into the log-probabilities (R, W) of the next tokens, fp32:
+    -∞ for ids that are never output.
 
     IndexError for a token outside the vocabulary, or another number of rows than the search has.
     """
@@ -85,9 +86,10 @@ def cross_entropy(
     logits: int, rows: int, width: int, targets: int, smoothing: float, learning: bool, losses: int, threads: int
 ) -> None:
     """-log p(target) and the mean of -log p into losses (rows, 2), fp32, for logits (rows, width) and targets (rows,),
-    int64. With `learning`, the gradient of the smoothed loss replaces the logits.
+    int64. With `learning`, the gradient of the smoothed loss replaces the logits, otherwise they are overwritten.
 
-    IndexError for a target outside the vocabulary.
+    Ids that are never output have no part in either. IndexError for a target outside the vocabulary, and for a width
+    without these ids.
     """
 
 def dropout(

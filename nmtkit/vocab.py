@@ -6,6 +6,7 @@ from nmtkit.errors import UserError
 
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+NEVER_OUTPUT = (PAD, BOS)  #: not in the softmax of any model, nor in that of nmtkit/native/log_softmax.h
 _MANY_UNKNOWN = 10  # percent of the tokens: more than rare names and numbers explain
 
 

@@ -14,9 +14,10 @@ from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions, sinusoids
 from nmtkit.model.transformer import Transformer
-from nmtkit.vocab import SPECIALS
+from nmtkit.vocab import NEVER_OUTPUT, SPECIALS
 
 MAX_POSITIONS = 4096  # of the exported sinusoids: CTranslate2 would order sines and cosines differently
+_MASK = -1e4  # bias of ids that are never output: their probability is 0 in all number formats, fp16 included
 
 
 def to_ctranslate2(
@@ -74,8 +75,9 @@ def _fill_transformer(spec: Any, model: Transformer) -> None:
     spec.decoder.projection.weight = _array(model.output_matrix)
     for side, positions in ((spec.encoder, model.source_positions), (spec.decoder, model.target_positions)):
         learned = model.config.positions == "learned"
-        table = cast(LearnedPositions, positions).table if learned else sinusoids(MAX_POSITIONS, model.config.d_model)
-        side.position_encodings.encodings = _array(table)
+        fixed = sinusoids(MAX_POSITIONS, model.config.d_model, model.config.positions)
+        side.position_encodings.encodings = _array(cast(LearnedPositions, positions).table if learned else fixed)
+    spec.decoder.projection.bias = _projection_bias(model)
     if model.config.norm == "pre":
         _fill_norm(spec.encoder.layer_norm, cast(nn.LayerNorm, model.encoder_norm))
         _fill_norm(spec.decoder.layer_norm, cast(nn.LayerNorm, model.decoder_norm))
@@ -90,6 +92,14 @@ def _fill_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
     _fill_linear(spec.self_attention.linear[0], layer.self_attention.qkv)
     _fill_linear(spec.self_attention.linear[1], layer.self_attention.out)
     _fill_norm(spec.self_attention.layer_norm, layer.around_self_attention.norm)
+def _projection_bias(model: Transformer) -> NDArray[np.float32]:
+    """The bias of the logits (W,), which also takes the ids of `NEVER_OUTPUT` out of the softmax."""
+    matrix, bias = model.output_matrix, model.output_bias
+    masked: NDArray[np.float32] = _array(matrix.new_zeros(len(matrix)) if bias is None else bias).copy()
+    masked[list(NEVER_OUTPUT)] = _MASK
+    return masked
+
+
     _fill_linear(spec.ffn.linear_0, layer.feed_forward.inner)
     _fill_linear(spec.ffn.linear_1, layer.feed_forward.outer)
     _fill_norm(spec.ffn.layer_norm, layer.around_feed_forward.norm)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.vocab import EOS
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ def contains(tokens: tuple[int, ...], term: tuple[int, ...]) -> bool:
 
 @dataclass(frozen=True)
 class TokenMask:
-    """Tokens that are forbidden after any prefix: PAD, BOS, banned ones, and EOS before `minimum` tokens."""
+    """Tokens that are forbidden after any prefix: the `banned` ones, and EOS before `minimum` tokens."""
 
     minimum: int = 0
     banned: tuple[int, ...] = ()
 
     def after(self, length: int) -> tuple[int, ...]:
         """The ids that are forbidden after `length` tokens."""
-        return (PAD, BOS, *self.banned, *((EOS,) if length < self.minimum else ()))
+        return (*self.banned, *((EOS,) if length < self.minimum else ()))
 
 
 class Rule(Protocol):

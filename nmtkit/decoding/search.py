@@ -65,7 +65,7 @@ def search(
     """The `nbest` best outputs of each sentence of src (B, S), best first, with different texts unless sampled.
 
     Sentences have `lengths` (B,), EOS included; the padding after them is ignored. `constraints` is empty or has one
-    entry for each sentence. `banned` sequences of ids are never produced, nor are PAD and BOS; UNK may be. `text_of` is
+    entry for each sentence. `banned` sequences of ids are never produced; UNK may be. `text_of` is
     called with the ids of each finished output if `nbest` is more than 1.
 
     Without EOS, an output has at most max_len_a · (length - 1) + max_len_b tokens, or as many as its constraints
@@ -284,8 +284,8 @@ class _Beam:
         return self.tokens.size(2) in self.free_lengths
 
     def _permitted(self, log_probs: Tensor, frontier: Frontier) -> Tensor:
-        excluded = torch.tensor(self.token_mask.after(self.tokens.size(2)), device=log_probs.device)
-        log_probs.index_fill_(1, excluded, -torch.inf)
+        if excluded := self.token_mask.after(self.tokens.size(2)):
+            log_probs.index_fill_(1, torch.tensor(excluded, device=log_probs.device), -torch.inf)
         for rule in self.rules:
             rule(log_probs, frontier.tokens)
         return log_probs

@@ -58,7 +58,7 @@ class InferenceModel(ABC):
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """Feed tokens (R,) and return log-probabilities (R, W) of the next ones in fp32, which the caller may modify.
-        They are valid until the next step of the same state."""
+        They are -inf for `NEVER_OUTPUT`, and valid until the next step of the same state."""
 
     @abstractmethod
     def state_bytes(self, tokens: int) -> int:
@@ -68,7 +68,8 @@ class InferenceModel(ABC):
         """As `step`, but only the `count` highest log-probabilities of each row and their tokens, both (R, count),
         highest first, without the tokens in `excluded`."""
         log_probs = self.step(tokens, state)
-        return top_k(log_probs.index_fill_(1, torch.tensor(excluded, device=log_probs.device), -torch.inf), count)
+        columns = torch.tensor(excluded, dtype=torch.long, device=log_probs.device)
+        return top_k(log_probs.index_fill_(1, columns, -torch.inf), count)
 
     def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
         """Log-probability (B, T) of each token of tgt (B, T), whose rows hold tgt_lengths[b] tokens, EOS the last.

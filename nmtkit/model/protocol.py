@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nmtkit.model.config import ModelConfig
+from nmtkit.vocab import NEVER_OUTPUT
 
 
 class TranslationModel(nn.Module, ABC):
@@ -51,8 +52,8 @@ class TranslationModel(nn.Module, ABC):
         """The layers. `--compile` compiles each of them separately."""
 
     def project(self, hidden: Tensor) -> Tensor:
-        """Decoder output (…, D) to logits (…, W)."""
-        return F.linear(hidden, self.output_matrix, self.output_bias)
+        """Decoder output (…, D) to logits (…, W), -inf for the ids of `NEVER_OUTPUT`."""
+        return mask_never_output(F.linear(hidden, self.output_matrix, self.output_bias))
 
     def forward(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> Tensor:
         """Logits (B, T, W) for src (B, S) with lengths (B,) and tgt_in (B, T)."""
@@ -71,3 +72,10 @@ class TranslationModel(nn.Module, ABC):
             (part,) = (part for part, modules in self.parts.items() if name.split(".")[0] in modules)
             counts[part] += parameter.numel()
         return counts
+
+
+def mask_never_output(logits: Tensor) -> Tensor:
+    """Take the ids of `NEVER_OUTPUT` out of the softmax: set their logits (…, W) to -inf, in place."""
+    for number in NEVER_OUTPUT:
+        logits[..., number] = -torch.inf
+    return logits

@@ -57,7 +57,10 @@ class DecoderState {
     decode(tokens, R, position, threads, 0, [&](int begin, int n, Workspace& w) {
       float* out = log_probs + static_cast<size_t>(begin) * W;
       model_.output->multiply(w.x.data(), n, out, w.quantized);
-      for (int i = 0; i < n; ++i) log_softmax(out + static_cast<size_t>(i) * W, W);
+      for (int i = 0; i < n; ++i) {
+        mask_never_output(out + static_cast<size_t>(i) * W, W);
+        log_softmax(out + static_cast<size_t>(i) * W, W);
+      }
     });
   }
 
@@ -72,6 +75,7 @@ class DecoderState {
       model_.output->multiply(w.x.data(), n, w.logits.data(), w.quantized);
       for (int i = 0; i < n; ++i) {
         float* logits = w.logits.data() + static_cast<size_t>(i) * W;
+        mask_never_output(logits, W);
         const LogSumExp normalize = log_sum_exp(logits, W);
         for (const int64_t token : excluded) logits[token] = -kInfinity;
         const size_t at = static_cast<size_t>(begin + i) * k;

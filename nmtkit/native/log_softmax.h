@@ -1,9 +1,18 @@
-// From logits to log-probabilities.
+// From logits to log-probabilities, without the ids that are never output.
 #pragma once
 
 #include "vectors.h"
 
 namespace nmtkit {
+
+// NEVER_OUTPUT of nmtkit/vocab.py.
+constexpr int kNeverOutput[] = {0, 2};
+
+// Take the ids that are never output from the softmax of logits (W,).
+inline void mask_never_output(float* logits, int width) {
+  for (const int id : kNeverOutput)
+    if (id < width) logits[id] = -kInfinity;
+}
 
 // log Σ e^x as a sum of two parts. A call returns x less it: the log-probability of a logit.
 struct LogSumExp {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cmath>
+#include <iterator>
 
+#include "log_softmax.h"
 #include "parallel.h"
 #include "vectors.h"
 
@@ -11,13 +13,17 @@ namespace nmtkit {
 
 struct RowLoss {
   float nll;      // -log p(target)
-  float uniform;  // the mean of -log p over the vocabulary
+  float uniform;  // the mean of -log p over the W' ids that may be output
 };
 
 // The loss of one row of logits (W,), in nats. If `learning`, the gradient of (1 - ε)·nll + ε·uniform replaces the
-// logits: softmax - ((1 - ε)·one-hot + ε / W).
+// logits: softmax - ((1 - ε)·one-hot + ε / W'), but 0 for ids that are never output.
 inline RowLoss cross_entropy(float* logits, int width, int64_t target, float smoothing, bool learning) {
+  constexpr float kFarBelow = 100.0f;  // the peak: `exp` is 0 there
+  mask_never_output(logits, width);
   const float wanted = logits[target], peak = reduce_max(logits, width);
+  float masked = 0.0f;  // part of `deviations`
+  for (const int id : kNeverOutput) masked += (logits[id] = peak - kFarBelow) - peak;
   FloatVec total = set1(0.0f), deviations = set1(0.0f);
   for_vectors(width, [&](int i, int n) {
     const FloatVec x = load_n(logits + i, n) - set1(peak), y = exp(x);
@@ -25,13 +31,15 @@ inline RowLoss cross_entropy(float* logits, int width, int64_t target, float smo
     deviations = deviations + (n == kLanes ? x : blend(x, n, set1(0.0f)));
     if (learning) store_n(logits + i, y, n);
   });
-  const float sum = reduce_add(total), log_sum = std::log(sum), W = static_cast<float>(width);
+  const float sum = reduce_add(total), log_sum = std::log(sum);
+  const float W = static_cast<float>(width - static_cast<int>(std::size(kNeverOutput)));
   if (learning) {
     const FloatVec factor = set1(1.0f / sum), uniform = set1(-smoothing / W);
     for_vectors(width, [=](int i, int n) { store_n(logits + i, fma(load_n(logits + i, n), factor, uniform), n); });
     logits[target] += smoothing - 1.0f;
+    for (const int id : kNeverOutput) logits[id] = 0.0f;
   }
-  return {log_sum - (wanted - peak), log_sum - reduce_add(deviations) / W};
+  return {log_sum - (wanted - peak), log_sum - (reduce_add(deviations) - masked) / W};
 }
 
 // Dropout by 16 random bits an element: the factor of element i is `scale`, but 0 where bits[i] < threshold. Without

@@ -18,6 +18,8 @@ inline PyObject* cross_entropy(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "KiiKfpKi", &logits, &rows, &width, &targets, &smoothing, &learning, &losses, &threads))
     return nullptr;
   return none_if(without_gil([&] {
+    for (const int id : kNeverOutput)
+      if (id >= width) throw std::out_of_range("the vocabulary has no id " + std::to_string(id));
     for (int row = 0; row < rows; ++row)
       if (const int64_t target = pointer<int64_t>(targets)[row]; target < 0 || target >= width)
         throw std::out_of_range("target " + std::to_string(target) + " is not in the vocabulary");

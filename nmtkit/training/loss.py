@@ -9,8 +9,10 @@ from torch.nn import functional as F
 
 from nmtkit import native_build
 from nmtkit.data.batch import Batch
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.protocol import TranslationModel, mask_never_output
+from nmtkit.vocab import NEVER_OUTPUT
 
+LOSS_VERSION = 2  #: 1 gave probability to PAD and BOS
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
 _ROWS_CPU, _ROWS_GPU = 256, 8192
 _LARGEST_FP16 = 2.0**15
@@ -58,10 +60,11 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
 
 def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
-    """The sums over rows of -log p(target), and of the mean of -log p over the vocabulary.
+    """The sums over rows of -log p(target), and of the mean of -log p over the W' ids that may be output.
 
     `exact` (rows, W) in fp32 may be the logits themselves. If `learning`, it becomes the gradient of the smoothed loss
-    by the logits: softmax - ((1 - ε)·one-hot + ε/W).
+    by the logits: softmax - ((1 - ε)·one-hot + ε/W'), and 0 for `NEVER_OUTPUT`. Otherwise it is memory for the
+    computation. The logits are overwritten.
     """
     if native_build.serves(exact):
         exact.copy_(logits)  # no copy if they share memory
@@ -77,13 +80,21 @@ def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: flo
             torch.get_num_threads(),
         )
         return losses.sum(0)
-    W = logits.size(1)
-    torch.log_softmax(logits, -1, dtype=torch.float32, out=exact)
-    sums = torch.stack((-exact.gather(1, target[:, None]).sum(), -exact.sum() / W))
+    possible = logits.size(1) - len(NEVER_OUTPUT)
+    torch.log_softmax(mask_never_output(logits), -1, dtype=torch.float32, out=exact)
+    nll = -exact.gather(1, target[:, None]).sum()
+    _clear_never_output(exact)
+    sums = torch.stack((nll, -exact.sum() / possible))
     if learning:
-        exact.exp_().sub_(smoothing / W)
+        exact.exp_().sub_(smoothing / possible)
         exact.scatter_add_(1, target[:, None], exact.new_full((len(target), 1), smoothing - 1.0))
+        _clear_never_output(exact)
     return sums
+
+
+def _clear_never_output(exact: Tensor) -> None:
+    for number in NEVER_OUTPUT:
+        exact[:, number] = 0.0
 
 
 def _add_products(
@@ -129,7 +140,8 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
     """Sums over all rows of the smoothed loss and of the plain negative log-likelihood, in nats.
 
     hidden (N, D) is the decoder's output, matrix (W, D) the projection, target (N,) the reference ids. The smoothed
-    target distribution is (1 − ε)·one-hot + ε/W (Szegedy et al., as §5.4 cites it). Only the first sum has a gradient.
+    target distribution is (1 − ε)·one-hot + ε/W' (Szegedy et al., as §5.4 cites it), with the W' ids that may be
+    output: those of `NEVER_OUTPUT` are not in the softmax. Only the first sum has a gradient.
     """
     return cast(
         tuple[Tensor, Tensor],

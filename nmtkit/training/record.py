@@ -11,6 +11,7 @@ from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.training.config import CheckpointConfig, TrainingOptions
+from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.validation import VALIDATION
@@ -39,6 +40,7 @@ class Record(_Required, total=False):
     validation_data: dict[str, str]
     data_order_version: int
     schedule_version: int
+    loss_version: int
 
 
 def make_record(
@@ -56,6 +58,7 @@ def make_record(
         "validation_data": dataset.checksums(VALIDATION),
         "data_order_version": ORDER_VERSION,
         "schedule_version": SCHEDULE_VERSION,
+        "loss_version": LOSS_VERSION,
         "options": options.to_dict(),
     }
 

@@ -16,6 +16,7 @@ from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.fine_tuning import given_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
+from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optimizer
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
@@ -187,7 +188,7 @@ def resumed_state(
 
 
 def _warn_of_other_versions(state: RunState, progress: dict[str, Any], resets: set[str], schedule: str) -> None:
-    """Warn of another version of the data order, or of a `schedule` that ends, than the run began with.
+    """Warn of another version of the data order, the loss, or a `schedule` that ends, than the run began with.
 
     Checkpoints without these versions have version 1.
     """
@@ -197,6 +198,13 @@ def _warn_of_other_versions(state: RunState, progress: dict[str, Any], resets: s
         if state.part or state.updates_in_part:
             message += f", and the rest of epoch {state.epoch} may repeat some sentence pairs and omit others"
         logger.warning(message, ORDER_VERSION, used)
+    used = progress.get("loss_version", 1)
+    if used != LOSS_VERSION:
+        logger.warning(
+            "the loss is version %d, the checkpoint has version %d: losses and weights differ slightly from here on",
+            LOSS_VERSION,
+            used,
+        )
     used, before = progress.get("schedule_version", 1), progress["options"].get("optimizer", {})
     is_same = before.get("lr_schedule") == schedule and "reset_lr_schedule" not in resets
     if used != SCHEDULE_VERSION and schedule in ENDING_SCHEDULES and is_same:

@@ -11,7 +11,7 @@ from prefix_models import A, Allowed, B, C, Prefix, RandomModel, ids_of, plain_b
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.rules import Banned, Constraints, NoRepeatedNgram, Rule, TokenMask, rules_of
 from nmtkit.decoding.search import search
-from nmtkit.vocab import BOS, EOS, PAD, UNK
+from nmtkit.vocab import EOS, UNK
 
 LENGTHS = (6, 4, 5, 1)
 
@@ -39,8 +39,8 @@ def test_required_tokens_counts_the_prefix_and_the_distinct_terms(
 
 
 def test_eos_is_forbidden_before_the_minimum_length() -> None:
-    assert set(TokenMask(minimum=2).after(1)) == {PAD, BOS, EOS}
-    assert set(TokenMask(minimum=2).after(2)) == {PAD, BOS}
+    assert set(TokenMask(minimum=2).after(1)) == {EOS}
+    assert TokenMask(minimum=2).after(2) == ()
 
 
 def test_an_ngram_is_not_repeated() -> None:
@@ -53,7 +53,7 @@ def test_an_ngram_is_not_repeated() -> None:
 
 def test_the_last_token_of_a_banned_sequence_is_forbidden() -> None:
     never, (banned,) = rules_of(SearchConfig(), [(C,), (A, B), (B, A, A)])
-    assert set(never.after(5)) == {PAD, BOS, C}
+    assert set(never.after(5)) == {C}
     assert isinstance(banned, Banned)
     assert forbidden(banned) == set()
     assert forbidden(banned, A) == {B}

@@ -29,7 +29,7 @@ class PrefixState:
 
 
 class PrefixModel(InferenceModel):
-    """A model whose log-probabilities are a function of sentence and prefix, `log_probs`."""
+    """A model whose log-probabilities are a function of sentence and prefix, `log_probs`: -inf for PAD and BOS."""
 
     size = vocabulary_size = 7
     device, precision = torch.device("cpu"), "fp32"
@@ -81,6 +81,7 @@ class RandomModel(PrefixModel):
             number = int("1" + "".join(map(str, prefix))) * 31 + sentence * 1_000_003 + self.seed
             logits = 2 * torch.randn(self.size, generator=torch.Generator().manual_seed(number % 2**31))
             logits[EOS] += self.eos
+            logits[[PAD, BOS]] = -math.inf
             self.known[key] = logits.log_softmax(0).tolist()
         return self.known[key]
 

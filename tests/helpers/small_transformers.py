@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.transformer import Transformer
-from nmtkit.vocab import BOS, PAD
+from nmtkit.vocab import BOS, EOS, PAD
 
 D, H, FF, W = 12, 3, 20, 17
 
@@ -29,7 +29,7 @@ def make(source_size: int = W, target_size: int = W, **changes: Any) -> Transfor
 def sentences(*lengths: int, seed: int = 0) -> Tensor:
     """Random ids (B, longest), padded with PAD."""
     ids = torch.randint(BOS, W, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(seed))
-    return ids.masked_fill(torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1), PAD)
+    return ids.clamp_min(EOS).masked_fill(torch.arange(max(lengths)) >= torch.tensor(lengths).unsqueeze(1), PAD)
 
 
 VARIANTS: list[dict[str, Any]] = [

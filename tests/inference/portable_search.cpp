@@ -96,7 +96,7 @@ int main(int, char** arguments) {
     std::vector<int64_t> found(best.size());
     std::vector<float> scores(best.size());
     state.reorder(origins.data(), rows);
-    state.best_step(tokens.data(), rows, position.data(), {0, 2}, static_cast<int>(best.size()) / rows, scores.data(),
+    state.best_step(tokens.data(), rows, position.data(), {}, static_cast<int>(best.size()) / rows, scores.data(),
                      found.data(), threads);
     for (size_t i = 0; i < best.size(); ++i) {
       largest = std::max(largest, static_cast<double>(std::abs(scores[i] - log_probs[i])));

@@ -174,7 +174,7 @@ def beam_search(native: Any, weights: Weights) -> list[Step]:
         best_tokens, log_probs = torch.empty(rows, BEAM, dtype=torch.long), torch.empty(rows, BEAM)
         native.reorder(search, origins.data_ptr(), rows)
         results = (log_probs.data_ptr(), best_tokens.data_ptr())
-        native.best_step(search, tokens.data_ptr(), rows, position.data_ptr(), (0, 2), BEAM, *results, 2)
+        native.best_step(search, tokens.data_ptr(), rows, position.data_ptr(), (), BEAM, *results, 2)
         steps.append(Step(origins, tokens, position, best_tokens, log_probs))
         totals, chosen = (totals.reshape(-1, 1) + log_probs).reshape(B, -1).topk(BEAM)
         origins = (chosen // BEAM + torch.arange(B).unsqueeze(1) * (rows // B)).flatten()

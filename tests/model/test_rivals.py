@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 from prefix_models import with_lengths
+from reference_loss import smoothed_loss
 from small_rivals import SMALL, W, config, make, rivals
 from small_transformers import assert_is_causal, sentences
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -44,10 +44,10 @@ def test_a_batch_has_the_losses_and_gradients_of_its_pairs_whatever_the_ids_of_p
         )
         lengths = torch.tensor([len(source) for source, _, _ in pairs()])
         real = torch.arange(tgt_in.size(1)) < torch.tensor([len(target) for _, target, _ in pairs()]).unsqueeze(1)
-        loss = F.cross_entropy(model(src, lengths, tgt_in)[real], tgt_out[real], reduction="sum")
+        loss = smoothed_loss(model(src, lengths, tgt_in)[real], tgt_out[real], 0.0)
         together.append((loss, gradients(model, loss)))
     losses = [
-        F.cross_entropy(model(*with_lengths(src.unsqueeze(0)), tgt_in.unsqueeze(0))[0], tgt_out, reduction="sum")
+        smoothed_loss(model(*with_lengths(src.unsqueeze(0)), tgt_in.unsqueeze(0))[0], tgt_out, 0.0)
         for src, tgt_in, tgt_out in pairs()
     ]
     separate = gradients(model, torch.stack(losses).sum())
@@ -80,7 +80,7 @@ def test_the_loss_includes_the_bias_of_the_projection(name: str) -> None:
     sizes = torch.tensor([5, 5]).numpy(), torch.tensor([6, 6]).numpy()
     batch = make_batch(src.flatten().numpy(), sizes[0], tgt_in.flatten().numpy(), sizes[1])
     logits = model(batch.src, batch.source_lengths, batch.tgt_in)
-    expected = F.cross_entropy(logits.flatten(0, 1), batch.tgt_out.flatten(), label_smoothing=0.1, reduction="sum")
+    expected = smoothed_loss(logits.flatten(0, 1), batch.tgt_out.flatten(), 0.1)
     loss, _ = batch_loss(model, batch, 0.1)
     assert_close(loss.double(), expected, rtol=1e-5, atol=0)
     for one, other in zip(gradients(model, loss), gradients(model, expected), strict=True):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from prefix_models import with_lengths
+from reference_loss import outputs
 from small_transformers import D, H, W, assert_is_causal, make, sentences, variants
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -49,8 +50,8 @@ def test_encoder_and_decoder_stacks_equal_torch(norm: str) -> None:
         memory_key_padding_mask=src == PAD,
     )
     real = tgt_in != PAD
-    expected = (hidden @ model.target_embedding.weight.T)[real]
-    actual = model(*with_lengths(src), tgt_in)[real]
+    expected = outputs(hidden @ model.target_embedding.weight.T)[real]
+    actual = outputs(model(*with_lengths(src), tgt_in))[real]
     assert_close(actual, expected)
     assert_close(
         *(torch.autograd.grad(y.logsumexp(-1).sum(), model.target_embedding.weight) for y in (actual, expected))

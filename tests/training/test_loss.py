@@ -3,12 +3,14 @@
 import pytest
 import torch
 from native_builds import BUILDS, use_build, use_torch
+from reference_loss import smoothed_loss
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmtkit.training import loss as loss_module
 from nmtkit.training.loss import projected_cross_entropy
+from nmtkit.vocab import BOS, EOS, PAD
 
 D, W = 16, 50
 
@@ -17,7 +19,7 @@ def draw(rows: int) -> tuple[Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(rows)
     hidden = torch.randn(rows, D, generator=random).requires_grad_()
     matrix = torch.randn(W, D, generator=random).requires_grad_()
-    return hidden, matrix, torch.randint(W, (rows,), generator=random)
+    return hidden, matrix, torch.randint(EOS, W, (rows,), generator=random)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5, 0.9])
@@ -26,9 +28,9 @@ def test_value_and_gradients_match_torch(smoothing: float, rows: int) -> None:
     hidden, matrix, target = draw(rows)
     loss, nll = projected_cross_entropy(hidden, matrix, target, smoothing)
     logits = hidden.double() @ matrix.double().T
-    expected = F.cross_entropy(logits, target, label_smoothing=smoothing, reduction="sum")
+    expected = smoothed_loss(logits, target, smoothing)
     assert_close(loss.double(), expected, rtol=1e-6, atol=1e-4)
-    assert_close(nll.double(), F.cross_entropy(logits, target, reduction="sum"), rtol=1e-6, atol=1e-4)
+    assert_close(nll.double(), smoothed_loss(logits, target, 0.0), rtol=1e-6, atol=1e-4)
     gradients = torch.autograd.grad(loss / rows, (hidden, matrix))
     expected_gradients = torch.autograd.grad(expected / rows, (hidden, matrix))
     for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
@@ -70,14 +72,14 @@ def test_the_gradient_of_the_hidden_states_is_correct_with_a_frozen_matrix() -> 
     hidden, matrix, target = draw(4)
     frozen = matrix.detach()
     (gradient,) = torch.autograd.grad(projected_cross_entropy(hidden, frozen, target, 0.0)[0], hidden)
-    expected = torch.autograd.grad(F.cross_entropy(hidden @ frozen.T, target, reduction="sum"), hidden)[0]
+    expected = torch.autograd.grad(smoothed_loss(hidden @ frozen.T, target, 0.0), hidden)[0]
     assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_extreme_logits_neither_overflow_nor_vanish() -> None:
     hidden = torch.tensor([[100.0], [-100.0]], requires_grad=True)
-    matrix = torch.tensor([[1.0], [-1.0]], requires_grad=True)
-    loss, nll = projected_cross_entropy(hidden, matrix, torch.tensor([0, 0]), 0.0)
+    matrix = torch.tensor([[0.0], [-1.0], [0.0], [1.0]], requires_grad=True)
+    loss, nll = projected_cross_entropy(hidden, matrix, torch.tensor([EOS, EOS]), 0.0)
     assert nll.item() == pytest.approx(200)
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, (hidden, matrix)))
 
@@ -105,22 +107,22 @@ def test_half_precision_keeps_small_gradients_and_does_not_overflow() -> None:
     W, random = 50_000, torch.Generator().manual_seed(1)
     hidden = (8 * torch.randn(64, D, generator=random)).requires_grad_()  # sure of most pieces that they do not come
     matrix = (torch.randn(W, D, generator=random) / 4).requires_grad_()
-    target = torch.randint(10, (64,), generator=random)
+    target = torch.randint(EOS, 10, (64,), generator=random)
     exact = torch.autograd.grad(projected_cross_entropy(hidden, matrix, target, 0.1)[0], (hidden, matrix))
     with torch.autocast("cpu", torch.float16):
         loss = projected_cross_entropy(hidden, matrix, target, 0.1)[0]
     of_hidden, of_matrix = torch.autograd.grad(loss, (hidden, matrix))
     assert (of_hidden - exact[0]).norm() < 2e-3 * exact[0].norm()
     errors, sizes = (of_matrix - exact[1]).norm(dim=1), exact[1].norm(dim=1)
-    assert (errors / sizes).median() < 2e-3
+    assert (errors / sizes)[EOS:].median() < 2e-3
 
 
 def test_half_precision_sums_many_rows_of_one_piece_without_overflow() -> None:
     hidden, matrix = torch.full((1024, D), 80.0, requires_grad=True), torch.zeros(W, D, requires_grad=True)
     with torch.autocast("cpu", torch.float16):
-        loss = projected_cross_entropy(hidden, matrix, torch.zeros(1024, dtype=torch.long), 0.1)[0]
+        loss = projected_cross_entropy(hidden, matrix, torch.full((1024,), EOS), 0.1)[0]
     (gradient,) = torch.autograd.grad(loss, matrix)
-    assert_close(gradient[0], torch.full((D,), -1024 * 80 * 0.9 * (1 - 1 / W)), rtol=2e-3, atol=0)
+    assert_close(gradient[EOS], torch.full((D,), -1024 * 80 * 0.9 * (1 - 1 / (W - 2))), rtol=2e-3, atol=0)
 
 
 def test_an_infinite_loss_has_no_finite_gradient() -> None:
@@ -134,17 +136,59 @@ def test_an_infinite_loss_has_no_finite_gradient() -> None:
     assert not any(gradient.isfinite().any() for gradient in torch.autograd.grad(loss, (hidden, matrix)))
 
 
+# --- PAD and BOS have no part in the loss
+
+
+@pytest.mark.parametrize("build", [*BUILDS, None])
+@pytest.mark.parametrize("large", [0.0, 60.0, 1e5])
+def test_no_logit_of_pad_or_bos_changes_the_loss_or_gets_a_gradient(
+    build: str | None, large: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_torch(monkeypatch) if build is None else use_build(build, monkeypatch)
+    hidden, matrix, target = draw(40)
+    expected = projected_cross_entropy(hidden, matrix, target, 0.1)
+    expected_gradients = torch.autograd.grad(expected[0], (hidden, matrix))
+    changed = matrix.detach().clone()
+    changed[[PAD, BOS]] *= large
+    loss, nll = projected_cross_entropy(hidden, changed.requires_grad_(), target, 0.1)
+    of_hidden, of_matrix = torch.autograd.grad(loss, (hidden, changed))
+    assert_close((loss, nll), expected, rtol=1e-6, atol=0)
+    assert_close((of_hidden, of_matrix), expected_gradients, rtol=1e-5, atol=1e-5)
+    assert (of_matrix[[PAD, BOS]] == 0).all()
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_pad_and_bos_get_no_gradient_in_half_precision(kind: torch.dtype) -> None:
+    hidden, matrix, target = draw(300)
+    with torch.autocast("cpu", kind):
+        loss, _ = projected_cross_entropy(hidden, matrix, target, 0.1)
+    gradient = torch.autograd.grad(loss, matrix)[0]
+    assert (gradient[[PAD, BOS]] == 0).all()
+    assert (gradient[EOS:] != 0).any(1).all()
+
+
+@pytest.mark.parametrize("build", [*BUILDS, None])
+@pytest.mark.parametrize("impossible", [PAD, BOS])
+def test_pad_or_bos_as_a_target_has_an_infinite_loss(
+    build: str | None, impossible: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_torch(monkeypatch) if build is None else use_build(build, monkeypatch)
+    hidden, matrix, _ = draw(2)
+    loss, nll = projected_cross_entropy(hidden, matrix, torch.tensor([EOS, impossible]), 0.1)
+    assert (loss.item(), nll.item()) == (float("inf"), float("inf"))
+
+
 # --- the compiled cross-entropy, with every build
 
 
 def matrix_of(width: int, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     random = torch.Generator().manual_seed(width)
     hidden, matrix = torch.randn(rows, D, generator=random), torch.randn(width, D, generator=random)
-    return hidden.requires_grad_(), matrix.requires_grad_(), torch.randint(width, (rows,), generator=random)
+    return hidden.requires_grad_(), matrix.requires_grad_(), torch.randint(EOS, width, (rows,), generator=random)
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize("width", [1, 7, 8, 1001, 9000])
+@pytest.mark.parametrize("width", [4, 7, 8, 1001, 9000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_compiled_cross_entropy_is_that_of_torch(
     build: str, width: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
@@ -154,9 +198,9 @@ def test_compiled_cross_entropy_is_that_of_torch(
     loss, nll = projected_cross_entropy(hidden, matrix, target, smoothing)
     gradients = torch.autograd.grad(loss, (hidden, matrix))
     logits = hidden.double() @ matrix.double().T
-    expected = F.cross_entropy(logits, target, label_smoothing=smoothing, reduction="sum")
+    expected = smoothed_loss(logits, target, smoothing)
     assert_close(loss.double(), expected, rtol=2e-6, atol=1e-4)
-    assert_close(nll.double(), F.cross_entropy(logits, target, reduction="sum"), rtol=2e-6, atol=1e-4)
+    assert_close(nll.double(), smoothed_loss(logits, target, 0.0), rtol=2e-6, atol=1e-4)
     for gradient, exact in zip(gradients, torch.autograd.grad(expected, (hidden, matrix)), strict=True):
         assert_close(gradient, exact, rtol=1e-4, atol=2e-5)
 
@@ -187,7 +231,7 @@ def test_compiled_cross_entropy_does_not_depend_on_the_number_of_threads(
     for count in (1, 3):
         torch.set_num_threads(count)
         logits = torch.randn(100, 1001, generator=torch.Generator().manual_seed(1))
-        sums = loss_module._cross_entropy(logits, logits, torch.arange(100), 0.1, True)
+        sums = loss_module._cross_entropy(logits, logits, torch.arange(EOS, EOS + 100), 0.1, True)
         results.append((sums, logits))
     torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
@@ -202,3 +246,11 @@ def test_compiled_cross_entropy_refuses_a_target_outside_the_vocabulary(
     logits = torch.randn(2, 20)
     with pytest.raises(IndexError, match="target"):
         loss_module._cross_entropy(logits, logits, torch.tensor([3, wrong]), 0.1, True)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_compiled_cross_entropy_refuses_a_vocabulary_without_bos(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_build(build, monkeypatch)
+    logits = torch.randn(2, BOS)
+    with pytest.raises(IndexError, match="no id 2"):
+        loss_module._cross_entropy(logits, logits, torch.tensor([1, 1]), 0.1, True)

@@ -17,6 +17,7 @@ from commands import TINY, Run, Train
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.errors import UserError
+from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.record import check_record
 from nmtkit.training.state import RunState, Window
@@ -51,6 +52,7 @@ FORGED: dict[str, list[Any]] = {
     "best_metric": [None, 1, ["valid_loss"]],
     "data_order_version": [-1, "1", None, 1.0],
     "schedule_version": [-1, "1", None, 1.0],
+    "loss_version": [-1, "1", None, 1.0],
 }
 
 
@@ -166,6 +168,13 @@ def test_resuming_with_another_data_order_warns(
     assert f"data order is version {ORDER_VERSION}, the checkpoint has {words}" in line
     assert "the rest of epoch 1 may repeat some sentence pairs" in line
     assert warnings(train(stopped, *RESUMED)) == []  # the checkpoints are of this version now
+
+
+def test_resuming_with_another_version_of_the_loss_warns_once(train: Train, stopped: Path) -> None:
+    rewrite(stopped, partial(forget, name="loss_version"))
+    (line,) = warnings(train(stopped, *RESUMED))
+    assert f"the loss is version {LOSS_VERSION}, the checkpoint has version 1" in line
+    assert warnings(train(stopped, *RESUMED)) == []
 
 
 def warnings(result: Any) -> list[str]:
