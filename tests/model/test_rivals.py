@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from prefix_models import with_lengths
-from reference_loss import smoothed_loss
+from reference_loss import outputs, smoothed_loss
 from small_rivals import SMALL, W, config, make, rivals
 from small_transformers import assert_is_causal, sentences
 from torch import Tensor, nn
@@ -85,6 +85,13 @@ def test_the_loss_includes_the_bias_of_the_projection(name: str) -> None:
     assert_close(loss.double(), expected, rtol=1e-5, atol=0)
     for one, other in zip(gradients(model, loss), gradients(model, expected), strict=True):
         assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+@rivals
+def test_pad_and_bos_have_no_probability(name: str) -> None:
+    probabilities = make(name)(*with_lengths(sentences(7, 4)), sentences(5, 6, seed=1)).softmax(-1)
+    assert (probabilities[..., [PAD, BOS]] == 0).all()
+    assert (outputs(probabilities) > 0).all()
 
 
 @rivals
