@@ -24,6 +24,7 @@ def model(
     d_k: int,
     d_v: int,
     pre_norm: bool,
+    activation: str,
     source_embedding: int,
     target_embedding: int,
     encoder_layers: int,
@@ -32,7 +33,7 @@ def model(
     norms: list[tuple[int, int]],
     epsilon: float,
 ) -> Model:
-    """A Transformer. Everything passed must outlive it.
+    """A Transformer. Everything passed must outlive it. IndexError for an activation other than relu, gelu and swish.
 
     Embeddings (W, D), fp32. Matrices and layer norms (gain and bias, (D,) each) come in the order of computation: for
     each encoder layer W_QKV, W_O and the feed-forward network's two; for each decoder layer W_QKV, W_O, then W_Q, W_KV,

@@ -42,6 +42,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--encoder-ffn-embed-dim --decoder-ffn-embed-dim": "use `--d-ff`",
             "--encoder-attention-heads --decoder-attention-heads": "use `--heads`",
             "--relu-dropout": "use `--activation-dropout`",
+            "--activation-fn": "use `--activation`",
             "--share-all-embeddings": "use `--share-embeddings all`, the default for one vocabulary",
             "--share-decoder-input-output-embed": "use `--share-embeddings decoder`, the default for two vocabularies",
             "--encoder-normalize-before --decoder-normalize-before": "use `--norm pre`",
@@ -82,8 +83,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--total-num-update": "use `--max-updates`",
             "--skip-invalid-size-inputs-valid-test": "not needed: batches take sentences of any length",
             "--required-batch-size-multiple --left-pad-source --upsample-primary --stop-min-lr --min-lr --sentence-avg "
-            "--activation-fn --user-dir --wandb-project --load-alignments": "not supported: see the options of "
-            "nmt-train",
+            "--user-dir --wandb-project --load-alignments": "not supported: see the options of nmt-train",
         },
         OTHERS: {
             "--train-sets --data --prepared-data --source --target": "use DATASET, the folder that nmt-preprocess made",

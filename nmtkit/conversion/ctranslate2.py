@@ -36,11 +36,15 @@ def to_ctranslate2(
     """
     try:
         from ctranslate2.specs import TransformerSpec
+        from ctranslate2.specs.common_spec import Activation
     except ImportError as error:
         raise UserError("this format needs the package ctranslate2: pip install ctranslate2") from error
     config = _supported(checkpoint.model_config)
     spec = TransformerSpec.from_config(
-        (config.encoder_layers, config.decoder_layers), config.heads, pre_norm=config.norm == "pre"
+        (config.encoder_layers, config.decoder_layers),
+        config.heads,
+        pre_norm=config.norm == "pre",
+        activation=getattr(Activation, config.activation.upper()),
     )
     spec.config.unk_token, spec.config.bos_token, spec.config.eos_token = SPECIALS[1:]
     spec.config.decoder_start_token = spec.config.bos_token
@@ -73,11 +77,11 @@ def _fill_transformer(spec: Any, model: Transformer) -> None:
     spec.encoder.embeddings[0].weight = _array(model.source_embedding.weight)
     spec.decoder.embeddings.weight = _array(model.target_embedding.weight)
     spec.decoder.projection.weight = _array(model.output_matrix)
+    spec.decoder.projection.bias = _projection_bias(model)
     for side, positions in ((spec.encoder, model.source_positions), (spec.decoder, model.target_positions)):
         learned = model.config.positions == "learned"
         fixed = sinusoids(MAX_POSITIONS, model.config.d_model, model.config.positions)
         side.position_encodings.encodings = _array(cast(LearnedPositions, positions).table if learned else fixed)
-    spec.decoder.projection.bias = _projection_bias(model)
     if model.config.norm == "pre":
         _fill_norm(spec.encoder.layer_norm, cast(nn.LayerNorm, model.encoder_norm))
         _fill_norm(spec.decoder.layer_norm, cast(nn.LayerNorm, model.decoder_norm))
@@ -88,10 +92,6 @@ def _fill_transformer(spec: Any, model: Transformer) -> None:
         _fill_cross_attention(layer_spec.attention, cast(DecoderLayer, layer))
 
 
-def _fill_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
-    _fill_linear(spec.self_attention.linear[0], layer.self_attention.qkv)
-    _fill_linear(spec.self_attention.linear[1], layer.self_attention.out)
-    _fill_norm(spec.self_attention.layer_norm, layer.around_self_attention.norm)
 def _projection_bias(model: Transformer) -> NDArray[np.float32]:
     """The bias of the logits (W,), which also takes the ids of `NEVER_OUTPUT` out of the softmax."""
     matrix, bias = model.output_matrix, model.output_bias
@@ -100,6 +100,10 @@ def _projection_bias(model: Transformer) -> NDArray[np.float32]:
     return masked
 
 
+def _fill_layer(spec: Any, layer: EncoderLayer | DecoderLayer) -> None:
+    _fill_linear(spec.self_attention.linear[0], layer.self_attention.qkv)
+    _fill_linear(spec.self_attention.linear[1], layer.self_attention.out)
+    _fill_norm(spec.self_attention.layer_norm, layer.around_self_attention.norm)
     _fill_linear(spec.ffn.linear_0, layer.feed_forward.inner)
     _fill_linear(spec.ffn.linear_1, layer.feed_forward.outer)
     _fill_norm(spec.ffn.layer_norm, layer.around_feed_forward.norm)

@@ -87,7 +87,7 @@ class NativeTransformer(TransformerInference):
         embeddings = [_floats(table.weight) for table in (model.source_embedding, model.target_embedding)]
         norms = [(_floats(norm.weight), _floats(norm.bias)) for norm in _norms(model)]
         matrices = [NativeLinear(linear.weight, linear.bias, precision == "int8") for linear in _linears(model)]
-        matrices.append(NativeLinear(model.output_matrix, None, precision == "int8"))
+        matrices.append(NativeLinear(model.output_matrix, model.output_bias, precision == "int8"))
         self._model = _build(model, embeddings, matrices, norms)
         self._pointed_at = (embeddings, matrices, norms)  # by C++, so they must live as long
         self._make_reference = reference
@@ -178,6 +178,7 @@ def _build(
         config.key_size,
         config.value_size,
         config.norm == "pre",
+        config.activation,
         embeddings[0].data_ptr(),
         embeddings[1].data_ptr(),
         config.encoder_layers,

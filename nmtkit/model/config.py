@@ -107,7 +107,16 @@ class TransformerConfig(ModelConfig):
     activation_dropout: float = option(
         0.0, min=0.0, below=1.0, help="Dropout on the inner layer of the feed-forward networks (not in the paper)."
     )
-    positions: str = option("sinusoidal", choices=("sinusoidal", "learned"), help="Positional encoding (§3.5).")
+    activation: str = option(
+        "relu",
+        choices=("relu", "gelu", "swish"),
+        help="Activation of the feed-forward networks; the paper has relu (§3.3).",
+    )
+    positions: str = option(
+        "sinusoidal",
+        choices=("sinusoidal", "learned", "fairseq"),
+        help="Positional encoding (§3.5); fairseq: sinusoids with the rates and the first position of that toolkit.",
+    )
     max_positions: int = option(
         512, min=1, max=10**6, help="Longest sequence that learned positions can take, in tokens."
     )
@@ -118,6 +127,7 @@ class TransformerConfig(ModelConfig):
         unset="all, or decoder where the vocabularies are separate",
         help="One matrix for source, target and output (the paper); one for target and output; or three.",
     )
+    output_bias: bool = option(False, help="Add a learned bias to the logits (not in the paper).")
     attention_window: int | None = option(
         None,
         min=1,
@@ -128,8 +138,10 @@ class TransformerConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions == "sinusoidal" and self.d_model % 2:
+        if self.positions != "learned" and self.d_model % 2:
             raise UserError(f"--d-model {self.d_model}: sinusoidal positions need an even number")
+        if self.positions == "fairseq" and self.d_model < 4:
+            raise UserError(f"--d-model {self.d_model}: --positions fairseq needs at least 4")
         if self.d_model % self.heads and (self.d_k is None or self.d_v is None):
             raise UserError(
                 f"--d-model {self.d_model} is not a multiple of --heads {self.heads}: "

@@ -10,19 +10,26 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.residual import add_and_norm
 
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
+
 
 class FeedForward(nn.Module):
-    """max(0, x·W1 + b1)·W2 + b2, at each position (§3.3)."""
+    """f(x·W1 + b1)·W2 + b2, at each position (§3.3).
+
+    In the paper, f(x) is max(0, x). With `activation` it is x·Φ(x) for "gelu", with the exact Φ(x) of the normal
+    distribution, or x·σ(x) for "swish", also known as SiLU.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.inner = nn.Linear(config.d_model, config.d_ff)
         self.outer = nn.Linear(config.d_ff, config.d_model)
+        self.activation = _ACTIVATIONS[config.activation]
         self.dropout_rate = config.activation_dropout
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) to (…, D)."""
-        hidden = dropout(F.relu(self.inner(x)), self.dropout_rate if self.training else 0.0)
+        hidden = dropout(self.activation(self.inner(x)), self.dropout_rate if self.training else 0.0)
         y: Tensor = self.outer(hidden)
         return y
 

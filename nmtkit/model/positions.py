@@ -8,10 +8,20 @@ from torch import Tensor, nn
 from nmtkit.errors import UserError
 
 
-def sinusoids(length: int, d_model: int) -> Tensor:
-    """The table (length, D): PE[pos, 2i] = sin(pos / 10000^(2i/D)), PE[pos, 2i+1] = cos(pos / 10000^(2i/D))."""
-    position = torch.arange(length, dtype=torch.float64).unsqueeze(1)
-    rate = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float64) * (-math.log(10000.0) / d_model))
+def sinusoids(length: int, d_model: int, form: str = "sinusoidal") -> Tensor:
+    """The table (length, D): PE[pos, 2i] = sin(pos · r(i)), PE[pos, 2i+1] = cos(pos · r(i)).
+
+    | form         | rate r(i)             | first pos |
+    |--------------|-----------------------|-----------|
+    | "sinusoidal" | 10000^(-2i / D)       | 0         |
+    | "fairseq"    | 10000^(-i / (D/2 - 1))| 2         |
+
+    The first is the paper's. fairseq has all sines before all cosines: its dimension i is 2i here, and D/2 + i is
+    2i + 1.
+    """
+    first, pairs = (2, d_model / 2 - 1) if form == "fairseq" else (0, d_model / 2)
+    position = torch.arange(first, first + length, dtype=torch.float64).unsqueeze(1)
+    rate = torch.exp(torch.arange(d_model // 2, dtype=torch.float64) * (-math.log(10000.0) / pairs))
     table = torch.empty(length, d_model, dtype=torch.float64)
     table[:, 0::2] = torch.sin(position * rate)
     table[:, 1::2] = torch.cos(position * rate)
@@ -19,20 +29,20 @@ def sinusoids(length: int, d_model: int) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Fixed sines and cosines for sequences of any length. The table grows as needed."""
+    """Fixed sines and cosines for sequences of any length, in a form of `sinusoids`. The table grows as needed."""
 
     table: Tensor
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, d_model: int, form: str) -> None:
         super().__init__()
-        self.d_model = d_model
+        self.d_model, self.form = d_model, form
         self.register_buffer("table", torch.empty(0, d_model), persistent=False)
 
     def forward(self, start: int, length: int) -> Tensor:
         """The encodings (length, D) of positions start, start + 1, …"""
         end = start + length
         if end > self.table.size(0):
-            longer = sinusoids(2 * end, self.d_model)
+            longer = sinusoids(2 * end, self.d_model, self.form)
             self.table = longer.to(device=self.table.device, dtype=self.table.dtype)
         return self.table[start:end]
 

@@ -34,7 +34,7 @@ class Transformer(TranslationModel):
         "embeddings": ("source_embedding", "target_embedding", "source_positions", "target_positions"),
         "encoder": ("encoder", "encoder_norm"),
         "decoder": ("decoder", "decoder_norm"),
-        "output": ("projection",),
+        "output": ("projection", "projection_bias"),
     }
 
     def __init__(self, config: TransformerConfig, source_size: int, target_size: int) -> None:
@@ -48,6 +48,7 @@ class Transformer(TranslationModel):
         self.projection = None
         if config.share_embeddings == "none":
             self.projection = nn.Embedding(target_size, config.d_model)
+        self.projection_bias = nn.Parameter(torch.empty(target_size)) if config.output_bias else None
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
         self.dropout = Dropout(config.dropout)
@@ -85,6 +86,8 @@ class Transformer(TranslationModel):
                 nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
             elif isinstance(module, LearnedPositions):
                 nn.init.normal_(module.table, std=self.config.d_model**-0.5)
+        if self.projection_bias is not None:
+            nn.init.zeros_(self.projection_bias)
 
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
         """As `TranslationModel.encode`. Appends the self-attention weights (B, H, S, S) of each layer to `record`."""
@@ -115,6 +118,11 @@ class Transformer(TranslationModel):
         """The pre-softmax projection (W, D): the target embedding, unless nothing is shared."""
         return (self.projection or self.target_embedding).weight
 
+    @property
+    def output_bias(self) -> Tensor | None:
+        """As `TranslationModel.output_bias`: None without the option of that name."""
+        return self.projection_bias
+
     def layers(self) -> Iterable[nn.Module]:
         """The layers of encoder and decoder."""
         return (*self.encoder, *self.decoder)
@@ -128,4 +136,4 @@ class Transformer(TranslationModel):
 def _positions(config: TransformerConfig) -> nn.Module:
     if config.positions == "learned":
         return LearnedPositions(config.max_positions, config.d_model)
-    return SinusoidalPositions(config.d_model)
+    return SinusoidalPositions(config.d_model, config.positions)

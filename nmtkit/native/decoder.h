@@ -27,7 +27,8 @@ class DecoderStep {
       const auto& layer = model_.decoder[l];
       residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention<T>(l, in); });
       residual(model_, layer.norms[1], x, n_, w, [&](const float* in) { cross_attention<T>(l, in); });
-      residual(model_, layer.norms[2], x, n_, w, [&](const float* in) { feed_forward(layer.feed_forward, in, n_, w); });
+      residual(model_, layer.norms[2], x, n_, w,
+               [&](const float* in) { feed_forward(model_, layer.feed_forward, in, n_, w); });
     }
     if (model_.pre_norm) normalize_rows(model_, model_.decoder_norm, x, n_);
   }

@@ -65,7 +65,8 @@ class Encoder {
           [&](int i) { return positions + static_cast<size_t>(i) * model_.d_model; }, x + offset(b) * model_.d_model);
     for (const auto& layer : model_.encoder) {
       residual(model_, layer.norms[0], x, n_, w, [&](const float* in) { self_attention(layer.self_attention, in); });
-      residual(model_, layer.norms[1], x, n_, w, [&](const float* in) { feed_forward(layer.feed_forward, in, n_, w); });
+      residual(model_, layer.norms[1], x, n_, w,
+               [&](const float* in) { feed_forward(model_, layer.feed_forward, in, n_, w); });
     }
     if (model_.pre_norm) normalize_rows(model_, model_.encoder_norm, x, n_);
     const int P = model_.kv_width();

@@ -85,10 +85,14 @@ void residual(const Model& model, const LayerNorm& norm, float* x, int n, Worksp
   }
 }
 
-// workspace.y = max(0, in·W₁ᵀ + b₁)·W₂ᵀ + b₂
-inline void feed_forward(const FeedForward& layer, const float* in, int n, Workspace& workspace) {
-  layer.inner->multiply(in, n, workspace.wide.data(), workspace.quantized, true);
-  layer.outer->multiply(workspace.wide.data(), n, workspace.y.data(), workspace.quantized);
+// workspace.y = f(in·W₁ᵀ + b₁)·W₂ᵀ + b₂, with the model's activation f
+inline void feed_forward(const Model& model, const FeedForward& layer, const float* in, int n, Workspace& workspace) {
+  float* inner = workspace.wide.data();
+  const int count = n * layer.inner->rows();
+  layer.inner->multiply(in, n, inner, workspace.quantized, model.activation == Activation::kRelu);
+  if (model.activation == Activation::kGelu) apply([](FloatVec x) { return gelu(x); }, inner, count);
+  if (model.activation == Activation::kSwish) apply([](FloatVec x) { return swish(x); }, inner, count);
+  layer.outer->multiply(inner, n, workspace.y.data(), workspace.quantized);
 }
 
 }  // namespace nmtkit

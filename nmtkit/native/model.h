@@ -26,6 +26,8 @@ struct CrossAttention {
   const Matrix *q, *kv, *out;
 };
 
+enum class Activation { kRelu, kGelu, kSwish };
+
 struct FeedForward {
   const Matrix *inner, *outer;
 };
@@ -46,6 +48,7 @@ struct DecoderLayer {
 struct Model {
   int d_model, heads, d_k, d_v;
   bool pre_norm;
+  Activation activation;
   const float *source_embedding, *target_embedding;  // (W, D)
   std::vector<EncoderLayer> encoder;
   std::vector<DecoderLayer> decoder;

@@ -94,20 +94,30 @@ void check_sizes(const Model& model) {
   if (int64_t{model.heads} * (2 * model.d_k + model.d_v) > INT_MAX) throw TooLarge("the model's heads are too large");
 }
 
+// Throws std::out_of_range for an unknown name.
+Activation activation_of(const std::string& name) {
+  if (name == "relu") return Activation::kRelu;
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "swish") return Activation::kSwish;
+  throw std::out_of_range("there is no activation " + name);
+}
+
 PyObject* model(PyObject*, PyObject* args) {
   std::unique_ptr<Model> made;
   if (!catch_exceptions([&] { made = std::make_unique<Model>(); })) return nullptr;
   Address source, target;
   int pre_norm, encoder_layers, decoder_layers;
+  const char* activation;
   double epsilon;
   PyObject *matrices, *norms;
-  if (!PyArg_ParseTuple(args, "iiiipKKiiO!O!d", &made->d_model, &made->heads, &made->d_k, &made->d_v, &pre_norm, &source,
-                        &target, &encoder_layers, &decoder_layers, &PyList_Type, &matrices, &PyList_Type, &norms,
-                        &epsilon))
+  if (!PyArg_ParseTuple(args, "iiiipsKKiiO!O!d", &made->d_model, &made->heads, &made->d_k, &made->d_v, &pre_norm,
+                        &activation, &source, &target, &encoder_layers, &decoder_layers, &PyList_Type, &matrices,
+                        &PyList_Type, &norms, &epsilon))
     return nullptr;
   const bool done = catch_exceptions([&] {
     check_sizes(*made);
     made->pre_norm = pre_norm != 0;
+    made->activation = activation_of(activation);
     made->source_embedding = pointer<float>(source);
     made->target_embedding = pointer<float>(target);
     ParameterReader next(matrices, norms, epsilon);

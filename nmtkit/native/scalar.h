@@ -101,6 +101,7 @@ inline void store_uint8(uint8_t* to, IntVec x, int n) {
 inline FloatVec operator+(FloatVec a, FloatVec b) { return map([](float x, float y) { return x + y; }, a, b); }
 inline FloatVec operator-(FloatVec a, FloatVec b) { return map([](float x, float y) { return x - y; }, a, b); }
 inline FloatVec operator*(FloatVec a, FloatVec b) { return map([](float x, float y) { return x * y; }, a, b); }
+inline FloatVec operator/(FloatVec a, FloatVec b) { return map([](float x, float y) { return x / y; }, a, b); }
 inline FloatVec fma(FloatVec a, FloatVec b, FloatVec c) {
   return map([](float x, float y, float z) { return std::fma(x, y, z); }, a, b, c);
 }

@@ -54,6 +54,27 @@ inline FloatVec exp(FloatVec x) {
   return zero_below(y * pow2(n), x, -87.0f);
 }
 
+// x · σ(x)
+inline FloatVec swish(FloatVec x) {
+  const FloatVec one = set1(1.0f), e = exp(set1(0.0f) - abs(x));
+  return x * (e + zero_below(one - e, x, 0.0f)) / (one + e);  // σ(x) is 1 / (1 + e) for x >= 0, e / (1 + e) below
+}
+
+// x · Φ(x), with Φ(x) = (1 + erf(x / √2)) / 2 within 1e-7 (Abramowitz and Stegun 7.1.26).
+inline FloatVec gelu(FloatVec x) {
+  const FloatVec one = set1(1.0f), t = one / fma(abs(x), set1(0.3275911f * 0.70710678f), one);
+  FloatVec y = set1(1.061405429f);
+  for (const float c : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f, 0.0f}) y = fma(y, t, set1(c));
+  const FloatVec tail = set1(0.5f) * y * exp(set1(-0.5f) * x * x);  // Φ(-|x|)
+  return x * (tail + zero_below(one - tail - tail, x, 0.0f));
+}
+
+// x = f(x), for a function of vectors.
+template <class F>
+inline void apply(F f, float* x, int count) {
+  for_vectors(count, [=](int i, int n) { store_n(x + i, f(load_n(x + i, n)), n); });
+}
+
 // y += a · x
 inline void axpy(float a, const float* x, float* y, int count) {
   for_vectors(count, [=](int i, int n) {

@@ -29,8 +29,17 @@ LINES = ["the dog runs", "a cat on the street", "die katze läuft über die stra
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"norm": "pre"}, {"positions": "learned"}, {"share_embeddings": "none"}, {"share_embeddings": "decoder"}],
-    ids=lambda changes: "-".join(itertools.chain(*changes.items())) or "paper",
+    [
+        {},
+        {"norm": "pre"},
+        {"positions": "learned"},
+        {"positions": "fairseq"},
+        {"share_embeddings": "none"},
+        {"share_embeddings": "decoder"},
+        {"activation": "gelu", "output_bias": True},
+        {"activation": "swish", "output_bias": True, "positions": "fairseq"},
+    ],
+    ids=lambda changes: "-".join(map(str, itertools.chain(*changes.items()))) or "paper",
 )
 def test_ctranslate2_gives_the_same_greedy_tokens_and_log_probabilities(
     changes: dict[str, Any], make_checkpoint: Callable[..., Checkpoint], tmp_path: Path

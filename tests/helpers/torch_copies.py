@@ -42,5 +42,5 @@ def copy_decoder_layer(reference: Any, ours: Any) -> None:
     reference.norm3.load_state_dict(ours.around_feed_forward.norm.state_dict())
 
 
-def torch_layer(kind: Any, norm: str) -> Any:
-    return kind(D, H, FF, dropout=0.0, batch_first=True, norm_first=norm == "pre", dtype=torch.float64)
+def torch_layer(kind: Any, norm: str, activation: str = "relu") -> Any:
+    return kind(D, H, FF, 0.0, activation, batch_first=True, norm_first=norm == "pre", dtype=torch.float64)

@@ -52,6 +52,7 @@ std::unique_ptr<Model> read_model() {
   model->d_v = static_cast<int>(sizes[3]);
   model->pre_norm = sizes[4] != 0;
   const bool int8 = sizes[5] != 0;
+  model->activation = static_cast<Activation>(sizes[8]);
   model->source_embedding = read_vector();
   model->target_embedding = read_vector();
   for (int64_t l = 0; l < sizes[6]; ++l) {

@@ -39,6 +39,7 @@ void print_float_functions(const std::vector<float>& a, const std::vector<float>
   print_vectors("add", [&](int i) { return x(i) + y(i); });
   print_vectors("subtract", [&](int i) { return x(i) - y(i); });
   print_vectors("multiply", [&](int i) { return x(i) * y(i); });
+  print_vectors("divide", [&](int i) { return x(i) / y(i); });
   print_vectors("fma", [&](int i) { return fma(x(i), y(i), set1(0.1f)); });
   print_vectors("max", [&](int i) { return max(x(i), y(i)); });
   print_vectors("max of odd, x", [&](int i) { return max(z(i), x(i)); });
@@ -49,6 +50,9 @@ void print_float_functions(const std::vector<float>& a, const std::vector<float>
   print_vectors("pow2", [&](int i) { return pow2(round(x(i))); });
   print_vectors("zero_below", [&](int i) { return zero_below(x(i), z(i), 0.5f); });
   print_vectors("exp", [&](int i) { return exp(set1(0.0f) - abs(x(i) * x(i))); });
+  print_vectors("inputs", x);
+  print_vectors("gelu", [&](int i) { return gelu(x(i)); });
+  print_vectors("swish", [&](int i) { return swish(x(i)); });
   print_vectors("exp of odd", [&](int i) { return exp(set1(0.0f) - abs(z(i))); });
 }
 

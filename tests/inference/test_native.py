@@ -240,6 +240,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"share_embeddings": "none", "norm": "pre", "d_model": 24, "heads": 1, "decoder_layers": 1},
     {"d_v": 40, "encoder_layers": 3},
     {"d_model": 12, "d_ff": 20, "d_k": 5, "d_v": 70},
+    {"activation": "gelu", "output_bias": True, "d_ff": 27},
+    {"activation": "swish", "positions": "fairseq", "norm": "pre"},
 ]
 variants = pytest.mark.parametrize("changes", VARIANTS, ids=lambda changes: "-".join(map(str, changes.values())))
 
@@ -499,7 +501,26 @@ WIDTHS = [  # the last: queries, keys and values exceed an int only together
 @pytest.mark.parametrize("widths", WIDTHS)
 def test_widths_that_overflow_an_int_are_refused(widths: tuple[int, int, int, int], build: str) -> None:
     with pytest.raises(MemoryError, match=r"a size of the model is out of range|heads are too large"):
-        import_module(f"nmtkit.{build}").model(*widths, False, 0, 0, 0, 0, [], [], 1e-5)
+        import_module(f"nmtkit.{build}").model(*widths, False, "relu", 0, 0, 0, 0, [], [], 1e-5)
+
+
+def test_an_unknown_activation_is_an_error(build: str) -> None:
+    with pytest.raises(IndexError, match="no activation tanh"):
+        import_module(f"nmtkit.{build}").model(16, 2, 8, 8, False, "tanh", 0, 0, 0, 0, [], [], 1e-5)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_pad_and_bos_have_no_probability(precision: str) -> None:
+    model = make(output_bias=True)
+    assert model.projection_bias is not None
+    model.projection_bias[[PAD, BOS]] = 50.0
+    fast, src = packed(model, precision), with_lengths(sources(5, 3))
+    log_probs = fast.step(torch.full((2,), BOS), fast.start(fast.encode(*src)))
+    assert (log_probs[:, [PAD, BOS]] == -math.inf).all()
+    assert_close(log_probs.exp().sum(1), torch.ones(2))
+    best, tokens = fast.best_step(torch.full((2,), BOS), fast.start(fast.encode(*src)), W, ())
+    assert set(tokens[best == -math.inf].tolist()) == {PAD, BOS}
 
 
 def test_int8_columns_whose_sums_exceed_32_bits_are_refused(build: str) -> None:

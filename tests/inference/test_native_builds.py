@@ -1,5 +1,6 @@
 """Each build of the compiled search computes what the portable one does: primitives, products, whole searches."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -72,6 +73,15 @@ def test_each_vector_primitive_computes_the_same_as_the_portable_one(build: str,
     assert found == reference
 
 
+def test_gelu_and_swish_are_as_defined(tmp_path: Path) -> None:
+    printed = output_of([compile_program(HERE / "primitives.cpp", "_native_scalar", tmp_path / "program")])
+    words = [line.split() for line in printed]
+    columns = [[float.fromhex(x) for x in rest] for name, *rest in words if name in ("inputs", "gelu", "swish")]
+    for x, gelu, swish in zip(*columns, strict=True):
+        assert gelu == pytest.approx(x * (1 + math.erf(x / math.sqrt(2))) / 2, rel=1e-6, abs=1e-6)
+        assert swish == pytest.approx(x / (1 + math.exp(-x)), rel=1e-6, abs=1e-6)
+
+
 # --- products
 
 
@@ -96,13 +106,14 @@ def test_products_match_the_portable_build(build: str, int8: bool, rows: int, co
 # --- whole searches
 
 W, B, BEAM, STEPS = 37, 4, 4, 12
-SIZES: list[dict[str, Any]] = [{}, {"pre_norm": True, "d_k": 5, "d_v": 24}]
+ACTIVATIONS = ("relu", "gelu", "swish")  # in the order of `Activation` in model.h
+SIZES: list[dict[str, Any]] = [{}, {"pre_norm": True, "d_k": 5, "d_v": 24, "activation": 1}, {"activation": 2}]
 
 
 class Weights(NamedTuple):
     """A random Transformer in the order of `_native.model`, and sentences for it."""
 
-    sizes: dict[str, int]  # d_model, heads, d_k, d_v, pre_norm, int8, encoder_layers, decoder_layers
+    sizes: dict[str, int]  # d_model, heads, d_k, d_v, pre_norm, int8, encoder_layers, decoder_layers, activation
     embeddings: list[Tensor]  # (W, D): source, target
     matrices: list[tuple[Tensor, Tensor | None]]  # (N, K), (N,)
     norms: list[tuple[Tensor, Tensor]]  # (D,), (D,)
@@ -123,7 +134,7 @@ class Step(NamedTuple):
 
 def random_weights(int8: bool, **changes: int) -> Weights:
     sizes = {"d_model": 16, "heads": 2, "d_k": 8, "d_v": 8, "pre_norm": False, "int8": int8}
-    sizes = {**sizes, "encoder_layers": 2, "decoder_layers": 2, **changes}
+    sizes = {**sizes, "encoder_layers": 2, "decoder_layers": 2, "activation": 0, **changes}
     generator = torch.Generator().manual_seed(1)
 
     def random(*shape: int, scale: float = 1.0) -> Tensor:
@@ -159,6 +170,7 @@ def beam_search(native: Any, weights: Weights) -> list[Step]:
     ]
     model = native.model(
         *(sizes[name] for name in ("d_model", "heads", "d_k", "d_v", "pre_norm")),
+        ACTIVATIONS[sizes["activation"]],
         *(embedding.data_ptr() for embedding in weights.embeddings),
         *(sizes[name] for name in ("encoder_layers", "decoder_layers")),
         matrices,

@@ -20,19 +20,31 @@ def test_sinusoids_follow_the_formula_of_the_paper(d_model: int) -> None:
             assert table[pos][2 * i + 1] == pytest.approx(math.cos(angle), abs=1e-6)
 
 
+@pytest.mark.parametrize("d_model", [4, 6, 64])
+def test_sinusoids_of_fairseq_are_its_own_with_sines_and_cosines_interleaved(d_model: int) -> None:
+    """As in `SinusoidalPositionalEmbedding.get_embedding`; the first token has position 2, after that of padding."""
+    half = d_model // 2
+    rates = torch.exp(torch.arange(half, dtype=torch.float) * -(math.log(10000) / (half - 1)))
+    angles = torch.arange(302, dtype=torch.float).unsqueeze(1) * rates.unsqueeze(0)
+    theirs = torch.cat([torch.sin(angles), torch.cos(angles)], dim=1)
+    ours = sinusoids(300, d_model, "fairseq")
+    assert_close(torch.cat((ours[:, 0::2], ours[:, 1::2]), dim=1), theirs[2:], rtol=0, atol=1e-4)  # theirs is fp32
+
+
 def test_sinusoids_are_exact_far_from_the_start() -> None:
     assert_close(sinusoids(100_001, 8)[100_000, :2].tolist(), [math.sin(1e5), math.cos(1e5)], atol=1e-6, rtol=0)
 
 
-def test_the_table_grows_with_the_sequence_length() -> None:
-    positions = SinusoidalPositions(6)
-    whole = sinusoids(500, 6)
+@pytest.mark.parametrize("form", ["sinusoidal", "fairseq"])
+def test_the_table_grows_with_the_sequence_length(form: str) -> None:
+    positions = SinusoidalPositions(6, form)
+    whole = sinusoids(500, 6, form)
     for start, length in ((0, 3), (2, 1), (100, 400), (5, 5)):
         assert torch.equal(positions(start, length), whole[start : start + length])
 
 
 def test_a_table_grown_in_inference_mode_can_be_used_in_training() -> None:
-    positions = SinusoidalPositions(6)
+    positions = SinusoidalPositions(6, "sinusoidal")
     with torch.inference_mode():
         positions(0, 40)
     x = torch.randn(3, 6, requires_grad=True)
@@ -41,7 +53,7 @@ def test_a_table_grown_in_inference_mode_can_be_used_in_training() -> None:
 
 
 def test_the_table_is_not_part_of_the_weights() -> None:
-    assert not SinusoidalPositions(6).state_dict()
+    assert not SinusoidalPositions(6, "sinusoidal").state_dict()
 
 
 def test_learned_positions_are_parameters_with_a_fixed_maximum() -> None:

@@ -7,28 +7,33 @@ from typing import Any
 import pytest
 import torch
 from prefix_models import with_lengths
-from reference_loss import outputs
+from reference_loss import outputs, smoothed_loss
 from small_transformers import D, H, W, assert_is_causal, make, sentences, variants
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 from torch_copies import copy_decoder_layer, copy_encoder_layer, torch_layer
 
+from nmtkit.data.batch import make_batch
 from nmtkit.errors import UserError
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model import attention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.model.transformer import Transformer
+from nmtkit.training.loss import batch_loss
 from nmtkit.vocab import BOS, PAD
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_encoder_and_decoder_stacks_equal_torch(norm: str) -> None:
-    model = make(norm=norm)
+def test_encoder_and_decoder_stacks_equal_torch(norm: str, activation: str) -> None:
+    model = make(norm=norm, activation=activation)
     last = nn.LayerNorm(D, dtype=torch.float64) if norm == "pre" else None  # the paper's stacks have none
-    encoder = nn.TransformerEncoder(torch_layer(nn.TransformerEncoderLayer, norm), 2, last, enable_nested_tensor=False)
-    decoder = nn.TransformerDecoder(torch_layer(nn.TransformerDecoderLayer, norm), 2, copy.deepcopy(last))
+    encoder = nn.TransformerEncoder(
+        torch_layer(nn.TransformerEncoderLayer, norm, activation), 2, last, enable_nested_tensor=False
+    )
+    decoder = nn.TransformerDecoder(torch_layer(nn.TransformerDecoderLayer, norm, activation), 2, copy.deepcopy(last))
     reference: Any = nn.Transformer(D, H, custom_encoder=encoder, custom_decoder=decoder, batch_first=True)
     for theirs, ours in zip(reference.encoder.layers, model.encoder, strict=True):
         copy_encoder_layer(theirs, ours)
@@ -118,6 +123,40 @@ def test_embeddings_are_scaled_by_the_square_root_of_d_model() -> None:
     assert_close(seen[0][0], model.source_embedding.weight[src[0]] * math.sqrt(D) + sinusoids(5, D))
 
 
+@variants
+def test_pad_and_bos_have_no_probability(changes: dict[str, Any]) -> None:
+    probabilities = make(**changes)(*with_lengths(sentences(9, 4)), sentences(8, 6, seed=1)).softmax(-1)
+    assert (probabilities[..., [PAD, BOS]] == 0).all()
+    assert (outputs(probabilities) > 0).all()
+    assert_close(probabilities.sum(-1), torch.ones_like(probabilities[..., 0]))
+
+
+def test_an_output_bias_is_added_to_the_logits_and_starts_at_zero() -> None:
+    src, tgt_in = with_lengths(sentences(9, 4)), sentences(8, 6, seed=1)
+    model, plain = make(output_bias=True), make()
+    fresh = Transformer(model.config, W, W).projection_bias
+    bias = model.projection_bias
+    assert fresh is not None
+    assert bias is not None
+    assert (fresh == 0).all()
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if name != "projection_bias"})
+    assert_close(outputs(model(*src, tgt_in)), outputs(plain(*src, tgt_in)) + outputs(bias))
+    assert model.count_parameters() == {**plain.count_parameters(), "output": W}
+
+
+def test_the_loss_includes_the_output_bias() -> None:
+    model, (src, lengths), tgt = make(output_bias=True), with_lengths(sentences(5, 5)), sentences(6, 6, seed=1)
+    counts = torch.tensor([6, 6]).numpy()
+    batch = make_batch(src.flatten().numpy(), lengths.numpy(), tgt.flatten().numpy(), counts)
+    expected = smoothed_loss(model(src, lengths, batch.tgt_in).flatten(0, 1), tgt.flatten(), 0.1)
+    loss, _ = batch_loss(model, batch, 0.1)
+    assert_close(loss.double(), expected, rtol=1e-5, atol=0)
+    parameters = list(model.parameters())
+    found, exact = (torch.autograd.grad(each, parameters) for each in (loss, expected))
+    for one, other in zip(found, exact, strict=True):
+        assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
 def test_dropout_acts_on_the_sum_of_embedding_and_position() -> None:
     model = make(dropout=0.5)
     seen: list[Tensor] = []
@@ -198,6 +237,9 @@ def test_the_same_seed_draws_the_same_model() -> None:
     ("changes", "message"),
     [
         ({"d_model": 15}, r"--d-model 15: sinusoidal positions need an even number"),
+        ({"d_model": 15, "positions": "fairseq"}, r"--d-model 15: sinusoidal positions need an even number"),
+        ({"d_model": 2, "positions": "fairseq", "heads": 1}, r"--d-model 2: --positions fairseq needs at least 4"),
+        ({"activation": "tanh"}, r"--activation: 'tanh' is not one of relu, gelu, swish"),
         ({"d_model": 14}, r"--d-model 14 is not a multiple of --heads 3: .*--d-k and --d-v"),
         ({"d_model": 14, "d_k": 4}, r"not a multiple of --heads"),
         ({"heads": 0}, r"--heads: 0 is too small"),

@@ -99,6 +99,8 @@ def test_an_interrupted_run_resumes_from_its_own_checkpoints_and_says_so(
         (("--d-ff", 32), ["its d_ff is 24, not 32"]),
         (("--heads", 4), ["its heads is 2, not 4"]),
         (("--norm", "pre"), ["its norm is post, not pre"]),
+        (("--activation", "swish"), ["its activation is relu, not swish"]),
+        (("--output-bias",), ["its output_bias is False, not True"]),
         (("--share-embeddings", "none"), ["its share_embeddings is all, not none"]),
     ],
 )
