@@ -12,7 +12,7 @@ from nmtkit.conversion.folder import export_folder
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
-from nmtkit.model.positions import LearnedPositions, sinusoids
+from nmtkit.model.positions import LearnedPositions
 from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import NEVER_OUTPUT, SPECIALS
 
@@ -79,9 +79,7 @@ def _fill_transformer(spec: Any, model: Transformer) -> None:
     spec.decoder.projection.weight = _array(model.output_matrix)
     spec.decoder.projection.bias = _projection_bias(model)
     for side, positions in ((spec.encoder, model.source_positions), (spec.decoder, model.target_positions)):
-        learned = model.config.positions == "learned"
-        fixed = sinusoids(MAX_POSITIONS, model.config.d_model, model.config.positions)
-        side.position_encodings.encodings = _array(cast(LearnedPositions, positions).table if learned else fixed)
+        side.position_encodings.encodings = _array(_position_table(positions))
     if model.config.norm == "pre":
         _fill_norm(spec.encoder.layer_norm, cast(nn.LayerNorm, model.encoder_norm))
         _fill_norm(spec.decoder.layer_norm, cast(nn.LayerNorm, model.decoder_norm))
@@ -90,6 +88,11 @@ def _fill_transformer(spec: Any, model: Transformer) -> None:
     for layer_spec, layer in zip(spec.decoder.layer, model.decoder, strict=True):
         _fill_layer(layer_spec, cast(DecoderLayer, layer))
         _fill_cross_attention(layer_spec.attention, cast(DecoderLayer, layer))
+
+
+def _position_table(positions: nn.Module) -> Tensor:
+    """The encodings (positions, D) of all learned positions, or of the first `MAX_POSITIONS`."""
+    return positions.table if isinstance(positions, LearnedPositions) else cast(Tensor, positions(0, MAX_POSITIONS))
 
 
 def _projection_bias(model: Transformer) -> NDArray[np.float32]:
