@@ -35,7 +35,7 @@ def make_dataset(folder: Path, pairs: int) -> None:
     """Write a dataset of sentences of about 25 tokens, all of the same word; one line in twenty was dropped."""
     random = np.random.default_rng(1)
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "a"]))
-    corpus.write_tokenizer(folder, tokenizer, None)
+    corpus.write_tokenizers(folder, ("en", "de"), tokenizer, tokenizer)
     tokens = {language: write_side(folder, language, pairs, random) for language in ("en", "de")}
     dropped = np.arange(0, pairs, 20, dtype=LINE_DTYPE)
     dropped.tofile(dropped_path(folder, "train"))

@@ -35,8 +35,7 @@ from nmtkit.model.config import ModelConfig
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.text import are_two_languages
-from nmtkit.tokenizer import Tokenizer, make_tokenizer
-from nmtkit.vocab import Vocabulary
+from nmtkit.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
 
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 SAFETENSORS_FILE = "model.safetensors"  # written by nmt-export, not a checkpoint
@@ -68,7 +67,7 @@ class Checkpoint:
     @property
     def joined(self) -> bool:
         """Whether source and target share one vocabulary."""
-        return self.source is self.target
+        return shares_vocabulary(self.source, self.target)
 
     def chosen(self, which: str = "auto") -> dict[str, Tensor]:
         """The weights that an option of `WeightsConfig` selects; UserError for missing averages."""
@@ -233,12 +232,15 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
 def from_header(
     header: dict[str, Any],
     weights: dict[str, Tensor],
-    tokenizer: Callable[[str], Tokenizer],
+    name_parts: Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts, StoredParts]],
+    read: Callable[[str], bytes],
     optimizer: dict[str, Tensor] | None = None,
     ema: dict[str, Tensor] | None = None,
 ) -> Checkpoint:
-    """The checkpoint of a header with its tensors; `tokenizer` loads that of a side, "source" or "target".
+    """The checkpoint of a header with its tensors, and with the tokenizers of both sides.
 
+    Their parts have the names that `name_parts` gives by kinds, shared vocabulary or not, and languages; `read` returns
+    the content of a part.
     Raises UserError where weights or averages do not fit the model that the header describes.
     """
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
@@ -246,8 +248,8 @@ def from_header(
         raise ValueError(f"{languages[0]!r:.40} and {languages[1]!r:.40} are not two languages")
     if not isinstance(joined, bool):
         raise TypeError("'joined_vocabulary' is not true or false")
-    source = tokenizer("source")
-    target = source if joined else tokenizer("target")
+    kinds = (header["tokenizer"]["source"], header["tokenizer"]["target"])
+    source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])
     checkpoint = Checkpoint(config, weights, *languages, source, target, _progress(header), optimizer, ema)
     shapes = checkpoint.parameter_shapes()
@@ -265,11 +267,12 @@ def _progress(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    sides = {"source": checkpoint.source} | ({} if checkpoint.joined else {"target": checkpoint.target})
+    sides = checkpoint.source, checkpoint.target
+    parts = _tokenizer_tensors((sides[0].kind, sides[1].kind), checkpoint.joined)
     tensors: dict[str, Tensor] = {}
-    for side, tokenizer in sides.items():
-        tensors[f"{side}.vocabulary"] = bytes_to_tensor(tokenizer.vocab.to_bytes())
-        tensors[f"{side}.tokenizer"] = bytes_to_tensor(tokenizer.model)
+    for tokenizer, names in zip(sides, parts, strict=True):
+        tensors[names.vocabulary] = bytes_to_tensor(tokenizer.vocab.to_bytes())
+        tensors[str(names.model)] = bytes_to_tensor(tokenizer.model)
     tensors |= {_WEIGHTS + name: tensor for name, tensor in checkpoint.weights.items()}
     tensors |= {_EMA + name: tensor for name, tensor in (checkpoint.ema or {}).items()}
     tensors |= {_OPTIMIZER + name: tensor for name, tensor in (checkpoint.optimizer or {}).items()}
@@ -280,15 +283,19 @@ def _from_tensors(header: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpo
     return from_header(
         header,
         _with_prefix(_WEIGHTS, tensors),
-        lambda side: _tokenizer(side, header, tensors),
+        _tokenizer_tensors,
+        lambda name: tensor_to_bytes(tensors[name]),
         optimizer=_with_prefix(_OPTIMIZER, tensors) or None,
         ema=_with_prefix(_EMA, tensors) or None,
     )
 
 
-def _tokenizer(side: str, header: dict[str, Any], tensors: dict[str, Tensor]) -> Tokenizer:
-    vocabulary = Vocabulary.from_bytes(tensor_to_bytes(tensors[f"{side}.vocabulary"]))
-    return make_tokenizer(header["tokenizer"][side], vocabulary, tensor_to_bytes(tensors[f"{side}.tokenizer"]))
+def _tokenizer_tensors(kinds: tuple[str, str], joined: bool, *_: object) -> tuple[StoredParts, StoredParts]:
+    """The names of the tensors with the tokenizers of both sides; a side without a model has an empty one."""
+    vocabulary = "source" if joined else "target"
+    model = "source" if shares_model(kinds[1], joined) else "target"
+    source = StoredParts("source.vocabulary", "source.tokenizer")
+    return source, StoredParts(f"{vocabulary}.vocabulary", f"{model}.tokenizer")
 
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,15 +1,23 @@
-"""Tokenizers: SentencePiece, or text that is already segmented."""
+"""Tokenizers: for raw text with SentencePiece or `nmtkit.moses_bpe`, and for segmented text.
+
+nmt-preprocess learns the kinds of `LEARNED_KINDS`. Models of other toolkits have the other kinds.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from nmtkit.config import flag
 from nmtkit.errors import UserError
+from nmtkit.moses_bpe import MOSES_BPE, MosesBpeTokenizer
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary
 
-SENTENCEPIECE, SPACE = "sentencepiece", "space"
-KINDS = (SENTENCEPIECE, SPACE)
+SENTENCEPIECE, SENTENCEPIECE_VOCAB, SPACE = "sentencepiece", "sentencepiece-vocab", "space"
+LEARNED_KINDS = (SENTENCEPIECE, SPACE)
+_LOOKUP_KINDS = (SENTENCEPIECE_VOCAB, MOSES_BPE)  # they look up pieces in a vocabulary that both sides may share
+KINDS = (*LEARNED_KINDS, *_LOOKUP_KINDS)
+SENTENCEPIECE_KINDS = (SENTENCEPIECE, SENTENCEPIECE_VOCAB)  # their model is a SentencePiece model
+_TAG = re.compile(r">>.*?<<", re.DOTALL)  # a language tag of Marian, at the beginning of a line
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 # nmt-preprocess has options of the same names.
 _SENTENCEPIECE_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")
@@ -20,7 +28,7 @@ class Tokenizer(Protocol):
 
     kind: str
     vocab: Vocabulary
-    model: bytes  #: the SentencePiece model file, or empty
+    model: bytes  #: the SentencePiece model file, the settings of moses-bpe, or empty
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Encode each line as ids."""
@@ -38,20 +46,11 @@ class SentencePieceTokenizer:
     kind = SENTENCEPIECE
 
     def __init__(self, model: bytes) -> None:
-        from sentencepiece import SentencePieceProcessor  # deferred: it would double the time of `--help`
-
         self.model = model
-        self._processor: Any = SentencePieceProcessor()
-        try:
-            self._processor.load_from_serialized_proto(model)
-        except RuntimeError as error:
-            raise UserError("not a SentencePiece model") from error
+        self._processor = _load_processor(model)
         size, unknown = self._processor.get_piece_size(), self._processor.unk_id()
         model_ids = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
-        try:
-            pieces = [self._processor.id_to_piece(i) for i in model_ids]
-        except UnicodeDecodeError as error:
-            raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
+        pieces = [self._processor.id_to_piece(i) for i in model_ids]
         for name in SPECIALS:
             if name in pieces:
                 raise UserError(f"its piece {name!r} is ordinary text, but nmtkit needs that name for a special symbol")
@@ -63,31 +62,93 @@ class SentencePieceTokenizer:
         self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *model_ids))  # text has no control pieces
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        try:
-            encoded: list[list[int]] = self._processor.encode(list(lines), out_type=int, num_threads=1)
-        except TypeError as error:
-            if not all(isinstance(line, str) for line in lines):
-                raise
-            raise UserError("the text has a lone surrogate, which is not a character") from error
+        encoded: list[list[int]] = _encode(self._processor, lines, int)
         if self._same_ids:
             return encoded
         return [[self._to_vocab[i] for i in sentence] for sentence in encoded]
 
     def decode(self, ids: Sequence[int]) -> str:
         text: str = self._processor.decode([self._to_model[i] for i in ids])
-        return text.replace("\n", " ").replace("\r", " ")  # byte pieces can spell a line break
+        return _on_one_line(text)
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
-        added, pending = [], b""
-        for piece in self.vocab.to_pieces(ids):
-            byte = _BYTE_PIECE.fullmatch(piece)
-            pending = pending + bytes.fromhex(byte[1]) if byte else b""
-            try:
-                added.append(pending.decode() if byte else piece.replace("▁", " "))
-                pending = b""
-            except UnicodeDecodeError:
-                added.append("")
-        return added
+        return _surfaces(self.vocab.to_pieces(ids))
+
+
+class SentencePieceVocabTokenizer:
+    """Segments raw text by a SentencePiece model, and looks up the pieces in a vocabulary as strings.
+
+    So do Marian's models at Hugging Face: both sides share a vocabulary, and each has a model of its own. A tag like
+    `>>de<<` at the beginning of a line is a piece. Pieces that the vocabulary lacks are UNK.
+    """
+
+    kind = SENTENCEPIECE_VOCAB
+
+    def __init__(self, vocab: Vocabulary, model: bytes) -> None:
+        self.vocab, self.model = vocab, model
+        self._processor = _load_processor(model)
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        tags = [_TAG.match(line) for line in lines]
+        texts = [line[tag.end() :] if tag else line for line, tag in zip(lines, tags, strict=True)]
+        encoded: list[list[str]] = _encode(self._processor, texts, str)
+        return [
+            self.vocab.to_ids([tag[0], *pieces] if tag else pieces) for tag, pieces in zip(tags, encoded, strict=True)
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Join the pieces by the SentencePiece model; special ids, UNK among them, have no text."""
+        pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
+        text: str = self._processor.decode(pieces)
+        return _on_one_line(text.replace("▁", " ").strip())
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        return _surfaces(self.vocab.to_pieces(ids))
+
+
+def _load_processor(model: bytes) -> Any:
+    """Load a SentencePiece model. Raises UserError if it is malformed, or has a piece that is not UTF-8."""
+    from sentencepiece import SentencePieceProcessor  # deferred: it would double the time of `--help`
+
+    processor = SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(model)
+        for number in range(processor.get_piece_size()):
+            processor.id_to_piece(number)
+    except UnicodeDecodeError as error:
+        raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
+    except RuntimeError as error:
+        raise UserError("not a SentencePiece model") from error
+    return processor
+
+
+def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
+    """Encode each line as model ids (`out_type` int) or as pieces (str)."""
+    try:
+        return processor.encode(list(lines), out_type=out_type, num_threads=1)
+    except TypeError as error:
+        if not all(isinstance(line, str) for line in lines):
+            raise
+        raise UserError("the text has a lone surrogate, which is not a character") from error
+
+
+def _on_one_line(text: str) -> str:
+    """Replace line breaks, which byte pieces can spell, by spaces."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def _surfaces(pieces: Iterable[str]) -> list[str]:
+    """`Tokenizer.surfaces` for the pieces of a SentencePiece model."""
+    added, pending = [], b""
+    for piece in pieces:
+        byte = _BYTE_PIECE.fullmatch(piece)
+        pending = pending + bytes.fromhex(byte[1]) if byte else b""
+        try:
+            added.append(pending.decode() if byte else piece.replace("▁", " "))
+            pending = b""
+        except UnicodeDecodeError:
+            added.append("")
+    return added
 
 
 class SpaceTokenizer:
@@ -130,15 +191,55 @@ def check_kind(kind: object) -> None:
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
     """Restore the tokenizer of a dataset or a checkpoint from its kind, vocabulary and model.
 
-    Raises UserError for an unknown kind, or if the SentencePiece model does not match the vocabulary.
+    Raises UserError for an unknown kind, a malformed model, or one that does not match the vocabulary.
     """
     check_kind(kind)
     if kind == SPACE:
         return SpaceTokenizer(vocab)
+    if kind in _LOOKUP_KINDS:
+        return (MosesBpeTokenizer if kind == MOSES_BPE else SentencePieceVocabTokenizer)(vocab, model)
     tokenizer = SentencePieceTokenizer(model)
     if tokenizer.vocab != vocab:
         raise UserError("the SentencePiece model and the vocabulary beside it do not belong together")
     return tokenizer
+
+
+class StoredParts(NamedTuple):
+    """The names under which the vocabulary and the model of one side are stored."""
+
+    vocabulary: str
+    model: str | None  #: None if no model is stored
+
+
+def shares_vocabulary(source: Tokenizer, target: Tokenizer) -> bool:
+    """Whether both sides use one vocabulary, so that they can share embeddings."""
+    return source.vocab is target.vocab
+
+
+def shares_model(kind: str, joined: bool) -> bool:
+    """Whether both sides use one model, not only one vocabulary; `joined` is whether they share that."""
+    return joined and kind not in _LOOKUP_KINDS
+
+
+def restore_tokenizers(
+    kinds: tuple[str, str], parts: tuple[StoredParts, StoredParts], read: Callable[[str], bytes]
+) -> tuple[Tokenizer, Tokenizer]:
+    """Restore the tokenizers of both sides; `read` returns the content of a stored part by its name.
+
+    They are one object if both sides have the same parts. Raises UserError as `make_tokenizer` does.
+    """
+
+    def restore(kind: str, stored: StoredParts, shared: Vocabulary | None = None) -> Tokenizer:
+        vocabulary = Vocabulary.from_bytes(read(stored.vocabulary)) if shared is None else shared
+        return make_tokenizer(kind, vocabulary, b"" if stored.model is None else read(stored.model))
+
+    is_joined = parts[1].vocabulary == parts[0].vocabulary
+    if is_joined and kinds[1] != kinds[0]:
+        raise UserError("both sides have one vocabulary, but different kinds of tokenizers")
+    source = restore(kinds[0], parts[0])
+    if parts[1] == parts[0]:
+        return source, source
+    return source, restore(kinds[1], parts[1], source.vocab if is_joined else None)
 
 
 def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:

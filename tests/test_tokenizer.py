@@ -11,6 +11,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from nmtkit.errors import UserError
 from nmtkit.spm_model import PieceType, _fields
 from nmtkit.tokenizer import (
+    KINDS,
     SENTENCEPIECE,
     SPACE,
     SentencePieceTokenizer,
@@ -220,7 +221,7 @@ def test_a_tokenizer_is_remade_from_its_parts(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("kind", ["", "Space", "sentencepiece2", "bpe"])
 def test_an_unknown_tokenizer_is_refused_and_named(tokenizer: Tokenizer, kind: str) -> None:
-    with pytest.raises(UserError, match=rf"unknown tokenizer '{kind}', only sentencepiece, space are known"):
+    with pytest.raises(UserError, match=rf"unknown tokenizer '{kind}', only {', '.join(KINDS)} are known"):
         make_tokenizer(kind, tokenizer.vocab, tokenizer.model)
 
 

@@ -1,6 +1,6 @@
 """nmt-preprocess: raw text to a dataset."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import options, refuse_idle
@@ -8,6 +8,9 @@ from nmtkit.config import flag
 from nmtkit.log import LogConfig, configure
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.tokenizer import SPACE
+
+if TYPE_CHECKING:
+    from nmtkit.checkpoint import Checkpoint
 
 LEARNING = ("model_type", "character_coverage", "byte_fallback", "spm_sample", "seed")  # for SentencePiece
 
@@ -27,6 +30,15 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         refuse_idle(["max_length", "max_ratio", "dedup"], "without --trainpref: only the training text is cleaned")
 
 
+def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":
+    """Open --vocab-from if it is a checkpoint. Datasets need no torch."""
+    if vocabulary.vocab_from is None or not vocabulary.vocab_from.is_file():
+        return None
+    from nmtkit.checkpoint import load_checkpoint
+
+    return load_checkpoint(vocabulary.vocab_from)
+
+
 @command("nmt-preprocess")
 @options(refuse_idle_options, files=FilesConfig, vocabulary=VocabularyConfig, cleaning=CleaningConfig, log=LogConfig)
 def main(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, log: LogConfig) -> None:
@@ -39,4 +51,4 @@ def main(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningCon
     configure(log)
     from nmtkit.preprocessing.pipeline import preprocess
 
-    preprocess(files, vocabulary, cleaning)
+    preprocess(files, vocabulary, cleaning, open_checkpoint(vocabulary))

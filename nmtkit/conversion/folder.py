@@ -7,18 +7,15 @@ from pathlib import Path
 
 from nmtkit.atomic_io import staged_folder
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.data.corpus import write_tokenizer
-from nmtkit.data.description import model_name, vocabulary_name
+from nmtkit.data.corpus import write_tokenizers
+from nmtkit.data.description import TOKENIZER_FILE
 from nmtkit.errors import UserError
 from nmtkit.text import read_bytes
-from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
-from nmtkit.vocab import Vocabulary
 
 _MAX_BYTES = 1 << 28  # of a vocabulary or a SentencePiece model
 # A folder is replaced by a new export only if all its files have such names.
 _EXPORT_FILE = re.compile(
-    r"config\.json|model\.(bin|safetensors)|(shared|source|target)_vocabulary\.json"
-    r"|vocab(\..+)?\.txt|spm(\..+)?\.model"
+    rf"config\.json|model\.(bin|safetensors)|(shared|source|target)_vocabulary\.json|{TOKENIZER_FILE}"
 )
 
 
@@ -39,23 +36,12 @@ def export_folder(destination: Path, checkpoint: Checkpoint, replace: bool) -> I
     check_free(destination, replace)
     with staged_folder(destination, _is_export_file, _is_export) as staging:
         yield staging
-        if checkpoint.joined:
-            write_tokenizer(staging, checkpoint.source, None)
-        else:
-            write_tokenizer(staging, checkpoint.source, checkpoint.source_language)
-            write_tokenizer(staging, checkpoint.target, checkpoint.target_language)
+        languages = (checkpoint.source_language, checkpoint.target_language)
+        write_tokenizers(staging, languages, checkpoint.source, checkpoint.target)
 
 
-def read_tokenizer(folder: Path, kind: str, language: str | None) -> Tokenizer:
-    """Read the tokenizer of one side of an export; `language` is None for a joined vocabulary.
-
-    Raises UserError if a file is not a regular file.
-    """
-    vocabulary = Vocabulary.from_bytes(_read_file(folder / vocabulary_name(language)))
-    return make_tokenizer(kind, vocabulary, b"" if kind == SPACE else _read_file(folder / model_name(language)))
-
-
-def _read_file(path: Path) -> bytes:
+def read_tokenizer_file(path: Path) -> bytes:
+    """Read a file of a tokenizer. Raises UserError if it is not a regular file, or too large."""
     if path.exists() and not path.is_file():  # a pipe would block
         raise UserError(f"{path.name} is not a regular file")
     return read_bytes(path, _MAX_BYTES)

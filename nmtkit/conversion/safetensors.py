@@ -17,7 +17,8 @@ from nmtkit.checkpoint import (
     from_header,
     to_header,
 )
-from nmtkit.conversion.folder import export_folder, read_tokenizer
+from nmtkit.conversion.folder import export_folder, read_tokenizer_file
+from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
 from nmtkit.text import read_bytes
 
@@ -58,18 +59,13 @@ def from_safetensors(folder: Path) -> Checkpoint:
         except library.SafetensorError as error:
             raise UserError(f"{SAFETENSORS_FILE} is damaged ({error})") from error
         weights = {name: _to_float32(weight) for name, weight in weights.items()}
-        checkpoint = from_header(header, weights, lambda side: _read_side_tokenizer(folder, header, side))
+        checkpoint = from_header(header, weights, tokenizer_files, lambda name: read_tokenizer_file(folder / name))
         check_finite(weights)
     return dataclasses.replace(checkpoint, weights={name: weights[name] for name in checkpoint.parameter_shapes()})
 
 
 def _to_float32(weight: Tensor) -> Tensor:
     return weight.float() if weight.dtype in _CONVERTED_DTYPES else weight
-
-
-def _read_side_tokenizer(folder: Path, header: dict[str, Any], side: str) -> Any:
-    language = None if header["joined_vocabulary"] else header[f"{side}_language"]
-    return read_tokenizer(folder, header["tokenizer"][side], language)
 
 
 def _import_safetensors() -> Any:

@@ -13,15 +13,13 @@ from nmtkit.data.binary import REMEDY, TokenFile
 from nmtkit.data.description import (
     DESCRIPTION,
     Description,
-    model_name,
     read_description,
     split_stem,
-    vocabulary_name,
+    tokenizer_files,
 )
 from nmtkit.data.lines import MAX_NAMED_LINES, LineNumbers, dropped_path
 from nmtkit.errors import UserError
-from nmtkit.tokenizer import SPACE, Tokenizer, make_tokenizer
-from nmtkit.vocab import Vocabulary
+from nmtkit.tokenizer import Tokenizer, restore_tokenizers, shares_vocabulary
 from nmtkit.wording import counted
 
 ALWAYS_VERIFY_BELOW = 1 << 30  #: bytes; smaller datasets have their checksums verified whenever they are opened
@@ -66,16 +64,15 @@ class Split:
 
 
 class Dataset:
-    """An open dataset. `source` and `target` are the same tokenizer object if the vocabulary is joined."""
+    """An open dataset. `joined` is whether `source` and `target` share a vocabulary; they may be one tokenizer, too."""
 
     def __init__(self, folder: Path, description: Description) -> None:
         self.folder = folder
         self.source_language, self.target_language = description.languages
         self.joined = description.joined
         self.summaries = {summary.name: summary for summary in description.splits}
-        self._files, self._kind = description.files, description.tokenizer
-        self.source = self._read_tokenizer(None if self.joined else self.source_language)
-        self.target = self.source if self.joined else self._read_tokenizer(self.target_language)
+        self._files = description.files
+        self.source, self.target = self._read_tokenizers(description)
         for language, tokenizer in zip(description.languages, (self.source, self.target), strict=True):
             if len(tokenizer.vocab) != description.vocabulary[language]:
                 raise UserError(f"{folder / DESCRIPTION}: the vocabulary of {language} has the wrong size; {REMEDY}")
@@ -124,22 +121,28 @@ class Dataset:
     def _sides(self) -> tuple[tuple[str, Tokenizer], tuple[str, Tokenizer]]:
         return (self.source_language, self.source), (self.target_language, self.target)
 
-    def _read_tokenizer(self, language: str | None) -> Tokenizer:
-        path = self.folder / vocabulary_name(language)
+    def _read_tokenizers(self, description: Description) -> tuple[Tokenizer, Tokenizer]:
+        path = self.folder
+
+        def read(name: str) -> bytes:
+            nonlocal path
+            path = self.folder / name
+            return path.read_bytes()
+
+        kinds = (description.tokenizer, description.tokenizer)
         try:
-            vocabulary = Vocabulary.from_bytes(path.read_bytes())
-            if self._kind != SPACE:
-                path = self.folder / model_name(language)
-            return make_tokenizer(self._kind, vocabulary, b"" if self._kind == SPACE else path.read_bytes())
+            return restore_tokenizers(kinds, tokenizer_files(kinds, self.joined, description.languages), read)
         except UserError as error:
             raise UserError(f"{path}: {error}; {REMEDY}") from error
 
 
-def write_tokenizer(folder: Path, tokenizer: Tokenizer, language: str | None) -> None:
-    """Write the vocabulary, and the SentencePiece model if there is one. `language` is None for a joined vocabulary."""
-    (folder / vocabulary_name(language)).write_bytes(tokenizer.vocab.to_bytes())
-    if tokenizer.kind != SPACE:
-        (folder / model_name(language)).write_bytes(tokenizer.model)
+def write_tokenizers(folder: Path, languages: tuple[str, str], source: Tokenizer, target: Tokenizer) -> None:
+    """Write the vocabularies, and the models if there are any, as `tokenizer_files` names them."""
+    files = tokenizer_files((source.kind, target.kind), shares_vocabulary(source, target), languages)
+    for tokenizer, stored in zip((source, target), files, strict=True):
+        (folder / stored.vocabulary).write_bytes(tokenizer.vocab.to_bytes())
+        if stored.model is not None:
+            (folder / stored.model).write_bytes(tokenizer.model)
 
 
 def _check_files(folder: Path, description: Description, verify: bool) -> None:

@@ -16,9 +16,10 @@ from nmtkit.checksum import sha256
 from nmtkit.data.binary import REMEDY, index_path, token_path
 from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
+from nmtkit.moses_bpe import MOSES_BPE
 from nmtkit.strict_json import parse_json
 from nmtkit.text import are_two_languages, read_bytes
-from nmtkit.tokenizer import SPACE, Tokenizer, check_kind
+from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary
 from nmtkit.version import __version__
 
 DESCRIPTION = "dataset.json"
@@ -27,18 +28,27 @@ VERSION = 2
 _MAX_BYTES = 1 << 24  # of dataset.json
 
 _SPLIT = r"(train|valid\d*|test\d*)"
+TOKENIZER_FILE = r"vocab(\..+)?\.txt|spm(\..+)?\.model|bpe\..+\.json"  #: pattern of the names by `tokenizer_files`
 # A folder is replaced by a new dataset only if all its files have such names.
-_DATASET_FILE = re.compile(rf"dataset\.json|vocab(\..+)?\.txt|spm(\..+)?\.model|{_SPLIT}\.(dropped|.+\.(bin|idx))")
+_DATASET_FILE = re.compile(rf"dataset\.json|{TOKENIZER_FILE}|{_SPLIT}\.(dropped|.+\.(bin|idx))")
 
 
-def vocabulary_name(language: str | None) -> str:
-    """The name of a vocabulary file. `language` is None for a joined vocabulary."""
-    return "vocab.txt" if language is None else f"vocab.{language}.txt"
+def tokenizer_files(
+    kinds: tuple[str, str], joined: bool, languages: tuple[str, str]
+) -> tuple[StoredParts, StoredParts]:
+    """The names of the files with the tokenizers of both sides; `joined` is whether they share a vocabulary."""
+    source, target = (
+        StoredParts("vocab.txt" if joined else f"vocab.{language}.txt", _model_file(kind, joined, language))
+        for kind, language in zip(kinds, languages, strict=True)
+    )
+    return source, target
 
 
-def model_name(language: str | None) -> str:
-    """The name of a SentencePiece model file. `language` is None for a joined vocabulary."""
-    return "spm.model" if language is None else f"spm.{language}.model"
+def _model_file(kind: str, joined: bool, language: str) -> str | None:
+    if kind == SPACE:
+        return None
+    stem, suffix = ("bpe", "json") if kind == MOSES_BPE else ("spm", "model")
+    return f"{stem}.{suffix}" if shares_model(kind, joined) else f"{stem}.{language}.{suffix}"
 
 
 def split_stem(folder: Path, split: str, language: str) -> Path:
@@ -100,7 +110,8 @@ def write_description(
     names = sorted(path.name for path in folder.iterdir())
     sizes = {language: len(side.vocab) for language, side in zip(languages, (source, target), strict=True)}
     files = {name: _record(folder / name) for name in names}
-    description = Description(*languages, source.kind, source is target, sizes, list(summaries), files)
+    joined = shares_vocabulary(source, target)
+    description = Description(*languages, source.kind, joined, sizes, list(summaries), files)
     fields: dict[str, Any] = {"format": FORMAT, "version": VERSION, "writer": f"nmtkit {__version__}"}
     fields |= asdict(description)
     fields["files"] = {name: record._asdict() for name, record in files.items()}
@@ -212,10 +223,9 @@ def _parse_text(value: object) -> str:
 
 def _check_names(description: Description) -> None:
     """Raise UserError unless `files` are exactly those of such a dataset; lists of dropped lines are optional."""
-    sides = (None,) if description.joined else description.languages
-    expected = {vocabulary_name(side) for side in sides}
-    if description.tokenizer != SPACE:
-        expected |= {model_name(side) for side in sides}
+    kind = description.tokenizer
+    parts = tokenizer_files((kind, kind), description.joined, description.languages)
+    expected = {name for stored in parts for name in stored if name is not None}
     for summary in description.splits:
         stems = [split_stem(Path(), summary.name, language) for language in description.languages]
         expected |= {path.name for stem in stems for path in (token_path(stem), index_path(stem))}

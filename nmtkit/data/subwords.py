@@ -21,8 +21,8 @@ from nmtkit.data.binary import Indices, TokenFile
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.errors import UserError
 from nmtkit.spm_model import ModelType, Piece, PieceType, read_model
-from nmtkit.tokenizer import SPACE, Tokenizer
-from nmtkit.vocab import EOS
+from nmtkit.tokenizer import SENTENCEPIECE_KINDS, SPACE, Tokenizer
+from nmtkit.vocab import EOS, UNK
 
 Sentences = tuple[NDArray[np.int64], NDArray[np.int32]]  # tokens, lengths
 Draw = Callable[[], float]  # a random number in [0, 1)
@@ -49,7 +49,7 @@ class SubwordSampling:
     def __init__(self, dataset: Dataset, split: Split, rate: float, longest: int, seed: int) -> None:
         self._longest, self._seed = longest, seed
         source = Resegmenter(dataset.source, rate)
-        target = source if dataset.joined else Resegmenter(dataset.target, rate)
+        target = source if dataset.target is dataset.source else Resegmenter(dataset.target, rate)
         self._sides = (split.source, source), (split.target, target)
 
     def gather(self, epoch: int, pairs: Indices) -> tuple[Sentences, Sentences]:
@@ -79,7 +79,7 @@ def _concatenate(sentences: list[list[int]]) -> Sentences:
 class Resegmenter:
     """Samples another segmentation of given ids with the pieces of the same SentencePiece model.
 
-    Ids with a single segmentation are kept: unknown tokens, byte pieces and user-defined symbols.
+    Ids with a single segmentation are kept: unknown tokens, byte pieces, user-defined symbols and language tags.
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float) -> None:
@@ -87,6 +87,11 @@ class Resegmenter:
             raise UserError(
                 "--subword-sampling needs a SentencePiece model, but the dataset has segmented text: omit the option, "
                 "or preprocess raw text without --tokenizer space"
+            )
+        if tokenizer.kind not in SENTENCEPIECE_KINDS:
+            raise UserError(
+                f"--subword-sampling needs a SentencePiece model, but the dataset's tokenizer is {tokenizer.kind}: "
+                "omit the option"
             )
         try:
             model_type, pieces = read_model(tokenizer.model)
@@ -120,15 +125,17 @@ class Resegmenter:
         drawn: list[int] = []
         for word in self._words.findall("".join([self._pieces[number] for number in ids])):
             segmented = self._segment(word, draw)
-            if segmented is None:
+            if segmented is None or UNK in segmented:
                 return list(ids)
             drawn += segmented
         return drawn
 
 
 def _scores(pieces: Iterable[Piece], tokenizer: Tokenizer) -> Scores:
-    ids = {piece: number for number, piece in enumerate(tokenizer.vocab.pieces)}
-    return {piece.text: (piece.score, ids[piece.text]) for piece in pieces if piece.type == PieceType.NORMAL}
+    """The scores of the normal pieces with their ids: UNK for one that the vocabulary lacks."""
+    normal = [piece for piece in pieces if piece.type == PieceType.NORMAL]
+    ids = tokenizer.vocab.to_ids(piece.text for piece in normal)
+    return {piece.text: (piece.score, number) for piece, number in zip(normal, ids, strict=True)}
 
 
 class _MergeState:

@@ -257,7 +257,7 @@ class Translator:
             self.model.alignment_layer(config.alignment_layer)
         check_memory(self.model, config)
         if config.copy_unknown and self.target.kind != SPACE:
-            raise UserError("--copy-unknown: the target's tokenizer spells every word in pieces, so no word is unknown")
+            raise UserError("--copy-unknown is for models of segmented text: this tokenizer splits words itself")
 
 
 def _checked(lines: Iterable[T]) -> Iterable[T]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.text import is_language
-from nmtkit.tokenizer import KINDS, SENTENCEPIECE, SPACE
+from nmtkit.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
 
 DEFAULT_VOCAB_SIZE = 32_000
 
@@ -67,7 +67,7 @@ class VocabularyConfig(Config):
 
     tokenizer: str = option(
         SENTENCEPIECE,
-        choices=KINDS,
+        choices=LEARNED_KINDS,
         help="sentencepiece: split raw text into subwords; space: the text is already segmented.",
     )
     vocab_size: int | None = option(
@@ -91,7 +91,9 @@ class VocabularyConfig(Config):
     seed: int = option(1, help="Seed of that sample.")
     min_count: int = option(1, min=1, help="With --tokenizer space: drop words that occur less often.")
     spm_model: Path | None = option(None, metavar="FILE", help="Use this SentencePiece model for both languages.")
-    vocab_from: Path | None = option(None, metavar="DIR", help="Use the vocabulary (and model) of this dataset.")
+    vocab_from: Path | None = option(
+        None, metavar="PATH", help="Use the vocabulary (and tokenizer) of this dataset or checkpoint."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

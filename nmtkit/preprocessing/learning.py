@@ -3,6 +3,7 @@
 import functools
 import random
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
@@ -10,7 +11,14 @@ from nmtkit.log import logger, working
 from nmtkit.preprocessing.config import DEFAULT_VOCAB_SIZE, VocabularyConfig
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, read_blocks
 from nmtkit.text import read_bytes
-from nmtkit.tokenizer import SPACE, SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.tokenizer import (
+    SPACE,
+    SentencePieceTokenizer,
+    SpaceTokenizer,
+    Tokenizer,
+    shares_vocabulary,
+    train_sentencepiece,
+)
 from nmtkit.vocab import SPECIALS, Vocabulary
 from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
@@ -19,24 +27,45 @@ _MAX_MODEL_BYTES = 1 << 28  # a SentencePiece model of a million pieces has abou
 
 TRAINING_THREADS = 8  # fixed, since the model depends on it: --workers must not change the result
 
-Tokenizers = tuple[Tokenizer, Tokenizer]  # source, target; the same object if the vocabulary is joined
+Tokenizers = tuple[Tokenizer, Tokenizer]  # source, target; the same object if nmtkit learned a joined vocabulary
 
 
-def reuse_tokenizers(config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
-    """Load the tokenizers of `--spm-model` or `--vocab-from`. Raises UserError if they do not fit the other options."""
+class HasTokenizers(Protocol):
+    """A dataset or a checkpoint."""
+
+    source_language: str
+    target_language: str
+    source: Tokenizer
+    target: Tokenizer
+
+
+def reuse_tokenizers(
+    config: VocabularyConfig, languages: tuple[str, str], given: HasTokenizers | None = None
+) -> Tokenizers:
+    """The tokenizers of `--spm-model`, or those of `given` or the dataset of `--vocab-from`.
+
+    Raises UserError if they do not fit the other options.
+    """
     if config.vocab_from is not None:
-        dataset = Dataset.open(config.vocab_from)
-        if not dataset.joined and (dataset.source_language, dataset.target_language) != languages:
-            raise UserError(f"--vocab-from {config.vocab_from}: its separate vocabularies are for other languages")
-        if config.tokenizer == SPACE != dataset.source.kind:
-            raise UserError(f"--vocab-from {config.vocab_from}: its tokenizer needs raw text: omit --tokenizer")
-        return dataset.source, dataset.target
+        return _fitting(given or Dataset.open(config.vocab_from), config, languages)
     assert config.spm_model is not None
     try:
         tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _MAX_MODEL_BYTES))
     except (OSError, UserError) as error:
         raise UserError(f"--spm-model {config.spm_model}: {getattr(error, 'strerror', None) or error}") from error
     return tokenizer, tokenizer
+
+
+def _fitting(given: HasTokenizers, config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
+    """The tokenizers of `given`; UserError if they are for other languages, or for another kind of text."""
+    if given.source is not given.target and (given.source_language, given.target_language) != languages:
+        separate = "tokenizers" if shares_vocabulary(given.source, given.target) else "vocabularies"
+        raise UserError(f"--vocab-from {config.vocab_from}: its separate {separate} are for other languages")
+    if given.source.kind != given.target.kind:
+        raise UserError(f"--vocab-from {config.vocab_from}: its sides have different kinds of tokenizers")
+    if config.tokenizer == SPACE != given.source.kind:
+        raise UserError(f"--vocab-from {config.vocab_from}: its tokenizer needs raw text: omit --tokenizer")
+    return given.source, given.target
 
 
 def learn_tokenizers(

@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.atomic_io import staged_folder
-from nmtkit.data.corpus import Dataset, write_tokenizer
+from nmtkit.data.corpus import Dataset, write_tokenizers
 from nmtkit.data.description import SplitSummary, is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger, report, write_table
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import DUPLICATES_FILE, HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoding import Encoder, encode_split
-from nmtkit.preprocessing.learning import Tokenizers, learn_tokenizers, reuse_tokenizers
+from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, reuse_tokenizers
 from nmtkit.preprocessing.scan import Corpus, Scan, scan
 from nmtkit.terminal import Table
 from nmtkit.text import find_side
-from nmtkit.tokenizer import SENTENCEPIECE, SPACE
+from nmtkit.tokenizer import SPACE, shares_vocabulary
 from nmtkit.vocab import unknown_percent, unknown_warning
 from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
@@ -28,16 +28,19 @@ TRAIN = "train"
 _SEGMENTED_SHARE = 0.05  # of lines with subword markers: more than raw text has by chance
 
 
-def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig) -> Dataset:
+def preprocess(
+    files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningConfig, given: HasTokenizers | None = None
+) -> Dataset:
     """Make the dataset `files.destdir` from raw text, and open it.
 
+    `given` is the checkpoint that `vocabulary.vocab_from` names, if it names one; opening that needs torch.
     The text is read once to validate and count it, once to sample sentences for SentencePiece training, and once to
     encode it. Raises UserError for invalid text, and RunError if writing fails or the text changes meanwhile.
     """
     corpora = {name: [_find_corpus(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
     if vocabulary.is_learned and TRAIN not in corpora:
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
-    reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages)
+    reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
     versions = _versions(corpora)
     with (
         staged_folder(files.destdir, _is_dataset_or_temporary, may_replace) as folder,
@@ -49,7 +52,7 @@ def preprocess(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: Clean
             scans[TRAIN], duplicates = _scan_train(corpora[TRAIN], pool, count_words, cleaning.dedup, folder)
         for name in [name for name in corpora if name != TRAIN]:
             scans[name] = scan(name, corpora[name], pool)
-        if (reused[0].kind if reused else vocabulary.tokenizer) == SENTENCEPIECE:
+        if (reused[0].kind if reused else vocabulary.tokenizer) != SPACE:
             _warn_if_segmented(scans, files.languages)
         tokenizers = reused or learn_tokenizers(vocabulary, corpora[TRAIN], scans[TRAIN], files.languages, pool)
         _write_tokenizers(folder, files.languages, tokenizers)
@@ -111,14 +114,9 @@ def _warn_if_segmented(scans: dict[str, Scan], languages: tuple[str, str]) -> No
 
 
 def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Tokenizers) -> None:
-    source, target = tokenizers
-    if source is target:
-        write_tokenizer(folder, source, None)
-    else:
-        for language, tokenizer in zip(languages, tokenizers, strict=True):
-            write_tokenizer(folder, tokenizer, language)
+    write_tokenizers(folder, languages, *tokenizers)
     sizes = {language: len(side.vocab) for language, side in zip(languages, tokenizers, strict=True)}
-    report("vocabulary", {**sizes, "joined": source is target})
+    report("vocabulary", {**sizes, "joined": shares_vocabulary(*tokenizers)})
 
 
 def _report(summary: SplitSummary, warn_unknown: bool) -> None:

@@ -27,8 +27,7 @@ def given_weights(path: Path, config: ModelConfig, dataset: Dataset) -> dict[str
         raise UserError(f"--init-from {path}: {difference}: give the options that it was trained with")
     for difference in vocabulary_differences(checkpoint, dataset):
         raise UserError(
-            f"--init-from {path}: {difference}, as {dataset.folder} has: "
-            "preprocess with --vocab-from the dataset that it was trained on"
+            f"--init-from {path}: {difference}, as {dataset.folder} has: preprocess with --vocab-from {path}"
         )
     return checkpoint.chosen()
 

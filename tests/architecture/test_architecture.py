@@ -26,8 +26,8 @@ COMMAND = rf"\bnmt-({'|'.join(COMMANDS)})"
 LEVELS: list[list[str]] = [
     ["_native", "checksum", "cli.help_panels", "cli.start", "errors", "spm_model", "strict_json", "version", "wording"],
     ["archive", "config", "leftovers", "terminal", "text", "vocab"],
-    ["atomic_io", "log", "tokenizer"],
-    ["native_build"],
+    ["atomic_io", "log", "moses_bpe"],
+    ["native_build", "tokenizer"],
     ["data", "model", "workers"],
     ["checkpoint"],
     ["inference"],

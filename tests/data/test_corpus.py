@@ -145,7 +145,7 @@ def test_an_incomplete_description_is_refused(dataset: Path, key: str) -> None:
 @pytest.mark.parametrize("tokenizer", ["Space", "bpe", "", None, 3, ["space"]])
 def test_an_unknown_tokenizer_is_refused_and_named(dataset: Path, tokenizer: object) -> None:
     rewrite(dataset, lambda description: description.update(tokenizer=tokenizer))
-    expected = re.escape(f"dataset.json: unknown tokenizer {tokenizer!r}, only sentencepiece, space are known")
+    expected = re.escape(f"dataset.json: unknown tokenizer {tokenizer!r}, only sentencepiece, space, ")
     with pytest.raises(UserError, match=expected):
         Dataset.open(dataset)
 

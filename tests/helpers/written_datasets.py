@@ -6,7 +6,7 @@ import numpy as np
 
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.binary import TokenFileWriter
-from nmtkit.data.corpus import write_tokenizer
+from nmtkit.data.corpus import write_tokenizers
 from nmtkit.data.description import SplitSummary, split_stem, write_description
 from nmtkit.vocab import EOS
 
@@ -17,7 +17,7 @@ def write_dataset(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a dataset with the split `test` and the languages and vocabulary of a checkpoint."""
     languages = (checkpoint.source_language, checkpoint.target_language)
     folder.mkdir()
-    write_tokenizer(folder, checkpoint.source, None)
+    write_tokenizers(folder, languages, checkpoint.source, checkpoint.source)
     counts = {}
     for language, texts in zip(languages, zip(*PAIRS, strict=True), strict=True):
         sentences = [[*ids, EOS] for ids in checkpoint.source.encode(texts)]
