@@ -129,9 +129,21 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "dev": ["hypothesis>=6.100", "matplotlib>=3.10", "mypy", "pytest", "pytest-timeout", "pytest-xdist", "ruff"],
+        "dev": [
+            "hypothesis>=6.100",
+            "matplotlib>=3.10",
+            "mypy",
+            "pytest",
+            "pytest-timeout",
+            "pytest-xdist",
+            "ruff",
+            "sacremoses>=0.1.1,<1",
+            "subword-nmt>=0.3.8",
+            "transformers>=5.20; python_version >= '3.11'",
+        ],
         "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
+        "import": ["sacremoses>=0.1.1,<1"],  # the tokenizers of imported FSMT and fairseq models
         "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score
         "ko": ["sacrebleu[ko]>=2.4"],
         "serve": ["prometheus-client>=0.22,<1", "starlette>=1.0,<2", "uvicorn>=0.30,<1"],
