@@ -125,11 +125,16 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 def check_weights(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
     """Raise UserError, naming the first mismatch, unless `weights` are dense float32 of these names and shapes."""
-    for name in sorted(shapes.keys() ^ weights.keys()):
-        raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
+    check_names(weights, shapes)
     for name, shape in shapes.items():
         if difference := _unlike(weights[name], shape):
             raise UserError(f"the weights do not fit the model: {name} {difference}")
+
+
+def check_names(weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+    """Raise UserError, naming the first, for a missing or an unknown parameter."""
+    for name in sorted(shapes.keys() ^ weights.keys()):
+        raise UserError(f"the weights do not fit the model: {name} is {'missing' if name in shapes else 'unknown'}")
 
 
 def check_finite(weights: Mapping[str, Tensor]) -> None:
@@ -231,17 +236,13 @@ def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def from_header(
     header: dict[str, Any],
-    weights: dict[str, Tensor],
     name_parts: Callable[[tuple[str, str], bool, tuple[str, str]], tuple[StoredParts, StoredParts]],
     read: Callable[[str], bytes],
-    optimizer: dict[str, Tensor] | None = None,
-    ema: dict[str, Tensor] | None = None,
 ) -> Checkpoint:
-    """The checkpoint of a header with its tensors, and with the tokenizers of both sides.
+    """The checkpoint of a header, still without weights, with the tokenizers of both sides.
 
     Their parts have the names that `name_parts` gives by kinds, shared vocabulary or not, and languages; `read` returns
     the content of a part.
-    Raises UserError where weights or averages do not fit the model that the header describes.
     """
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
     if not are_two_languages(*languages) or max(map(len, languages)) > _MAX_LANGUAGE:
@@ -251,12 +252,7 @@ def from_header(
     kinds = (header["tokenizer"]["source"], header["tokenizer"]["target"])
     source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])
-    checkpoint = Checkpoint(config, weights, *languages, source, target, _progress(header), optimizer, ema)
-    shapes = checkpoint.parameter_shapes()
-    for given in (weights, ema):
-        if given is not None:
-            check_weights(given, shapes)
-    return checkpoint
+    return Checkpoint(config, {}, *languages, source, target, _progress(header))
 
 
 def _progress(header: dict[str, Any]) -> dict[str, Any]:
@@ -280,14 +276,12 @@ def _to_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _from_tensors(header: dict[str, Any], tensors: dict[str, Tensor]) -> Checkpoint:
-    return from_header(
-        header,
-        _with_prefix(_WEIGHTS, tensors),
-        _tokenizer_tensors,
-        lambda name: tensor_to_bytes(tensors[name]),
-        optimizer=_with_prefix(_OPTIMIZER, tensors) or None,
-        ema=_with_prefix(_EMA, tensors) or None,
-    )
+    described = from_header(header, _tokenizer_tensors, lambda name: tensor_to_bytes(tensors[name]))
+    weights, ema = _with_prefix(_WEIGHTS, tensors), _with_prefix(_EMA, tensors) or None
+    for given in (weights, ema):
+        if given is not None:
+            check_weights(given, described.parameter_shapes())
+    return replace(described, weights=weights, optimizer=_with_prefix(_OPTIMIZER, tensors) or None, ema=ema)
 
 
 def _tokenizer_tensors(kinds: tuple[str, str], joined: bool, *_: object) -> tuple[StoredParts, StoredParts]:

@@ -30,7 +30,7 @@ from nmtkit.checkpoint import (
     save_checkpoint,
 )
 from nmtkit.errors import RunError, UserError
-from nmtkit.model.architectures import make_model
+from nmtkit.model.architectures import config_from_dict, make_model
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary

@@ -13,6 +13,8 @@ from nmtkit.checkpoint import (
     SAFETENSORS_FILE,
     Checkpoint,
     check_finite,
+    check_names,
+    check_weights,
     checkpoint_in,
     from_header,
     to_header,
@@ -58,14 +60,18 @@ def from_safetensors(folder: Path) -> Checkpoint:
             weights = library.torch.load_file(folder / SAFETENSORS_FILE)
         except library.SafetensorError as error:
             raise UserError(f"{SAFETENSORS_FILE} is damaged ({error})") from error
-        weights = {name: _to_float32(weight) for name, weight in weights.items()}
-        checkpoint = from_header(header, weights, tokenizer_files, lambda name: read_tokenizer_file(folder / name))
+        checkpoint = from_header(header, tokenizer_files, lambda name: read_tokenizer_file(folder / name))
+        shapes = checkpoint.parameter_shapes()
+        check_names(weights, shapes)
+        weights = {name: _to_float32(weights[name], shape) for name, shape in shapes.items()}
+        check_weights(weights, shapes)
         check_finite(weights)
-    return dataclasses.replace(checkpoint, weights={name: weights[name] for name in checkpoint.parameter_shapes()})
+    return dataclasses.replace(checkpoint, weights=weights)
 
 
-def _to_float32(weight: Tensor) -> Tensor:
-    return weight.float() if weight.dtype in _CONVERTED_DTYPES else weight
+def _to_float32(weight: Tensor, shape: torch.Size) -> Tensor:
+    """A weight of the expected shape, converted; any other as it is, without memory for a conversion."""
+    return weight.float() if weight.dtype in _CONVERTED_DTYPES and weight.shape == shape else weight
 
 
 def _import_safetensors() -> Any:

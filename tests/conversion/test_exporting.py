@@ -260,6 +260,23 @@ def test_weights_in_other_floating_point_types_become_float32(
         assert torch.equal(back[name], weight.to(dtype).float())
 
 
+def test_weights_of_a_wrong_shape_are_refused_before_their_conversion(
+    export: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def convert(weight: torch.Tensor) -> torch.Tensor:
+        raise AssertionError(f"{tuple(weight.shape)} is converted")
+
+    library = pytest.importorskip("safetensors.torch")
+    assert export("--to", "safetensors", "--output", tmp_path / "model").returncode == 0
+    path = tmp_path / "model/model.safetensors"
+    weights = library.load_file(path)
+    first = next(iter(from_safetensors(tmp_path / "model").weights))  # the others are as expected
+    library.save_file(weights | {first: torch.zeros(999, 9, dtype=torch.float16)}, path)
+    monkeypatch.setattr(torch.Tensor, "float", convert)
+    with pytest.raises(UserError, match=f"{first} is strided float16"):
+        from_safetensors(tmp_path / "model")
+
+
 @pytest.mark.parametrize("target", ["safetensors", "checkpoint", "ctranslate2"])
 def test_weights_that_are_not_finite_are_not_exported(
     target: str, make_checkpoint: Callable[..., Checkpoint], run_here: Run, tmp_path: Path
