@@ -23,6 +23,7 @@ from nmtkit.errors import Interrupted, NmtkitError, RunError
 from nmtkit.log import Progress, finite_or_none, logger, working
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device
+from nmtkit.training.allocation import keep_freed_memory
 from nmtkit.training.capacity import with_max_tokens
 from nmtkit.training.compiling import first_line, is_compile_error
 from nmtkit.training.config import TrainingOptions
@@ -63,6 +64,8 @@ def train(folder: Path, options: TrainingOptions) -> None:
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
+        if ranks.device.type == "cpu":
+            keep_freed_memory()
         with working(f"opening {folder}"):
             dataset = ranks.run_on_all(lambda: Dataset.open(folder, options.reading.verify))
         with memory_for_model(dataset, options):
