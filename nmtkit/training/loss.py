@@ -56,7 +56,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(context: Any, *gradients: Any) -> Any:
         grad_hidden, grad_matrix, loss = context.saved_tensors
         scale = gradients[0] + 0.0 * loss  # NaN if the loss is NaN: in fp16 the gradient can be finite then
-        return grad_hidden * scale, grad_matrix * scale, None, None
+        return grad_hidden.mul_(scale), grad_matrix.mul_(scale), None, None
 
 
 def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
