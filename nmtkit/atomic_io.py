@@ -99,15 +99,28 @@ def check_symlinks(destination: Path) -> None:
     """
     for path in (destination, *destination.parents):
         if path.is_symlink():
-            link, folder = path.lstat(), path.parent.stat()
-            is_private = not folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and link.st_uid == folder.st_uid
-            if link.st_uid not in (os.geteuid(), 0) and not is_private:
-                raise UserError(f"{path} is a symlink of another user: choose another destination")
+            _check_owner(path, "symlink")
+
+
+def _check_owner(path: Path, kind: str) -> None:
+    """Raise UserError for a symlink or pipe that another user may have planted in a folder."""
+    status, folder = path.lstat(), path.parent.stat()
+    is_private = not folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and status.st_uid == folder.st_uid
+    if status.st_uid not in (os.geteuid(), 0) and not is_private:
+        raise UserError(f"{path} is a {kind} of another user: choose another destination")
 
 
 def _resolve_file(path: Path) -> Path:
-    """Resolve the symlinks of a file to write. Special files stay as they are: /dev/stdout may be an unnamed pipe."""
-    return path if path.exists() and not path.is_file() else _resolve_checked(path)
+    """Resolve the symlinks of a file to write. Special files stay as they are: /dev/stdout may be an unnamed pipe.
+
+    Raises UserError for a symlink or a named pipe that another user may have planted.
+    """
+    resolved = _resolve_checked(path)
+    if not path.exists() or path.is_file():
+        return resolved
+    if resolved.is_fifo():
+        _check_owner(resolved, "pipe")
+    return path
 
 
 def check_regular(path: Path) -> None:

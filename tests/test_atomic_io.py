@@ -610,3 +610,20 @@ def test_a_symlink_of_another_user_is_followed_only_in_a_folder_that_others_cann
     shared.chmod(0o775)
     with pytest.raises(UserError, match="shared/link is a symlink of another user"):
         check_symlinks(shared / "link" / "result")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a pipe to another user")
+@pytest.mark.parametrize("owner", [12345, 0])
+def test_a_named_pipe_of_another_user_in_a_shared_folder_is_not_written(owner: int, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    os.mkfifo(shared / "result")
+    os.chown(shared / "result", owner, -1)
+    (tmp_path / "link").symlink_to("shared/result")
+    for path in (shared / "result", tmp_path / "link"):
+        if owner:
+            with pytest.raises(UserError, match="result is a pipe of another user"):
+                check_writable(path)
+        else:
+            check_writable(path)

@@ -164,18 +164,12 @@ def resumed_state(
         state.position, state.updates_in_epoch = START, 0
         state.minutes, state.processor_minutes, state.flops = 0.0, 0.0, 0
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
-    metric_before = progress["best_metric"]
-    if validated_elsewhere and "reset_progress" not in resets:
-        logger.warning("the validation split has changed: the best result on the previous one is discarded")
-    if metric_before != metric and "reset_progress" not in resets:
-        logger.warning(
-            "the best checkpoint is now selected by %s, not by %s: the previous best result is discarded",
-            metric,
-            metric_before,
-        )
-    if "reset_progress" in resets or validated_elsewhere or metric_before != metric:
+    change = "the validation split has changed" if validated_elsewhere else _change_of_metric(progress, metric, options)
+    if change and "reset_progress" not in resets:
+        logger.warning("%s: the previous best result is discarded", change)
+    if change or "reset_progress" in resets:
         state.best, state.validations_since_best = None, 0
-    if validated_elsewhere or metric not in state.validation:
+    if change:
         state.validation = {}  # not validated yet
     if "reset_lr_schedule" in resets:
         state.schedule_start = state.update
@@ -185,6 +179,20 @@ def resumed_state(
     if differences := _differences(before, now):
         logger.warning("options have changed since the checkpoint: %s", "; ".join(differences))
     return state
+
+
+def _change_of_metric(progress: dict[str, Any], metric: str, options: TrainingOptions) -> str | None:
+    """Why earlier values of the metric that decides which validation is best do not compare with those to come."""
+    before, now = progress["options"], options.to_dict()
+    if progress["best_metric"] != metric:
+        return f"the best checkpoint is now selected by {metric}, not by {progress['best_metric']}"
+    of_metric = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
+    group, name = of_metric[metric]
+    if before.get(group, {}).get(name) != now[group][name]:
+        return f"{metric} depends on {flag(name)}, which has changed"
+    if metric == "valid_loss" and progress.get("loss_version", 1) != LOSS_VERSION:
+        return f"{metric} is computed by another version of the loss"
+    return None
 
 
 def _warn_of_other_versions(state: RunState, progress: dict[str, Any], resets: set[str], schedule: str) -> None:

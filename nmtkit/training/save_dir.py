@@ -21,6 +21,7 @@ from nmtkit.checkpoint import (
     link_checkpoint,
     list_checkpoints,
     load_checkpoint,
+    read_progress,
     save_checkpoint,
 )
 from nmtkit.errors import UserError
@@ -92,13 +93,19 @@ class SaveDir:
             path.rename(path.with_name(path.name + UNUSABLE))
             logger.warning("%s is renamed to %s", path, path.name + UNUSABLE)
         if self.newest is not None:
-            self._name(checkpoint_path(self.folder, self.newest))
+            newest = checkpoint_path(self.folder, self.newest)
+            if not newest.exists():  # LAST was copied alone
+                link_checkpoint(self.folder / LAST, newest.name)
+            self._name(newest)
         with staged_file(self.folder / OPTIONS) as file:
             file.write(json.dumps(options, indent=2).encode() + b"\n")
 
     def load_newest(self) -> Checkpoint | None:
-        """The newest checkpoint that a run can resume from, if any; a damaged one is skipped with a warning."""
-        numbered = list_checkpoints(self.folder)
+        """The newest checkpoint that a run can resume from, if any; a damaged one is skipped with a warning.
+
+        A file LAST that was copied here alone counts too. UserError where there are only others.
+        """
+        numbered = list_checkpoints(self.folder) or self._last_alone()
         for update, path in reversed(numbered):
             try:
                 checkpoint = load_checkpoint(path)
@@ -126,6 +133,19 @@ class SaveDir:
                 f"move {'it' if len(numbered) == 1 else 'them'} away to start a new run"
             )
         return None
+
+    def _last_alone(self) -> list[tuple[int, Path]]:
+        """The update and path of LAST, in a folder without numbered checkpoints. UserError if there is only BEST."""
+        last, best = self.folder / LAST, self.folder / BEST
+        if last.is_file():
+            update = read_progress(last).get("update")
+            return [(update if isinstance(update, int) else 0, last)]
+        if best.is_file():
+            raise UserError(
+                f"--save-dir {self.folder}: {BEST} would be replaced, as there is no checkpoint to resume from; rename "
+                f"it to {LAST} to resume from it, or use it with --init-from and another --save-dir"
+            )
+        return []
 
     def minutes_passed(self) -> bool:
         """Whether --save-minutes have passed since the last attempt to save."""

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from nmtkit.data.batching import DataPosition, Update
 from nmtkit.training.config import StopConfig
 from nmtkit.training.loss import perplexity
+from nmtkit.wording import counted
 
 T = TypeVar("T", "Window", "RunState")
 
@@ -97,7 +98,7 @@ class RunState:
         if stop.max_minutes is not None and self.minutes >= stop.max_minutes:
             return f"--max-minutes {stop.max_minutes:g}"
         if stop.patience is not None and self.validations_since_best >= stop.patience:
-            return f"{stop.patience} validations without a better {metric} (--patience {stop.patience})"
+            return f"{counted(stop.patience, 'validation')} without a better {metric} (--patience {stop.patience})"
         return None
 
     def is_due(self, updates: int | None, epochs: int | None = None) -> bool:

@@ -27,6 +27,7 @@ from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translator import Translator
 from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.vocab import Vocabulary
 
 FAST = ("--beam", 2, "--max-len-b", 3)
 
@@ -105,7 +106,8 @@ def test_unknown_source_tokens_are_reported_and_many_give_a_warning(
     run_here: Run, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     checkpoint, path = load_checkpoint(tiny_checkpoint), tmp_path / "space.pt"
-    save_checkpoint(path, replace(checkpoint, source=SpaceTokenizer(checkpoint.source.vocab)))
+    source = SpaceTokenizer(Vocabulary(checkpoint.source.vocab.pieces))
+    save_checkpoint(path, replace(checkpoint, source=source))
     for text, percent, doubted in ((b"\xe2\x96\x81the " * 8 + b"dog\n", "10", False), (b"the-dog\n\n", "33.33", True)):
         done = run_here("nmt-generate", "--checkpoint", path, *FAST, input=text)
         assert done.returncode == 0, done.stderr

@@ -172,9 +172,20 @@ def test_resuming_with_another_data_order_warns(
 
 def test_resuming_with_another_version_of_the_loss_warns_once(train: Train, stopped: Path) -> None:
     rewrite(stopped, partial(forget, name="loss_version"))
-    (line,) = warnings(train(stopped, *RESUMED))
-    assert f"the loss is version {LOSS_VERSION}, the checkpoint has version 1" in line
+    discarded, version = warnings(train(stopped, *RESUMED))
+    assert "valid_loss is computed by another version of the loss: the previous best result is discarded" in discarded
+    assert f"the loss is version {LOSS_VERSION}, the checkpoint has version 1" in version
     assert warnings(train(stopped, *RESUMED)) == []
+
+
+def test_values_of_another_label_smoothing_do_not_count_for_the_best_checkpoint(train: Train, stopped: Path) -> None:
+    before = load_checkpoint(stopped / "checkpoint_last.pt").progress
+    assert before["best_metric"] == "valid_loss"
+    said = train(stopped, *RESUMED, "--label-smoothing", 0.6).stderr.decode()
+    assert "valid_loss depends on --label-smoothing, which has changed: the previous best result is discarded" in said
+    after = load_checkpoint(stopped / "checkpoint_last.pt").progress
+    assert after["best"] > before["best"]  # more smoothing, more loss
+    assert min(update for update, _ in after["checkpoint_validations"]) > before["update"]
 
 
 def warnings(result: Any) -> list[str]:

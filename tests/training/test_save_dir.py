@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nmtkit.checkpoint import BEST, LAST, Checkpoint, list_checkpoints, load_checkpoint
+from nmtkit.errors import UserError
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.save_dir import SaveDir
 
@@ -106,3 +107,24 @@ def test_the_recorded_validations_are_those_of_the_kept_checkpoints(
         checkpoint.progress = {"update": update, "best_metric": "valid", "is_best": update == 2, "valid": value}
         save_dir.save(update, checkpoint, lower)
     assert load_checkpoint(tmp_path / LAST).progress["checkpoint_validations"] == [[2, 1.0], [4, 4.0]]
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_copy_of_the_last_checkpoint_alone_resumes_and_one_of_the_best_is_not_replaced(
+    last: bool, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    checkpoint = make_checkpoint()
+    checkpoint.progress = {"update": 7, "best_metric": "valid", "is_best": True, "valid": 1.0, "options": {}}
+    SaveDir(CheckpointConfig(save_dir=tmp_path)).save(7, checkpoint, lower)
+    for name in {"checkpoint_7.pt", LAST, BEST} - {LAST if last else BEST}:
+        (tmp_path / name).unlink()
+    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path))
+    if not last:
+        with pytest.raises(UserError, match=r"checkpoint_best\.pt would be replaced"):
+            save_dir.load_newest()
+        return
+    newest = save_dir.load_newest()
+    assert newest is not None
+    assert newest.progress["update"] == 7
+    save_dir.prepare({})
+    assert {path.name for path in tmp_path.glob("*.pt")} == {"checkpoint_7.pt", LAST, BEST}
