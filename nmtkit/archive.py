@@ -26,7 +26,8 @@ from nmtkit.checksum import sha256, sha256_of_file
 from nmtkit.errors import UserError
 from nmtkit.strict_json import parse_json
 
-FORMAT, VERSION = "nmtkit checkpoint", 1
+FORMAT = "nmtkit checkpoint"
+VERSION, LORA_VERSION = 1, 2  # of files without and with low-rank additions, which older readers would leave out
 DTYPES = {"float32": torch.float32, "uint8": torch.uint8}  # by their names in the header
 
 _HEADER, _TENSOR, _BYTE_ORDER = "archive/data/0", "archive/data/{}", "archive/byteorder"
@@ -113,9 +114,9 @@ def parse_header(content: bytes) -> dict[str, Any]:
     _check_json(header, _MAX_NESTING)
     if header["format"] != FORMAT:
         raise UserError("not an nmtkit checkpoint")
-    if header["version"] != VERSION or isinstance(header["version"], bool):
+    if header["version"] not in (VERSION, LORA_VERSION) or isinstance(header["version"], bool):
         version = f"{header['version']!r:.20}"
-        raise UserError(f"format version {version}, this nmtkit reads {VERSION}: use a newer nmtkit")
+        raise UserError(f"format version {version}, this nmtkit reads up to {LORA_VERSION}: use a newer nmtkit")
     return header
 
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from nmtkit.archive import (
     FORMAT,
+    LORA_VERSION,
     VERSION,
     as_user_errors,
     bytes_to_tensor,
@@ -32,6 +33,8 @@ from nmtkit.atomic_io import link_file, staged_file
 from nmtkit.errors import RunError, UserError
 from nmtkit.model.architectures import config_from_dict, make_model
 from nmtkit.model.config import ModelConfig
+from nmtkit.model.lora import add_low_rank, is_adapted, merge
+from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.text import are_two_languages
@@ -52,6 +55,8 @@ class Checkpoint:
     `weights` have the names of the bare module and are float32 on the CPU; a tied matrix appears once. `ema` are their
     moving averages by the same names, if the run kept any. `progress` holds plain JSON values: the update, the epoch,
     validation results, the options of the run. `optimizer` is None in a checkpoint for inference only.
+
+    With `lora`, `weights` and `ema` also have the low-rank additions of a run, which `merged` adds to the matrices.
     """
 
     model_config: ModelConfig
@@ -63,6 +68,7 @@ class Checkpoint:
     progress: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Tensor] | None = None
     ema: dict[str, Tensor] | None = None
+    lora: LoraConfig | None = None
 
     @property
     def joined(self) -> bool:
@@ -79,6 +85,14 @@ class Checkpoint:
         """The checkpoint with only the `chosen` weights, and without the state of training."""
         return replace(self, weights=self.chosen(which), optimizer=None, ema=None)
 
+    def merged(self) -> "Checkpoint":
+        """The checkpoint of the same model without low-rank additions, and so without their optimizer state."""
+        if self.lora is None:
+            return self
+        scale = self.lora.scale
+        ema = None if self.ema is None else merge(self.ema, scale)
+        return replace(self, weights=merge(self.weights, scale), ema=ema, optimizer=None, lora=None)
+
     def build_model(self, which: str = "auto") -> TranslationModel:
         """The model with the `chosen` weights, in evaluation mode; UserError where they do not fit."""
         weights = self.chosen(which)
@@ -91,7 +105,7 @@ class Checkpoint:
 
     def parameter_shapes(self) -> dict[str, torch.Size]:
         """The shape of each parameter of the model that the options describe, in the model's order."""
-        return _parameter_shapes(self.model_config, len(self.source.vocab), len(self.target.vocab))
+        return _parameter_shapes(self.model_config, len(self.source.vocab), len(self.target.vocab), self.lora)
 
 
 _RANDOM_INIT = (nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_)
@@ -162,10 +176,15 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint whose weights fit its model.
+    """Read a checkpoint whose weights fit its model, with low-rank additions merged into the weights.
 
     UserError if it is missing, damaged, cut short, of a newer version, or not one of nmtkit.
     """
+    return load_training_checkpoint(path).merged()
+
+
+def load_training_checkpoint(path: Path) -> Checkpoint:
+    """As `load_checkpoint`, with low-rank additions still separate, as a run resumes with them."""
     if path.is_dir():
         raise UserError(f"{path} is a folder: {checkpoint_in(path)}")
     with as_user_errors(path):
@@ -222,15 +241,17 @@ def link_checkpoint(path: Path, name: str) -> None:
 
 def to_header(checkpoint: Checkpoint) -> dict[str, Any]:
     """Everything except tensors and tokenizers, as JSON values."""
+    lora = checkpoint.lora
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if lora is None else LORA_VERSION,
         "model": checkpoint.model_config.to_dict(),
         "source_language": checkpoint.source_language,
         "target_language": checkpoint.target_language,
         "joined_vocabulary": checkpoint.joined,
         "tokenizer": {"source": checkpoint.source.kind, "target": checkpoint.target.kind},
         "progress": checkpoint.progress,
+        **({} if lora is None else {"lora": lora.to_dict()}),
     }
 
 
@@ -252,7 +273,8 @@ def from_header(
     kinds = (header["tokenizer"]["source"], header["tokenizer"]["target"])
     source, target = restore_tokenizers(kinds, name_parts(kinds, joined, languages), read)
     config = config_from_dict(header["model"])
-    return Checkpoint(config, {}, *languages, source, target, _progress(header))
+    lora = LoraConfig.from_dict(header["lora"]) if header["version"] == LORA_VERSION else None
+    return Checkpoint(config, {}, *languages, source, target, _progress(header), lora=lora)
 
 
 def _progress(header: dict[str, Any]) -> dict[str, Any]:
@@ -296,22 +318,28 @@ def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _parameter_shapes(config: ModelConfig, source_size: int, target_size: int) -> dict[str, torch.Size]:
+def _parameter_shapes(
+    config: ModelConfig, source_size: int, target_size: int, lora: LoraConfig | None
+) -> dict[str, torch.Size]:
     """The shapes of a model's parameters by name, in its order, without memory for their values.
 
-    Only one layer of each stack is built: a header can claim thousands.
+    Only one layer of each stack is built: a header can claim thousands. With `lora`, all its matrices have additions,
+    and those that are not targets are left out afterwards.
     """
     lengths = {f"{stack}.0": getattr(config, option) for stack, option in config.stacks.items()}
     one_layer = replace(config, **dict.fromkeys(config.stacks.values(), 1))
     with torch.device("meta"), _NoRandomInit():
         model = make_model(one_layer, source_size, target_size)
+        if lora is not None:
+            add_low_rank(model, replace(lora, lora_targets=("*",), lora_train=()))
     shapes = {}
     for layer, group in groupby(model.named_parameters(), lambda item: ".".join(item[0].split(".")[:2])):
         parameters = list(group)
         for number in range(lengths.get(layer, 1)):
             for name, parameter in parameters:
                 full = name.replace(".0.", f".{number}.", 1) if layer in lengths else name
-                shapes[full] = parameter.shape
+                if lora is None or is_adapted(full, lora):
+                    shapes[full] = parameter.shape
     return shapes
 
 

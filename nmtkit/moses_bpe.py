@@ -6,10 +6,11 @@ are looked up in the vocabulary as strings.
 
 import heapq
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from nmtkit.errors import UserError
@@ -73,6 +74,7 @@ class MosesBpe:
     normalize: bool = False
     dash_splits: bool = True  #: Moses's "aggressive" splits: `a-b` becomes `a @-@ b`
     escape: bool = True  #: whether the vocabulary has `&apos;` for an apostrophe, and so on
+    symbols: tuple[str, ...] = ()  #: pieces that text is never split within
 
     def to_bytes(self) -> bytes:
         """Serialize as JSON."""
@@ -92,12 +94,12 @@ class MosesBpe:
         if (version := fields.pop("version", None)) != _VERSION:
             raise UserError(f"version {version!r:.20} of {MOSES_BPE}, this nmtkit reads {_VERSION}: use a newer nmtkit")
         _check_fields(fields)
-        return cls(**fields | {"merges": tuple(fields["merges"])})
+        return cls(**fields | {name: tuple(fields[name]) for name in ("merges", "symbols")})
 
 
 def _check_fields(fields: dict[str, Any]) -> None:
     """Raise UserError unless the fields are those of `MosesBpe`, with values of their types."""
-    types = {"language": str, "merges": list, "mark": str}
+    types = {"language": str, "merges": list, "mark": str, "symbols": list}
     for name in sorted(fields.keys() ^ MosesBpe.__dataclass_fields__.keys()):
         raise UserError(f"the settings of {MOSES_BPE}: {name[:40]!r} is {'unknown' if name in fields else 'missing'}")
     for name, value in fields.items():
@@ -105,6 +107,8 @@ def _check_fields(fields: dict[str, Any]) -> None:
             raise UserError(f"the settings of {MOSES_BPE}: {name} is {value!r:.40}")
     if fields["mark"] not in (INNER_MARK, FINAL_MARK) or len(fields["language"]) > _MAX_LANGUAGE:
         raise UserError(f"the settings of {MOSES_BPE}: the mark or the language is invalid")
+    if not all(isinstance(symbol, str) and symbol for symbol in fields["symbols"]):
+        raise UserError(f"the settings of {MOSES_BPE}: a symbol is not a text")
     _check_merges(fields["merges"])
 
 
@@ -130,15 +134,15 @@ class MosesBpeTokenizer:
         for rank, merge in enumerate(settings.merges):
             left, right = merge.split(" ")
             self._ranks.setdefault((left, right), rank)
+        symbols = sorted(settings.symbols, key=len, reverse=True)
+        self._symbol = re.compile(f"({'|'.join(map(re.escape, symbols)) or '(?!)'})")  # without symbols never found
         self._cached_segment = lru_cache(_CACHED_WORDS)(self._segment)
 
     def __reduce__(self) -> tuple[type["MosesBpeTokenizer"], tuple[Vocabulary, bytes]]:
         return MosesBpeTokenizer, (self.vocab, self.model)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return [
-            self.vocab.to_ids(piece for word in self._words(line) for piece in self._pieces(word)) for line in lines
-        ]
+        return [self.vocab.to_ids(self._line_pieces(line)) for line in lines]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Join the pieces to words and detokenize these; special ids, UNK among them, have no text."""
@@ -155,6 +159,13 @@ class MosesBpeTokenizer:
         inside = [False, *map(self._continues, pieces)]
         texts = [self._detokenizer.unescape_xml(self._text(piece)) for piece in pieces]
         return [" " * (not joined) + text for text, joined in zip(texts, inside, strict=False)]
+
+    def _line_pieces(self, line: str) -> Iterator[str]:
+        for number, part in enumerate(self._symbol.split(line)):
+            if number % 2:
+                yield part  # a symbol
+            else:
+                yield from chain.from_iterable(map(self._pieces, self._words(part)))
 
     def _words(self, line: str) -> list[str]:
         settings = self._settings
@@ -179,7 +190,7 @@ class MosesBpeTokenizer:
 
     def _continues(self, piece: str) -> bool:
         """Whether the next piece belongs to the same word."""
-        if piece in SPECIALS:
+        if piece in SPECIALS or piece in self._settings.symbols:
             return False
         return piece.endswith(INNER_MARK) if self._settings.mark == INNER_MARK else not piece.endswith(FINAL_MARK)
 

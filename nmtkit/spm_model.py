@@ -1,4 +1,4 @@
-"""Reads a SentencePiece model file for facts that its Python API does not expose: the model type, and piece types.
+"""Reads a SentencePiece model file for facts that its Python API does not expose, and appends pieces to it.
 
 The file is a protocol buffer, defined in SentencePiece's sentencepiece_model.proto. SentencePiece's own module for it,
 sentencepiece_model_pb2, imports only with the major version of protobuf that it was generated for, which TensorBoard
@@ -6,7 +6,7 @@ and SentencePiece do not require.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -45,6 +45,30 @@ def read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
         return _read_model(model)
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"not a SentencePiece model ({error})") from error
+
+
+def append_user_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
+    """Append pieces to a serialized model that text is never split within, with the next ids and a score of 0.
+
+    Fields of a protocol buffer can be in any order: those at the end belong to the same list as earlier ones.
+    """
+    for symbol in symbols:
+        piece = _message(1, symbol.encode()) + b"\x18" + bytes([PieceType.USER_DEFINED])  # field 3 is the type
+        model += _message(1, piece)
+    return model
+
+
+def _message(number: int, content: bytes) -> bytes:
+    """Encode a field of bytes."""
+    return bytes([number << 3 | 2]) + _encode_varint(len(content)) + content
+
+
+def _encode_varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])
 
 
 def _read_model(model: bytes) -> tuple[ModelType, list[Piece]]:

@@ -261,11 +261,12 @@ def train_sentencepiece(
     character_coverage: float,
     byte_fallback: bool,
     threads: int,
+    user_symbols: Sequence[str] = (),
 ) -> bytes:
     """Train a SentencePiece model on `sentences`, and return the content of its file.
 
-    Its ids are those of the vocabulary, with PAD, UNK, BOS and EOS first. Raises UserError if SentencePiece fails, most
-    often because the text is too small for `vocab_size`.
+    Its ids are those of the vocabulary: PAD, UNK, BOS and EOS, then `user_symbols`, then what it learns. Raises
+    UserError if SentencePiece fails, most often because the text is too small for `vocab_size`.
     """
     import io
 
@@ -281,6 +282,7 @@ def train_sentencepiece(
             model_type=model_type,
             character_coverage=character_coverage,
             byte_fallback=byte_fallback,
+            user_defined_symbols=list(user_symbols),
             num_threads=threads,
             pad_id=0,
             unk_id=1,

@@ -405,7 +405,10 @@ def test_archives_of_other_programs_are_refused(content: Any, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "format version 2, this nmtkit reads 1: use a newer nmtkit"),
+        ({"version": 3}, "format version 3, this nmtkit reads up to 2: use a newer nmtkit"),
+        ({"version": 2, "lora": {"lora_rank": 2}}, r"lora_a\.0 is missing"),
+        ({"version": 2, "lora": {"lora_rank": 2, "lora_targets": "*"}}, "--lora-targets: a list of texts is expected"),
+        ({"version": 2, "lora": {"lora_rank": -1}}, "--lora-rank: -1 is too small"),
         ({"format": "another"}, "not an nmtkit checkpoint"),
         ({"model": {"d_model": 16, "wings": 2}}, "'wings' .*newer version"),
         ({"model": {"d_model": 15}}, "--d-model 15"),

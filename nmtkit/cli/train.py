@@ -9,6 +9,7 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import Choice, ConfigOption, PathName, flags, given, in_file, options, refuse_idle
+from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS
@@ -42,6 +43,10 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: use --lr")
     if not values["valid_bleu"]:
         refuse_idle(["valid_beam"], "without --valid-bleu")
+    if not values["lora_rank"]:
+        refuse_idle(["lora_alpha", "lora_targets", "lora_train"], "without --lora-rank")
+    elif values["init_from"] is None:
+        raise UserError("--lora-rank adapts the weights of a model: give --init-from")
     if last := values["max_epochs"]:
         never = [name for name in ("validate_epochs", "save_epochs") if (values[name] or 0) > last]
         refuse_idle(never, f"with --max-epochs {last}: use at most {last}")

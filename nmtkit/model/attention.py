@@ -61,6 +61,14 @@ def window_mask(length: int, device: torch.device, window: int) -> Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril(window).triu(-window)
 
 
+class StackedLinear(nn.Linear):
+    """Several projections of the same input, computed as one. `widths` are the outputs of each, in order."""
+
+    def __init__(self, inputs: int, widths: tuple[int, ...]) -> None:
+        super().__init__(inputs, sum(widths))
+        self.widths = widths
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention. The rows of `qkv` are W_Q of all heads, then W_K, then W_V."""
 
@@ -71,7 +79,7 @@ class SelfAttention(nn.Module):
         key_width, value_width = config.heads * config.key_size, config.heads * config.value_size
         self.widths = (key_width, key_width, value_width)
         self.sizes = Sizes(config.heads, config.key_size, config.value_size)
-        self.qkv = nn.Linear(config.d_model, sum(self.widths))
+        self.qkv = StackedLinear(config.d_model, self.widths)
         self.out = nn.Linear(value_width, config.d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None, record: list[Tensor] | None = None) -> Tensor:
@@ -116,7 +124,7 @@ class CrossAttention(nn.Module):
         self.widths = (key_width, value_width)
         self.sizes = Sizes(config.heads, config.key_size, config.value_size)
         self.q = nn.Linear(config.d_model, key_width)
-        self.kv = nn.Linear(config.d_model, sum(self.widths))
+        self.kv = StackedLinear(config.d_model, self.widths)
         self.out = nn.Linear(value_width, config.d_model)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:

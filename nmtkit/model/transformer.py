@@ -11,6 +11,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from nmtkit.model.attention import StackedLinear
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
@@ -73,11 +74,10 @@ class Transformer(TranslationModel):
 
         The factor √D (§3.4) gives embeddings unit variance. The variance of the sinusoids is one half.
         """
-        for name, module in self.named_modules():
+        for module in self.modules():
             if isinstance(module, nn.Linear):
-                fused = name.endswith((".qkv", ".kv"))
-                widths = self.get_submodule(name.rpartition(".")[0]).widths if fused else module.out_features
-                for block in torch.split(module.weight, cast(list[int], widths)):
+                widths = module.widths if isinstance(module, StackedLinear) else (module.out_features,)
+                for block in torch.split(module.weight, list(widths)):
                     nn.init.xavier_uniform_(block)
                 nn.init.zeros_(module.bias)
             elif isinstance(module, nn.LayerNorm):

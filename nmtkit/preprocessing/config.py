@@ -8,6 +8,7 @@ from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.text import is_language
 from nmtkit.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
+from nmtkit.user_symbols import check_symbols
 
 DEFAULT_VOCAB_SIZE = 32_000
 
@@ -94,9 +95,16 @@ class VocabularyConfig(Config):
     vocab_from: Path | None = option(
         None, metavar="PATH", help="Use the vocabulary (and tokenizer) of this dataset or checkpoint."
     )
+    user_symbol: tuple[str, ...] = option(
+        (),
+        metavar="SYMBOL",
+        help="A piece that text is never split within, such as '<2de>'. Can be given several times. A vocabulary of "
+        "--vocab-from or --spm-model gets it at its end.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_symbols(self.user_symbol)
         if self.spm_model and self.vocab_from:
             raise UserError("--spm-model and --vocab-from are mutually exclusive: use one of them")
         if self.spm_model and self.tokenizer == SPACE:

@@ -19,6 +19,7 @@ from nmtkit.tokenizer import (
     shares_vocabulary,
     train_sentencepiece,
 )
+from nmtkit.user_symbols import add_symbols
 from nmtkit.vocab import SPECIALS, Vocabulary
 from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
@@ -42,12 +43,19 @@ class HasTokenizers(Protocol):
 def reuse_tokenizers(
     config: VocabularyConfig, languages: tuple[str, str], given: HasTokenizers | None = None
 ) -> Tokenizers:
-    """The tokenizers of `--spm-model`, or those of `given` or the dataset of `--vocab-from`.
+    """The tokenizers of `--spm-model`, or those of `given` or the dataset of `--vocab-from`, with --user-symbol added.
 
     Raises UserError if they do not fit the other options.
     """
     if config.vocab_from is not None:
-        return _fitting(given or Dataset.open(config.vocab_from), config, languages)
+        reused = _fitting(given or Dataset.open(config.vocab_from), config, languages)
+    else:
+        reused = _of_model(config)
+    return add_symbols(reused, config.user_symbol) if config.user_symbol else reused
+
+
+def _of_model(config: VocabularyConfig) -> Tokenizers:
+    """The tokenizer of --spm-model for both sides."""
     assert config.spm_model is not None
     try:
         tokenizer = SentencePieceTokenizer(read_bytes(config.spm_model, _MAX_MODEL_BYTES))
@@ -85,11 +93,13 @@ def learn_tokenizers(
 
 
 def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:
-    """Make a vocabulary of the most frequent words, by decreasing count; ties are sorted by code points."""
-    kept = [word for word, count in words.items() if count >= config.min_count and word not in SPECIALS]
+    """Make a vocabulary of the user symbols and the most frequent words, by decreasing count, ties by code points."""
+    never = {*SPECIALS, *config.user_symbol}
+    kept = [word for word, count in words.items() if count >= config.min_count and word not in never]
     if not kept:
         raise UserError(f"--min-count {config.min_count}: no word occurs that often: lower it")
     kept.sort(key=lambda word: (-words[word], word))
+    kept = [*config.user_symbol, *kept]
     size = len(kept) if config.vocab_size is None else config.vocab_size - len(SPECIALS)
     return Vocabulary([*SPECIALS, *kept[:size]])
 
@@ -110,6 +120,7 @@ def _train(
             character_coverage=config.character_coverage,
             byte_fallback=config.byte_fallback,
             threads=TRAINING_THREADS,
+            user_symbols=config.user_symbol,
         )
     except UserError as error:
         raise UserError(f"{' and '.join(languages[side] for side in sides)}: {error}") from error

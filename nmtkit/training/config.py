@@ -8,6 +8,7 @@ from nmtkit.config import Config, OptionGroups, flag, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import MAX_BEAM
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
+from nmtkit.model.lora_config import LoraConfig
 
 AUTO = 0  # --max-tokens, before it is determined
 _VALIDATE_EVERY = 1000  # updates, unless --validate-every or --validate-epochs is given
@@ -187,6 +188,7 @@ class TrainingOptions(OptionGroups):
     loading: LoadingConfig = field(default_factory=LoadingConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     fine_tuning: FineTuningConfig = field(default_factory=FineTuningConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)

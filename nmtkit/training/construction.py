@@ -9,6 +9,7 @@ from torch import nn
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import RunError
 from nmtkit.model.architectures import make_model
+from nmtkit.model.lora import add_low_rank
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.training.config import TrainingOptions
@@ -17,6 +18,8 @@ from nmtkit.wording import format_bytes, in_millions
 
 def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> TranslationModel:
     """The run's model on `device`, with weights from torch's generator.
+
+    With --lora-rank it has additions of low rank, and its other weights are frozen.
 
     Raises UserError where its options do not fit the vocabularies, RunError where it does not fit into memory.
     """
@@ -47,7 +50,10 @@ def checkpoint_bytes(model: nn.Module, averaged: bool) -> int:
 
 def _make_model(dataset: Dataset, options: TrainingOptions) -> TranslationModel:
     config = options.model.for_vocabularies(dataset.joined)
-    return make_model(config, len(dataset.source.vocab), len(dataset.target.vocab))
+    model = make_model(config, len(dataset.source.vocab), len(dataset.target.vocab))
+    if options.lora.lora_rank:
+        add_low_rank(model, options.lora)
+    return model
 
 
 def _out_of_memory(model: nn.Module, averaged: bool) -> str:

@@ -1,35 +1,70 @@
-"""Fine-tuning: initial weights from a checkpoint, and frozen parameters."""
+"""Fine-tuning: initial weights from a checkpoint, also for a vocabulary with more pieces, and frozen parameters."""
 
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from nmtkit.archive import as_user_errors
-from nmtkit.checkpoint import Checkpoint, check_finite, load_checkpoint
+from nmtkit.checkpoint import Checkpoint, check_finite, collect_weights, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
-from nmtkit.model.config import ModelConfig, model_differences
+from nmtkit.model.config import model_differences
+from nmtkit.model.lora import matching
+from nmtkit.model.protocol import TranslationModel
 from nmtkit.tokenizer import tokenizer_differences
+from nmtkit.user_symbols import add_symbols
 
 
-def given_weights(path: Path, config: ModelConfig, dataset: Dataset) -> dict[str, Tensor]:
-    """The initial weights that a checkpoint gives a new run on `dataset`: its moving average if it has one.
+def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> dict[str, Tensor]:
+    """The weights of a new run's `model` on `dataset`, taken from a checkpoint: its moving average if it has one.
+
+    Low-rank additions keep the values that they have in `model`, and so do the rows of pieces that --user-symbol has
+    added to the checkpoint's vocabulary.
 
     Raises UserError, naming the first difference, for a checkpoint of another model or other vocabularies, and for
-    weights that are not finite.
+    weights that are not finite; also for new rows that the run does not train.
     """
-    checkpoint = load_checkpoint(path)
+    checkpoint, config = load_checkpoint(path), model.config
     with as_user_errors(path):
         check_finite(checkpoint.chosen())
     for difference in model_differences(config, checkpoint.model_config, but_for=config.free_options):
         raise UserError(f"--init-from {path}: {difference}: give the options that it was trained with")
-    for difference in vocabulary_differences(checkpoint, dataset):
-        raise UserError(
-            f"--init-from {path}: {difference}, as {dataset.folder} has: preprocess with --vocab-from {path}"
-        )
-    return checkpoint.chosen()
+    if any(vocabulary_differences(_with_symbols_of(dataset, checkpoint), dataset)):
+        for difference in vocabulary_differences(checkpoint, dataset):
+            raise UserError(
+                f"--init-from {path}: {difference}, as {dataset.folder} has: preprocess with --vocab-from {path}"
+            )
+    weights = collect_weights(model) | _grow(checkpoint.chosen(), collect_weights(model))
+    for name, parameter in model.named_parameters():
+        if len(parameter) > len(checkpoint.chosen().get(name, parameter)) and not parameter.requires_grad:
+            raise UserError(
+                f"--init-from {path}: {dataset.folder} has more pieces, but {name} is not trained: train it with "
+                f"--lora-train '{name}', or without --freeze"
+            )
+    return weights
+
+
+def _with_symbols_of(dataset: Dataset, given: Checkpoint) -> Checkpoint:
+    """`given` with the pieces that the dataset has in addition as user symbols; unchanged if they cannot be added."""
+    symbols = dataset.source.vocab.pieces[len(given.source.vocab) :]
+    try:
+        source, target = add_symbols((given.source, given.target), symbols)
+    except UserError:
+        return given
+    return replace(given, source=source, target=target)
+
+
+def _grow(given: Mapping[str, Tensor], initial: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """`given` with the shapes of `initial`, whose values the rows at the end keep."""
+    grown = {}
+    for name, weight in given.items():
+        grown[name] = weight
+        if len(weight) < len(initial[name]):
+            grown[name] = initial[name].cpu().clone()
+            grown[name][: len(weight)] = weight
+    return grown
 
 
 def vocabulary_differences(given: Checkpoint, dataset: Dataset) -> Iterator[str]:
@@ -45,12 +80,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     parameter is left.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    for pattern in patterns:
-        matching = [name for name in parameters if fnmatchcase(name, pattern)]
-        if not matching:
-            examples = {name.partition(".")[0]: name for name in reversed(parameters)}
-            raise UserError(f"--freeze {pattern}: no parameter matches; some names are {', '.join(examples.values())}")
-        for name in matching:
-            parameters[name].requires_grad_(False)
+    for name in matching(parameters, patterns, "--freeze"):
+        parameters[name].requires_grad_(False)
     if not any(parameter.requires_grad for parameter in parameters.values()):
         raise UserError(f"--freeze {' --freeze '.join(patterns)}: nothing is left to train")

@@ -38,6 +38,7 @@ class Learner:
         if options.compute.compile:
             compile_layers(self.model, ranks.device)
         freeze(self.model, options.fine_tuning.freeze)
+        self.lora = options.lora if options.lora.lora_rank else None
         sharded = options.distributed.shard_optimizer and ranks.size > 1
         self.optimizer = make_optimizer(self.model, options.optimizer, sharded)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=self.precision == torch.float16)
@@ -74,4 +75,5 @@ class Learner:
             progress=progress,
             optimizer=optimizer,
             ema=self.average.averages if self.average else None,
+            lora=self.lora,
         )

@@ -32,7 +32,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         learning = context.needs_input_grad[0] or context.needs_input_grad[1]
         dtype = _dtype_of_products(hidden)
         grad_hidden = torch.empty_like(hidden) if learning else None
-        grad_matrix = torch.zeros_like(matrix) if learning else None
+        grad_matrix = torch.zeros_like(matrix) if context.needs_input_grad[1] else None
         sums = hidden.new_zeros(2, dtype=torch.float32)
         rows = min(len(hidden), _ROWS_GPU if hidden.is_cuda else _ROWS_CPU)
         weights, states = matrix.to(dtype), hidden.to(dtype)
@@ -44,7 +44,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 logits, gradient = products[: len(x)], exact[: len(x)]  # (rows, W)
                 torch.mm(x, weights.t(), out=logits)
                 sums += _cross_entropy(logits, gradient, target[part], smoothing, learning)
-                if grad_hidden is not None and grad_matrix is not None:
+                if grad_hidden is not None:
                     _add_products(gradient, logits, x, weights, grad_hidden[part], grad_matrix)
         nll, uniform = sums
         loss = (1.0 - smoothing) * nll + smoothing * uniform
@@ -56,7 +56,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def backward(context: Any, *gradients: Any) -> Any:
         grad_hidden, grad_matrix, loss = context.saved_tensors
         scale = gradients[0] + 0.0 * loss  # NaN if the loss is NaN: in fp16 the gradient can be finite then
-        return grad_hidden.mul_(scale), grad_matrix.mul_(scale), None, None
+        return grad_hidden.mul_(scale), None if grad_matrix is None else grad_matrix.mul_(scale), None, None
 
 
 def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
@@ -98,25 +98,28 @@ def _clear_never_output(exact: Tensor) -> None:
 
 
 def _add_products(
-    gradient: Tensor, low: Tensor, x: Tensor, weights: Tensor, grad_hidden: Tensor, grad_matrix: Tensor
+    gradient: Tensor, low: Tensor, x: Tensor, weights: Tensor, grad_hidden: Tensor, grad_matrix: Tensor | None
 ) -> None:
-    """From the gradient of logits (rows, W), write that of x (rows, D) and add that of weights (W, D).
+    """From the gradient of logits (rows, W), write that of x (rows, D) and add that of weights (W, D) if it is needed.
 
     The products are computed in the dtype of `low`, which is memory for them, or the gradient itself.
     """
     if low.dtype == torch.float32:
         torch.mm(low, weights, out=grad_hidden)
-        grad_matrix.addmm_(low.t(), x)
+        if grad_matrix is not None:
+            grad_matrix.addmm_(low.t(), x)
         return
     scale = _fp16_scale(gradient, x, weights) if low.dtype == torch.float16 else None
     if scale is not None:
         gradient *= scale
     low.copy_(gradient)
-    by_row, by_piece = low @ weights, low.t() @ x
-    if scale is not None:
-        by_row, by_piece = by_row.float() / scale, by_piece.float() / scale
-    grad_hidden.copy_(by_row)
-    grad_matrix += by_piece
+
+    def unscaled(product: Tensor) -> Tensor:
+        return product if scale is None else product.float() / scale
+
+    grad_hidden.copy_(unscaled(low @ weights))
+    if grad_matrix is not None:
+        grad_matrix += unscaled(low.t() @ x)
 
 
 def _dtype_of_products(x: Tensor) -> torch.dtype:

@@ -13,8 +13,9 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig, model_differences
+from nmtkit.model.lora_config import LoraConfig
 from nmtkit.training.config import TrainingOptions
-from nmtkit.training.fine_tuning import given_weights, vocabulary_differences
+from nmtkit.training.fine_tuning import initial_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
 from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optimizer
@@ -76,7 +77,7 @@ def _read(learner: Learner, save_dir: SaveDir, split: str, metric: str, options:
     if checkpoint is None:
         if given is None:
             return _Start()
-        weights = given_weights(given, config, dataset)
+        weights = initial_weights(given, learner.model, dataset)
         logger.info("initial weights: %s", given)
         return _Start(weights, averages=weights)
     check_fit(checkpoint, config, dataset, split, options)
@@ -135,14 +136,20 @@ def check_fit(
             f"{folder} holds checkpoints of another model ({difference}): use the options it was started with, "
             "or another --save-dir, with --init-from to begin with these weights"
         )
+    before, now = checkpoint.lora or LoraConfig(), options.lora
+    if before.describe() != now.describe():
+        raise UserError(
+            f"{folder} holds checkpoints of a run with {before.describe()}, not {now.describe()}: use the options it "
+            "was started with, or another --save-dir"
+        )
     for difference in vocabulary_differences(checkpoint, dataset):
         raise UserError(
             f"{folder} holds checkpoints of another vocabulary than {dataset.folder} ({difference}): "
             "use the dataset it was started with, or another --save-dir"
         )
     data = dataset.checksums(split)
-    before, now = ((one.source_language, one.target_language) for one in (checkpoint, dataset))
-    is_same = checkpoint.progress.get("data", data) == data and before == now  # checksums ignore direction
+    directions = {(one.source_language, one.target_language) for one in (checkpoint, dataset)}
+    is_same = checkpoint.progress.get("data", data) == data and len(directions) == 1  # checksums ignore direction
     if not is_same and "reset_progress" not in new_resets(checkpoint, options):
         raise UserError(
             f"{folder} holds checkpoints of a run on other data than {dataset.folder}: use the dataset it was "

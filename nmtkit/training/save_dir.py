@@ -20,7 +20,7 @@ from nmtkit.checkpoint import (
     checkpoint_path,
     link_checkpoint,
     list_checkpoints,
-    load_checkpoint,
+    load_training_checkpoint,
     read_progress,
     save_checkpoint,
 )
@@ -108,7 +108,7 @@ class SaveDir:
         numbered = list_checkpoints(self.folder) or self._last_alone()
         for update, path in reversed(numbered):
             try:
-                checkpoint = load_checkpoint(path)
+                checkpoint = load_training_checkpoint(path)
                 with as_user_errors(path):
                     check_finite(checkpoint.weights)
                     check_finite(checkpoint.ema or {})

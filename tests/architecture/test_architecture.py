@@ -28,7 +28,7 @@ LEVELS: list[list[str]] = [
     ["archive", "config", "leftovers", "terminal", "text", "vocab"],
     ["atomic_io", "log", "moses_bpe"],
     ["native_build", "tokenizer"],
-    ["data", "model", "workers"],
+    ["data", "model", "user_symbols", "workers"],
     ["checkpoint"],
     ["inference"],
     ["decoding"],

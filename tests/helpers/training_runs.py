@@ -16,7 +16,7 @@ from patience import PATIENCE
 from repository import BIN
 from torch import Tensor
 
-from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint
+from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, load_training_checkpoint
 
 Result = subprocess.CompletedProcess[bytes]
 
@@ -33,7 +33,7 @@ def refused(result: Result, *words: str) -> None:
 
 def tensors(folder: Path, name: str = "checkpoint_last.pt") -> dict[str, Tensor]:
     """All weights and the optimizer state of a checkpoint."""
-    checkpoint = load_checkpoint(folder / name)
+    checkpoint = load_training_checkpoint(folder / name)
     return checkpoint.weights | {f"optimizer.{key}": tensor for key, tensor in (checkpoint.optimizer or {}).items()}
 
 

@@ -1,0 +1,110 @@
+"""Low-rank adaptation (LoRA): fixed weight matrices with trained additions of low rank (Hu et al. 2021, section 4.1).
+
+A matrix W (outputs, inputs) becomes W + s·B·A with B (outputs, R), A (R, inputs) and s = --lora-alpha / R. A matrix of
+several projections, like that of queries, keys and values, has one addition for each of them.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nmtkit.errors import UserError
+from nmtkit.model.attention import StackedLinear
+from nmtkit.model.lora_config import LoraConfig
+from nmtkit.model.protocol import TranslationModel
+
+_A, _B, _MATRIX = ".lora_a.", ".lora_b.", ".weight"  # parts of parameter names
+
+
+class LowRankLinear(nn.Linear):
+    """x·(W + s·B·A)ᵀ + b, computed as x·Wᵀ + b + s·(x·Aᵀ)·Bᵀ: a frozen W needs no gradient then.
+
+    `lora_a` and `lora_b` have one matrix for each projection of `linear`, whose parameters are shared. A is drawn from
+    the uniform distribution ±1/√inputs, and B is 0, so that the outputs are those of `linear`.
+    """
+
+    def __init__(self, linear: nn.Linear, rank: int, scale: float) -> None:
+        super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.scale = scale
+        widths = linear.widths if isinstance(linear, StackedLinear) else (linear.out_features,)
+        new = linear.weight.new_empty
+        self.lora_a = nn.ParameterList(new(rank, linear.in_features) for _ in widths)
+        self.lora_b = nn.ParameterList(new(width, rank) for width in widths)
+        for a, b in zip(self.lora_a, self.lora_b, strict=True):
+            nn.init.uniform_(a, -(linear.in_features**-0.5), linear.in_features**-0.5)
+            nn.init.zeros_(b)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, inputs) to (…, outputs)."""
+        additions = [F.linear(F.linear(x, a) * self.scale, b) for a, b in zip(self.lora_a, self.lora_b, strict=True)]
+        return super().forward(x) + torch.cat(additions, dim=-1)
+
+
+def add_low_rank(model: TranslationModel, config: LoraConfig) -> None:
+    """Freeze a model, and make the target matrices of its linear layers `LowRankLinear`s.
+
+    The output matrix cannot be a target: the loss reads it directly. Raises UserError, naming some that would match,
+    for a pattern of `config` without a match.
+    """
+    linears = {
+        f"{name}{_MATRIX}": name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module.weight is not model.output_matrix
+    }
+    if not linears:
+        raise UserError(f"--lora-rank: the architecture {model.config.arch} has no linear layers to adapt: omit it")
+    targets = matching(linears, config.targets, "--lora-targets")
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    trained = matching(parameters, config.lora_train, "--lora-train")
+    model.requires_grad_(False)
+    for name in trained:
+        parameters[name].requires_grad_(True)
+    for target in targets:
+        parent, _, child = linears[target].rpartition(".")
+        linear = getattr(model.get_submodule(parent), child)
+        setattr(model.get_submodule(parent), child, LowRankLinear(linear, config.lora_rank, config.scale))
+
+
+def matching(names: Collection[str], patterns: Sequence[str], flag: str) -> list[str]:
+    """The names that match any of the shell-style patterns of an option; UserError for a pattern without a match."""
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            examples = {name.partition(".")[0]: name for name in reversed(list(names))}
+            raise UserError(f"{flag} {pattern}: no parameter matches; some names are {', '.join(examples.values())}")
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def is_adapted(name: str, config: LoraConfig) -> bool:
+    """Whether a model with these targets everywhere keeps the parameter `name` with those of `config`."""
+    matrix = _matrix_of(name)
+    return matrix is None or any(fnmatchcase(matrix, pattern) for pattern in config.targets)
+
+
+def merge(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """The weights of the model without adaptation: W + s·B·A for each adapted matrix, in float32."""
+    merged = {name: weight for name, weight in weights.items() if _matrix_of(name) is None}
+    for matrix in dict.fromkeys(filter(None, map(_matrix_of, weights))):
+        merged[matrix] = weights[matrix] + scale * torch.cat(list(_products(matrix, weights)))
+    return merged
+
+
+def _products(matrix: str, weights: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    """B·A of each projection of a matrix, in the order of its rows."""
+    layer = matrix.removesuffix(_MATRIX)
+    number = 0
+    while (a := weights.get(f"{layer}{_A}{number}")) is not None:
+        yield weights[f"{layer}{_B}{number}"] @ a
+        number += 1
+
+
+def _matrix_of(name: str) -> str | None:
+    """The name of the matrix that a parameter of an addition belongs to; None for any other parameter."""
+    for part in (_A, _B):
+        layer, found, _ = name.rpartition(part)
+        if found:
+            return layer + _MATRIX
+    return None

@@ -1,0 +1,55 @@
+"""The options of low-rank adaptation (LoRA, Hu et al. 2021)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from nmtkit.config import Config, option
+
+_TARGETS = ("*attention*",)
+
+
+@dataclass(frozen=True)
+class LoraConfig(Config):
+    heading: ClassVar[str] = "Low-rank adaptation (LoRA)"
+
+    lora_rank: int = option(
+        0,
+        min=0,
+        max=10**4,
+        metavar="R",
+        help="Freeze the weights of --init-from, and train an addition of rank R to each target matrix; 0: train the "
+        "weights themselves.",
+    )
+    lora_alpha: float | None = option(
+        None, above=0.0, metavar="A", unset="the rank", help="Multiply the additions by A / R."
+    )
+    lora_targets: tuple[str, ...] = option(
+        (),
+        metavar="PATTERN",
+        unset=" ".join(_TARGETS),
+        help="The matrices to adapt, by name, such as '*feed_forward*'; can be given several times.",
+    )
+    lora_train: tuple[str, ...] = option(
+        (),
+        metavar="PATTERN",
+        help="Also train the parameters with matching names themselves, such as '*embedding*'; can be given several "
+        "times.",
+    )
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The patterns of --lora-targets."""
+        return self.lora_targets or _TARGETS
+
+    @property
+    def scale(self) -> float:
+        """The factor of the additions, A / R."""
+        return (self.lora_alpha or self.lora_rank) / self.lora_rank
+
+    def describe(self) -> str:
+        """The options in one line, as typed."""
+        if not self.lora_rank:
+            return "no --lora-rank"
+        words = [f"--lora-rank {self.lora_rank}", f"--lora-alpha {self.scale * self.lora_rank:g}"]
+        words += [f"--lora-targets '{pattern}'" for pattern in self.targets]
+        return " ".join([*words, *(f"--lora-train '{pattern}'" for pattern in self.lora_train)])

@@ -1,0 +1,146 @@
+"""Runs with --lora-rank: what they train and save, that they resume exactly, and their averages."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from commands import Run, Train
+from training_runs import OPTIONS, TRAIN, assert_near, finish, metrics, refused, start, tensors
+
+from nmtkit.checkpoint import load_checkpoint, load_training_checkpoint
+from nmtkit.model.lora import merge
+
+LORA = ("--lora-rank", 2, "--lora-alpha", 4, "--lr-scale", 5)
+
+
+@pytest.fixture
+def parent(train: Train, tmp_path: Path) -> Path:
+    """The last checkpoint of a run of six updates."""
+    train(tmp_path / "parent", "--max-updates", 6)
+    return tmp_path / "parent" / "checkpoint_last.pt"
+
+
+def test_only_the_additions_change_and_have_optimizer_state(train: Train, parent: Path, tmp_path: Path) -> None:
+    said = train(tmp_path / "run", "--max-updates", 3, "--init-from", parent, *LORA).stderr.decode()
+    assert "of them are trained" in said
+    base = load_checkpoint(parent).weights
+    checkpoint = load_training_checkpoint(tmp_path / "run" / "checkpoint_last.pt")
+    assert checkpoint.optimizer is not None
+    added = checkpoint.weights.keys() - base.keys()
+    assert {name.partition(".")[2] for name in checkpoint.optimizer} == added
+    assert all(".lora_" in name for name in added)
+    assert all(torch.equal(checkpoint.weights[name], weight) for name, weight in base.items())
+    merged = load_checkpoint(tmp_path / "run" / "checkpoint_last.pt").weights
+    changed = {name for name, weight in base.items() if not torch.equal(weight, merged[name])}
+    assert changed == {
+        name for name in base if "_attention." in name and name.endswith("weight") and "norm" not in name
+    }
+
+
+def test_the_first_validation_is_that_of_the_given_model(train: Train, parent: Path, tmp_path: Path) -> None:
+    still = ("--max-updates", 1, "--init-from", parent, "--lr-scale", 1e-30, "--valid-bleu")
+    train(tmp_path / "full", *still)
+    train(tmp_path / "low", *still, "--lora-rank", 4)
+    (full,), (low,) = (metrics(tmp_path / name, "valid") for name in ("full", "low"))
+    assert (full["valid_loss"], full["valid_bleu"]) == (low["valid_loss"], low["valid_bleu"])
+
+
+@pytest.mark.parametrize("averaged", [(), ("--ema", 0.9)])
+def test_a_resumed_run_ends_with_the_bits_of_a_straight_one(
+    averaged: tuple[object, ...], train: Train, parent: Path, tmp_path: Path
+) -> None:
+    for folder, ends in (("straight", (6,)), ("stopped", (3, 6))):
+        for end in ends:
+            train(tmp_path / folder, "--max-updates", end, "--init-from", parent, *LORA, *averaged)
+    ours, theirs = tensors(tmp_path / "stopped"), tensors(tmp_path / "straight")
+    assert ours.keys() == theirs.keys()
+    assert any(name.startswith("optimizer.") and ".lora_a." in name for name in ours)
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+    path, other = (tmp_path / folder / "checkpoint_last.pt" for folder in ("stopped", "straight"))
+    ema, other_ema = load_training_checkpoint(path).ema or {}, load_training_checkpoint(other).ema or {}
+    assert bool(ema) == bool(averaged)
+    assert all(torch.equal(tensor, other_ema[name]) for name, tensor in ema.items())
+
+
+def test_the_moving_average_is_merged_from_averaged_additions(train: Train, parent: Path, tmp_path: Path) -> None:
+    train(tmp_path / "run", "--max-updates", 4, "--init-from", parent, *LORA, "--ema", 0.9)
+    path = tmp_path / "run" / "checkpoint_last.pt"
+    separate, loaded = load_training_checkpoint(path).ema, load_checkpoint(path).ema
+    assert separate is not None
+    assert loaded is not None
+    base = load_checkpoint(parent).weights
+    assert all(torch.equal(separate[name], weight) for name, weight in base.items())
+    expected = merge(separate, 2.0)
+    assert all(torch.equal(loaded[name], weight) for name, weight in expected.items())
+
+
+def test_an_average_is_that_of_the_merged_weights(train: Train, parent: Path, tmp_path: Path, run_here: Run) -> None:
+    train(tmp_path / "run", "--max-updates", 4, "--save-every", 2, "--init-from", parent, *LORA)
+    done = run_here("nmt-average", tmp_path / "run", "--last", 2, "--output", tmp_path / "mean.pt")
+    assert done.returncode == 0, done.stderr.decode()
+    mean = load_training_checkpoint(tmp_path / "mean.pt")
+    assert mean.lora is None
+    two, four = (load_checkpoint(tmp_path / "run" / f"checkpoint_{update}.pt").weights for update in (2, 4))
+    for name, weight in mean.weights.items():
+        assert torch.equal(weight, ((two[name].double() + four[name].double()) / 2).float()), name
+
+
+def test_a_merged_checkpoint_can_be_adapted_again(train: Train, parent: Path, tmp_path: Path) -> None:
+    train(tmp_path / "a", "--max-updates", 2, "--init-from", parent, *LORA)
+    first = tmp_path / "a" / "checkpoint_last.pt"
+    train(tmp_path / "b", "--max-updates", 2, "--init-from", first, "--lora-rank", 3)
+    base = load_checkpoint(first).weights
+    second = load_training_checkpoint(tmp_path / "b" / "checkpoint_last.pt").weights
+    assert all(torch.equal(second[name], weight) for name, weight in base.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "now"),
+    [
+        ((), "--lora-rank 2 --lora-alpha 4", "not no --lora-rank"),
+        (("--lora-rank", 3), "--lora-rank 2", "not --lora-rank 3 --lora-alpha 3"),
+        (("--lora-rank", 2), "--lora-alpha 4", "not --lora-rank 2 --lora-alpha 2"),
+        ((*LORA, "--lora-targets", "*feed_forward*"), "'*attention*'", "--lora-targets '*feed_forward*'"),
+    ],
+)
+def test_a_run_does_not_resume_with_other_additions(
+    options: tuple[object, ...], before: str, now: str, train: Train, parent: Path, tmp_path: Path
+) -> None:
+    train(tmp_path / "run", "--max-updates", 1, "--init-from", parent, *LORA)
+    result = train(tmp_path / "run", "--max-updates", 2, "--init-from", parent, *options, code=2)
+    refused(result, f"{tmp_path / 'run'} holds checkpoints of a run with ", before, now)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--lora-rank", 2), "--lora-rank adapts the weights of a model: give --init-from"),
+        (("--lora-alpha", 2), "--lora-alpha has no effect without --lora-rank"),
+        (("--lora-targets", "*"), "--lora-targets has no effect without --lora-rank"),
+    ],
+)
+def test_options_without_effect_are_refused(
+    options: tuple[object, ...], message: str, train: Train, tmp_path: Path
+) -> None:
+    refused(train(tmp_path, "--max-updates", 1, *options, code=2), message)
+
+
+def test_the_options_of_a_run_start_another(train: Train, parent: Path, tmp_path: Path) -> None:
+    patterns = ("--lora-targets", "*attention*", "--lora-targets", "*inner*", "--lora-train", "*norm*")
+    train(tmp_path / "a", "--max-updates", 1, "--init-from", parent, *LORA, *patterns)
+    options = tmp_path / "a" / "options.json"
+    assert json.loads(options.read_text())["lora"]["lora_targets"] == ["*attention*", "*inner*"]
+    train(tmp_path / "b", "--config", options, "--save-dir", tmp_path / "b", "--init-from", parent)
+    names = [load_training_checkpoint(tmp_path / name / "checkpoint_last.pt").weights.keys() for name in "ab"]
+    assert names[0] == names[1]
+
+
+@pytest.mark.slow
+def test_two_ranks_train_the_same_additions_as_one(
+    train: Train, parent: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    options = (*OPTIONS, "--init-from", parent, "--lora-rank", 2, "--max-updates", 20)
+    for ranks in (1, 2):
+        finish(start(ranks, TRAIN, datasets["joined"], "--save-dir", tmp_path / str(ranks), *options))
+    assert_near(tmp_path / "2", tmp_path / "1")
