@@ -21,7 +21,7 @@ class LoraConfig(Config):
         "weights themselves.",
     )
     lora_alpha: float | None = option(
-        None, above=0.0, metavar="A", unset="the rank", help="Multiply the additions by A / R."
+        None, above=0.0, metavar="ALPHA", unset="the rank", help="Multiply the additions by ALPHA / R."
     )
     lora_targets: tuple[str, ...] = option(
         (),
@@ -43,7 +43,7 @@ class LoraConfig(Config):
 
     @property
     def scale(self) -> float:
-        """The factor of the additions, A / R."""
+        """The factor of the additions, --lora-alpha / --lora-rank."""
         return (self.lora_alpha or self.lora_rank) / self.lora_rank
 
     def describe(self) -> str:
