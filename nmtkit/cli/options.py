@@ -150,7 +150,7 @@ def refuse_idle(names: Iterable[str], reason: str) -> None:
             continue
         value = context.params[parameter.name]
         from_file = context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
-        if not (from_file and value == parameter.default):
+        if not (from_file and value in (parameter.default, ())):  # () without values of an option with several
             spellings = parameter.secondary_opts if value is False else parameter.opts
             raise UserError(f"{spellings[-1]} has no effect {reason}")
 

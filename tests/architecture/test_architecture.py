@@ -276,7 +276,7 @@ def test_documents_name_flags_that_exist(document: Path) -> None:
 def test_commands_in_documents_have_valid_options(document: Path) -> None:
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        for name, words in re.findall(rf"{COMMAND} ([^\n|<>]*)", block):
+        for name, words in re.findall(rf'{COMMAND} ((?:"[^"\n]*"|[^"\n|<>])*)', block):
             main = import_module(f"nmtkit.cli.{name}").main
             arguments = re.sub(r"--config \S+", "", words)  # the file does not exist here
             main.make_context(f"nmt-{name}", shlex.split(arguments))
