@@ -254,3 +254,17 @@ def test_compiled_cross_entropy_refuses_a_vocabulary_without_bos(build: str, mon
     logits = torch.randn(2, BOS)
     with pytest.raises(IndexError, match="no id 2"):
         loss_module._cross_entropy(logits, logits, torch.tensor([1, 1]), 0.1, True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_frozen_matrix_gets_no_gradient_and_does_not_change_that_of_the_hidden_states(dtype: torch.dtype) -> None:
+    target, gradients = torch.tensor([3, 4, 8]), []
+    for trained in (True, False):
+        torch.manual_seed(1)
+        hidden, matrix = torch.randn(3, 8, requires_grad=True), torch.randn(9, 8, requires_grad=trained)
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            loss, _ = projected_cross_entropy(hidden, matrix, target, 0.1)
+        torch.autograd.backward(loss)
+        assert (matrix.grad is not None) == trained
+        gradients.append(hidden.grad)
+    assert_close(gradients[1], gradients[0], rtol=0, atol=0)
