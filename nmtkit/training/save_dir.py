@@ -119,7 +119,7 @@ class SaveDir:
                         raise UserError(f"{path}: its content is of update {checkpoint.progress['update']}")
             except UserError as error:
                 logger.warning("%s; trying the previous checkpoint", error)
-                self._unusable.append(path)
+                self._unusable += [path] if path.is_file() else []
                 continue
             if "options" in checkpoint.progress:
                 self.newest = update
