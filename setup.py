@@ -143,7 +143,7 @@ setup(
         ],
         "docs": ["mkdocs-material>=9.7", "mkdocstrings[python]>=1.0"],
         "export": ["ctranslate2>=4.5", "safetensors>=0.5"],
-        "import": ["sacremoses>=0.1.1,<1"],  # the tokenizers of imported FSMT and fairseq models
+        "import": ["sacremoses>=0.1.1,<1", "safetensors>=0.5"],  # sacremoses: for FSMT and fairseq
         "ja": ["sacrebleu[ja]>=2.4"],  # ja-mecab of nmt-score
         "ko": ["sacrebleu[ko]>=2.4"],
         "serve": ["prometheus-client>=0.22,<1", "starlette>=1.0,<2", "uvicorn>=0.30,<1"],
@@ -154,6 +154,7 @@ setup(
             "nmt-train = nmtkit.cli.start:train",
             "nmt-average = nmtkit.cli.start:average",
             "nmt-export = nmtkit.cli.start:export",
+            "nmt-import = nmtkit.cli.start:import_",
             "nmt-generate = nmtkit.cli.start:generate",
             "nmt-score = nmtkit.cli.start:score",
             "nmt-serve = nmtkit.cli.start:serve",

@@ -1,6 +1,5 @@
 """Shared fixtures: the commands, datasets, and a tiny model with random weights."""
 
-import importlib
 import os
 import random
 import signal
@@ -18,6 +17,7 @@ from patience import PATIENCE
 from repository import BIN
 
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
+from nmtkit.cli.start import load_command
 from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
@@ -69,7 +69,7 @@ def run_here(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.Monk
     def run(
         name: str, *arguments: object, input: bytes = b"", piped: bool = False
     ) -> "subprocess.CompletedProcess[bytes]":
-        main = importlib.import_module(f"nmtkit.cli.{name.removeprefix('nmt-')}").main
+        main = load_command(name.removeprefix("nmt-"))
         capfdbinary.readouterr()
         with stdin_with(input, piped) as stdin:
             monkeypatch.setattr(sys, "stdin", stdin)

@@ -11,13 +11,13 @@ from repository import BIN
 from terminals import Shown, on_terminal
 
 from nmtkit import terminal
+from nmtkit.cli.start import COMMANDS
 from nmtkit.terminal import Table, styled_error, styled_event, styled_message, styled_table, styled_traceback
 
 HOSTILE = "e\x1b]0;owned\x07\r\x9b2J\u202en[red]x[/]"
 SHOWN = r"e\x1b]0;owned\x07\r\x9b2J\u202en[red]x[/]"
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
 LOG = ("-c", "from nmtkit.log import *; configure(LogConfig()); report('train', {'loss': 4.3219, 'update': 7})")
-COMMANDS = ("preprocess", "train", "average", "generate", "score", "serve", "export")
 PLAIN = [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"TERM": None}, {"columns": 59}]
 
 

@@ -2,10 +2,11 @@
 
 import html
 import re
-from importlib import import_module
 from inspect import cleandoc
 
 import click
+
+from nmtkit.cli.start import load_command
 
 _PLACEHOLDER = re.compile(r"^<!-- options of nmt-([a-z]+) -->$", re.MULTILINE)
 _COMMON = "Common options"
@@ -17,7 +18,7 @@ def options_of(markdown: str) -> str:
 
 
 def _described(name: str) -> str:
-    command: click.Command = import_module(f"nmtkit.cli.{name}").main
+    command = load_command(name)
     context = click.Context(command, info_name=f"nmt-{name}")
     usage = f"```text\nnmt-{name} {' '.join(command.collect_usage_pieces(context))}\n```"
     groups: dict[str, list[str]] = {}

@@ -4,15 +4,25 @@ import signal
 import sys
 from functools import partial
 from importlib import import_module
-from typing import NoReturn
+from keyword import iskeyword
+from typing import TYPE_CHECKING, NoReturn
 
-COMMANDS = ("preprocess", "train", "average", "generate", "score", "serve", "export")
+if TYPE_CHECKING:
+    import click
+
+COMMANDS = ("preprocess", "train", "average", "generate", "score", "serve", "import", "export")
+
+
+def load_command(name: str) -> "click.Command":
+    """The command nmt-`name`, from the module of that name; a keyword of Python ends with `_` there."""
+    command: click.Command = import_module(f"nmtkit.cli.{name}{'_' * iskeyword(name)}").main
+    return command
 
 
 def start(name: str) -> NoReturn:
     """Run the command nmt-`name` with the arguments of this process, and exit."""
     try:
-        import_module(f"nmtkit.cli.{name}").main()
+        load_command(name).main()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except ImportError as error:  # raised for a signal that arrives while an extension is loaded
@@ -22,4 +32,4 @@ def start(name: str) -> NoReturn:
     raise AssertionError("a command exits")
 
 
-preprocess, train, average, generate, score, serve, export = (partial(start, name) for name in COMMANDS)
+preprocess, train, average, generate, score, serve, import_, export = (partial(start, name) for name in COMMANDS)

@@ -1,4 +1,4 @@
-"""The options of nmt-export."""
+"""The options of nmt-import and nmt-export."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,6 +6,20 @@ from typing import ClassVar
 from nmtkit.config import Config, option
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
+
+
+@dataclass(frozen=True)
+class ImportConfig(Config):
+    """What the files of a model do not say. Each importer names the options that it uses."""
+
+    heading: ClassVar[str] = "Model"
+
+    source_lang: str | None = option(
+        None, short="s", metavar="LANG", unset="as in the model", help="Language of the source text."
+    )
+    target_lang: str | None = option(
+        None, short="t", metavar="LANG", unset="as in the model", help="Language of the target text."
+    )
 
 
 @dataclass(frozen=True)

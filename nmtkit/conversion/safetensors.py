@@ -49,17 +49,13 @@ def from_safetensors(folder: Path) -> Checkpoint:
     Tensors of float16, bfloat16 and float64 become float32. Raises UserError if the package safetensors or a file is
     missing, if a weight is not finite, or if the weights do not fit the model in `config.json`.
     """
-    library = _import_safetensors()
     if not (folder / SAFETENSORS_FILE).is_file():
         raise UserError(f"{folder} is a folder without a file {SAFETENSORS_FILE}: {checkpoint_in(folder)}")
     if not (folder / HEADER).is_file():
         raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
     with as_user_errors(folder):
         header = parse_header(read_bytes(folder / HEADER, _MAX_HEADER_BYTES))
-        try:
-            weights = library.torch.load_file(folder / SAFETENSORS_FILE)
-        except library.SafetensorError as error:
-            raise UserError(f"{SAFETENSORS_FILE} is damaged ({error})") from error
+        weights = load_tensors(folder / SAFETENSORS_FILE)
         checkpoint = from_header(header, tokenizer_files, lambda name: read_tokenizer_file(folder / name))
         shapes = checkpoint.parameter_shapes()
         check_names(weights, shapes)
@@ -67,6 +63,21 @@ def from_safetensors(folder: Path) -> Checkpoint:
         check_weights(weights, shapes)
         check_finite(weights)
     return dataclasses.replace(checkpoint, weights=weights)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file by name.
+
+    Raises UserError if the package is missing or the file is damaged.
+    """
+    library = _import_safetensors()
+    if path.exists() and not path.is_file():  # a pipe would block
+        raise UserError(f"{path.name} is not a regular file")
+    try:
+        tensors: dict[str, Tensor] = library.torch.load_file(path)
+    except library.SafetensorError as error:
+        raise UserError(f"{path.name} is damaged ({error})") from error
+    return tensors
 
 
 def _to_float32(weight: Tensor, shape: torch.Size) -> Tensor:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -17,8 +16,9 @@ import pytest
 from patience import PATIENCE
 from repository import ROOT
 
+from nmtkit.cli.start import COMMANDS, load_command
+
 TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}
-COMMANDS = ("preprocess", "train", "average", "export", "generate", "score", "serve")
 COMMAND = rf"\bnmt-({'|'.join(COMMANDS)})"
 
 # From the lowest level up. A module imports only from lower levels and from its own entry, never from another entry of
@@ -39,6 +39,7 @@ LEVELS: list[list[str]] = [
         "cli.average",
         "cli.export",
         "cli.generate",
+        "cli.import_",
         "cli.preprocess",
         "cli.score",
         "cli.serve",
@@ -100,7 +101,7 @@ def test_every_option_of_a_command_has_an_example_in_the_guides(name: str) -> No
     commands = re.findall(rf"\bnmt-{name} [^\n|]*", "".join(blocks).replace("\\\n", " "))
     anywhere = {"--config", "--log-format", "--quiet", "--debug", "--version"}  # the same for every command
     shown = anywhere | {flag for command in commands for flag in re.findall(r"--[a-z0-9-]+", command)}
-    parameters = import_module(f"nmtkit.cli.{name}").main.params
+    parameters = load_command(name).params
     assert [p.opts for p in parameters if isinstance(p, click.Option) and not shown & {*p.opts}] == []
 
 
@@ -222,7 +223,7 @@ def test_only_log_and_the_signal_handler_write_to_stderr() -> None:
 
 @cache
 def flags(command: str) -> set[str]:
-    main = import_module(f"nmtkit.cli.{command}").main
+    main = load_command(command)
     assert isinstance(main, click.Command)
     parameters = main.get_params(click.Context(main))
     return {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
@@ -230,7 +231,7 @@ def flags(command: str) -> set[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_two_options_of_a_command_share_a_name(command: str) -> None:
-    main = import_module(f"nmtkit.cli.{command}").main
+    main = load_command(command)
     parameters = main.get_params(click.Context(main))
     spellings = [flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)]
     names = [parameter.name for parameter in parameters]
@@ -277,7 +278,7 @@ def test_commands_in_documents_have_valid_options(document: Path) -> None:
     text = document.read_text(encoding="utf-8").replace("\\\n", " ")
     for block in re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         for name, words in re.findall(rf'{COMMAND} ((?:"[^"\n]*"|[^"\n|<>])*)', block):
-            main = import_module(f"nmtkit.cli.{name}").main
+            main = load_command(name)
             arguments = re.sub(r"--config \S+", "", words)  # the file does not exist here
             main.make_context(f"nmt-{name}", shlex.split(arguments))
 
@@ -342,7 +343,8 @@ def test_the_commands_in_a_recipe_readme_match_those_that_make_runs(recipe: str,
 def test_every_command_has_an_entry_point_and_an_executable_script() -> None:
     setup = (ROOT / "setup.py").read_text(encoding="utf-8")
     for command in COMMANDS:
-        assert f'"nmt-{command} = nmtkit.cli.start:{command}"' in setup
+        function = "import_" if command == "import" else command
+        assert f'"nmt-{command} = nmtkit.cli.start:{function}"' in setup
         assert (ROOT / f"bin/nmt-{command}").stat().st_mode & 0o111
 
 

@@ -1,6 +1,5 @@
 """Random options for every command: each ends with exit code 2 and one line, whatever the names and values are."""
 
-import importlib
 import json
 import random
 import signal
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from nmtkit.cli.start import load_command
 from nmtkit.log import logger
 from nmtkit.wording import escaped
 
@@ -71,7 +71,7 @@ def within_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def main_of(name: str) -> click.Command:
-    main = importlib.import_module(f"nmtkit.cli.{name}").main
+    main = load_command(name)
     assert isinstance(main, click.Command)
     return main
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -11,13 +10,14 @@ from commands import Run
 from repository import ROOT
 
 from nmtkit.cli.other_toolkits import FAIRSEQ, OPTIONS, answer, table
+from nmtkit.cli.start import load_command
 
 DOCS = ROOT / "docs"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
 def flags(command: str) -> set[str]:
-    main = import_module(f"nmtkit.cli.{command.removeprefix('nmt-')}").main
+    main = load_command(command.removeprefix("nmt-"))
     parameters = main.get_params(click.Context(main))
     return {flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)}
 

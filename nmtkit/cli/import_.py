@@ -1,0 +1,71 @@
+"""nmt-import: models of other toolkits as checkpoints."""
+
+import shlex
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nmtkit.atomic_io import check_writable
+from nmtkit.cli.command import command
+from nmtkit.cli.config_file import config_file_in_use
+from nmtkit.cli.options import ConfigOption, PathName, options, refuse_idle
+from nmtkit.config import flag
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.log import LogConfig, configure, logger, write_table
+from nmtkit.terminal import Table
+
+
+@command("nmt-import")
+@click.argument("model", type=PathName())
+@click.option(
+    "--output",
+    cls=ConfigOption,
+    heading="Result",
+    required=True,
+    type=PathName(),
+    metavar="FILE",
+    help="The checkpoint to write.",
+)
+@options(config=ImportConfig, log=LogConfig)
+def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> None:
+    """Import MODEL, a model of another toolkit, as a checkpoint.
+
+    \b
+    nmt-import opus-mt-en-de --output opus.pt
+
+    MODEL is a folder of Hugging Face's transformers with a Marian model, such as those of OPUS-MT. The checkpoint
+    contains the tokenizers, and serves every command: it translates raw text, and nmt-train --init-from fine-tunes it.
+    Nothing in MODEL can run code. A model with anything that nmtkit lacks is refused.
+    """
+    configure(log)
+    check_writable(output, filter(None, (model, config_file_in_use())))
+
+    from nmtkit.checkpoint import refuse_to_replace, save_checkpoint
+    from nmtkit.conversion.importers import find_importer, import_model
+
+    refuse_to_replace(output)
+    importer = find_importer(model)
+    unused = {field.name for field in fields(ImportConfig)} - set(importer.options)
+    refuse_idle(unused, f"with a {importer.name}")
+    logger.info("%s is a %s", model, importer.name)
+    checkpoint = import_model(model, importer, config)
+    save_checkpoint(output, checkpoint)
+    logger.info("wrote %s, the model of %s", output, model)
+    write_table(_table(importer.name, output, checkpoint, importer.search(model)))
+
+
+def _table(name: str, output: Path, checkpoint: Any, search: dict[str, Any]) -> Table:
+    words = ["nmt-generate", "--checkpoint", str(output)]
+    for option, value in search.items():
+        words += [flag(option), str(value)]
+    return Table(
+        f"import of a {name}",
+        [
+            ("languages", f"{checkpoint.source_language}-{checkpoint.target_language}"),
+            ("model", checkpoint.model_config.summary()),
+            ("written to", str(output)),
+        ],
+        next=f"{shlex.join(words)} --input FILE --output FILE",
+    )

@@ -1,0 +1,66 @@
+"""Reads folders of Hugging Face's transformers: their JSON files, weights and defaults of generation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nmtkit.conversion.pickled import dense_tensors, load_pickled
+from nmtkit.conversion.safetensors import load_tensors
+from nmtkit.errors import UserError
+from nmtkit.strict_json import parse_json
+from nmtkit.text import is_regular_file, read_bytes
+
+CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
+SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+_MAX_JSON_BYTES = 1 << 26  # a vocabulary of 500,000 pieces takes about 10 MB
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises UserError, naming the file, if it is missing or malformed."""
+    try:
+        values = parse_json(read_part(path, _MAX_JSON_BYTES).decode())
+        json.dumps(values, ensure_ascii=False).encode()  # refuses lone surrogates
+    except ValueError as error:
+        raise UserError(f"{path.name} is not JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path.name} is not a JSON object")
+    return values
+
+
+def read_part(path: Path, limit: int) -> bytes:
+    """Read a file of a folder. Raises UserError if it is missing, not a regular file, or larger than `limit` bytes."""
+    if not is_regular_file(path):
+        raise UserError(f"{path.name} is {'not a regular file' if path.exists() else 'missing'}")
+    return read_bytes(path, limit)
+
+
+def model_type(path: Path) -> str | None:
+    """The architecture in the folder's config.json; None if there is none."""
+    if not is_regular_file(path / CONFIG):
+        return None
+    kind = read_json(path / CONFIG).get("model_type")
+    return kind if isinstance(kind, str) else None
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read the weights by name, each in its own number format. Raises UserError if they are missing or damaged."""
+    if (folder / SAFETENSORS).exists():
+        return load_tensors(folder / SAFETENSORS)
+    if (folder / PICKLED).exists():
+        return dense_tensors(load_pickled(folder / PICKLED))
+    raise UserError(f"has neither {SAFETENSORS} nor {PICKLED}; weights in several files are not supported")
+
+
+def generation_options(folder: Path) -> dict[str, Any]:
+    """The options of nmt-generate by name that search like the folder's defaults of generation."""
+    defaults = read_json(folder / CONFIG)
+    if (folder / GENERATION_CONFIG).exists():
+        defaults |= read_json(folder / GENERATION_CONFIG)
+    options: dict[str, Any] = {"beam": defaults.get("num_beams") or 1, "length_penalty_form": "power"}
+    penalty, longest = defaults.get("length_penalty"), defaults.get("max_length")
+    options["length_penalty"] = 1.0 if penalty is None else penalty
+    if longest is not None:  # counts the first token and EOS
+        options |= {"max_len_a": 0, "max_len_b": longest - 2}
+    return options

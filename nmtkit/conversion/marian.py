@@ -1,0 +1,212 @@
+"""Marian models of Hugging Face's transformers, such as those of OPUS-MT, as checkpoints.
+
+The model is nmtkit's Transformer with post-norm, except for the order of the D dimensions and of the ids. EOS is 0 and
+UNK is 1 there; the start token is `<pad>`, usually the last id.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_json, read_part, read_weights
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble
+from nmtkit.errors import UserError
+from nmtkit.model.config import TransformerConfig
+from nmtkit.model.positions import sinusoids
+from nmtkit.text import are_two_languages
+from nmtkit.tokenizer import SentencePieceVocabTokenizer
+from nmtkit.vocab import SPECIALS, Vocabulary
+
+SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
+VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # HF's names -> nmtkit's
+EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
+
+_MAX_MODEL_BYTES = 1 << 28  # of a SentencePiece model
+_MAX_POSITION_ERROR = 2e-3  # of sinusoids in fp16
+# The defaults of transformers' MarianConfig.
+_DEFAULTS: dict[str, Any] = {
+    **{"d_model": 1024, "activation_function": "gelu", "scale_embedding": False},
+    **{"vocab_size": 58101, "pad_token_id": 58100, "decoder_start_token_id": 58100, "eos_token_id": 0},
+    **{f"{stack}_layers": 12 for stack in ("encoder", "decoder")},
+    **{f"{stack}_ffn_dim": 4096 for stack in ("encoder", "decoder")},
+    **{f"{stack}_attention_heads": 16 for stack in ("encoder", "decoder")},
+    **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
+    **{"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True},
+}
+# The only supported values of other options, some of them of early releases. A missing option has this value.
+_FIXED: dict[str, Any] = {
+    **{"is_encoder_decoder": True, "is_decoder": False, "static_position_embeddings": True},
+    **{"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False},
+    **{"force_bos_token_to_be_generated": False, "forced_bos_token_id": None, "quantization_config": None},
+}
+_FIXED_TOKENIZER: dict[str, Any] = {
+    **{"eos_token": EOS_PIECE, "unk_token": UNK_PIECE, "pad_token": PAD_PIECE},
+    **{"sp_model_kwargs": {}, "additional_special_tokens": [], "extra_special_tokens": []},
+}
+
+
+def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
+    """Read a folder of `MarianMTModel` and `MarianTokenizer`. Call it inside `as_user_errors`.
+
+    Weights of float16 and bfloat16 become float32. Raises UserError for what nmtkit's Transformer lacks.
+    """
+    settings = _DEFAULTS | read_json(folder / CONFIG)
+    _check_fixed(settings, _FIXED, CONFIG)
+    tokenizer = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+    _check_fixed({key: _content(value) for key, value in tokenizer.items()}, _FIXED_TOKENIZER, TOKENIZER_CONFIG)
+    languages = _languages(tokenizer, options)
+    config = _model_config(settings)
+    weights = {name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()}
+    tensors = ForeignWeights(weights)
+    embeddings = _take_embeddings(tensors, settings)
+    _drop_positions(tensors, config.d_model)
+    others = tensors.take_stacks(config)
+    tensors.refuse_rest()
+    sides = _sides(folder, settings, bool(tokenizer.get("separate_vocabs")))
+    return assemble(config, languages, sides, embeddings, others, halves=True)
+
+
+def _check_fixed(values: Mapping[str, Any], fixed: Mapping[str, Any], file: str) -> None:
+    for name, value in fixed.items():
+        if values.get(name, value) not in (value, None):
+            raise UserError(f"{file}: {name} is {values[name]!r:.60}, only {value!r} is supported")
+
+
+def _content(token: Any) -> Any:
+    """The text of a token, which may be stored with its properties."""
+    return token["content"] if isinstance(token, dict) and "content" in token else token
+
+
+def _languages(tokenizer: Mapping[str, Any], options: ImportConfig) -> tuple[str, str]:
+    source = options.source_lang or tokenizer.get("source_lang")
+    target = options.target_lang or tokenizer.get("target_lang")
+    if not are_two_languages(source, target):
+        raise UserError(
+            f"{source!r:.40} and {target!r:.40} are not two languages: give --source-lang and --target-lang"
+        )
+    return str(source), str(target)
+
+
+def _model_config(settings: Mapping[str, Any]) -> TransformerConfig:
+    for name in ("ffn_dim", "attention_heads"):
+        if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
+            raise UserError(f"{CONFIG}: encoder_{name} and decoder_{name} differ, which is not supported")
+    activation = settings["activation_function"]
+    if activation not in ACTIVATIONS:
+        supported = ", ".join(ACTIVATIONS)
+        raise UserError(f"{CONFIG}: activation_function is {activation!r:.40}, only {supported} are supported")
+    same = ("encoder_layers", "decoder_layers", "d_model", "dropout", "attention_dropout", "activation_dropout")
+    values = {name: settings[name] for name in same}
+    values |= {"d_ff": settings["encoder_ffn_dim"], "heads": settings["encoder_attention_heads"]}
+    if settings["d_model"] % settings["encoder_attention_heads"]:
+        raise UserError(f"{CONFIG}: d_model is not a multiple of encoder_attention_heads")
+    return TransformerConfig(**values, activation=ACTIVATIONS[activation])
+
+
+def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
+    """Take the matrices. Those that config.json calls one may be stored under each of their names, or under some."""
+    source, target, output = ["encoder.embed_tokens.weight"], ["decoder.embed_tokens.weight"], ["lm_head.weight"]
+    is_shared, is_tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
+    if is_shared:
+        source = target = ["shared.weight", *source, *target]
+    if is_tied:
+        target = output = [*target, *output]
+        source = target if is_shared else source
+    found: dict[str, Tensor] = {}
+    source_size = settings["vocab_size"]
+    target_size = source_size if is_shared else settings.get("decoder_vocab_size") or source_size
+    first, second, last = (
+        _take_same(tensors, names, found, (size, settings["d_model"]))
+        for names, size in ((source, source_size), (target, target_size), (output, target_size))
+    )
+    bias = tensors.take("final_logits_bias") if "final_logits_bias" in tensors else None
+    if bias is not None and bias.numel() != target_size:
+        raise UserError(f"final_logits_bias has {list(bias.shape)} where [1, {target_size}] is expected")
+    return Embeddings(first, second, last, bias, scale=None if settings["scale_embedding"] else 1.0)
+
+
+def _take_same(tensors: ForeignWeights, names: list[str], found: dict[str, Tensor], shape: tuple[int, int]) -> Tensor:
+    """The matrix (W, D) with these names. `found` has the matrices that were taken already, and receives this one."""
+    found |= {name: tensors.take(name) for name in names if name in tensors}
+    stored = [name for name in names if name in found]
+    if not stored:
+        raise UserError(f"the weight {names[0]} is missing")
+    first = found[stored[0]]
+    for name in stored:
+        if found[name].shape != shape:
+            raise UserError(f"the weight {name} has {list(found[name].shape)} where {list(shape)} is expected")
+        if not torch.equal(found[name], first):
+            raise UserError(f"{stored[0]} and {name} differ, but {CONFIG} says that they are one matrix: damaged")
+    return first
+
+
+def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:
+    """Remove stored sinusoids, which nmtkit computes. Raises UserError for any other positions."""
+    for stack in ("encoder", "decoder"):
+        name = f"{stack}.embed_positions.weight"
+        if name in tensors:
+            table = tensors.take(name)
+            expected = sinusoids(len(table), d_model)
+            expected = torch.cat([expected[:, 0::2], expected[:, 1::2]], dim=1)
+            if table.shape != expected.shape or not torch.allclose(table, expected, rtol=0, atol=_MAX_POSITION_ERROR):
+                raise UserError(f"{name} is not the table of sinusoids: other positions are not supported")
+
+
+def _sides(folder: Path, settings: Mapping[str, Any], separate: bool) -> tuple[Side, Side]:
+    """The tokenizers of both sides: one vocabulary and two SentencePiece models, or two of each."""
+    ids = _read_vocabulary(folder / VOCABULARY)
+    target_ids = _read_vocabulary(folder / TARGET_VOCABULARY) if separate else ids
+    source_size = settings["vocab_size"]
+    target_size = settings.get("decoder_vocab_size") or source_size
+    if not separate and target_size != source_size and not settings["share_encoder_decoder_embeddings"]:
+        raise UserError(f"{CONFIG}: vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
+    eos, pad, start = (settings[f"{name}_token_id"] for name in ("eos", "pad", "decoder_start"))
+    if target_ids.get(EOS_PIECE) != eos:
+        raise UserError(f"{CONFIG}: eos_token_id is {eos!r:.40}, not the id of {EOS_PIECE} in the vocabulary")
+    if start not in (pad, eos):
+        raise UserError(f"{CONFIG}: decoder_start_token_id is {start!r:.40}: only pad_token_id is supported")
+    vocabulary, rows = _renumber(target_ids, target_size, start, pad)
+    if separate:
+        source_pad = ids.get(PAD_PIECE)
+        source_vocabulary, source_rows = _renumber(ids, source_size, source_pad, source_pad)
+    else:
+        source_vocabulary, source_rows = vocabulary, rows
+    models = [read_part(folder / name, _MAX_MODEL_BYTES) for name in (SOURCE_MODEL, TARGET_MODEL)]
+    return (
+        Side(SentencePieceVocabTokenizer(source_vocabulary, models[0]), source_rows),
+        Side(SentencePieceVocabTokenizer(vocabulary, models[1]), rows),
+    )
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    """Read a vocabulary, piece -> id. Raises UserError unless it has EOS and UNK, and an id for each piece."""
+    ids = read_json(path)
+    if not all(type(number) is int for number in ids.values()) or len(set(ids.values())) < len(ids):
+        raise UserError(f"{path.name} is not a list of pieces, each with an id of its own")
+    for piece in (EOS_PIECE, UNK_PIECE):
+        if piece not in ids:
+            raise UserError(f"{path.name} has no {piece}")
+    return ids
+
+
+def _renumber(
+    ids: Mapping[str, int], size: int, start: int | None, pad: int | None
+) -> tuple[Vocabulary, list[int | None]]:
+    """The vocabulary with nmtkit's ids, and for each of them the id there; ids without a piece get one.
+
+    Raises UserError for an id that is not below `size`.
+    """
+    pieces = {number: piece for piece, number in ids.items()}
+    if not all(0 <= number < size for number in (*pieces, 0 if start is None else start)):
+        raise UserError(f"the vocabulary has ids that are not below {size}, the size in {CONFIG}")
+    eos, unk = ids[EOS_PIECE], ids[UNK_PIECE]
+    others = [number for number in range(size) if number not in (eos, unk, start, pad)]
+    named = [pieces.get(number, EOS_PIECE) for number in others]
+    named = [f"<unused{number}>" if piece in SPECIALS else piece for number, piece in zip(others, named, strict=True)]
+    return Vocabulary([*SPECIALS, *named]), [None, unk, start, eos, *others]

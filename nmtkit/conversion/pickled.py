@@ -1,0 +1,70 @@
+"""Reads files of `torch.save` from other programs: tensors, plain containers and `argparse.Namespace`, nothing else.
+
+No code of such a file runs: `torch.load(weights_only=True)` refuses every class that is not listed here.
+"""
+
+import argparse
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.errors import UserError
+
+_GLOBAL = re.compile(r"(?:GLOBAL|module) (\S+)")
+
+
+class _Inert:
+    """Stands for NumPy's scalars, which fairseq stores among its statistics. It ignores all values."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, _: object) -> None:
+        pass
+
+
+_INERT_NAMES = ("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", "numpy.dtype")
+_ALLOWED: list[Any] = [argparse.Namespace, *((_Inert, name) for name in _INERT_NAMES)]
+
+
+def load_pickled(path: Path) -> Any:
+    """Read a file of `torch.save`, in its zip format or the older one, on the CPU.
+
+    Call it inside `as_user_errors`. Raises UserError for an object of a foreign class, naming it, and for a compressed
+    file, which could need far more memory than its size.
+    """
+    if not path.is_file() and path.exists():  # a pipe would block
+        raise UserError("not a regular file")
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+                raise UserError("compressed: save it with torch.save again")
+    try:
+        with torch.serialization.safe_globals(_ALLOWED):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        found = _GLOBAL.search(str(error))
+        if found is None:
+            raise UserError("damaged, or not a file of torch.save") from error
+        raise UserError(
+            f"it holds an object of {found[1]}, which nmtkit does not load: save the weights and options alone"
+        ) from error
+
+
+def dense_tensors(values: object) -> dict[str, Tensor]:
+    """The tensors of a state dict by name. Raises UserError unless all are dense, each within its storage."""
+    if not isinstance(values, dict):
+        raise UserError("it holds no weights by name")
+    for name, tensor in values.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise UserError(f"its weight {name!r:.60} is not a tensor")
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+            raise UserError(f"its weight {name!r:.60} is not a dense tensor")
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():  # expanded by a stride of 0
+            raise UserError(f"its weight {name!r:.60} is larger than its stored values")
+    return dict(values)

@@ -1,0 +1,198 @@
+"""From the weights of another toolkit's Transformer to a checkpoint.
+
+The formats differ in names, in the order of ids, in the order of the D dimensions and in the scale of embeddings. An
+importer describes these; this module does the rest.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nmtkit.checkpoint import Checkpoint, check_finite, check_weights
+from nmtkit.errors import UserError
+from nmtkit.model.config import TransformerConfig
+from nmtkit.tokenizer import Tokenizer, shares_vocabulary
+from nmtkit.vocab import NEVER_OUTPUT
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+Parts = Mapping[str, tuple[str, ...]]  # the modules there whose rows, one below the other, are a module here
+
+# fairseq's names, which the models of transformers have too.
+ENCODER_LAYER: Parts = {
+    "self_attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention.out": ("self_attn.out_proj",),
+    "around_self_attention.norm": ("self_attn_layer_norm",),
+    "feed_forward.inner": ("fc1",),
+    "feed_forward.outer": ("fc2",),
+    "around_feed_forward.norm": ("final_layer_norm",),
+}
+DECODER_LAYER: Parts = {
+    **ENCODER_LAYER,
+    "cross_attention.q": ("encoder_attn.q_proj",),
+    "cross_attention.kv": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross_attention.out": ("encoder_attn.out_proj",),
+    "around_cross_attention.norm": ("encoder_attn_layer_norm",),
+}
+
+_D_COLUMNS = ("_embedding.weight", "projection.weight", ".qkv.weight", ".q.weight", ".kv.weight", ".inner.weight")
+_D_ROWS = ("norm.weight", "norm.bias", ".out.weight", ".out.bias", ".outer.weight", ".outer.bias")
+
+
+class ForeignWeights:
+    """The tensors of another toolkit by its names. Each is taken once, so those that are left over are unknown."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = dict(tensors)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def take(self, name: str) -> Tensor:
+        """Remove a tensor and return it as float32. Raises UserError if it is missing or not of floating point."""
+        if name not in self._tensors:
+            raise UserError(f"the weight {name} is missing")
+        tensor = self._tensors.pop(name)
+        if tensor.dtype not in FLOATS:
+            raise UserError(f"the weight {name} is {tensor.dtype}: nmtkit imports floating point only")
+        return tensor.float()
+
+    def drop(self, is_unused: Callable[[str], bool]) -> None:
+        """Remove tensors that the model does not need."""
+        self._tensors = {name: tensor for name, tensor in self._tensors.items() if not is_unused(name)}
+
+    def refuse_rest(self) -> None:
+        """Raise UserError, naming the first, for a tensor that was not taken."""
+        for name in sorted(self._tensors):
+            raise UserError(f"the weight {name} belongs to no part of nmtkit's Transformer: the model is not supported")
+
+    def take_linear(self, ours: str, theirs: Sequence[str]) -> dict[str, Tensor]:
+        """Weight and bias of a module of nmtkit, joined from those of modules there."""
+        return {
+            f"{ours}.{part}": torch.cat([self.take(f"{module}.{part}") for module in theirs])
+            for part in ("weight", "bias")
+        }
+
+    def take_layers(self, stack: str, count: int, form: str, parts: Parts) -> dict[str, Tensor]:
+        """All layers of a stack of nmtkit; `form` is the prefix of a layer there, with {stack} and {number}."""
+        taken: dict[str, Tensor] = {}
+        for number in range(count):
+            prefix = form.format(stack=stack, number=number)
+            for ours, theirs in parts.items():
+                taken |= self.take_linear(f"{stack}.{number}.{ours}", [prefix + module for module in theirs])
+        return taken
+
+    def take_stacks(self, config: TransformerConfig) -> dict[str, Tensor]:
+        """Both stacks by fairseq's names, with the final norms of a pre-norm model."""
+        form = "{stack}.layers.{number}."
+        taken = self.take_layers("encoder", config.encoder_layers, form, ENCODER_LAYER)
+        taken |= self.take_layers("decoder", config.decoder_layers, form, DECODER_LAYER)
+        if config.norm == "pre":
+            for stack in ("encoder", "decoder"):
+                if f"{stack}.layer_norm.weight" not in self:
+                    raise UserError(f"pre-norm without a layer norm after the {stack} is not supported")
+                taken |= self.take_linear(f"{stack}_norm", [f"{stack}.layer_norm"])
+        return taken
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The three matrices (W, D) and the bias (W,) of a model, by its own ids."""
+
+    source: Tensor
+    target: Tensor
+    output: Tensor
+    bias: Tensor | None = None
+    scale: float | None = None  #: factor of embeddings before the first layer; None for √D
+
+
+@dataclass(frozen=True)
+class Side:
+    """The tokenizer of a side, and for each id of its vocabulary the id in the model to import; None for zeros."""
+
+    tokenizer: Tokenizer
+    rows: Sequence[int | None]
+
+
+def assemble(
+    config: TransformerConfig,
+    languages: tuple[str, str],
+    sides: tuple[Side, Side],
+    embeddings: Embeddings,
+    others: dict[str, Tensor],
+    *,
+    halves: bool,
+) -> Checkpoint:
+    """The checkpoint of an imported model; `others` are its remaining weights by nmtkit's names.
+
+    With `halves`, all sines of the positions precede all cosines there; D is permuted to nmtkit's order, in which they
+    alternate. --share-embeddings and --output-bias follow from the weights. Raises UserError for weights that do not
+    fit the options or are not finite.
+    """
+    tokenizers = (sides[0].tokenizer, sides[1].tokenizer)
+    matrices, sharing = _embedding_weights(embeddings, sides, shares_vocabulary(*tokenizers))
+    weights = {**matrices, **others}
+    config = replace(config, share_embeddings=sharing, output_bias="projection_bias" in weights)
+    checkpoint = Checkpoint(config, {}, *languages, *tokenizers)
+    shapes = checkpoint.parameter_shapes()
+    check_weights(weights, shapes)
+    check_finite(weights)
+    if halves:
+        weights = _alternate(weights, config.d_model)
+    return replace(checkpoint, weights={name: weights[name].contiguous() for name in shapes})
+
+
+def _embedding_weights(given: Embeddings, sides: tuple[Side, Side], joined: bool) -> tuple[dict[str, Tensor], str]:
+    """The embeddings by nmtkit's names and ids, and the value of --share-embeddings.
+
+    A matrix is shared if it is equal to another in all rows that are used.
+    """
+    D = given.target.size(-1)
+    factor = 1.0 if given.scale is None else given.scale / math.sqrt(D)
+    source = _pick(given.source, sides[0], "source") * factor
+    target = _pick(given.target, sides[1], "target") * factor
+    output = _pick(given.output, sides[1], "output")
+    matrices = {"target_embedding.weight": target}
+    if given.bias is not None:
+        bias = _pick(given.bias.reshape(-1), sides[1], "bias of the output")
+        bias[list(NEVER_OUTPUT)] = 0
+        if bias.any():
+            matrices["projection_bias"] = bias
+    used = [number for number in range(len(target)) if number not in NEVER_OUTPUT]
+    if not torch.equal(output[used], target[used]):
+        sharing = "none"
+        matrices["projection.weight"] = output
+    elif joined and torch.equal(source[used], target[used]):
+        return matrices, "all"
+    else:
+        sharing = "decoder"
+    matrices["source_embedding.weight"] = source
+    return matrices, sharing
+
+
+def _pick(matrix: Tensor, side: Side, name: str) -> Tensor:
+    """The rows of a matrix in the order of a side's ids: a copy."""
+    numbers = [number for number in side.rows if number is not None]
+    if matrix.dim() == 0 or max(numbers) >= len(matrix):
+        raise UserError(
+            f"the {name} has {len(matrix) if matrix.dim() else 0} rows, but the vocabulary has {max(numbers) + 1} "
+            "pieces: give the vocabulary of this model"
+        )
+    picked = matrix[torch.tensor([number or 0 for number in side.rows])]
+    picked[[ours for ours, number in enumerate(side.rows) if number is None]] = 0
+    return picked
+
+
+def _alternate(weights: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
+    """Permute D everywhere: 2i here is i there, and 2i + 1 is D/2 + i."""
+    order = torch.arange(d_model).reshape(2, -1).t().reshape(-1)
+
+    def permuted(name: str, weight: Tensor) -> Tensor:
+        if name.endswith(_D_COLUMNS):
+            return weight[:, order]
+        return weight[order] if name.endswith(_D_ROWS) else weight
+
+    return {name: permuted(name, weight) for name, weight in weights.items()}
