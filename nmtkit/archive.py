@@ -121,10 +121,10 @@ def parse_header(content: bytes) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def as_user_errors(path: Path, expected: str = "an nmtkit checkpoint") -> Iterator[None]:
-    """Convert every error that a missing, unreadable or malformed file can cause into a UserError.
+def as_user_errors(path: Path, kind: str = "an nmtkit checkpoint") -> Iterator[None]:
+    """Convert every error that a missing, unreadable or malformed file can cause into a UserError that names `path`.
 
-    It names `path`, and says for malformed content that the file may not be what was `expected`.
+    `kind` is what the file should be.
     """
     try:
         yield
@@ -134,7 +134,7 @@ def as_user_errors(path: Path, expected: str = "an nmtkit checkpoint") -> Iterat
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except _MALFORMED as error:
-        raise UserError(f"{path}: damaged, or not {expected} ({type(error).__name__})") from error
+        raise UserError(f"{path}: damaged, or not {kind} ({type(error).__name__})") from error
 
 
 def bytes_to_tensor(content: bytes) -> Tensor:

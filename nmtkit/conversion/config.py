@@ -1,6 +1,7 @@
-"""The options of nmt-import and nmt-export."""
+"""The options of nmt-export, and those of importers."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from nmtkit.config import Config, option
@@ -33,3 +34,32 @@ class ExportConfig(Config):
         help="With --to ctranslate2: the number format of its weights.",
     )
     force: bool = option(False, help="Replace an earlier export at --output.")
+
+
+@dataclass(frozen=True)
+class ImportConfig(Config):
+    """What a model of another toolkit does not contain itself."""
+
+    heading: ClassVar[str] = "Source"
+
+    source_lang: str | None = option(
+        None, short="s", metavar="CODE", unset="the model's", help="Language of the source, as in `en`."
+    )
+    target_lang: str | None = option(
+        None, short="t", metavar="CODE", unset="the model's", help="Language of the target."
+    )
+    dict: tuple[Path, ...] = option(
+        (),
+        metavar="FILE",
+        help="fairseq: the dictionaries of source and target, if they are not `dict.CODE.txt` beside the model.",
+    )
+    bpe_codes: Path | None = option(
+        None,
+        metavar="FILE",
+        help="fairseq: the BPE codes of both languages, if they are not `bpecodes` or `code` beside the model.",
+    )
+    spm_model: tuple[Path, ...] = option(
+        (),
+        metavar="FILE",
+        help="fairseq and CTranslate2: the SentencePiece model of both languages, or one each, source first.",
+    )

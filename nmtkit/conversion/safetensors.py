@@ -49,13 +49,14 @@ def from_safetensors(folder: Path) -> Checkpoint:
     Tensors of float16, bfloat16 and float64 become float32. Raises UserError if the package safetensors or a file is
     missing, if a weight is not finite, or if the weights do not fit the model in `config.json`.
     """
+    _import_safetensors()
     if not (folder / SAFETENSORS_FILE).is_file():
         raise UserError(f"{folder} is a folder without a file {SAFETENSORS_FILE}: {checkpoint_in(folder)}")
     if not (folder / HEADER).is_file():
         raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
     with as_user_errors(folder):
         header = parse_header(read_bytes(folder / HEADER, _MAX_HEADER_BYTES))
-        weights = load_tensors(folder / SAFETENSORS_FILE)
+        weights = read_tensors(folder)
         checkpoint = from_header(header, tokenizer_files, lambda name: read_tokenizer_file(folder / name))
         shapes = checkpoint.parameter_shapes()
         check_names(weights, shapes)
@@ -65,18 +66,13 @@ def from_safetensors(folder: Path) -> Checkpoint:
     return dataclasses.replace(checkpoint, weights=weights)
 
 
-def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a safetensors file by name.
-
-    Raises UserError if the package is missing or the file is damaged.
-    """
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a folder's `model.safetensors`, by name. Raises UserError if the file is damaged."""
     library = _import_safetensors()
-    if path.exists() and not path.is_file():  # a pipe would block
-        raise UserError(f"{path.name} is not a regular file")
     try:
-        tensors: dict[str, Tensor] = library.torch.load_file(path)
+        tensors: dict[str, Tensor] = library.torch.load_file(folder / SAFETENSORS_FILE)
     except library.SafetensorError as error:
-        raise UserError(f"{path.name} is damaged ({error})") from error
+        raise UserError(f"{SAFETENSORS_FILE} is damaged ({error})") from error
     return tensors
 
 

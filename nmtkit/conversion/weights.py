@@ -13,11 +13,12 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, check_finite, check_weights
 from nmtkit.errors import UserError
+from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.tokenizer import Tokenizer, shares_vocabulary
 from nmtkit.vocab import NEVER_OUTPUT
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 Parts = Mapping[str, tuple[str, ...]]  # the modules there whose rows, one below the other, are a module here
 
@@ -56,7 +57,7 @@ class ForeignWeights:
         if name not in self._tensors:
             raise UserError(f"the weight {name} is missing")
         tensor = self._tensors.pop(name)
-        if tensor.dtype not in FLOATS:
+        if tensor.dtype not in _FLOATS:
             raise UserError(f"the weight {name} is {tensor.dtype}: nmtkit imports floating point only")
         return tensor.float()
 
@@ -111,10 +112,11 @@ class Embeddings:
 
 @dataclass(frozen=True)
 class Side:
-    """The tokenizer of a side, and for each id of its vocabulary the id in the model to import; None for zeros."""
+    """The tokenizer of a side, and where its ids are in the model to import."""
 
     tokenizer: Tokenizer
-    rows: Sequence[int | None]
+    rows: Sequence[int | None]  #: for each id of nmtkit the id there; None for a row of zeros
+    size: int  #: of the vocabulary there
 
 
 def assemble(
@@ -145,6 +147,17 @@ def assemble(
     return replace(checkpoint, weights={name: weights[name].contiguous() for name in shapes})
 
 
+def with_positions(
+    config: TransformerConfig, source: Tensor, target: Tensor
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """The options and weights of learned positions, as many as both tables have."""
+    length = min(len(source), len(target))
+    if len(source) != len(target):
+        logger.warning("there are %d positions of the source, but %d of the target", len(source), len(target))
+    tables = {"source_positions.table": source[:length], "target_positions.table": target[:length]}
+    return replace(config, positions="learned", max_positions=length), tables
+
+
 def _embedding_weights(given: Embeddings, sides: tuple[Side, Side], joined: bool) -> tuple[dict[str, Tensor], str]:
     """The embeddings by nmtkit's names and ids, and the value of --share-embeddings.
 
@@ -152,9 +165,9 @@ def _embedding_weights(given: Embeddings, sides: tuple[Side, Side], joined: bool
     """
     D = given.target.size(-1)
     factor = 1.0 if given.scale is None else given.scale / math.sqrt(D)
-    source = _pick(given.source, sides[0], "source") * factor
-    target = _pick(given.target, sides[1], "target") * factor
-    output = _pick(given.output, sides[1], "output")
+    source = _pick(given.source, sides[0], "source embedding") * factor
+    target = _pick(given.target, sides[1], "target embedding") * factor
+    output = _pick(given.output, sides[1], "output matrix")
     matrices = {"target_embedding.weight": target}
     if given.bias is not None:
         bias = _pick(given.bias.reshape(-1), sides[1], "bias of the output")
@@ -175,11 +188,10 @@ def _embedding_weights(given: Embeddings, sides: tuple[Side, Side], joined: bool
 
 def _pick(matrix: Tensor, side: Side, name: str) -> Tensor:
     """The rows of a matrix in the order of a side's ids: a copy."""
-    numbers = [number for number in side.rows if number is not None]
-    if matrix.dim() == 0 or max(numbers) >= len(matrix):
+    if matrix.dim() == 0 or len(matrix) != side.size:
         raise UserError(
-            f"the {name} has {len(matrix) if matrix.dim() else 0} rows, but the vocabulary has {max(numbers) + 1} "
-            "pieces: give the vocabulary of this model"
+            f"the {name} has the shape {list(matrix.shape)}, but the vocabulary has {side.size} pieces with the "
+            "special ones: give the vocabulary of this model"
         )
     picked = matrix[torch.tensor([number or 0 for number in side.rows])]
     picked[[ours for ours, number in enumerate(side.rows) if number is None]] = 0

@@ -1,0 +1,91 @@
+"""Reads `model.bin`, the file format of CTranslate2 since its release 3.0, without that package.
+
+All numbers are in the byte order of the machine that wrote the file, in practice little-endian.
+"""
+
+import math
+import mmap
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nmtkit.errors import UserError
+
+_BINARY_VERSION = 6
+_DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)  # by their numbers
+_MAX_RANK = 8
+
+
+class Spec(NamedTuple):
+    """The content of a `model.bin`."""
+
+    name: str  #: of the model specification, as in "TransformerSpec"
+    revision: int  #: of that specification
+    variables: dict[str, Tensor]  #: weights, and attributes as tensors without dimensions
+
+
+class _Reader:
+    """Reads values one after the other. Raises UserError beyond the end."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self._content, self._position = content, 0
+
+    def bytes(self, count: int) -> bytes:
+        end = self._position + count
+        if end > len(self._content):
+            raise UserError("model.bin is truncated")
+        taken = self._content[self._position : end]
+        self._position = end
+        return taken
+
+    def number(self, form: str) -> int:
+        value: int = struct.unpack(f"<{form}", self.bytes(struct.calcsize(f"<{form}")))[0]
+        return value
+
+    def name(self) -> str:
+        return self.bytes(self.number("H")).removesuffix(b"\0").decode()
+
+    def tensor(self, name: str) -> Tensor:
+        rank = self.number("B")
+        if rank > _MAX_RANK:
+            raise UserError(f"model.bin is damaged: {name!r:.60} has {rank} dimensions")
+        shape = [self.number("I") for _ in range(rank)]
+        kind, size = self.number("B"), self.number("I")
+        if kind >= len(_DTYPES) or math.prod(shape) * _DTYPES[kind].itemsize != size:
+            raise UserError(f"model.bin is damaged: {name!r:.60} has {size} bytes, which does not match its shape")
+        content = bytearray(self.bytes(size))
+        return torch.frombuffer(content, dtype=_DTYPES[kind]).reshape(shape) if size else torch.empty(shape)
+
+
+def read_model(path: Path) -> Spec:
+    """Read a `model.bin`; an alias becomes another name of its tensor. Call it inside `as_user_errors`.
+
+    Raises UserError for another format, and for a truncated or damaged file; memory is allocated only for values that
+    the file has.
+    """
+    if path.exists() and not path.is_file():  # a pipe would block
+        raise UserError(f"{path.name} is not a regular file")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        reader = _Reader(content)
+        version = reader.number("I")
+        if version != _BINARY_VERSION:
+            raise UserError(
+                f"model.bin has the format {version}, nmtkit reads {_BINARY_VERSION}: convert the model with "
+                "CTranslate2 3.0 or later"
+            )
+        name, revision = reader.name(), reader.number("I")
+        variables: dict[str, Tensor] = {}
+        for _ in range(reader.number("I")):
+            variable = reader.name()
+            variables[variable] = reader.tensor(variable)
+        for _ in range(reader.number("I")):
+            alias, original = reader.name(), reader.name()
+            if original not in variables:
+                raise UserError(f"model.bin is damaged: {alias!r:.60} is an alias of nothing")
+            variables[alias] = variables[original]
+            if f"{original}_scale" in variables:
+                variables[f"{alias}_scale"] = variables[f"{original}_scale"]
+    return Spec(name, revision, variables)

@@ -1,0 +1,263 @@
+"""Import of models of CTranslate2, from nmtkit or other toolkits: the inverse of `nmtkit.conversion.ctranslate2`."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.archive import as_user_errors
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.ctranslate2_file import read_model
+from nmtkit.conversion.fairseq_tokenizers import joint, sentencepiece_tokenizers, two_languages
+from nmtkit.conversion.folder import read_tokenizer_file
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, with_positions
+from nmtkit.errors import UserError
+from nmtkit.log import logger
+from nmtkit.model.config import TransformerConfig
+from nmtkit.model.positions import sinusoids
+from nmtkit.strict_json import parse_json
+from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
+from nmtkit.vocab import BOS, SPECIALS, Vocabulary
+
+MODEL_FILE = "model.bin"
+_SPEC, _REVISION = "TransformerSpec", 7
+_EPSILON = 1e-5  # of layer norms
+_ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}  # its 1 and 4 are approximations of gelu
+_PAD_NAMES = ("<pad>", "<blank>")
+_SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
+_ENCODER_LAYER: Parts = {
+    "self_attention.qkv": ("self_attention/linear_0",),
+    "self_attention.out": ("self_attention/linear_1",),
+    "around_self_attention.norm": ("self_attention/layer_norm",),
+    "feed_forward.inner": ("ffn/linear_0",),
+    "feed_forward.outer": ("ffn/linear_1",),
+    "around_feed_forward.norm": ("ffn/layer_norm",),
+}
+_DECODER_LAYER: Parts = {
+    **_ENCODER_LAYER,
+    "cross_attention.q": ("attention/linear_0",),
+    "cross_attention.kv": ("attention/linear_1",),
+    "cross_attention.out": ("attention/linear_2",),
+    "around_cross_attention.norm": ("attention/layer_norm",),
+}
+_WITHOUT_EFFECT = re.compile(r"decoder/alignment_(layer|heads)|encoder/embeddings_merge")  # with one embedding
+_COMPUTED_POSITIONS = 1024  # of the learned positions that replace CTranslate2's own
+_TOLERANCE = 0.01  # of a table of sinusoids: rounding to bfloat16; in float32 the rounding of large angles
+_SOURCE, _OLD_SOURCE = "encoder/embeddings_0/weight", "encoder/embeddings/weight"
+_TARGET, _OUTPUT, _BIAS = "decoder/embeddings/weight", "decoder/projection/weight", "decoder/projection/bias"
+_POSITIONS = tuple(f"{stack}/position_encodings/encodings" for stack in ("encoder", "decoder"))
+_INNER = "encoder/layer_0/ffn/linear_0/weight"
+
+
+def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
+    """Read a folder of CTranslate2, whose weights in int8 and int16 become float32.
+
+    The format has neither languages nor tokenizers: `options` give them; SentencePiece models under usual names in the
+    folder are found. Without any, the model translates segmented text. Raises UserError if a file is missing or
+    damaged, or for what nmtkit's Transformer lacks, by name.
+    """
+    languages = two_languages(options.source_lang, options.target_lang)
+    with as_user_errors(folder, "a model of CTranslate2"):
+        spec = read_model(folder / MODEL_FILE)
+        if (spec.name, spec.revision) != (_SPEC, _REVISION):
+            raise UserError(f"{spec.name!r:.40} of revision {spec.revision} is not supported, only {_SPEC} {_REVISION}")
+        settings = parse_json(read_tokenizer_file(folder / "config.json").decode())
+        vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
+        _check_settings(settings, vocabularies)
+        pairs = [_own_ids(pieces, settings) for pieces in vocabularies]
+        ours = joint((pairs[0][0], pairs[1][0]))
+        tokenizers = _tokenizers(folder, ours, languages, options)
+        source, target = (
+            Side(tokenizer, rows, len(pieces))
+            for tokenizer, (_, rows), pieces in zip(tokenizers, pairs, vocabularies, strict=True)
+        )
+        return _convert(spec.variables, languages, (source, target), folder)
+
+
+def _check_settings(settings: Any, vocabularies: Sequence[list[str]]) -> None:
+    """Raise UserError for settings that nmtkit lacks, or that do not fit the vocabularies."""
+    if not isinstance(settings, dict):
+        raise UserError("config.json is not a JSON object")
+    if not settings.get("add_source_eos") or settings.get("add_source_bos"):
+        raise UserError(
+            "config.json: add_source_bos is set, or add_source_eos is not: nmtkit ends each source with </s>, and "
+            "cannot import models that expect another form"
+        )
+    epsilon = settings.get("layer_norm_epsilon")
+    if epsilon is not None and not math.isclose(epsilon, _EPSILON):
+        raise UserError(f"config.json: layer_norm_epsilon is {epsilon}: only {_EPSILON} is supported")
+    for setting, needing in (("unk_token", 2), ("eos_token", 2), ("decoder_start_token", 1)):
+        token = settings.get(setting)
+        if not isinstance(token, str) or any(token not in pieces for pieces in vocabularies[-needing:]):
+            raise UserError(f"config.json: {setting} is {token!r:.40}, which is not in the vocabulary")
+
+
+def _read_pieces(folder: Path, side: str) -> list[str]:
+    """The vocabulary of a side by CTranslate2's ids, from the file that exists."""
+    for name in (f"{side}_vocabulary", "shared_vocabulary"):
+        for path in (folder / f"{name}.json", folder / f"{name}.txt"):
+            if not path.exists():
+                continue
+            text = read_tokenizer_file(path).decode()
+            pieces = parse_json(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
+            if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+                raise UserError(f"{path.name} is not a list of pieces")
+            return pieces
+    raise UserError(f"there is neither {side}_vocabulary.json nor shared_vocabulary.json (or .txt)")
+
+
+def _own_ids(pieces: list[str], settings: Mapping[str, Any]) -> tuple[Vocabulary, list[int | None]]:
+    """The vocabulary as nmtkit's, and the id there of each of its pieces; the decoder's start token is BOS here."""
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    unk, start, eos = (settings[name] for name in ("unk_token", "decoder_start_token", "eos_token"))
+    special = {unk, eos, settings.get("bos_token"), *SPECIALS, *_PAD_NAMES}
+    rest = [number for number, piece in enumerate(pieces) if piece not in special]
+    pad = next((ids[name] for name in _PAD_NAMES if name in ids), None)
+    vocabulary = Vocabulary([*SPECIALS, *(pieces[number] for number in rest)])
+    return vocabulary, [pad, ids[unk], ids.get(start), ids[eos], *rest]
+
+
+def _tokenizers(
+    folder: Path, vocabularies: tuple[Vocabulary, Vocabulary], languages: tuple[str, str], options: ImportConfig
+) -> tuple[Tokenizer, Tokenizer]:
+    source, target = vocabularies
+    paths = options.spm_model or _sentencepiece_files(folder, languages)
+    if len(paths) == 1 and source is target:  # the model may be the vocabulary, as in nmtkit's own exports
+        with as_user_errors(paths[0], "a SentencePiece model"):
+            own = SentencePieceTokenizer(read_tokenizer_file(paths[0]))
+        if own.vocab == source:
+            return own, own
+    if paths:
+        return sentencepiece_tokenizers(vocabularies, paths)
+    logger.info("no SentencePiece model: the model translates segmented text")
+    first = SpaceTokenizer(source)
+    return first, first if target is source else SpaceTokenizer(target)
+
+
+def _sentencepiece_files(folder: Path, languages: tuple[str, str]) -> tuple[Path, ...]:
+    """The SentencePiece models under usual names in a folder: one for both sides, one each, or none."""
+    by_language = tuple(f"spm.{language}.model" for language in languages)
+    for names in (*_SPM_FILES, by_language):
+        paths = tuple(folder / name for name in names)
+        if all(path.exists() for path in paths):
+            return paths
+    return ()
+
+
+def _convert(
+    variables: Mapping[str, Tensor], languages: tuple[str, str], sides: tuple[Side, Side], folder: Path
+) -> Checkpoint:
+    """The checkpoint of a model's variables."""
+    matrices, attributes = _split(variables, folder)
+    config, scale = _take_config(matrices, attributes)
+    weights = ForeignWeights(matrices)
+    form = "{stack}/layer_{number}/"
+    others = weights.take_layers("encoder", config.encoder_layers, form, _ENCODER_LAYER)
+    others |= weights.take_layers("decoder", config.decoder_layers, form, _DECODER_LAYER)
+    if config.norm == "pre":
+        for stack in ("encoder", "decoder"):
+            others |= weights.take_linear(f"{stack}_norm", [f"{stack}/layer_norm"])
+    tables = _take_positions(weights, config.d_model)
+    bias = weights.take(_BIAS) if _BIAS in weights else None
+    source, target, output = map(weights.take, (_SOURCE, _TARGET, _OUTPUT))
+    embeddings = Embeddings(source, target, output, bias, scale)
+    weights.refuse_rest()
+    if attributes.get("decoder/start_from_zero_embedding"):
+        sides = (sides[0], replace(sides[1], rows=[*sides[1].rows[:BOS], None, *sides[1].rows[BOS + 1 :]]))
+    positions, halves = _form_of(tables)
+    config = replace(config, positions=positions)
+    if positions == "learned":
+        config, named = with_positions(config, *tables)
+        others |= named
+    return assemble(config, languages, sides, embeddings, others, halves=halves)
+
+
+def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """The weights, with quantized ones dequantized and norms named as others, and the attributes."""
+    weights, attributes = dict[str, Tensor](), dict[str, float]()
+    quantized = set[str]()
+    for name, value in variables.items():
+        if name.endswith("weight_scale"):
+            continue
+        if (scale := variables.get(f"{name}_scale")) is not None:
+            quantized.add(str(value.dtype).removeprefix("torch."))
+            value = value.float() / (scale.float().unsqueeze(1) if scale.dim() else scale.float())
+        if value.dim() == 0:
+            attributes[name] = value.item()
+        else:
+            weights[name.replace("/gamma", "/weight").replace("/beta", "/bias")] = value
+    if quantized:
+        logger.warning("%s: the weights are quantized to %s: the import has their errors", folder, *quantized)
+    if _OLD_SOURCE in weights:
+        weights[_SOURCE] = weights.pop(_OLD_SOURCE)
+    return weights, attributes
+
+
+def _take_config(
+    weights: Mapping[str, Tensor], attributes: Mapping[str, float]
+) -> tuple[TransformerConfig, float | None]:
+    """The options, and the factor of embeddings if it is not √D. UserError for an attribute that nmtkit lacks."""
+    left = {name: value for name, value in attributes.items() if not _WITHOUT_EFFECT.fullmatch(name)}
+
+    def both(name: str) -> float:
+        values = [left.pop(f"{stack}/{name}", None) for stack in ("encoder", "decoder")]
+        if values[0] is None or values[0] != values[1]:
+            raise UserError(f"{name} is {values[0]} in the encoder, but {values[1]} in the decoder")
+        return values[0]
+
+    heads, pre_norm, activation, scale = map(both, ("num_heads", "pre_norm", "activation", "scale_embeddings"))
+    if activation not in _ACTIVATIONS:
+        raise UserError(f"the activation {activation} is not supported, only {', '.join(_ACTIVATIONS.values())}")
+    for name, value in left.items():
+        if value:
+            raise UserError(f"{name} is {value:g}, which is not supported")
+    for name in (_TARGET, _INNER):
+        if name not in weights:
+            raise UserError(f"the weight {name} is missing")
+    config = TransformerConfig(
+        encoder_layers=_layers(weights, "encoder"),
+        decoder_layers=_layers(weights, "decoder"),
+        d_model=weights[_TARGET].size(-1),
+        d_ff=weights[_INNER].size(0),
+        heads=int(heads),
+        activation=_ACTIVATIONS[int(activation)],
+        norm="pre" if pre_norm else "post",
+    )
+    if isinstance(scale, int):  # true or false, not a number
+        return config, None if scale else 1.0
+    return config, scale
+
+
+def _layers(weights: Mapping[str, Tensor], stack: str) -> int:
+    return len({name.split("/")[1] for name in weights if name.startswith(f"{stack}/layer_") and name.count("/") > 2})
+
+
+def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tensor]:
+    """The tables of both stacks, or the sinusoids that CTranslate2 computes if there are none: from position 1."""
+    if any(name in weights for name in _POSITIONS):
+        return weights.take(_POSITIONS[0]), weights.take(_POSITIONS[1])
+    position = torch.arange(1.0, _COMPUTED_POSITIONS + 1).unsqueeze(1)
+    rate = torch.exp(torch.arange(d_model // 2) * (-math.log(10000.0) / (d_model / 2 - 1)))
+    table = torch.cat([torch.sin(position * rate), torch.cos(position * rate)], dim=1)
+    logger.warning("the model has sinusoids of CTranslate2: as learned positions, they end at %d", len(table))
+    return table, table.clone()
+
+
+def _form_of(tables: tuple[Tensor, Tensor]) -> tuple[str, bool]:
+    """The form of positions whose table both are, within rounding, and whether all sines precede all cosines."""
+    length, d_model = min(map(len, tables)), tables[0].size(-1)
+    for form in ("sinusoidal", "fairseq"):
+        if d_model % 2 or d_model < 4 or tables[1].size(-1) != d_model:
+            break
+        alternating = sinusoids(length, d_model, form)
+        halves = torch.cat([alternating[:, 0::2], alternating[:, 1::2]], dim=1)
+        for expected, are_halves in ((alternating, False), (halves, True)):
+            if all(torch.allclose(table[:length], expected, rtol=0, atol=_TOLERANCE) for table in tables):
+                return form, are_halves
+    return "learned", False

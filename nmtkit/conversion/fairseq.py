@@ -1,0 +1,195 @@
+"""Import of fairseq's checkpoints: translation models of its architecture `transformer`.
+
+Reads those of all releases, old and new names of weights, options as `args` or as `cfg`.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.archive import as_user_errors
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.fairseq_tokenizers import fairseq_sides, two_languages
+from nmtkit.conversion.pickled import dense_tensors, load_pickled
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
+from nmtkit.errors import UserError
+from nmtkit.model.config import TransformerConfig
+
+_PAD = 1  # fairseq's id: its learned positions begin with PAD + 1 unused rows
+_BASE = {
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "encoder_embed_dim": 512,
+    "encoder_ffn_embed_dim": 2048,
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+    "encoder_normalize_before": False,
+    "decoder_normalize_before": False,
+    "encoder_learned_pos": False,
+    "decoder_learned_pos": False,
+    "activation_fn": "relu",
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+}
+_BIG = {
+    **{"encoder_embed_dim": 1024, "encoder_ffn_embed_dim": 4096, "dropout": 0.3},
+    **{"encoder_attention_heads": 16, "decoder_attention_heads": 16},
+}
+_IWSLT = {"encoder_ffn_embed_dim": 1024, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+_TINY = {
+    **{"encoder_embed_dim": 64, "encoder_ffn_embed_dim": 64, "encoder_layers": 2, "decoder_layers": 2},
+    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
+}
+_PRE_NORM = {"encoder_normalize_before": True, "decoder_normalize_before": True}
+_ARCHITECTURES: dict[str, dict[str, Any]] = {  # with the options that differ from `transformer`
+    "transformer": {},
+    "transformer_tiny": _TINY,
+    "transformer_iwslt_de_en": _IWSLT,
+    "transformer_wmt_en_de": {},
+    "transformer_vaswani_wmt_en_de_big": _BIG,
+    "transformer_vaswani_wmt_en_fr_big": {**_BIG, "dropout": 0.1},
+    "transformer_wmt_en_de_big": {**_BIG, "attention_dropout": 0.1},
+    "transformer_wmt_en_de_big_t2t": {**_BIG, **_PRE_NORM, "attention_dropout": 0.1, "activation_dropout": 0.1},
+}
+_UNSUPPORTED = (
+    *("adaptive_softmax_cutoff", "adaptive_input", "layernorm_embedding", "cross_self_attention"),
+    *("no_cross_attention", "no_token_positional_embeddings", "no_decoder_final_norm", "character_embeddings"),
+    *("encoder_layers_to_keep", "decoder_layers_to_keep"),
+)
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish"}  # its gelu_accurate and gelu_fast are approximations
+_FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # the version of each stack
+_NO_WEIGHT = re.compile(r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))")
+_OLD_NORMS = {  # of a layer, by their numbers
+    "encoder": ("self_attn_layer_norm", "final_layer_norm"),
+    "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+}
+_OLD_NORM = re.compile(r"((encoder|decoder)\.layers\.\d+\.)layer_norms\.(\d)\.(weight|bias)")
+_OLD_ATTENTION = re.compile(r"(.+_attn\.)in_proj_(weight|bias)")
+
+
+def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
+    """Read a checkpoint of fairseq, without its training state; dictionaries and codes as of `fairseq_sides`.
+
+    No code of the file runs. Raises UserError if it is damaged, or for what nmtkit's Transformer lacks, by name.
+    """
+    kind = "a checkpoint of fairseq"
+    with as_user_errors(path, kind):
+        content = load_pickled(path)
+        given = _options(content)
+        tensors = dense_tensors(content["model"])
+        config = _config(given)
+    languages = two_languages(
+        options.source_lang or given.get("source_lang"), options.target_lang or given.get("target_lang")
+    )
+    sides = fairseq_sides(path.parent, languages, options)
+    with as_user_errors(path, kind):
+        if config.norm == "pre":
+            _check_versions(tensors)
+        weights = ForeignWeights(_with_new_names(tensors))
+        weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
+        others = weights.take_stacks(config)
+        if config.positions == "learned":
+            names = (f"{stack}.embed_positions.weight" for stack in ("encoder", "decoder"))
+            config, tables = with_positions(config, *(weights.take(name)[_PAD + 1 :] for name in names))
+            others |= tables
+        embeddings = _take_embeddings(weights, given)
+        weights.refuse_rest()
+        return assemble(config, languages, sides, embeddings, others, halves=config.positions == "fairseq")
+
+
+def _options(content: Any) -> dict[str, Any]:
+    """The options of a checkpoint, of model and task together, completed by those of its architecture."""
+    if not isinstance(content, dict) or "model" not in content:
+        raise UserError("not a checkpoint of fairseq: it has no `model`")
+    given = _fields(content.get("args"))
+    cfg = _fields(content.get("cfg"))
+    if not given and not cfg:
+        raise UserError("it has no options, neither `args` nor `cfg`: not a checkpoint of fairseq")
+    model, task = _fields(cfg.get("model")), _fields(cfg.get("task"))
+    task_name = given.get("task") or task.get("_name") or "translation"
+    given = {**task, **given, **model}
+    arch = given.get("arch") or given.get("_name")
+    if arch not in _ARCHITECTURES:
+        raise UserError(f"the architecture {arch!r:.60} is not supported, only {', '.join(_ARCHITECTURES)}")
+    if task_name != "translation":
+        raise UserError(f"the task {task_name!r:.60} is not supported, only translation")
+    for name in _UNSUPPORTED:
+        if given.get(name):
+            raise UserError(f"the option {name} is not supported")
+    return {**_BASE, **_ARCHITECTURES[arch], **given}
+
+
+def _fields(options: object) -> dict[str, Any]:
+    if isinstance(options, argparse.Namespace):
+        return dict(vars(options))
+    return dict(options) if isinstance(options, dict) else {}
+
+
+def _config(given: Mapping[str, Any]) -> TransformerConfig:
+    """The options as nmtkit's. Raises UserError for those that nmtkit lacks."""
+    width, inner = given["encoder_embed_dim"], given["encoder_ffn_embed_dim"]
+    for ours, theirs, default in (
+        ("embed_dim", "decoder_embed_dim", width),
+        ("ffn_embed_dim", "decoder_ffn_embed_dim", inner),
+        ("attention_heads", "decoder_attention_heads", None),
+        ("normalize_before", "decoder_normalize_before", None),
+        ("learned_pos", "decoder_learned_pos", None),
+    ):
+        if given[f"encoder_{ours}"] != given.get(theirs, default):
+            raise UserError(f"encoder_{ours} and {theirs} differ, which is not supported")
+    activation = given["activation_fn"]
+    if activation not in _ACTIVATIONS:
+        raise UserError(f"the activation {activation!r:.40} is not supported, only {', '.join(_ACTIVATIONS)}")
+    return TransformerConfig(
+        encoder_layers=given["encoder_layers"],
+        decoder_layers=given["decoder_layers"],
+        d_model=width,
+        d_ff=inner,
+        heads=given["encoder_attention_heads"],
+        dropout=given["dropout"],
+        attention_dropout=given["attention_dropout"],
+        activation_dropout=given["activation_dropout"] or given.get("relu_dropout") or 0.0,
+        activation=_ACTIVATIONS[activation],
+        norm="pre" if given["encoder_normalize_before"] else "post",
+        positions="learned" if given["encoder_learned_pos"] else "fairseq",
+    )
+
+
+def _check_versions(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a pre-norm model of an early fairseq, which did not normalize the output of a stack."""
+    for stack, since in _FINAL_NORM_SINCE.items():
+        version = tensors.get(f"{stack}.version")
+        if version is not None and version.numel() == 1 and version.item() < since:
+            raise UserError(f"pre-norm without a layer norm after the {stack} is not supported")
+
+
+def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights by the names of today's fairseq."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if norm := _OLD_NORM.fullmatch(name):
+            prefix, stack, number, part = norm.groups()
+            renamed[f"{prefix}{_OLD_NORMS[stack][int(number)]}.{part}"] = tensor
+        elif attention := _OLD_ATTENTION.fullmatch(name):
+            for letter, block in zip("qkv", torch.chunk(tensor, 3), strict=True):
+                renamed[f"{attention[1]}{letter}_proj.{attention[2]}"] = block
+        else:
+            renamed["decoder.output_projection.weight" if name == "decoder.embed_out" else name] = tensor
+    return renamed
+
+
+def _take_embeddings(weights: ForeignWeights, given: Mapping[str, Any]) -> Embeddings:
+    """The embeddings; a shared matrix may be stored once or under each name."""
+    target = weights.take("decoder.embed_tokens.weight")
+    source = weights.take("encoder.embed_tokens.weight") if "encoder.embed_tokens.weight" in weights else target
+    output = target
+    if "decoder.output_projection.weight" in weights:
+        output = weights.take("decoder.output_projection.weight")
+    return Embeddings(source, target, output, scale=1.0 if given.get("no_scale_embedding") else None)

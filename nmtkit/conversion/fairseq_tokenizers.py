@@ -1,0 +1,120 @@
+"""The vocabularies and tokenizers of fairseq's models, and of FSMT's, which descend from them."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from nmtkit.archive import as_user_errors
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.folder import read_tokenizer_file
+from nmtkit.conversion.weights import Side
+from nmtkit.errors import UserError
+from nmtkit.log import logger
+from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer, read_codes
+from nmtkit.text import are_two_languages
+from nmtkit.tokenizer import SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
+from nmtkit.vocab import SPECIALS, Vocabulary
+
+SPECIAL_ROWS = (1, 3, 2, 2)  #: of fairseq's ids for PAD, UNK, BOS and EOS: its decoder starts with </s>, not with <s>
+T = TypeVar("T")
+_OVERWRITE = "#fairseq:overwrite"  # the entry replaces an earlier one of the same name
+_CODES, _SENTENCEPIECE = ("bpecodes", "code"), "sentencepiece.bpe.model"
+_COUNT = 4  # of fairseq's special ids
+
+
+def two_languages(source: object, target: object) -> tuple[str, str]:
+    """The languages of a model. Raises UserError unless they are two."""
+    if not isinstance(source, str) or not isinstance(target, str) or not are_two_languages(source, target):
+        raise UserError("the languages are unknown: give --source-lang and --target-lang")
+    return source, target
+
+
+def joint(vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Vocabulary, Vocabulary]:
+    """The vocabularies of both sides: one object if they are equal, so that embeddings can be shared."""
+    source, target = vocabularies
+    return (source, source) if source == target else (source, target)
+
+
+def sides_of(tokenizers: Sequence[Tokenizer]) -> tuple[Side, Side]:
+    """Both sides of a model whose pieces follow fairseq's four special ids."""
+    source, target = (
+        Side(tokenizer, [*SPECIAL_ROWS, *range(_COUNT, len(tokenizer.vocab))], len(tokenizer.vocab))
+        for tokenizer in tokenizers
+    )
+    return source, target
+
+
+def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfig) -> tuple[Side, Side]:
+    """Both sides of a model, by the files that `options` name, or that fairseq's archives have beside the model.
+
+    With BPE codes, text is tokenized by Moses's rules; without codes and without a SentencePiece model, it must be
+    segmented already. Raises UserError for a missing or malformed file.
+    """
+    if len(options.dict) not in (0, 2):
+        raise UserError("--dict: give two dictionaries, of the source and of the target")
+    paths = options.dict or tuple(folder / f"dict.{language}.txt" for language in languages)
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"{path} is missing: give both dictionaries with --dict")
+    source, target = joint((_read(paths[0], read_dictionary), _read(paths[1], read_dictionary)))
+    if options.bpe_codes and options.spm_model:
+        raise UserError("--bpe-codes and --spm-model are mutually exclusive: use one of them")
+    codes = None if options.spm_model else options.bpe_codes or _first(folder, _CODES)
+    models = () if codes else options.spm_model or _existing(folder / _SENTENCEPIECE)
+    if codes:
+        read = _read(codes, read_codes)
+        settings = (MosesBpe(language, *read).to_bytes() for language in languages)
+        return sides_of([MosesBpeTokenizer(v, each) for v, each in zip((source, target), settings, strict=True)])
+    if models:
+        return sides_of([*sentencepiece_tokenizers((source, target), models)])
+    logger.info("no BPE codes and no SentencePiece model: the model translates segmented text")
+    first = SpaceTokenizer(source)
+    return sides_of([first, first if target is source else SpaceTokenizer(target)])
+
+
+def sentencepiece_tokenizers(
+    vocabularies: tuple[Vocabulary, Vocabulary], paths: Sequence[Path]
+) -> tuple[SentencePieceVocabTokenizer, SentencePieceVocabTokenizer]:
+    """Tokenizers by one SentencePiece model for both sides, or by one each."""
+    if len(paths) > 2:
+        raise UserError("--spm-model: give one SentencePiece model, or one each for source and target")
+    models = [_read(path, bytes) for path in (paths[0], paths[-1])]
+    source, target = map(SentencePieceVocabTokenizer, vocabularies, models)
+    return source, target
+
+
+def read_dictionary(content: bytes) -> Vocabulary:
+    """The vocabulary of a `dict.LANG.txt`: a piece and its count in each line, without the special ids.
+
+    Entries that text can never reach, because a later one has their name, or because nmtkit needs it for a special id,
+    are renamed to `name#id`. Raises UserError for a malformed line.
+    """
+    pieces: dict[str, int] = {}
+    names: list[str] = list(SPECIALS)
+    for number, line in enumerate(content.decode().rstrip("\n").split("\n"), 1):
+        piece, _, count = line.rstrip().rpartition(" ")
+        replaces = count == _OVERWRITE
+        if replaces:
+            piece, _, count = piece.rpartition(" ")
+        if not piece or not count.isdecimal():
+            raise UserError(f"line {number} is not a piece and its count: not a dictionary of fairseq")
+        if (piece in pieces or piece in SPECIALS) and not replaces:
+            raise UserError(f"line {number} lists {piece!r:.40} again, without {_OVERWRITE}")
+        if piece in pieces:
+            names[pieces[piece]] += f"#{pieces[piece]}"
+        pieces[piece] = len(names)
+        names.append(f"{piece}#{len(names)}" if piece in SPECIALS else piece)
+    return Vocabulary(names)
+
+
+def _read(path: Path, parse: Callable[[bytes], T]) -> T:
+    with as_user_errors(path, "a file of a tokenizer"):
+        return parse(read_tokenizer_file(path))
+
+
+def _existing(path: Path) -> tuple[Path, ...]:
+    return (path,) if path.exists() else ()
+
+
+def _first(folder: Path, names: Sequence[str]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).exists()), None)

@@ -1,0 +1,133 @@
+"""Import of FSMT, Hugging Face's port of fairseq's translation models (facebook/wmt19-en-de and others)."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nmtkit.archive import as_user_errors
+from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.fairseq_tokenizers import joint, sides_of, two_languages
+from nmtkit.conversion.folder import read_tokenizer_file
+from nmtkit.conversion.pickled import dense_tensors, load_pickled
+from nmtkit.conversion.safetensors import read_tensors
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble
+from nmtkit.errors import UserError
+from nmtkit.model.config import TransformerConfig
+from nmtkit.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
+from nmtkit.strict_json import parse_json
+from nmtkit.vocab import SPECIALS, Vocabulary
+
+MODEL_TYPE = "fsmt"
+_SPECIALS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # their ids in FSMT
+_REQUIRED: dict[str, Any] = {  # values without which the model would be another; the defaults are the same
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
+_NO_WEIGHT = re.compile(r"(encoder|decoder)\.embed_positions\.weight")
+
+
+def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
+    """Read a folder of an FSMT model. Raises UserError if a file is missing or damaged, or for what nmtkit lacks."""
+    with as_user_errors(folder, "a model of FSMT"):
+        settings = _read_object(folder / "config.json")
+        if settings.get("model_type") != MODEL_TYPE:
+            raise UserError(f"config.json is of {settings.get('model_type')!r:.40}, not of {MODEL_TYPE}")
+        config = _config(settings)
+        languages = settings.get("langs")
+        named = languages if isinstance(languages, list) and len(languages) == 2 else (None, None)
+        pair = two_languages(options.source_lang or named[0], options.target_lang or named[1])
+        sides = _sides(folder, pair)
+        weights = ForeignWeights(_read_weights(folder))
+        weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
+        others = weights.take_stacks(config)
+        scale = None if settings.get("scale_embedding", True) else 1.0
+        embeddings = _take_embeddings(weights, scale)
+        weights.refuse_rest()
+        return assemble(config, pair, sides, embeddings, others, halves=True)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    value = parse_json(read_tokenizer_file(path).decode())
+    if not isinstance(value, dict):
+        raise UserError(f"{path.name} is not a JSON object")
+    return value
+
+
+def _config(settings: Mapping[str, Any]) -> TransformerConfig:
+    for name, value in _REQUIRED.items():
+        if settings.get(name, value) != value:
+            raise UserError(f"config.json: {name} is {settings[name]!r:.40}: only {value} is supported")
+    for name in ("attention_heads", "ffn_dim"):
+        if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
+            raise UserError(f"config.json: encoder_{name} and decoder_{name} differ, which is not supported")
+    activation = settings.get("activation_function", "relu")
+    if activation not in _ACTIVATIONS:
+        raise UserError(f"config.json: the activation {activation!r:.40} is not supported")
+    return TransformerConfig(
+        encoder_layers=settings["encoder_layers"],
+        decoder_layers=settings["decoder_layers"],
+        d_model=settings["d_model"],
+        d_ff=settings["encoder_ffn_dim"],
+        heads=settings["encoder_attention_heads"],
+        dropout=settings.get("dropout", 0.1),
+        attention_dropout=settings.get("attention_dropout", 0.0),
+        activation_dropout=settings.get("activation_dropout", 0.0),
+        activation=_ACTIVATIONS[activation],
+        positions="fairseq",
+    )
+
+
+def _sides(folder: Path, languages: tuple[str, str]) -> tuple[Side, Side]:
+    """Both sides, from the files of FSMTTokenizer."""
+    vocabularies = joint((_read_vocabulary(folder / "vocab-src.json"), _read_vocabulary(folder / "vocab-tgt.json")))
+    lines = read_tokenizer_file(folder / "merges.txt").decode().rstrip("\n").split("\n")
+    merges = tuple(" ".join(line.split()[:2]) for line in lines)  # counts may follow
+    settings = folder / "tokenizer_config.json"
+    lowercase = settings.exists() and _read_object(settings).get("do_lower_case") is True
+    return sides_of(
+        [
+            MosesBpeTokenizer(
+                vocabulary,
+                MosesBpe(language, merges, mark=FINAL_MARK, normalize=True, lowercase=lowercase).to_bytes(),
+            )
+            for vocabulary, language in zip(vocabularies, languages, strict=True)
+        ]
+    )
+
+
+def _read_vocabulary(path: Path) -> Vocabulary:
+    ids = _read_object(path)
+    pieces = sorted(ids, key=lambda piece: ids[piece])
+    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        raise UserError(f"{path.name}: the ids of its pieces are not 0, 1, 2, …")
+    if {piece: ids.get(piece) for piece in _SPECIALS} != _SPECIALS:
+        raise UserError(f"{path.name}: its first pieces are not {' '.join(_SPECIALS)}")
+    return Vocabulary([*SPECIALS, *pieces[len(_SPECIALS) :]])
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights without the prefix `model.`, from the file that exists."""
+    if (folder / SAFETENSORS_FILE).is_file():
+        tensors = read_tensors(folder)
+    elif (folder / "pytorch_model.bin").exists():
+        tensors = dense_tensors(load_pickled(folder / "pytorch_model.bin"))
+    else:
+        raise UserError("neither model.safetensors nor pytorch_model.bin is there")
+    return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+
+
+def _take_embeddings(weights: ForeignWeights, scale: float | None) -> Embeddings:
+    """The embeddings; a shared matrix is stored under any of its names."""
+    names = ("decoder.embed_tokens.weight", "decoder.output_projection.weight", "encoder.embed_tokens.weight")
+    taken = {name: weights.take(name) for name in names if name in weights}
+    if not taken:
+        weights.take(names[0])  # raises
+    shared = next(iter(taken.values()))
+    target, output, source = (taken.get(name, shared) for name in names)
+    return Embeddings(source, target, output, scale=scale)
