@@ -10,20 +10,6 @@ QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16
 
 
 @dataclass(frozen=True)
-class ImportConfig(Config):
-    """What the files of a model do not say. Each importer names the options that it uses."""
-
-    heading: ClassVar[str] = "Model"
-
-    source_lang: str | None = option(
-        None, short="s", metavar="LANG", unset="as in the model", help="Language of the source text."
-    )
-    target_lang: str | None = option(
-        None, short="t", metavar="LANG", unset="as in the model", help="Language of the target text."
-    )
-
-
-@dataclass(frozen=True)
 class ExportConfig(Config):
     heading: ClassVar[str] = "Result"
 
