@@ -11,7 +11,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import WeightsConfig
 
-CTRANSLATE2, SAFETENSORS, CHECKPOINT = "ctranslate2", "safetensors", "checkpoint"
+CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
 
 
 @command("nmt-export")
@@ -22,8 +22,9 @@ CTRANSLATE2, SAFETENSORS, CHECKPOINT = "ctranslate2", "safetensors", "checkpoint
     cls=ConfigOption,
     heading="Result",
     required=True,
-    type=Choice((CTRANSLATE2, SAFETENSORS, CHECKPOINT)),
-    help="ctranslate2: a folder for that engine. safetensors: a folder with model.safetensors and config.json. "
+    type=Choice((CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT)),
+    help="ctranslate2: a folder for that engine. huggingface: a folder with a Marian model for transformers. "
+    "safetensors: a folder with model.safetensors and config.json. "
     "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the training state.",
 )
 @click.option(
@@ -43,11 +44,12 @@ def main(
 
     \b
     nmt-export averaged.pt --to ctranslate2 --quantization int8 --output ende-ct2
+    nmt-export averaged.pt --to huggingface --output ende-marian
     nmt-export averaged.pt --to safetensors --output ende
     nmt-export ende --to checkpoint --output averaged.pt
 
     The vocabularies and SentencePiece models are included. An existing --output is replaced only with --force, and only
-    if it is an export or a checkpoint. ctranslate2 and safetensors need the packages of these names.
+    if it is an export or a checkpoint. ctranslate2 needs the package of this name, the other folders safetensors.
     """
     configure(log)
     if target != CTRANSLATE2:
@@ -57,6 +59,7 @@ def main(
     from nmtkit.checkpoint import check_finite, load_checkpoint, save_checkpoint
     from nmtkit.conversion.ctranslate2 import to_ctranslate2
     from nmtkit.conversion.folder import check_free
+    from nmtkit.conversion.huggingface_export import to_huggingface
     from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
 
     check_free(output, export.force)
@@ -67,6 +70,8 @@ def main(
         check_finite(loaded.chosen(choice.weights))
     if target == CTRANSLATE2:
         to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
+    elif target == HUGGINGFACE:
+        to_huggingface(loaded, output, choice.weights, replace=export.force)
     elif target == SAFETENSORS:
         to_safetensors(loaded, output, choice.weights, replace=export.force)
     else:

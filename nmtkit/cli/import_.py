@@ -34,23 +34,25 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
 
     \b
     nmt-import opus-mt-en-de --output opus.pt
+    nmt-import wmt19/model.pt --dict dict.en.txt --dict dict.de.txt -s en -t de --output wmt19.pt
 
-    MODEL is a folder of Hugging Face's transformers with a Marian model, such as those of OPUS-MT. The checkpoint
-    contains the tokenizers, and serves every command: it translates raw text, and nmt-train --init-from fine-tunes it.
-    Nothing in MODEL can run code. A model with anything that nmtkit lacks is refused.
+    MODEL is a folder of Hugging Face's transformers (Marian, such as those of OPUS-MT, or FSMT), a folder of
+    CTranslate2, or a file of fairseq. The checkpoint contains the tokenizers, and serves every command: it translates
+    raw text, and nmt-train --init-from fine-tunes it. Nothing in MODEL can run code. A model with anything that nmtkit
+    lacks is refused.
     """
     configure(log)
     check_writable(output, filter(None, (model, config_file_in_use())))
 
     from nmtkit.checkpoint import refuse_to_replace, save_checkpoint
-    from nmtkit.conversion.importers import find_importer, import_model
+    from nmtkit.conversion.importers import find_importer
 
     refuse_to_replace(output)
     importer = find_importer(model)
     unused = {field.name for field in fields(ImportConfig)} - set(importer.options)
     refuse_idle(unused, f"with a {importer.name}")
     logger.info("%s is a %s", model, importer.name)
-    checkpoint = import_model(model, importer, config)
+    checkpoint = importer.read(model, config)
     save_checkpoint(output, checkpoint)
     logger.info("wrote %s, the model of %s", output, model)
     write_table(_table(importer.name, output, checkpoint, importer.search(model)))

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.conversion.folder import export_folder
+from nmtkit.conversion.folder import add_tokenizers, export_folder
+from nmtkit.conversion.heads import with_full_heads
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
@@ -40,6 +41,7 @@ def to_ctranslate2(
     except ImportError as error:
         raise UserError("this format needs the package ctranslate2: pip install ctranslate2") from error
     config = _supported(checkpoint.model_config)
+    checkpoint = with_full_heads(checkpoint.without_training(weights), config)
     spec = TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.heads,
@@ -51,10 +53,11 @@ def to_ctranslate2(
     spec.config.add_source_eos = True
     spec.register_source_vocabulary(checkpoint.source.vocab.pieces)
     spec.register_target_vocabulary(checkpoint.target.vocab.pieces)
-    _fill_transformer(spec, cast(Transformer, checkpoint.build_model(weights)))
+    _fill_transformer(spec, cast(Transformer, checkpoint.build_model()))
     spec.validate()
     spec.optimize(quantization=quantization)
-    with export_folder(folder, checkpoint, replace) as staging:
+    with export_folder(folder, replace) as staging:
+        add_tokenizers(staging, checkpoint)
         spec.save(str(staging))
 
 
@@ -66,10 +69,6 @@ def _supported(config: ModelConfig) -> TransformerConfig:
         )
     if config.attention_window is not None:
         raise UserError("CTranslate2 does not support --attention-window: the model cannot be exported")
-    if not config.key_size == config.value_size == config.d_model / config.heads:
-        raise UserError(
-            "CTranslate2 supports only heads of d_model / heads: a model with another d_k or d_v cannot be exported"
-        )
     return config
 
 

@@ -15,7 +15,8 @@ from nmtkit.text import read_bytes
 _MAX_BYTES = 1 << 28  # of a vocabulary or a SentencePiece model
 # A folder is replaced by a new export only if all its files have such names.
 _EXPORT_FILE = re.compile(
-    rf"config\.json|model\.(bin|safetensors)|(shared|source|target)_vocabulary\.json|{TOKENIZER_FILE}"
+    r"config\.json|model\.(bin|safetensors)|(shared|source|target)_vocabulary\.json|"
+    rf"(generation|tokenizer)_config\.json|(target_)?vocab\.json|(source|target)\.spm|{TOKENIZER_FILE}"
 )
 
 
@@ -27,8 +28,8 @@ def check_free(destination: Path, replace: bool) -> None:
 
 
 @contextmanager
-def export_folder(destination: Path, checkpoint: Checkpoint, replace: bool) -> Iterator[Path]:
-    """Yield a temporary folder to write a model to; at the end the tokenizers are added, named as in a dataset.
+def export_folder(destination: Path, replace: bool) -> Iterator[Path]:
+    """Yield a temporary folder to write a model to, which becomes `destination` at the end.
 
     With `replace`, an earlier export at the destination is replaced. Raises UserError if the destination exists, and
     RunError if writing fails.
@@ -36,8 +37,12 @@ def export_folder(destination: Path, checkpoint: Checkpoint, replace: bool) -> I
     check_free(destination, replace)
     with staged_folder(destination, _is_export_file, _is_export) as staging:
         yield staging
-        languages = (checkpoint.source_language, checkpoint.target_language)
-        write_tokenizers(staging, languages, checkpoint.source, checkpoint.target)
+
+
+def add_tokenizers(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the tokenizers of a checkpoint, named as in a dataset."""
+    languages = (checkpoint.source_language, checkpoint.target_language)
+    write_tokenizers(folder, languages, checkpoint.source, checkpoint.target)
 
 
 def read_tokenizer_file(path: Path) -> bytes:

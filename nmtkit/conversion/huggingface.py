@@ -6,14 +6,15 @@ from typing import Any
 
 from torch import Tensor
 
+from nmtkit.checkpoint import SAFETENSORS_FILE
 from nmtkit.conversion.pickled import dense_tensors, load_pickled
-from nmtkit.conversion.safetensors import load_tensors
+from nmtkit.conversion.safetensors import read_tensors
 from nmtkit.errors import UserError
 from nmtkit.strict_json import parse_json
 from nmtkit.text import is_regular_file, read_bytes
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
-SAFETENSORS, PICKLED = "model.safetensors", "pytorch_model.bin"
+PICKLED = "pytorch_model.bin"
 _MAX_JSON_BYTES = 1 << 26  # a vocabulary of 500,000 pieces takes about 10 MB
 
 
@@ -46,14 +47,14 @@ def model_type(path: Path) -> str | None:
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """Read the weights by name, each in its own number format. Raises UserError if they are missing or damaged."""
-    if (folder / SAFETENSORS).exists():
-        return load_tensors(folder / SAFETENSORS)
+    if (folder / SAFETENSORS_FILE).is_file():
+        return read_tensors(folder)
     if (folder / PICKLED).exists():
         return dense_tensors(load_pickled(folder / PICKLED))
-    raise UserError(f"has neither {SAFETENSORS} nor {PICKLED}; weights in several files are not supported")
+    raise UserError(f"has neither {SAFETENSORS_FILE} nor {PICKLED}; weights in several files are not supported")
 
 
-def generation_options(folder: Path) -> dict[str, Any]:
+def search_options(folder: Path) -> dict[str, Any]:
     """The options of nmt-generate by name that search like the folder's defaults of generation."""
     defaults = read_json(folder / CONFIG)
     if (folder / GENERATION_CONFIG).exists():

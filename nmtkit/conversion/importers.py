@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.huggingface import generation_options, model_type
+from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
+from nmtkit.conversion.fairseq import from_fairseq
+from nmtkit.conversion.fsmt import from_fsmt
+from nmtkit.conversion.huggingface import model_type, search_options
 from nmtkit.conversion.marian import from_marian
 from nmtkit.errors import UserError
 
@@ -22,19 +25,40 @@ class Importer(NamedTuple):
     search: Callable[[Path], dict[str, Any]]  #: the options of nmt-generate that the model recommends
 
 
-IMPORTERS = (
+_LANGUAGES = ("source_lang", "target_lang")
+IMPORTERS = (  # the first that recognizes a path reads it
     Importer(
         "Marian model of Hugging Face",
         lambda path: model_type(path) == "marian",
         from_marian,
-        ("source_lang", "target_lang"),
-        generation_options,
+        _LANGUAGES,
+        search_options,
+    ),
+    Importer(
+        "FSMT model of Hugging Face", lambda path: model_type(path) == "fsmt", from_fsmt, _LANGUAGES, search_options
+    ),
+    Importer(
+        "CTranslate2 model",
+        lambda path: (path / MODEL_FILE).exists(),
+        from_ctranslate2,
+        (*_LANGUAGES, "spm_model"),
+        lambda path: {},
+    ),
+    Importer(
+        "checkpoint of fairseq",
+        Path.is_file,
+        from_fairseq,
+        (*_LANGUAGES, "dict", "bpe_codes", "spm_model"),
+        lambda path: {"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},  # fairseq's own defaults
     ),
 )
 
 
 def find_importer(path: Path) -> Importer:
-    """The importer of a file or folder. Raises UserError if the path does not exist or has an unknown format."""
+    """The importer of a file or folder, which runs no code of it and refuses what nmtkit's models lack.
+
+    Raises UserError if the path does not exist or has an unknown format.
+    """
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     with as_user_errors(path, "a model to import"):
@@ -44,12 +68,3 @@ def find_importer(path: Path) -> Importer:
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
             raise UserError(f"{reason}: give a {', or a '.join(importer.name for importer in IMPORTERS)}")
     return found
-
-
-def import_model(path: Path, importer: Importer, options: ImportConfig) -> Checkpoint:
-    """Read a model as a checkpoint, without training state.
-
-    Nothing in its files can run code. Raises UserError for a damaged file, and for what nmtkit's models lack.
-    """
-    with as_user_errors(path, f"a {importer.name}"):
-        return importer.read(path, options)

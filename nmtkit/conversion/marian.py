@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.fairseq_tokenizers import two_languages
 from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_json, read_part, read_weights
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
-from nmtkit.text import are_two_languages
 from nmtkit.tokenizer import SentencePieceVocabTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
@@ -52,24 +53,28 @@ _FIXED_TOKENIZER: dict[str, Any] = {
 
 
 def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
-    """Read a folder of `MarianMTModel` and `MarianTokenizer`. Call it inside `as_user_errors`.
+    """Read a folder of `MarianMTModel` and `MarianTokenizer`.
 
-    Weights of float16 and bfloat16 become float32. Raises UserError for what nmtkit's Transformer lacks.
+    Weights of float16 and bfloat16 become float32. Raises UserError if a file is missing or damaged,
+    or for what nmtkit's Transformer lacks.
     """
-    settings = _DEFAULTS | read_json(folder / CONFIG)
-    _check_fixed(settings, _FIXED, CONFIG)
-    tokenizer = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
-    _check_fixed({key: _content(value) for key, value in tokenizer.items()}, _FIXED_TOKENIZER, TOKENIZER_CONFIG)
-    languages = _languages(tokenizer, options)
-    config = _model_config(settings)
-    weights = {name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()}
-    tensors = ForeignWeights(weights)
-    embeddings = _take_embeddings(tensors, settings)
-    _drop_positions(tensors, config.d_model)
-    others = tensors.take_stacks(config)
-    tensors.refuse_rest()
-    sides = _sides(folder, settings, bool(tokenizer.get("separate_vocabs")))
-    return assemble(config, languages, sides, embeddings, others, halves=True)
+    with as_user_errors(folder, "a Marian model of Hugging Face"):
+        settings = _DEFAULTS | read_json(folder / CONFIG)
+        _check_fixed(settings, _FIXED, CONFIG)
+        tokenizer = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
+        _check_fixed({key: _content(value) for key, value in tokenizer.items()}, _FIXED_TOKENIZER, TOKENIZER_CONFIG)
+        languages = two_languages(
+            options.source_lang or tokenizer.get("source_lang"), options.target_lang or tokenizer.get("target_lang")
+        )
+        config = _model_config(settings)
+        weights = {name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()}
+        tensors = ForeignWeights(weights)
+        embeddings = _take_embeddings(tensors, settings)
+        _drop_positions(tensors, config.d_model)
+        others = tensors.take_stacks(config)
+        tensors.refuse_rest()
+        sides = _sides(folder, settings, bool(tokenizer.get("separate_vocabs")))
+        return assemble(config, languages, sides, embeddings, others, halves=True)
 
 
 def _check_fixed(values: Mapping[str, Any], fixed: Mapping[str, Any], file: str) -> None:
@@ -81,16 +86,6 @@ def _check_fixed(values: Mapping[str, Any], fixed: Mapping[str, Any], file: str)
 def _content(token: Any) -> Any:
     """The text of a token, which may be stored with its properties."""
     return token["content"] if isinstance(token, dict) and "content" in token else token
-
-
-def _languages(tokenizer: Mapping[str, Any], options: ImportConfig) -> tuple[str, str]:
-    source = options.source_lang or tokenizer.get("source_lang")
-    target = options.target_lang or tokenizer.get("target_lang")
-    if not are_two_languages(source, target):
-        raise UserError(
-            f"{source!r:.40} and {target!r:.40} are not two languages: give --source-lang and --target-lang"
-        )
-    return str(source), str(target)
 
 
 def _model_config(settings: Mapping[str, Any]) -> TransformerConfig:
@@ -179,8 +174,8 @@ def _sides(folder: Path, settings: Mapping[str, Any], separate: bool) -> tuple[S
         source_vocabulary, source_rows = vocabulary, rows
     models = [read_part(folder / name, _MAX_MODEL_BYTES) for name in (SOURCE_MODEL, TARGET_MODEL)]
     return (
-        Side(SentencePieceVocabTokenizer(source_vocabulary, models[0]), source_rows),
-        Side(SentencePieceVocabTokenizer(vocabulary, models[1]), rows),
+        Side(SentencePieceVocabTokenizer(source_vocabulary, models[0]), source_rows, source_size),
+        Side(SentencePieceVocabTokenizer(vocabulary, models[1]), rows, target_size),
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from nmtkit.checkpoint import (
     from_header,
     to_header,
 )
-from nmtkit.conversion.folder import export_folder, read_tokenizer_file
+from nmtkit.conversion.folder import add_tokenizers, export_folder, read_tokenizer_file
 from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
 from nmtkit.text import read_bytes
@@ -35,10 +36,10 @@ def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
     The tensors are bit by bit those of the checkpoint, under the names of the model parameters. `weights` is as in
     `WeightsConfig`. Raises UserError if the package safetensors is missing or the folder exists.
     """
-    library = _import_safetensors()
-    tensors = {name: tensor.contiguous() for name, tensor in checkpoint.chosen(weights).items()}
-    with export_folder(folder, checkpoint, replace) as staging:
-        (staging / SAFETENSORS_FILE).write_bytes(library.torch.save(tensors, metadata={"format": "pt"}))
+    content = serialize_tensors(checkpoint.chosen(weights))
+    with export_folder(folder, replace) as staging:
+        add_tokenizers(staging, checkpoint)
+        (staging / SAFETENSORS_FILE).write_bytes(content)
         header = json.dumps(to_header(checkpoint), indent=2, ensure_ascii=False)
         (staging / HEADER).write_text(header + "\n", encoding="utf-8")
 
@@ -64,6 +65,13 @@ def from_safetensors(folder: Path) -> Checkpoint:
         check_weights(weights, shapes)
         check_finite(weights)
     return dataclasses.replace(checkpoint, weights=weights)
+
+
+def serialize_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a safetensors file. Raises UserError if the package is missing."""
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    content: bytes = _import_safetensors().torch.save(contiguous, metadata={"format": "pt"})
+    return content
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:

@@ -143,7 +143,7 @@ def assemble(
     check_weights(weights, shapes)
     check_finite(weights)
     if halves:
-        weights = _alternate(weights, config.d_model)
+        weights = permute_width(weights, alternating(config.d_model))
     return replace(checkpoint, weights={name: weights[name].contiguous() for name in shapes})
 
 
@@ -198,9 +198,13 @@ def _pick(matrix: Tensor, side: Side, name: str) -> Tensor:
     return picked
 
 
-def _alternate(weights: Mapping[str, Tensor], d_model: int) -> dict[str, Tensor]:
-    """Permute D everywhere: 2i here is i there, and 2i + 1 is D/2 + i."""
-    order = torch.arange(d_model).reshape(2, -1).t().reshape(-1)
+def alternating(d_model: int) -> Tensor:
+    """The order (D,) in which sines and cosines alternate, if all sines are first: 2i is i there, 2i + 1 is D/2 + i."""
+    return torch.arange(d_model).reshape(2, -1).t().reshape(-1)
+
+
+def permute_width(weights: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
+    """Permute D everywhere in weights by nmtkit's names: dimension k becomes what order[k] was."""
 
     def permuted(name: str, weight: Tensor) -> Tensor:
         if name.endswith(_D_COLUMNS):

@@ -1,0 +1,58 @@
+"""Pads attention heads to the width D/H, for programs that have no other.
+
+Letters: D d_model, H heads, K d_k, V d_v.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.errors import UserError
+from nmtkit.model.config import TransformerConfig
+
+
+def with_full_heads(checkpoint: Checkpoint, config: TransformerConfig) -> Checkpoint:
+    """An equal model with d_k = d_v = D/H: each head of a smaller one is padded with zeros.
+
+    Attention divides by the square root of the width, so the queries are scaled by √(D/H / d_k). `config` is that of
+    the checkpoint, whose weights as trained are used. Raises UserError if D/H is not an integer, or smaller than d_k or
+    d_v.
+    """
+    keys, values = config.key_size, config.value_size
+    width, rest = divmod(config.d_model, config.heads)
+    if rest or max(keys, values) > width:
+        raise UserError(
+            f"this format has heads of d_model / heads, at most {width} here: a model with heads of {keys} and "
+            f"{values} cannot be exported"
+        )
+    weights = checkpoint.weights
+    if min(keys, values) < width:
+        weights = {name: _padded(name, weight, config, width) for name, weight in weights.items()}
+    return replace(checkpoint, model_config=replace(config, d_k=None, d_v=None), weights=weights)
+
+
+def _padded(name: str, weight: Tensor, config: TransformerConfig, width: int) -> Tensor:
+    """A weight of an attention sub-layer with padded heads; any other as it is."""
+    H, K, V = config.heads, config.key_size, config.value_size
+    scale = (width / K) ** 0.5
+    blocks = {"qkv": (K, K, V), "q": (K,), "kv": (K, V)}  # the widths of the heads in the rows of a matrix
+    *_, sublayer, module, part = ("", "", *name.split("."))
+    if not sublayer.endswith("_attention"):
+        return weight
+    if module == "out":
+        return _pad_heads(weight.t(), H, width).t().contiguous() if part == "weight" else weight
+    rows = torch.split(weight, [H * size for size in blocks[module]])
+    padded = [_pad_heads(block, H, width) for block in rows]
+    if module != "kv":
+        padded[0] = padded[0] * scale
+    return torch.cat(padded)
+
+
+def _pad_heads(block: Tensor, heads: int, width: int) -> Tensor:
+    """(H · size, …) to (H · width, …), with zeros at the end of each head."""
+    split = block.reshape(heads, -1, *block.shape[1:])
+    padded = split.new_zeros(heads, width, *block.shape[1:])
+    padded[:, : split.size(1)] = split
+    return padded.flatten(0, 1)

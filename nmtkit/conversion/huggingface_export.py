@@ -1,0 +1,170 @@
+"""Export to a Marian model of Hugging Face's transformers: the inverse of `nmtkit.conversion.marian`.
+
+The ids are in the order of OPUS-MT: EOS is 0, UNK is 1, and `<pad>`, the start token, is last and has the row of BOS.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint
+from nmtkit.conversion.folder import export_folder
+from nmtkit.conversion.heads import with_full_heads
+from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
+from nmtkit.conversion.marian import (
+    EOS_PIECE,
+    PAD_PIECE,
+    SOURCE_MODEL,
+    TARGET_MODEL,
+    TARGET_VOCABULARY,
+    UNK_PIECE,
+    VOCABULARY,
+)
+from nmtkit.conversion.safetensors import serialize_tensors
+from nmtkit.conversion.weights import DECODER_LAYER, ENCODER_LAYER, alternating, permute_width
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.errors import UserError
+from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.tokenizer import SENTENCEPIECE_KINDS
+from nmtkit.vocab import BOS, EOS, SPECIALS, UNK
+
+_MASK = -1e4  # bias of <pad>: its probability is 0, as that of BOS is here
+_MAX_TOKENS = 512  # of a source and of an output by default, as in OPUS-MT: longer ones raise an error
+
+
+def to_huggingface(checkpoint: Checkpoint, folder: Path, weights: str = "auto", *, replace: bool = False) -> None:
+    """Write a checkpoint as a folder of `MarianMTModel` and `MarianTokenizer`, atomically.
+
+    `weights` is as in `WeightsConfig`. Raises UserError if the package safetensors is missing, the folder exists, or
+    Marian's architecture lacks something that the model has.
+    """
+    config = _supported(checkpoint.model_config)
+    _check_tokenizers(checkpoint)
+    checkpoint = with_full_heads(checkpoint.without_training(weights), config)
+    orders = _id_orders(checkpoint)
+    with export_folder(folder, replace) as staging:
+        (staging / SAFETENSORS_FILE).write_bytes(serialize_tensors(_tensors(checkpoint, config, orders)))
+        for name, values in _json_files(checkpoint, config, orders).items():
+            text = json.dumps(values, indent=2, ensure_ascii=False)
+            (staging / name).write_text(f"{text}\n", encoding="utf-8")
+        (staging / SOURCE_MODEL).write_bytes(checkpoint.source.model)
+        (staging / TARGET_MODEL).write_bytes(checkpoint.target.model)
+
+
+def _supported(config: ModelConfig) -> TransformerConfig:
+    """The options of a model that Marian's architecture has; UserError for any other."""
+    if not isinstance(config, TransformerConfig):
+        raise UserError(f"Hugging Face's Marian is a Transformer: the architecture {config.arch} cannot be exported")
+    lacking = {
+        f"--norm {config.norm}": config.norm != "post",
+        f"--positions {config.positions}": config.positions != "sinusoidal",
+        "--attention-window": config.attention_window is not None,
+    }
+    for option, is_lacking in lacking.items():
+        if is_lacking:
+            raise UserError(f"Hugging Face's Marian does not support {option}: the model cannot be exported")
+    return config
+
+
+def _check_tokenizers(checkpoint: Checkpoint) -> None:
+    for tokenizer in (checkpoint.source, checkpoint.target):
+        if tokenizer.kind not in SENTENCEPIECE_KINDS:
+            raise UserError(
+                f"Hugging Face's Marian needs SentencePiece models: a model with the tokenizer {tokenizer.kind} cannot "
+                "be exported"
+            )
+
+
+def _id_orders(checkpoint: Checkpoint) -> tuple[list[int], list[int]]:
+    """For both sides, nmtkit's id of each id there. The format has one id of the start token, so it cannot be last
+    in two vocabularies of different sizes: there it is 2."""
+    source, target = (list(range(len(SPECIALS), len(side.vocab))) for side in (checkpoint.source, checkpoint.target))
+    if checkpoint.joined:
+        return ([EOS, UNK, *source, BOS],) * 2
+    return [EOS, UNK, BOS, *source], [EOS, UNK, BOS, *target]
+
+
+def _tensors(
+    checkpoint: Checkpoint, config: TransformerConfig, orders: tuple[Sequence[int], Sequence[int]]
+) -> dict[str, Tensor]:
+    """The weights by the names of `MarianMTModel`."""
+    weights = permute_width(checkpoint.weights, torch.argsort(alternating(config.d_model)))
+    source, target = map(torch.tensor, orders)
+    bias = weights.get("projection_bias", torch.zeros(len(checkpoint.target.vocab)))[target]
+    bias[orders[1].index(BOS)] = _MASK
+    tensors = {"final_logits_bias": bias.unsqueeze(0)}
+    embedding = weights["target_embedding.weight"][target]
+    if "source_embedding.weight" in weights:
+        tensors["model.encoder.embed_tokens.weight"] = weights["source_embedding.weight"][source]
+        tensors["model.decoder.embed_tokens.weight"] = embedding
+    else:
+        tensors["model.shared.weight"] = embedding
+    if "projection.weight" in weights:
+        tensors["lm_head.weight"] = weights["projection.weight"][target]
+    tensors |= _layers(weights, "encoder", config.encoder_layers)
+    tensors |= _layers(weights, "decoder", config.decoder_layers)
+    return tensors
+
+
+def _layers(weights: dict[str, Tensor], stack: str, count: int) -> Iterator[tuple[str, Tensor]]:
+    parts = ENCODER_LAYER if stack == "encoder" else DECODER_LAYER
+    for number in range(count):
+        for ours, theirs in parts.items():
+            for part in ("weight", "bias"):
+                chunks = weights[f"{stack}.{number}.{ours}.{part}"].chunk(len(theirs))
+                for module, chunk in zip(theirs, chunks, strict=True):
+                    yield f"model.{stack}.layers.{number}.{module}.{part}", chunk
+
+
+def _json_files(
+    checkpoint: Checkpoint, config: TransformerConfig, orders: tuple[Sequence[int], Sequence[int]]
+) -> dict[str, dict[str, Any]]:
+    """The JSON files by name."""
+    start, eos = orders[1].index(BOS), orders[1].index(EOS)
+    ids = {"pad_token_id": start, "decoder_start_token_id": start, "eos_token_id": eos, "forced_eos_token_id": eos}
+    files = {
+        CONFIG: _config(checkpoint, config) | ids,
+        GENERATION_CONFIG: {**ids, "max_length": _MAX_TOKENS, "num_beams": SearchConfig().beam},
+        TOKENIZER_CONFIG: {
+            "tokenizer_class": "MarianTokenizer",
+            "source_lang": checkpoint.source_language,
+            "target_lang": checkpoint.target_language,
+            "separate_vocabs": not checkpoint.joined,
+            "model_max_length": _MAX_TOKENS,
+        },
+        VOCABULARY: _vocabulary(checkpoint.source.vocab.pieces, orders[0]),
+    }
+    if not checkpoint.joined:
+        files[TARGET_VOCABULARY] = _vocabulary(checkpoint.target.vocab.pieces, orders[1])
+    return files
+
+
+def _vocabulary(pieces: Sequence[str], order: Sequence[int]) -> dict[str, int]:
+    """The ids there by piece."""
+    names = {EOS: EOS_PIECE, UNK: UNK_PIECE, BOS: PAD_PIECE}
+    return {names.get(ours, pieces[ours]): theirs for theirs, ours in enumerate(order)}
+
+
+def _config(checkpoint: Checkpoint, config: TransformerConfig) -> dict[str, Any]:
+    values: dict[str, Any] = {"architectures": ["MarianMTModel"], "model_type": "marian", "dtype": "float32"}
+    for stack, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
+        values |= {f"{stack}_layers": layers, f"{stack}_ffn_dim": config.d_ff, f"{stack}_attention_heads": config.heads}
+    return values | {
+        "d_model": config.d_model,
+        "activation_function": config.activation,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "scale_embedding": True,
+        "vocab_size": len(checkpoint.source.vocab) - 1,  # without PAD, which has the same use as BOS there
+        "decoder_vocab_size": len(checkpoint.target.vocab) - 1,
+        "share_encoder_decoder_embeddings": "source_embedding.weight" not in checkpoint.weights,
+        "tie_word_embeddings": "projection.weight" not in checkpoint.weights,
+        "max_position_embeddings": _MAX_TOKENS,
+        "bos_token_id": None,
+        "is_encoder_decoder": True,
+    }
