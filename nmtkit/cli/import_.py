@@ -3,7 +3,6 @@
 import shlex
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,8 +12,7 @@ from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import ConfigOption, PathName, options, refuse_idle
 from nmtkit.config import flag
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.log import LogConfig, configure, logger, write_table
-from nmtkit.terminal import Table
+from nmtkit.log import LogConfig, configure, logger
 
 
 @command("nmt-import")
@@ -53,21 +51,8 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     refuse_idle(unused, f"with a {importer.name}")
     logger.info("%s is a %s", model, importer.name)
     checkpoint = importer.read(model, config)
+    search = importer.search(model)
     save_checkpoint(output, checkpoint)
     logger.info("wrote %s, the model of %s", output, model)
-    write_table(_table(importer.name, output, checkpoint, importer.search(model)))
-
-
-def _table(name: str, output: Path, checkpoint: Any, search: dict[str, Any]) -> Table:
-    words = ["nmt-generate", "--checkpoint", str(output)]
-    for option, value in search.items():
-        words += [flag(option), str(value)]
-    return Table(
-        f"import of a {name}",
-        [
-            ("languages", f"{checkpoint.source_language}-{checkpoint.target_language}"),
-            ("model", checkpoint.model_config.summary()),
-            ("written to", str(output)),
-        ],
-        next=f"{shlex.join(words)} --input FILE --output FILE",
-    )
+    words = [word for name, value in search.items() for word in (flag(name), str(value))]
+    logger.info("translate with it: %s", shlex.join(["nmt-generate", "--checkpoint", str(output), *words]))

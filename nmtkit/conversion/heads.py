@@ -39,7 +39,7 @@ def _padded(name: str, weight: Tensor, config: TransformerConfig, width: int) ->
     scale = (width / K) ** 0.5
     blocks = {"qkv": (K, K, V), "q": (K,), "kv": (K, V)}  # the widths of the heads in the rows of a matrix
     *_, sublayer, module, part = ("", "", *name.split("."))
-    if not sublayer.endswith("_attention"):
+    if sublayer not in ("self_attention", "cross_attention"):
         return weight
     if module == "out":
         return _pad_heads(weight.t(), H, width).t().contiguous() if part == "weight" else weight

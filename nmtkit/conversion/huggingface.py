@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import SAFETENSORS_FILE
 from nmtkit.conversion.pickled import dense_tensors, load_pickled
 from nmtkit.conversion.safetensors import read_tensors
@@ -54,14 +55,21 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     raise UserError(f"has neither {SAFETENSORS_FILE} nor {PICKLED}; weights in several files are not supported")
 
 
-def search_options(folder: Path) -> dict[str, Any]:
-    """The options of nmt-generate by name that search like the folder's defaults of generation."""
-    defaults = read_json(folder / CONFIG)
-    if (folder / GENERATION_CONFIG).exists():
-        defaults |= read_json(folder / GENERATION_CONFIG)
-    options: dict[str, Any] = {"beam": defaults.get("num_beams") or 1, "length_penalty_form": "power"}
-    penalty, longest = defaults.get("length_penalty"), defaults.get("max_length")
-    options["length_penalty"] = 1.0 if penalty is None else penalty
-    if longest is not None:  # counts the first token and EOS
-        options |= {"max_len_a": 0, "max_len_b": longest - 2}
+def search_options(folder: Path) -> dict[str, float | str]:
+    """The options of nmt-generate by name that search like the folder's defaults of generation.
+
+    Raises UserError if the files are damaged.
+    """
+    with as_user_errors(folder, "a model of Hugging Face"):
+        defaults = read_json(folder / CONFIG)
+        if (folder / GENERATION_CONFIG).exists():
+            defaults |= read_json(folder / GENERATION_CONFIG)
+    numbers = {name: value for name, value in defaults.items() if type(value) in (int, float)}
+    options: dict[str, float | str] = {
+        "beam": numbers.get("num_beams", 1),
+        "length_penalty_form": "power",
+        "length_penalty": numbers.get("length_penalty", 1.0),
+    }
+    if "max_length" in numbers:  # counts the start token and EOS
+        options |= {"max_len_a": 0, "max_len_b": max(0, numbers["max_length"] - 2)}
     return options

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
@@ -22,7 +22,7 @@ class Importer(NamedTuple):
     recognizes: Callable[[Path], bool]  #: whether a file or folder has this format, by a look at little of it
     read: Callable[[Path, ImportConfig], Checkpoint]
     options: tuple[str, ...]  #: those of `ImportConfig` that it uses
-    search: Callable[[Path], dict[str, Any]]  #: the options of nmt-generate that the model recommends
+    search: Callable[[Path], dict[str, float | str]]  #: the options of nmt-generate that the model recommends
 
 
 _LANGUAGES = ("source_lang", "target_lang")

@@ -4,7 +4,7 @@ The model is nmtkit's Transformer with post-norm, except for the order of the D 
 UNK is 1 there; the start token is `<pad>`, usually the last id.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,9 @@ VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # HF's names -> nmtkit's
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
 
+# The names of the embeddings and of the output matrix, without `model.`.
+_SHARED, _SOURCE, _TARGET = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+_OUTPUT = "lm_head.weight"
 _MAX_MODEL_BYTES = 1 << 28  # of a SentencePiece model
 _MAX_POSITION_ERROR = 2e-3  # of sinusoids in fp16
 # The defaults of transformers' MarianConfig.
@@ -105,40 +108,55 @@ def _model_config(settings: Mapping[str, Any]) -> TransformerConfig:
 
 
 def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
-    """Take the matrices. Those that config.json calls one may be stored under each of their names, or under some."""
-    source, target, output = ["encoder.embed_tokens.weight"], ["decoder.embed_tokens.weight"], ["lm_head.weight"]
+    """Take the matrices. Those that config.json calls one may be stored under each of their names, or under some.
+
+    With a separate output, transformers 5 stores both embeddings even if they are called shared, and uses them.
+    """
     is_shared, is_tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
-    if is_shared:
-        source = target = ["shared.weight", *source, *target]
-    if is_tied:
-        target = output = [*target, *output]
-        source = target if is_shared else source
-    found: dict[str, Tensor] = {}
     source_size = settings["vocab_size"]
     target_size = source_size if is_shared else settings.get("decoder_vocab_size") or source_size
-    first, second, last = (
-        _take_same(tensors, names, found, (size, settings["d_model"]))
-        for names, size in ((source, source_size), (target, target_size), (output, target_size))
-    )
+    shapes = {
+        name: (size, settings["d_model"])
+        for name, size in (
+            (_SHARED, source_size),
+            (_SOURCE, source_size),
+            (_TARGET, target_size),
+            (_OUTPUT, target_size),
+        )
+    }
+    found = {name: _take_matrix(tensors, name, shape) for name, shape in shapes.items() if name in tensors}
+    if is_tied:
+        _check_one(found, (_SHARED, _SOURCE, _TARGET, _OUTPUT) if is_shared else (_TARGET, _OUTPUT))
+    source = _first(found, (_SOURCE, _SHARED, _TARGET, _OUTPUT) if is_shared else (_SOURCE,))
+    target = _first(found, (_TARGET, _SHARED, _OUTPUT) if is_shared else (_TARGET, _OUTPUT))
+    output = _first(found, (_OUTPUT, _TARGET, _SHARED) if is_tied else (_OUTPUT,))
     bias = tensors.take("final_logits_bias") if "final_logits_bias" in tensors else None
     if bias is not None and bias.numel() != target_size:
         raise UserError(f"final_logits_bias has {list(bias.shape)} where [1, {target_size}] is expected")
-    return Embeddings(first, second, last, bias, scale=None if settings["scale_embedding"] else 1.0)
+    return Embeddings(source, target, output, bias, scale=None if settings["scale_embedding"] else 1.0)
 
 
-def _take_same(tensors: ForeignWeights, names: list[str], found: dict[str, Tensor], shape: tuple[int, int]) -> Tensor:
-    """The matrix (W, D) with these names. `found` has the matrices that were taken already, and receives this one."""
-    found |= {name: tensors.take(name) for name in names if name in tensors}
+def _take_matrix(tensors: ForeignWeights, name: str, shape: tuple[int, int]) -> Tensor:
+    matrix = tensors.take(name)
+    if matrix.shape != shape:
+        raise UserError(f"the weight {name} has {list(matrix.shape)} where {list(shape)} is expected")
+    return matrix
+
+
+def _check_one(found: Mapping[str, Tensor], names: Sequence[str]) -> None:
+    """Raise UserError unless the matrices with these names are equal."""
     stored = [name for name in names if name in found]
-    if not stored:
-        raise UserError(f"the weight {names[0]} is missing")
-    first = found[stored[0]]
     for name in stored:
-        if found[name].shape != shape:
-            raise UserError(f"the weight {name} has {list(found[name].shape)} where {list(shape)} is expected")
-        if not torch.equal(found[name], first):
+        if not torch.equal(found[name], found[stored[0]]):
             raise UserError(f"{stored[0]} and {name} differ, but {CONFIG} says that they are one matrix: damaged")
-    return first
+
+
+def _first(found: Mapping[str, Tensor], names: Sequence[str]) -> Tensor:
+    """The matrix with the first of these names that is stored. Raises UserError if there is none."""
+    for name in names:
+        if name in found:
+            return found[name]
+    raise UserError(f"the weight {names[0]} is missing")
 
 
 def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:

@@ -1,0 +1,329 @@
+"""Marian models of Hugging Face's transformers: the same outputs in both directions, and refusals of all others."""
+
+import json
+import os
+import pickle
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Run
+from marian_models import LINES, SHARING, MarianModel, own_log_probs
+
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.huggingface_export import to_huggingface
+from nmtkit.conversion.marian import from_marian
+from nmtkit.decoding.config import EngineConfig, SearchConfig
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import UserError
+from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.vocab import BOS, EOS
+
+pytest.importorskip("transformers")
+pytest.importorskip("safetensors")
+OPTIONS = ImportConfig()
+EMPTY = LINES.index("")
+
+
+def check_equal_outputs(marian: MarianModel, checkpoint: Checkpoint, seed: int = 1) -> None:
+    """Compare the log-probabilities of all tokens after random targets, with padding."""
+    target, ids = marian.targets(seed), marian.own_ids(1, checkpoint)
+    ours = own_log_probs(checkpoint, ids[target])[..., ids]
+    theirs = marian.log_probs(target)
+    assert torch.isneginf(ours).equal(torch.isneginf(theirs))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+
+
+def check_equal(a: Checkpoint, b: Checkpoint) -> None:
+    """Two checkpoints have the same model, to the last bit, and the same tokenizers."""
+    assert a.model_config == b.model_config
+    assert a.weights.keys() == b.weights.keys()
+    assert [name for name, weight in a.weights.items() if not torch.equal(weight, b.weights[name])] == []
+    assert (a.joined, a.source_language, a.target_language) == (b.joined, b.source_language, b.target_language)
+    for ours, theirs in ((a.source, b.source), (a.target, b.target)):
+        assert (ours.kind, ours.vocab, ours.model) == (theirs.kind, theirs.vocab, theirs.model)
+
+
+# Import ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_an_imported_model_has_the_same_log_probabilities_and_survives_a_round_trip(seed: int, tmp_path: Path) -> None:
+    sharing, separate = (*SHARING, "decoder", "none")[seed % 6], seed % 6 > 3
+    marian = MarianModel(tmp_path / "marian", seed, sharing, separate)
+    imported = from_marian(marian.folder, OPTIONS)
+    assert imported.joined is not separate
+    check_equal_outputs(marian, imported)
+    to_huggingface(imported, tmp_path / "exported")
+    check_equal(imported, from_marian(tmp_path / "exported", OPTIONS))
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "before-1.6"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_weights_of_torch_in_any_number_format_are_read(dtype: torch.dtype, old: bool, tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=3, sharing="all")
+    marian.write_pickled(dtype, old=old)
+    marian.model.model.encoder.embed_positions.weight.copy_(marian.model.model.encoder.embed_positions.create_weight())
+    marian.model.model.decoder.embed_positions.weight.copy_(marian.model.model.decoder.embed_positions.create_weight())
+    check_equal_outputs(marian, from_marian(marian.folder, OPTIONS))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_greedy_outputs_are_equal(seed: int, tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed, ("all", "decoder", "none")[seed % 3])
+    checkpoint = from_marian(marian.folder, OPTIONS)
+    pad = marian.model.config.pad_token_id
+    outputs = marian.model.generate(
+        **marian.batch(),
+        num_beams=1,
+        do_sample=False,
+        max_new_tokens=9,
+        bad_words_ids=[[pad]],
+        forced_eos_token_id=None,
+    )
+    theirs = [[marian.names[1][i] for i in ids if i not in (0, pad)] for ids in outputs[:, 1:].tolist()]
+    ours = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+    found = ours.stream(LINES, SearchConfig(beam=1, max_len_a=0, max_len_b=9))
+    own = [list(line.candidates[0].tokens[:-1]) for line in found]
+    del own[EMPTY], theirs[EMPTY]  # nmtkit translates an empty line as an empty line
+    assert own == theirs
+
+
+def test_beam_search_of_transformers_finds_outputs_with_the_same_log_probability(tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=5)
+    checkpoint = from_marian(marian.folder, OPTIONS)
+    pad, ids = marian.model.config.pad_token_id, marian.own_ids(1, checkpoint)
+    found = marian.model.generate(
+        **marian.batch(),
+        **{"num_beams": 4, "max_new_tokens": 12, "bad_words_ids": [[pad]], "forced_eos_token_id": None},
+        **{"length_penalty": 0.0, "renormalize_logits": True},
+        **{"output_scores": True, "return_dict_in_generate": True},
+    )
+    sequences = found.sequences
+    scores = own_log_probs(checkpoint, ids[sequences])[:, :-1]
+    chosen = scores.gather(2, ids[sequences[:, 1:]].unsqueeze(2)).squeeze(2)
+    total = chosen.masked_fill(sequences[:, 1:] == pad, 0.0).sum(1)
+    torch.testing.assert_close(total, found.sequences_scores, rtol=0, atol=1e-4)
+
+
+def test_ids_without_a_piece_keep_their_rows(tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=1)
+    ids = json.loads((marian.folder / "vocab.json").read_text())
+    lost = marian.names[0][7]
+    (marian.folder / "vocab.json").write_text(json.dumps({piece: i for piece, i in ids.items() if piece != lost}))
+    checkpoint = from_marian(marian.folder, OPTIONS)
+    marian.names[0][7] = "<unused7>"
+    check_equal_outputs(marian, checkpoint)
+
+
+# Export ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"share_embeddings": "decoder", "activation": "swish", "output_bias": True},
+        {"share_embeddings": "none", "activation": "gelu"},
+        {"d_k": 3, "d_v": 2},
+    ],
+    ids=str,
+)
+def test_an_exported_model_has_the_same_log_probabilities_in_transformers(
+    changes: dict[str, Any], make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    from transformers import MarianMTModel, MarianTokenizer
+
+    checkpoint = make_checkpoint(**changes)
+    to_huggingface(checkpoint, tmp_path / "exported")
+    model: Any = MarianMTModel.from_pretrained(tmp_path / "exported")
+    tokenizer: Any = MarianTokenizer.from_pretrained(tmp_path / "exported")
+    assert not model.training
+    names = {BOS: "<pad>", EOS: "</s>"}
+    ids = [4, 9, 17, 5, 30]
+    ours = own_log_probs(checkpoint, torch.tensor([[BOS, *ids]] * len(LINES)))
+    order = torch.tensor(
+        [tokenizer.encoder[names.get(i, piece)] for i, piece in enumerate(checkpoint.target.vocab.pieces)]
+    )
+    with torch.no_grad():
+        batch = tokenizer(LINES[:1] + LINES[2:], return_tensors="pt", padding=True)  # here, a tag is no piece
+        inputs = order[torch.tensor([[BOS, *ids]] * (len(LINES) - 1))]
+        theirs = model(**batch, decoder_input_ids=inputs).logits.log_softmax(-1)[..., order]
+    kept = [i for i in range(len(order)) if i not in (0, BOS)]
+    torch.testing.assert_close(ours[[0, 2, 3]][..., kept], theirs[..., kept], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"norm": "pre"}, "--norm pre"),
+        ({"positions": "learned"}, "--positions learned"),
+        ({"positions": "fairseq"}, "--positions fairseq"),
+        ({"attention_window": 2}, "--attention-window"),
+        ({"d_k": 64}, "heads of 64"),
+    ],
+    ids=str,
+)
+def test_models_that_marian_cannot_express_are_refused(
+    changes: dict[str, Any], named: str, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=named):
+        to_huggingface(make_checkpoint(**changes), tmp_path / "exported")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_segmented_text_is_refused(make_checkpoint: Callable[..., Checkpoint], tmp_path: Path) -> None:
+    checkpoint = make_checkpoint()
+    segmented = SpaceTokenizer(checkpoint.source.vocab)
+    with pytest.raises(UserError, match="tokenizer space"):
+        to_huggingface(replace(checkpoint, source=segmented, target=segmented), tmp_path / "exported")
+
+
+# The command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_names_the_format_and_the_next_command(run_here: Run, tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=1)
+    marian.edit("generation_config.json", num_beams=6, length_penalty=0.8, max_length=32)
+    done = run_here("nmt-import", marian.folder, "--output", tmp_path / "a.pt", "--target-lang", "nds")
+    assert done.returncode == 0, done.stderr
+    assert b"is a Marian model of Hugging Face" in done.stderr
+    search = "--beam 6 --length-penalty-form power --length-penalty 0.8 --max-len-a 0 --max-len-b 30"
+    assert search.encode() in done.stderr
+    checkpoint = load_checkpoint(tmp_path / "a.pt")
+    assert (checkpoint.source_language, checkpoint.target_language) == ("en", "nds")
+    translated = run_here("nmt-generate", "--checkpoint", tmp_path / "a.pt", "--device", "cpu", input=b"the dog runs\n")
+    assert (translated.returncode, translated.stdout.count(b"\n")) == (0, 1)
+    scored = run_here("nmt-export", tmp_path / "a.pt", "--to", "huggingface", "--output", tmp_path / "again")
+    assert scored.returncode == 0, scored.stderr
+
+
+def test_options_of_other_formats_are_refused(run_here: Run, tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=1)
+    done = run_here("nmt-import", marian.folder, "--output", tmp_path / "a.pt", "--bpe-codes", "codes")
+    assert done.returncode == 2
+    assert b"--bpe-codes has no effect with a Marian model" in done.stderr
+
+
+class Foreign:
+    """A class that weights_only refuses."""
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, ("executed",))
+
+
+def pickled(content: object) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        torch.save(content, folder / "pytorch_model.bin", pickle_module=pickle)
+
+    return write
+
+
+def changed(file: str, **values: Any) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        path = folder / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return write
+
+
+def content(file: str, data: bytes) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / file).write_bytes(data)
+
+    return write
+
+
+def removed(file: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / file).unlink()
+
+
+def fifo(file: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        (folder / file).unlink()
+        os.mkfifo(folder / file)
+
+    return write
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "pre-norm": (changed("config.json", normalize_before=True), "normalize_before is True"),
+    "activation": (changed("config.json", activation_function="gelu_new"), "activation_function is 'gelu_new'"),
+    "heads": (changed("config.json", decoder_attention_heads=1, encoder_attention_heads=2), "attention_heads differ"),
+    "ffn": (changed("config.json", decoder_ffn_dim=8), "ffn_dim"),
+    "start": (changed("config.json", decoder_start_token_id=5), "decoder_start_token_id is 5"),
+    "eos": (changed("config.json", eos_token_id=[0, 1]), "eos_token_id is [0, 1]"),
+    "forced start": (changed("config.json", forced_bos_token_id=4), "forced_bos_token_id is 4"),
+    "quantized": (changed("config.json", quantization_config={"bits": 8}), "quantization_config"),
+    "other model": (changed("config.json", model_type="bart"), "models of type bart are not supported"),
+    "layers": (changed("config.json", encoder_layers=9), "is missing"),
+    "fewer layers": (changed("config.json", encoder_layers=0), "--encoder-layers"),
+    "many layers": (changed("config.json", encoder_layers=10**9), "--encoder-layers"),
+    "size": (changed("config.json", vocab_size=10**12), "is expected"),
+    "width": (changed("config.json", d_model=6 * 10**5), "is expected"),
+    "text for a number": (changed("config.json", d_model="6"), "marian"),
+    "odd width": (changed("config.json", d_model=None), "marian"),
+    "tokens": (changed("tokenizer_config.json", eos_token="[EOS]"), "eos_token is '[EOS]'"),
+    "sampling": (changed("tokenizer_config.json", sp_model_kwargs={"nbest_size": 5}), "sp_model_kwargs"),
+    "languages": (changed("tokenizer_config.json", source_lang="de"), "--source-lang"),
+    "path as language": (changed("tokenizer_config.json", source_lang="../x"), "--source-lang"),
+    "same id": (changed("vocab.json", new=3), "vocab.json"),
+    "negative id": (changed("vocab.json", new=-1), "not below"),
+    "large id": (changed("vocab.json", new=10**9), "not below"),
+    "id as text": (changed("vocab.json", new="7"), "vocab.json"),
+    "lone surrogate": (content("vocab.json", b'{"</s>": 0, "<unk>": 1, "\\ud800": 2}'), "vocab.json is not JSON"),
+    "no eos": (content("vocab.json", b'{"<unk>": 1}'), "vocab.json has no </s>"),
+    "list": (content("vocab.json", b"[]"), "vocab.json is not a JSON object"),
+    "config": (content("config.json", b"{"), "config.json is not JSON"),
+    "deep": (content("tokenizer_config.json", b'{"a":' * 100_000), "tokenizer_config.json is not JSON"),
+    "not UTF-8": (content("tokenizer_config.json", b"\xff"), "tokenizer_config.json is not JSON"),
+    "weights": (content("model.safetensors", b"\xff" * 100), "model.safetensors is damaged"),
+    "spm": (content("source.spm", b"nonsense"), "not a SentencePiece model"),
+    "no spm": (removed("target.spm"), "target.spm is missing"),
+    "no vocabulary": (removed("vocab.json"), "vocab.json is missing"),
+    "no weights": (removed("model.safetensors"), "pytorch_model.bin"),
+    "pipe": (fifo("vocab.json"), "vocab.json is not a regular file"),
+    "code": (pickled({"a": Foreign()}), "nmtkit does not load"),
+    "no tensors": (pickled([1, 2]), "weights by name"),
+    "other weights": (pickled({"lm_head.weight": torch.ones(3)}), "is expected"),
+    "expanded": (pickled({"lm_head.weight": torch.ones(1).expand(10**9)}), "larger than its stored values"),
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return MarianModel(tmp_path_factory.mktemp("sound") / "marian", seed=1).folder
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_damaged_hostile_and_unsupported_folders_are_refused_in_one_line(
+    case: str, sound: Path, run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage, named = REFUSED[case]
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "marian"
+    shutil.copytree(sound, folder)
+    damage(folder)
+    done = run_here("nmt-import", folder, "--output", tmp_path / "a.pt", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1), done.stderr
+    assert named in done.stderr.decode()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marian"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "vocab.json", "source.spm"])
+def test_a_truncated_file_is_refused(name: str, sound: Path, tmp_path: Path) -> None:
+    choose = random.Random(name)
+    folder = tmp_path / "marian"
+    shutil.copytree(sound, folder)
+    whole = (sound / name).read_bytes()
+    for _ in range(10):
+        (folder / name).write_bytes(whole[: choose.randrange(len(whole) - 8)])
+        with pytest.raises(UserError):
+            from_marian(folder, OPTIONS)
