@@ -36,7 +36,7 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
 
     MODEL is a folder of Hugging Face's transformers (Marian, such as those of OPUS-MT, or FSMT), a folder of
     CTranslate2, or a file of fairseq. The checkpoint contains the tokenizers, and serves every command: it translates
-    raw text, and nmt-train --init-from fine-tunes it. Nothing in MODEL can run code. A model with anything that nmtkit
+    raw text, and a training can start from it. Nothing in MODEL can run code. A model with anything that nmtkit
     lacks is refused.
     """
     configure(log)

@@ -13,9 +13,14 @@ if TYPE_CHECKING:
 COMMANDS = ("preprocess", "train", "average", "generate", "score", "serve", "import", "export")
 
 
+def module_of(name: str) -> str:
+    """The module of the command nmt-`name`: it has that name in nmtkit.cli, with `_` after a keyword of Python."""
+    return f"nmtkit.cli.{name}{'_' * iskeyword(name)}"
+
+
 def load_command(name: str) -> "click.Command":
-    """The command nmt-`name`, from the module of that name; a keyword of Python ends with `_` there."""
-    command: click.Command = import_module(f"nmtkit.cli.{name}{'_' * iskeyword(name)}").main
+    """Import the command nmt-`name`."""
+    command: click.Command = import_module(module_of(name)).main
     return command
 
 

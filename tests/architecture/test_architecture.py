@@ -16,7 +16,7 @@ import pytest
 from patience import PATIENCE
 from repository import ROOT
 
-from nmtkit.cli.start import COMMANDS, load_command
+from nmtkit.cli.start import COMMANDS, load_command, module_of
 
 TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}
 COMMAND = rf"\bnmt-({'|'.join(COMMANDS)})"
@@ -161,12 +161,12 @@ def test_only_commands_and_the_package_root_defer_imports_of_nmtkit() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "nmtkit"
     }
-    assert deferring <= {"__init__", *(f"cli.{name}" for name in COMMANDS)}
+    assert deferring <= {"__init__", *(module_of(name).removeprefix("nmtkit.") for name in COMMANDS)}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_body_of_a_command_has_at_most_40_lines(command: str) -> None:
-    tree = ast.parse((ROOT / f"nmtkit/cli/{command}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / f"{module_of(command).replace('.', '/')}.py").read_text(encoding="utf-8"))
     (main,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "main"]
     assert main.end_lineno is not None
     assert main.end_lineno - main.body[0].lineno < 40
@@ -186,7 +186,7 @@ def torch_after(code: str, *arguments: str, cwd: Path = ROOT) -> tuple[bool, "su
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--no-such-flag"], 2)])
 def test_help_and_a_bad_option_do_not_import_torch(command: str, arguments: list[str], code: int) -> None:
-    has_torch, done = torch_after(f"from nmtkit.cli.{command} import main; main()", *arguments)
+    has_torch, done = torch_after(f"from {module_of(command)} import main; main()", *arguments)
     assert done.returncode == code
     assert not has_torch
 
