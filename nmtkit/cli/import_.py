@@ -1,6 +1,7 @@
 """nmt-import: models of other toolkits as checkpoints."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -54,5 +55,13 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     search = importer.search(model)
     save_checkpoint(output, checkpoint)
     logger.info("wrote %s, the model of %s", output, model)
-    words = [word for name, value in search.items() for word in (flag(name), str(value))]
-    logger.info("translate with it: %s", shlex.join(["nmt-generate", "--checkpoint", str(output), *words]))
+    logger.info("translate with it: %s", _shown(["nmt-generate", "--checkpoint", str(output)], search))
+    changed = checkpoint.model_config.changed()
+    logger.info("fine-tune it: %s", _shown(["nmt-train", "DATASET", "--init-from", str(output)], changed))
+
+
+def _shown(words: list[str], options: Mapping[str, object]) -> str:
+    """A command to copy, with options by name."""
+    for name, value in options.items():
+        words += [flag(name)] if value is True else [flag(name), str(value)]
+    return shlex.join(words)

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from commands import Run
+from foreign_tokenizers import ENGLISH, GERMAN
 from marian_models import LINES, SHARING, MarianModel, own_log_probs
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
@@ -202,6 +204,28 @@ def test_the_command_names_the_format_and_the_next_command(run_here: Run, tmp_pa
     assert (translated.returncode, translated.stdout.count(b"\n")) == (0, 1)
     scored = run_here("nmt-export", tmp_path / "a.pt", "--to", "huggingface", "--output", tmp_path / "again")
     assert scored.returncode == 0, scored.stderr
+
+
+@pytest.mark.slow
+def test_a_model_is_fine_tuned_with_the_logged_options_and_exported_again(run_here: Run, tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=1)
+    done = run_here("nmt-import", marian.folder, "--output", tmp_path / "a.pt")
+    for language, text in (("en", ENGLISH), ("de", GERMAN)):
+        for split, times in (("train", 50), ("valid", 2)):
+            (tmp_path / f"{split}.{language}").write_text("\n".join(text * times) + "\n")
+    prefixes = ("--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid")
+    vocabulary = ("--vocab-from", tmp_path / "a.pt", "--destdir", tmp_path / "data")
+    assert run_here("nmt-preprocess", "-s", "en", "-t", "de", *prefixes, *vocabulary).returncode == 0
+    logged = done.stderr.decode().partition("nmt-train DATASET ")[2].splitlines()[0]
+    limits = "--max-updates 150 --batch-tokens 400 --max-tokens 400 --warmup-updates 50 --device cpu --threads 1"
+    folders = (tmp_path / "data", "--save-dir", tmp_path / "run")
+    trained = run_here("nmt-train", *folders, *shlex.split(logged), *limits.split())
+    assert trained.returncode == 0, trained.stderr
+    checkpoint = load_checkpoint(tmp_path / "run/checkpoint_last.pt")
+    to_huggingface(checkpoint, tmp_path / "exported")
+    check_equal(checkpoint.without_training(), from_marian(tmp_path / "exported", OPTIONS))
+    marian.model = type(marian.model).from_pretrained(tmp_path / "exported")
+    check_equal_outputs(marian, checkpoint)
 
 
 def test_options_of_other_formats_are_refused(run_here: Run, tmp_path: Path) -> None:
