@@ -18,7 +18,7 @@ from nmtkit.errors import UserError
 class Importer(NamedTuple):
     """One format."""
 
-    name: str  #: of a model in this format, for messages
+    name: str  #: a model in this format, for messages
     recognizes: Callable[[Path], bool]  #: whether a file or folder has this format, by a look at little of it
     read: Callable[[Path, ImportConfig], Checkpoint]
     options: tuple[str, ...]  #: those of `ImportConfig` that it uses
@@ -28,24 +28,24 @@ class Importer(NamedTuple):
 _LANGUAGES = ("source_lang", "target_lang")
 IMPORTERS = (  # the first that recognizes a path reads it
     Importer(
-        "Marian model of Hugging Face",
+        "a Marian model of Hugging Face",
         lambda path: model_type(path) == "marian",
         from_marian,
         _LANGUAGES,
         search_options,
     ),
     Importer(
-        "FSMT model of Hugging Face", lambda path: model_type(path) == "fsmt", from_fsmt, _LANGUAGES, search_options
+        "an FSMT model of Hugging Face", lambda path: model_type(path) == "fsmt", from_fsmt, _LANGUAGES, search_options
     ),
     Importer(
-        "CTranslate2 model",
+        "a CTranslate2 model",
         lambda path: (path / MODEL_FILE).exists(),
         from_ctranslate2,
         (*_LANGUAGES, "spm_model"),
         lambda path: {},
     ),
     Importer(
-        "checkpoint of fairseq",
+        "a checkpoint of fairseq",
         Path.is_file,
         from_fairseq,
         (*_LANGUAGES, "dict", "bpe_codes", "spm_model"),
@@ -66,5 +66,5 @@ def find_importer(path: Path) -> Importer:
         if found is None:
             kind = model_type(path)
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
-            raise UserError(f"{reason}: give a {', or a '.join(importer.name for importer in IMPORTERS)}")
+            raise UserError(f"{reason}: give {', or '.join(importer.name for importer in IMPORTERS)}")
     return found
