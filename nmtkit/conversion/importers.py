@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmtkit.archive import as_user_errors
-from nmtkit.checkpoint import Checkpoint
+from nmtkit.checkpoint import Checkpoint, read_progress
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
 from nmtkit.conversion.fairseq import from_fairseq
@@ -61,6 +61,8 @@ def find_importer(path: Path) -> Importer:
     """
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
+    if _is_checkpoint(path):
+        raise UserError(f"{path} is a checkpoint of nmtkit: use it as it is")
     with as_user_errors(path, "a model to import"):
         found = next((importer for importer in IMPORTERS if importer.recognizes(path)), None)
         if found is None:
@@ -68,3 +70,12 @@ def find_importer(path: Path) -> Importer:
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
             raise UserError(f"{reason}: give {', or '.join(importer.name for importer in IMPORTERS)}")
     return found
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Whether a path is a checkpoint of nmtkit, by its header."""
+    try:
+        read_progress(path)
+    except UserError:
+        return False
+    return True

@@ -20,6 +20,7 @@ NEEDED = {
     "train": ["missing"],
     "average": ["missing.pt", "--output", "averaged.pt"],
     "export": ["missing.pt", "--to", "checkpoint", "--output", "exported.pt"],
+    "import": ["m", "--output", "b"],
     "generate": ["--checkpoint", "missing.pt"],
     "score": ["missing", "--reference", "missing", "-t", "de"],
 }

@@ -202,8 +202,10 @@ def test_the_command_names_the_format_and_the_next_command(run_here: Run, tmp_pa
     assert (checkpoint.source_language, checkpoint.target_language) == ("en", "nds")
     translated = run_here("nmt-generate", "--checkpoint", tmp_path / "a.pt", "--device", "cpu", input=b"the dog runs\n")
     assert (translated.returncode, translated.stdout.count(b"\n")) == (0, 1)
-    scored = run_here("nmt-export", tmp_path / "a.pt", "--to", "huggingface", "--output", tmp_path / "again")
-    assert scored.returncode == 0, scored.stderr
+    exported = run_here("nmt-export", tmp_path / "a.pt", "--to", "huggingface", "--output", tmp_path / "again")
+    assert exported.returncode == 0, exported.stderr
+    again = run_here("nmt-import", tmp_path / "a.pt", "--output", tmp_path / "b.pt")
+    assert (again.returncode, again.stderr.count(b"is a checkpoint of nmtkit")) == (2, 1)
 
 
 @pytest.mark.slow

@@ -46,7 +46,6 @@ class MarianModel:
             **changes,
         }
         self.model: Any = MarianMTModel(MarianConfig(**settings))
-        self.model.eval()
         self._randomize(seed)
         self.write()
 
@@ -62,7 +61,8 @@ class MarianModel:
         self.names = (source, target)
 
     def _randomize(self, seed: int) -> None:
-        """Draw all weights, also biases and norms, whose initial values would hide mistakes."""
+        """Draw all weights, also biases and norms, whose initial values would hide mistakes; end the training mode."""
+        self.model.eval()
         generator = torch.Generator().manual_seed(seed)
         for name, parameter in self.model.named_parameters():
             if "embed_positions" not in name:
