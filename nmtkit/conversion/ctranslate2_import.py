@@ -32,27 +32,28 @@ _ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}  # its 1 and 4 are approximati
 _PAD_NAMES = ("<pad>", "<blank>")
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
 _ENCODER_LAYER: Parts = {
-    "self_attention.qkv": ("self_attention/linear_0",),
-    "self_attention.out": ("self_attention/linear_1",),
-    "around_self_attention.norm": ("self_attention/layer_norm",),
-    "feed_forward.inner": ("ffn/linear_0",),
-    "feed_forward.outer": ("ffn/linear_1",),
-    "around_feed_forward.norm": ("ffn/layer_norm",),
+    "self_attention.qkv": ("self_attention.linear_0",),
+    "self_attention.out": ("self_attention.linear_1",),
+    "around_self_attention.norm": ("self_attention.layer_norm",),
+    "feed_forward.inner": ("ffn.linear_0",),
+    "feed_forward.outer": ("ffn.linear_1",),
+    "around_feed_forward.norm": ("ffn.layer_norm",),
 }
 _DECODER_LAYER: Parts = {
     **_ENCODER_LAYER,
-    "cross_attention.q": ("attention/linear_0",),
-    "cross_attention.kv": ("attention/linear_1",),
-    "cross_attention.out": ("attention/linear_2",),
-    "around_cross_attention.norm": ("attention/layer_norm",),
+    "cross_attention.q": ("attention.linear_0",),
+    "cross_attention.kv": ("attention.linear_1",),
+    "cross_attention.out": ("attention.linear_2",),
+    "around_cross_attention.norm": ("attention.layer_norm",),
 }
-_WITHOUT_EFFECT = re.compile(r"decoder/alignment_(layer|heads)|encoder/embeddings_merge")  # with one embedding
+_LINEAR = re.compile(r".+\.linear_\d\.weight")  # its bias is optional
+_WITHOUT_EFFECT = re.compile(r"decoder\.alignment_(layer|heads)|encoder\.embeddings_merge")  # with one embedding
 _COMPUTED_POSITIONS = 1024  # of the learned positions that replace CTranslate2's own
-_TOLERANCE = 0.01  # of a table of sinusoids: rounding to bfloat16; in float32 the rounding of large angles
-_SOURCE, _OLD_SOURCE = "encoder/embeddings_0/weight", "encoder/embeddings/weight"
-_TARGET, _OUTPUT, _BIAS = "decoder/embeddings/weight", "decoder/projection/weight", "decoder/projection/bias"
-_POSITIONS = tuple(f"{stack}/position_encodings/encodings" for stack in ("encoder", "decoder"))
-_INNER = "encoder/layer_0/ffn/linear_0/weight"
+_TOLERANCE = 2.5e-3  # of a table of sinusoids: rounding to bfloat16, in float32 the rounding of large angles
+_SOURCE, _OLD_SOURCE = "encoder.embeddings_0.weight", "encoder.embeddings.weight"
+_TARGET, _OUTPUT, _BIAS = "decoder.embeddings.weight", "decoder.projection.weight", "decoder.projection.bias"
+_POSITIONS = tuple(f"{stack}.position_encodings.encodings" for stack in ("encoder", "decoder"))
+_INNER = "encoder.layer_0.ffn.linear_0.weight"
 
 
 def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
@@ -157,18 +158,18 @@ def _convert(
     matrices, attributes = _split(variables, folder)
     config, scale = _take_config(matrices, attributes)
     weights = ForeignWeights(matrices)
-    form = "{stack}/layer_{number}/"
+    form = "{stack}.layer_{number}."
     others = weights.take_layers("encoder", config.encoder_layers, form, _ENCODER_LAYER)
     others |= weights.take_layers("decoder", config.decoder_layers, form, _DECODER_LAYER)
     if config.norm == "pre":
         for stack in ("encoder", "decoder"):
-            others |= weights.take_linear(f"{stack}_norm", [f"{stack}/layer_norm"])
+            others |= weights.take_linear(f"{stack}_norm", [f"{stack}.layer_norm"])
     tables = _take_positions(weights, config.d_model)
     bias = weights.take(_BIAS) if _BIAS in weights else None
     source, target, output = map(weights.take, (_SOURCE, _TARGET, _OUTPUT))
     embeddings = Embeddings(source, target, output, bias, scale)
     weights.refuse_rest()
-    if attributes.get("decoder/start_from_zero_embedding"):
+    if attributes.get("decoder.start_from_zero_embedding"):
         sides = (sides[0], replace(sides[1], rows=[*sides[1].rows[:BOS], None, *sides[1].rows[BOS + 1 :]]))
     positions, halves = _form_of(tables)
     config = replace(config, positions=positions)
@@ -179,23 +180,26 @@ def _convert(
 
 
 def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The weights, with quantized ones dequantized and norms named as others, and the attributes."""
+    """The weights, dequantized and with names like those of torch, and the attributes."""
     weights, attributes = dict[str, Tensor](), dict[str, float]()
-    quantized = set[str]()
-    for name, value in variables.items():
-        if name.endswith("weight_scale"):
-            continue
-        if (scale := variables.get(f"{name}_scale")) is not None:
-            quantized.add(str(value.dtype).removeprefix("torch."))
-            value = value.float() / (scale.float().unsqueeze(1) if scale.dim() else scale.float())
-        if value.dim() == 0:
+    is_quantized = False
+    for full, value in variables.items():
+        name = full.replace("/", ".").replace(".gamma", ".weight").replace(".beta", ".bias")
+        if value.dim() == 0 and not name.endswith("weight_scale"):
             attributes[name] = value.item()
-        else:
-            weights[name.replace("/gamma", "/weight").replace("/beta", "/bias")] = value
-    if quantized:
-        logger.warning("%s: the weights are quantized to %s: the import has their errors", folder, *quantized)
+        elif (scale := variables.get(f"{full}_scale")) is not None:
+            is_quantized = True
+            if scale.numel() not in (1, len(value)):
+                raise UserError(f"{full} is damaged: {scale.numel()} scales for {len(value)} rows")
+            weights[name] = value / scale.float().reshape(-1, *[1] * (value.dim() - 1))
+        elif not name.endswith("weight_scale"):
+            weights[name] = value
+    if is_quantized:
+        logger.warning("%s is quantized: the imported weights have the rounding errors of int8 or int16", folder)
     if _OLD_SOURCE in weights:
         weights[_SOURCE] = weights.pop(_OLD_SOURCE)
+    for name in [name for name in weights if _LINEAR.fullmatch(name)]:
+        weights.setdefault(name.removesuffix("weight") + "bias", weights[name].new_zeros(len(weights[name])))
     return weights, attributes
 
 
@@ -206,7 +210,7 @@ def _take_config(
     left = {name: value for name, value in attributes.items() if not _WITHOUT_EFFECT.fullmatch(name)}
 
     def both(name: str) -> float:
-        values = [left.pop(f"{stack}/{name}", None) for stack in ("encoder", "decoder")]
+        values = [left.pop(f"{stack}.{name}", None) for stack in ("encoder", "decoder")]
         if values[0] is None or values[0] != values[1]:
             raise UserError(f"{name} is {values[0]} in the encoder, but {values[1]} in the decoder")
         return values[0]
@@ -235,13 +239,16 @@ def _take_config(
 
 
 def _layers(weights: Mapping[str, Tensor], stack: str) -> int:
-    return len({name.split("/")[1] for name in weights if name.startswith(f"{stack}/layer_") and name.count("/") > 2})
+    return len({name.split(".")[1] for name in weights if name.startswith(f"{stack}.layer_") and name.count(".") > 2})
 
 
 def _take_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tensor]:
     """The tables of both stacks, or the sinusoids that CTranslate2 computes if there are none: from position 1."""
     if any(name in weights for name in _POSITIONS):
-        return weights.take(_POSITIONS[0]), weights.take(_POSITIONS[1])
+        source, target = map(weights.take, _POSITIONS)
+        if {source.shape[1:], target.shape[1:]} != {(d_model,)}:
+            raise UserError(f"the position encodings have another width than the embeddings, {d_model}")
+        return source, target
     position = torch.arange(1.0, _COMPUTED_POSITIONS + 1).unsqueeze(1)
     rate = torch.exp(torch.arange(d_model // 2) * (-math.log(10000.0) / (d_model / 2 - 1)))
     table = torch.cat([torch.sin(position * rate), torch.cos(position * rate)], dim=1)
@@ -253,7 +260,7 @@ def _form_of(tables: tuple[Tensor, Tensor]) -> tuple[str, bool]:
     """The form of positions whose table both are, within rounding, and whether all sines precede all cosines."""
     length, d_model = min(map(len, tables)), tables[0].size(-1)
     for form in ("sinusoidal", "fairseq"):
-        if d_model % 2 or d_model < 4 or tables[1].size(-1) != d_model:
+        if d_model % 2 or d_model < 4:
             break
         alternating = sinusoids(length, d_model, form)
         halves = torch.cat([alternating[:, 0::2], alternating[:, 1::2]], dim=1)

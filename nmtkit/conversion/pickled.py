@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nmtkit.errors import UserError
 
+_MAX_SHARING = 4  # embeddings have up to three names
 _GLOBAL = re.compile(r"(?:GLOBAL|module) (\S+)")
 
 
@@ -57,14 +58,20 @@ def load_pickled(path: Path) -> Any:
 
 
 def dense_tensors(values: object) -> dict[str, Tensor]:
-    """The tensors of a state dict by name. Raises UserError unless all are dense, each within its storage."""
+    """The tensors of a state dict by name.
+
+    Raises UserError unless all are dense and have the values that they claim: a few may share a storage.
+    """
     if not isinstance(values, dict):
         raise UserError("it holds no weights by name")
+    stored: dict[int, int] = {}
     for name, tensor in values.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise UserError(f"its weight {name!r:.60} is not a tensor")
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
             raise UserError(f"its weight {name!r:.60} is not a dense tensor")
-        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():  # expanded by a stride of 0
-            raise UserError(f"its weight {name!r:.60} is larger than its stored values")
+        stored[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    claimed = sum(tensor.numel() * tensor.element_size() for tensor in values.values())
+    if claimed > _MAX_SHARING * sum(stored.values()):
+        raise UserError(f"its weights claim {claimed} bytes, far more than it stores")
     return dict(values)

@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +51,18 @@ class FsmtModel:
     """A folder with a random FSMT model and its tokenizer; `sharing` is as --share-embeddings."""
 
     def __init__(self, folder: Path, seed: int, sharing: str = "none", **changes: Any) -> None:
-        from transformers import FSMTConfig, FSMTForConditionalGeneration
-
+        transformers: Any = import_module("transformers")
         self.files = FsmtFiles(folder, seed)
         if sharing == "all":
             (folder / "vocab-tgt.json").write_bytes((folder / "vocab-src.json").read_bytes())
             self.files.vocabs[1] = self.files.vocabs[0]
         sizes = [len(vocabulary) for vocabulary in self.files.vocabs]
-        config = FSMTConfig(
+        config = transformers.FSMTConfig(
             **{"langs": ["en", "de"], "src_vocab_size": sizes[0], "tgt_vocab_size": sizes[1]}
             | random_sizes(seed)
             | changes
         )
-        self.model = FSMTForConditionalGeneration(config).eval()
+        self.model = transformers.FSMTForConditionalGeneration(config).eval()
         randomize(self.model, seed)
         encoder, decoder = self.model.model.encoder, self.model.model.decoder
         if sharing != "none":

@@ -1,0 +1,123 @@
+"""Imported FSMT models compute what transformers computes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign_models import FsmtModel, fairseq_batch, log_probs_of, renormalized
+from foreign_tokenizers import ENGLISH
+
+from nmtkit.checkpoint import load_checkpoint, save_checkpoint
+from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.fsmt import from_fsmt
+from nmtkit.decoding.config import EngineConfig, SearchConfig
+from nmtkit.decoding.translator import Translator
+from nmtkit.errors import UserError
+
+transformers: Any = pytest.importorskip("transformers")
+pytest.importorskip("sacremoses")
+pytest.importorskip("safetensors")
+SHARING = ("none", "decoder", "all")
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_log_probabilities_equal_those_of_transformers(seed: int, tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", seed, SHARING[seed % 3])
+    if seed % 4 == 3:
+        (model.folder / "model.safetensors").unlink()
+        model.write("pytorch_model.bin")
+    checkpoint = from_fsmt(model.folder, ImportConfig())
+    source, target = model.files.vocabs
+    batch = fairseq_batch((len(source), len(target)), seed)
+    expected = renormalized(model.logits(*batch))
+    torch.testing.assert_close(log_probs_of(checkpoint, *batch), expected, rtol=0, atol=1e-4)
+    tied = "none" if not model.config.scale_embedding else SHARING[seed % 3]
+    assert (checkpoint.model_config.to_dict()["share_embeddings"], checkpoint.model_config.dropout_options) == (
+        tied,
+        {"dropout", "attention_dropout", "activation_dropout"},
+    )
+    assert (checkpoint.source_language, checkpoint.target_language) == ("en", "de")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_in_half_precision_become_float32(name: str, tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 5)
+    (model.folder / "model.safetensors").unlink()
+    model.write(name, torch.float16)
+    weights = from_fsmt(model.folder, ImportConfig()).weights
+    theirs = model.weights()["model.encoder.layers.0.fc1.bias"]
+    assert torch.equal(weights["encoder.0.feed_forward.inner.bias"], theirs.half().float())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_greedy_translations_of_text_equal_those_of_transformers(seed: int, tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", seed, SHARING[seed % 3])
+    save_checkpoint(tmp_path / "adopted.pt", from_fsmt(model.folder, ImportConfig()))
+    checkpoint = load_checkpoint(tmp_path / "adopted.pt")
+    ours = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+    best = [line.candidates[0] for line in ours.stream(ENGLISH, SearchConfig(beam=1, max_len_a=0, max_len_b=9))]
+    tokenizer = transformers.FSMTTokenizer.from_pretrained(model.folder)
+    for line, found in zip(ENGLISH, best, strict=True):
+        ids = tokenizer(line, return_tensors="pt").input_ids
+        theirs = model.model.generate(
+            ids, num_beams=1, do_sample=False, max_new_tokens=10, suppress_tokens=[0, 1], forced_eos_token_id=None
+        )[0].tolist()[1:]
+        theirs = theirs[: theirs.index(2)] if 2 in theirs else theirs[:9]
+        pieces = ["<unk>" if i == 3 else checkpoint.target.vocab.pieces[i] for i in theirs]
+        assert [token for token in found.tokens if token != "</s>"][:9] == pieces
+        assert found.text == tokenizer.decode(theirs, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "bart"}, "config.json is of 'bart', not of fsmt"),
+        ({"decoder_start_token_id": 0}, "decoder_start_token_id is 0"),
+        ({"decoder_attention_heads": 7}, "encoder_attention_heads and decoder_attention_heads differ"),
+        ({"decoder_ffn_dim": 9}, "encoder_ffn_dim and decoder_ffn_dim differ"),
+        ({"activation_function": "gelu_new"}, "the activation 'gelu_new' is not supported"),
+        ({"encoder_layers": 4}, "the weight encoder.layers.3.self_attn.q_proj.weight is missing"),
+        ({"decoder_layers": 1}, "the weight decoder.layers.1.encoder_attn.k_proj.bias belongs to no part"),
+        ({"d_model": 11}, "--d-model 11: sinusoidal positions need an even number"),
+        ({"encoder_layers": "two"}, "--encoder-layers: 'two' is not a whole number"),
+        ({"encoder_layers": None}, "--encoder-layers: None is not a whole number"),
+        ({"langs": ["en"]}, "give --source-lang and --target-lang"),
+    ],
+)
+def test_models_that_nmtkit_lacks_are_refused_by_name(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 3, encoder_layers=3, decoder_layers=2)
+    path = model.folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(UserError, match=words) as error:
+        from_fsmt(model.folder, ImportConfig())
+    assert "\n" not in str(error.value)
+
+
+def shuffled(content: bytes) -> bytes:
+    return json.dumps({piece: 2 * number for piece, number in json.loads(content).items()}).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (name, change)
+        for name in ("config.json", "vocab-src.json", "vocab-tgt.json", "merges.txt", "model.safetensors")
+        for change in (lambda content: content[: len(content) // 2], lambda _: b"", lambda _: b"\xff[" * 9, None)
+    ]
+    + [("vocab-src.json", shuffled), ("vocab-src.json", lambda _: b"[]"), ("config.json", lambda _: b"[" * 99_999)],
+)
+def test_a_damaged_folder_is_refused_in_one_line(
+    name: str, change: Callable[[bytes], bytes] | None, tmp_path: Path
+) -> None:
+    path = FsmtModel(tmp_path / "fsmt", 2).folder / name
+    if change is None:
+        path.unlink()
+    else:
+        path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(UserError) as error:
+        from_fsmt(path.parent, ImportConfig())
+    assert "\n" not in str(error.value)
+    assert "fsmt" in str(error.value)
