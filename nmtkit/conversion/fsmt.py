@@ -5,23 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from nmtkit.archive import as_user_errors
-from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint
+from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import joint, sides_of, two_languages
-from nmtkit.conversion.folder import read_tokenizer_file
-from nmtkit.conversion.pickled import dense_tensors, load_pickled
-from nmtkit.conversion.safetensors import read_tensors
+from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_json, read_part, read_weights
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
-from nmtkit.strict_json import parse_json
 from nmtkit.vocab import SPECIALS, Vocabulary
 
 MODEL_TYPE = "fsmt"
+_MAX_MERGES_BYTES = 1 << 26
 _SPECIALS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}  # their ids in FSMT
 _REQUIRED: dict[str, Any] = {  # values without which the model would be another; the defaults are the same
     "pad_token_id": 1,
@@ -35,15 +31,15 @@ _NO_WEIGHT = re.compile(r"(encoder|decoder)\.embed_positions\.weight")
 def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
     """Read a folder of an FSMT model. Raises UserError if a file is missing or damaged, or for what nmtkit lacks."""
     with as_user_errors(folder, "a model of FSMT"):
-        settings = _read_object(folder / "config.json")
+        settings = read_json(folder / CONFIG)
         if settings.get("model_type") != MODEL_TYPE:
-            raise UserError(f"config.json is of {settings.get('model_type')!r:.40}, not of {MODEL_TYPE}")
+            raise UserError(f"{CONFIG} is of {settings.get('model_type')!r:.40}, not of {MODEL_TYPE}")
         config = _config(settings)
         languages = settings.get("langs")
         named = languages if isinstance(languages, list) and len(languages) == 2 else (None, None)
         pair = two_languages(options.source_lang or named[0], options.target_lang or named[1])
         sides = _sides(folder, pair)
-        weights = ForeignWeights(_read_weights(folder))
+        weights = ForeignWeights({name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()})
         weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
         others = weights.take_stacks(config)
         scale = None if settings.get("scale_embedding", True) else 1.0
@@ -52,23 +48,16 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         return assemble(config, pair, sides, embeddings, others, halves=True)
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    value = parse_json(read_tokenizer_file(path).decode())
-    if not isinstance(value, dict):
-        raise UserError(f"{path.name} is not a JSON object")
-    return value
-
-
 def _config(settings: Mapping[str, Any]) -> TransformerConfig:
     for name, value in _REQUIRED.items():
         if settings.get(name, value) != value:
-            raise UserError(f"config.json: {name} is {settings[name]!r:.40}: only {value} is supported")
+            raise UserError(f"{CONFIG}: {name} is {settings[name]!r:.40}: only {value} is supported")
     for name in ("attention_heads", "ffn_dim"):
         if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
-            raise UserError(f"config.json: encoder_{name} and decoder_{name} differ, which is not supported")
+            raise UserError(f"{CONFIG}: encoder_{name} and decoder_{name} differ, which is not supported")
     activation = settings.get("activation_function", "relu")
     if activation not in _ACTIVATIONS:
-        raise UserError(f"config.json: the activation {activation!r:.40} is not supported")
+        raise UserError(f"{CONFIG}: the activation {activation!r:.40} is not supported")
     return TransformerConfig(
         encoder_layers=settings["encoder_layers"],
         decoder_layers=settings["decoder_layers"],
@@ -86,10 +75,10 @@ def _config(settings: Mapping[str, Any]) -> TransformerConfig:
 def _sides(folder: Path, languages: tuple[str, str]) -> tuple[Side, Side]:
     """Both sides, from the files of FSMTTokenizer."""
     vocabularies = joint((_read_vocabulary(folder / "vocab-src.json"), _read_vocabulary(folder / "vocab-tgt.json")))
-    lines = read_tokenizer_file(folder / "merges.txt").decode().rstrip("\n").split("\n")
+    lines = read_part(folder / "merges.txt", _MAX_MERGES_BYTES).decode().split("\n")[:-1]
     merges = tuple(" ".join(line.split()[:2]) for line in lines)  # counts may follow
-    settings = folder / "tokenizer_config.json"
-    lowercase = settings.exists() and _read_object(settings).get("do_lower_case") is True
+    settings = folder / TOKENIZER_CONFIG
+    lowercase = settings.exists() and read_json(settings).get("do_lower_case") is True
     return sides_of(
         [
             MosesBpeTokenizer(
@@ -102,24 +91,13 @@ def _sides(folder: Path, languages: tuple[str, str]) -> tuple[Side, Side]:
 
 
 def _read_vocabulary(path: Path) -> Vocabulary:
-    ids = _read_object(path)
+    ids = read_json(path)
     pieces = sorted(ids, key=lambda piece: ids[piece])
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise UserError(f"{path.name}: the ids of its pieces are not 0, 1, 2, …")
     if {piece: ids.get(piece) for piece in _SPECIALS} != _SPECIALS:
         raise UserError(f"{path.name}: its first pieces are not {' '.join(_SPECIALS)}")
     return Vocabulary([*SPECIALS, *pieces[len(_SPECIALS) :]])
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights without the prefix `model.`, from the file that exists."""
-    if (folder / SAFETENSORS_FILE).is_file():
-        tensors = read_tensors(folder)
-    elif (folder / "pytorch_model.bin").exists():
-        tensors = dense_tensors(load_pickled(folder / "pytorch_model.bin"))
-    else:
-        raise UserError("neither model.safetensors nor pytorch_model.bin is there")
-    return {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
 
 def _take_embeddings(weights: ForeignWeights, scale: float | None) -> Embeddings:

@@ -48,7 +48,7 @@ def load_pickled(path: Path) -> Any:
     try:
         with torch.serialization.safe_globals(_ALLOWED):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
+    except (pickle.UnpicklingError, AssertionError) as error:  # torch asserts some properties of its files
         found = _GLOBAL.search(str(error))
         if found is None:
             raise UserError("damaged, or not a file of torch.save") from error

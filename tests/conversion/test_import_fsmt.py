@@ -35,10 +35,8 @@ def test_log_probabilities_equal_those_of_transformers(seed: int, tmp_path: Path
     expected = renormalized(model.logits(*batch))
     torch.testing.assert_close(log_probs_of(checkpoint, *batch), expected, rtol=0, atol=1e-4)
     tied = "none" if not model.config.scale_embedding else SHARING[seed % 3]
-    assert (checkpoint.model_config.to_dict()["share_embeddings"], checkpoint.model_config.dropout_options) == (
-        tied,
-        {"dropout", "attention_dropout", "activation_dropout"},
-    )
+    options = checkpoint.model_config.to_dict()
+    assert (options["share_embeddings"], options["dropout"], options["positions"]) == (tied, 0.25, "fairseq")
     assert (checkpoint.source_language, checkpoint.target_language) == ("en", "de")
 
 
@@ -100,14 +98,20 @@ def shuffled(content: bytes) -> bytes:
     return json.dumps({piece: 2 * number for piece, number in json.loads(content).items()}).encode()
 
 
+FILES = ("config.json", "vocab-src.json", "vocab-tgt.json", "merges.txt", "model.safetensors")
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        (name, change)
-        for name in ("config.json", "vocab-src.json", "vocab-tgt.json", "merges.txt", "model.safetensors")
-        for change in (lambda content: content[: len(content) // 2], lambda _: b"", lambda _: b"\xff[" * 9, None)
-    ]
-    + [("vocab-src.json", shuffled), ("vocab-src.json", lambda _: b"[]"), ("config.json", lambda _: b"[" * 99_999)],
+        *((name, lambda content: content[: len(content) // 2]) for name in FILES if name != "merges.txt"),
+        *((name, change) for name in FILES for change in (lambda _: b"\xff[" * 9, None)),
+        *((name, lambda _: b"") for name in FILES if name != "merges.txt"),
+        ("merges.txt", lambda _: b"a b c\nabc\n"),
+        ("vocab-src.json", shuffled),
+        ("vocab-src.json", lambda _: b"[]"),
+        ("config.json", lambda _: b"[" * 99_999),
+    ],
 )
 def test_a_damaged_folder_is_refused_in_one_line(
     name: str, change: Callable[[bytes], bytes] | None, tmp_path: Path

@@ -206,3 +206,56 @@ def log_probs_of(checkpoint: Checkpoint, source: Tensor, lengths: Tensor, target
 def renormalized(logits: Tensor) -> Tensor:
     """The log-probabilities of fairseq's ids from 2 on, without <s> and <pad>."""
     return logits[..., 2:].log_softmax(-1)
+
+
+class PreNormModel:
+    """A random pre-norm model of transformers, whose weights are those of a fairseq model with the same options.
+
+    M2M100 has fairseq's sinusoids, Blenderbot learned positions.
+    """
+
+    def __init__(self, seed: int, learned: bool, size: int) -> None:
+        transformers: Any = import_module("transformers")
+        kind = "Blenderbot" if learned else "M2M100"
+        sizes = random_sizes(seed) | {"activation_function": "relu", "scale_embedding": True}
+        changes = {"vocab_size": size, "tie_word_embeddings": True, "max_position_embeddings": 30}
+        special = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+        self.config = getattr(transformers, f"{kind}Config")(**(sizes | changes | special))
+        self.model = getattr(transformers, f"{kind}ForConditionalGeneration")(self.config).eval()
+        randomize(self.model, seed)
+        self.learned = learned
+
+    @torch.no_grad()
+    def logits(self, source: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
+        """As `FsmtModel.logits`."""
+        mask = (torch.arange(source.size(1)) < lengths.unsqueeze(1)).long()
+        logits: Tensor = self.model(source, attention_mask=mask, decoder_input_ids=target, use_cache=False).logits
+        return logits
+
+    def write_fairseq(self, folder: Path) -> Path:
+        """Write a checkpoint of fairseq with dictionaries of words."""
+        state = {name: tensor.clone() for name, tensor in self.model.model.state_dict().items() if "shared" not in name}
+        for stack in ("encoder", "decoder"):
+            table = state.pop(f"{stack}.embed_positions.weight", None)
+            if self.learned:
+                assert table is not None
+                state[f"{stack}.embed_positions.weight"] = torch.cat([torch.zeros(2, table.size(1)), table])
+        sizes = self.config
+        options = {
+            "arch": "transformer",
+            "encoder_layers": sizes.encoder_layers,
+            "decoder_layers": sizes.decoder_layers,
+            "encoder_embed_dim": sizes.d_model,
+            "encoder_ffn_embed_dim": sizes.encoder_ffn_dim,
+            "encoder_attention_heads": sizes.encoder_attention_heads,
+            "decoder_attention_heads": sizes.decoder_attention_heads,
+            **{f"{stack}_normalize_before": True for stack in ("encoder", "decoder")},
+            **{f"{stack}_learned_pos": self.learned for stack in ("encoder", "decoder")},
+            "share_all_embeddings": True,
+        }
+        folder.mkdir(exist_ok=True)
+        torch.save({"model": state, "args": argparse.Namespace(**options)}, folder / "model.pt")
+        for language in ("en", "de"):
+            words = "".join(f"w{number} 1\n" for number in range(sizes.vocab_size - 4))
+            (folder / f"dict.{language}.txt").write_text(words)
+        return folder / "model.pt"
