@@ -53,6 +53,7 @@ _TOLERANCE = 2.5e-3  # of a table of sinusoids: rounding to bfloat16, in float32
 _SOURCE, _OLD_SOURCE = "encoder.embeddings_0.weight", "encoder.embeddings.weight"
 _TARGET, _OUTPUT, _BIAS = "decoder.embeddings.weight", "decoder.projection.weight", "decoder.projection.bias"
 _POSITIONS = tuple(f"{stack}.position_encodings.encodings" for stack in ("encoder", "decoder"))
+_ZERO_START = "decoder.start_from_zero_embedding"
 _INNER = "encoder.layer_0.ffn.linear_0.weight"
 
 
@@ -85,10 +86,12 @@ def _check_settings(settings: Any, vocabularies: Sequence[list[str]]) -> None:
     """Raise UserError for settings that nmtkit lacks, or that do not fit the vocabularies."""
     if not isinstance(settings, dict):
         raise UserError("config.json is not a JSON object")
-    if not settings.get("add_source_eos") or settings.get("add_source_bos"):
-        raise UserError(
-            "config.json: add_source_bos is set, or add_source_eos is not: nmtkit ends each source with </s>, and "
-            "cannot import models that expect another form"
+    if settings.get("add_source_bos"):
+        raise UserError("config.json: add_source_bos is set, which is not supported")
+    if not settings.get("add_source_eos"):
+        logger.warning(
+            "config.json: add_source_eos is not set, but nmtkit ends each source with </s>: right for models of "
+            "transformers, wrong for a model that was trained without it"
         )
     epsilon = settings.get("layer_norm_epsilon")
     if epsilon is not None and not math.isclose(epsilon, _EPSILON):
@@ -169,7 +172,7 @@ def _convert(
     source, target, output = map(weights.take, (_SOURCE, _TARGET, _OUTPUT))
     embeddings = Embeddings(source, target, output, bias, scale)
     weights.refuse_rest()
-    if attributes.get("decoder.start_from_zero_embedding"):
+    if attributes.get(_ZERO_START):
         sides = (sides[0], replace(sides[1], rows=[*sides[1].rows[:BOS], None, *sides[1].rows[BOS + 1 :]]))
     positions, halves = _form_of(tables)
     config = replace(config, positions=positions)
@@ -215,6 +218,7 @@ def _take_config(
             raise UserError(f"{name} is {values[0]} in the encoder, but {values[1]} in the decoder")
         return values[0]
 
+    left.pop(_ZERO_START, None)
     heads, pre_norm, activation, scale = map(both, ("num_heads", "pre_norm", "activation", "scale_embeddings"))
     if activation not in _ACTIVATIONS:
         raise UserError(f"the activation {activation} is not supported, only {', '.join(_ACTIVATIONS.values())}")

@@ -19,6 +19,7 @@ from nmtkit.tokenizer import Tokenizer, shares_vocabulary
 from nmtkit.vocab import NEVER_OUTPUT
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_FLOAT32_STEP = 2**-23  # a scale may be stored in float32
 
 Parts = Mapping[str, tuple[str, ...]]  # the modules there whose rows, one below the other, are a module here
 
@@ -163,8 +164,9 @@ def _embedding_weights(given: Embeddings, sides: tuple[Side, Side], joined: bool
 
     A matrix is shared if it is equal to another in all rows that are used.
     """
-    D = given.target.size(-1)
-    factor = 1.0 if given.scale is None else given.scale / math.sqrt(D)
+    usual = math.sqrt(given.target.size(-1))
+    factor = 1.0 if given.scale is None else given.scale / usual
+    factor = 1.0 if math.isclose(factor, 1.0, rel_tol=_FLOAT32_STEP) else factor
     source = _pick(given.source, sides[0], "source embedding") * factor
     target = _pick(given.target, sides[1], "target embedding") * factor
     output = _pick(given.output, sides[1], "output matrix")

@@ -3,7 +3,7 @@
 import json
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,12 +44,17 @@ def checkpoint_of(seed: int = 1, size: int = len(WORDS), **changes: Any) -> Chec
     return Checkpoint(model.config, collect_weights(model), "en", "de", tokenizer, tokenizer)
 
 
-def assert_computes_the_same(checkpoint: Checkpoint, folder: Path, lines: list[str], tolerance: float = 1e-4) -> None:
-    """Compare greedy translations, and the log-probabilities of their tokens, with those of CTranslate2."""
+def assert_computes_the_same(
+    checkpoint: Checkpoint, folder: Path, lines: list[str], tolerance: float = 1e-4, end: Sequence[str] = ()
+) -> None:
+    """Compare greedy translations, and the log-probabilities of their tokens, with those of CTranslate2.
+
+    `end` are the tokens after each source that the engine does not add itself.
+    """
     engine = ctranslate2.Translator(str(folder), device="cpu", intra_threads=1, compute_type="float32")
     ours = Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
     best = [line.candidates[0] for line in ours.stream(lines, SearchConfig(beam=1, max_len_a=0, max_len_b=9))]
-    sources = [checkpoint.source.vocab.to_pieces(ids) for ids in checkpoint.source.encode(lines)]
+    sources = [[*checkpoint.source.vocab.to_pieces(ids), *end] for ids in checkpoint.source.encode(lines)]
     tokens = [list(candidate.tokens[:-1]) for candidate in best]
     theirs = engine.translate_batch(sources, beam_size=1, max_decoding_length=9)
     assert [result.hypotheses[0] for result in theirs] == tokens
@@ -210,7 +215,7 @@ def test_a_conversion_of_a_marian_model_computes_the_same(tmp_path: Path) -> Non
     checkpoint = from_ctranslate2(tmp_path / "model", LANGUAGES)
     assert checkpoint.source.kind == "sentencepiece-vocab"
     assert checkpoint.model_config.to_dict()["positions"] == "sinusoidal"
-    assert_computes_the_same(checkpoint, tmp_path / "model", list(ENGLISH), tolerance=2e-3)
+    assert_computes_the_same(checkpoint, tmp_path / "model", list(ENGLISH), end=["</s>"])
 
 
 def test_positions_that_the_engine_computes_become_a_table(tmp_path: Path) -> None:
@@ -257,7 +262,8 @@ def edit(path: Path, change: Callable[[list[Item]], list[Item]]) -> None:
         key, begin = name(), position
         rank = take("B")
         position += 4 * rank + 1
-        position += take("I")
+        size = take("I")
+        position += size
         variables.append((key, content[begin:position]))
     variables = change(variables)
     aliases = [(name(), name()) for _ in range(take("I"))]
@@ -304,7 +310,6 @@ def test_models_that_nmtkit_lacks_are_refused_by_name(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"add_source_eos": False}, "add_source_eos is not"),
         ({"add_source_bos": True}, "add_source_bos is set"),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
         ({"decoder_start_token": None}, "decoder_start_token is None, which is not in the vocabulary"),
@@ -345,7 +350,7 @@ def test_a_damaged_model_is_refused_or_read_and_never_crashes(tmp_path: Path) ->
     to_ctranslate2(checkpoint_of(), tmp_path / "model", quantization="int8")
     path, choose = tmp_path / "model/model.bin", random.Random(1)
     whole = path.read_bytes()
-    for trial in range(200):
+    for trial in range(60):
         damaged = bytearray(whole[: choose.randrange(len(whole))] if trial % 2 else whole)
         for _ in range(trial % 4 if damaged else 0):
             damaged[choose.randrange(min(len(damaged), choose.choice([200, 10**6])))] = choose.randrange(256)
