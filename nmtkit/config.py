@@ -29,6 +29,7 @@ def option(
     words: Mapping[str, float] | None = None,
     unset: str | None = None,
     metavar: str | None = None,
+    count: int | None = None,
     short: str | None = None,
     off: str | None = None,
     removed: Mapping[str, str] | None = None,
@@ -41,6 +42,7 @@ def option(
     `removed` maps words that earlier releases had among the `choices` to the options that replace them.
     `words` maps words that are accepted in place of a number to that number.
     `unset` describes a default of None in `--help`.
+    `count` is how many values a flag takes at once, for a field that is a tuple; without it, the flag can be repeated.
     `short` is a one-letter flag; `off` is the flag that turns a boolean option off, if not `--no-…`.
     `aliases` are former names of the field: flags and keys of `--config` files that `--help` does not show.
     """
@@ -51,6 +53,7 @@ def option(
         "words": dict(words or {}),
         "unset": unset,
         "metavar": metavar,
+        "count": count,
         "short": short,
         "off": off,
         "removed": dict(removed or {}),

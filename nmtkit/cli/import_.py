@@ -33,7 +33,7 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
 
     \b
     nmt-import opus-mt-en-de --output opus.pt
-    nmt-import wmt19/model.pt --dict dict.en.txt --dict dict.de.txt -s en -t de --output wmt19.pt
+    nmt-import wmt19/model.pt --dict dict.en.txt dict.de.txt -s en -t de --output wmt19.pt
 
     MODEL is a folder of Hugging Face's transformers (Marian, such as those of OPUS-MT, or FSMT), a folder of
     CTranslate2, or a file of fairseq. The checkpoint contains the tokenizers, and serves every command: it translates

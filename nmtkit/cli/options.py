@@ -156,8 +156,9 @@ def refuse_idle(names: Iterable[str], reason: str) -> None:
 
 
 def _build(config: type[Config], values: dict[str, Any]) -> Config:
-    names = [field.name for field in dataclasses.fields(config) if field.name in values]
-    return config(**{name: values.pop(name) for name in names})
+    fields = [field for field in dataclasses.fields(config) if field.name in values]
+    given = {field: values.pop(field.name) for field in fields}
+    return config(**{field.name: field.default if value is None else value for field, value in given.items()})
 
 
 def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable[[F], F]:
@@ -166,7 +167,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
     spelling = flag(field.name)
     if kind is bool:
         spelling += "/" + flag(field.metadata["off"] or f"no_{field.name}")
-    words = field.metadata["words"]
+    words, count = field.metadata["words"], field.metadata["count"]
     short = [f"-{field.metadata['short']}"] if field.metadata["short"] else []
     return click.option(
         *short,
@@ -177,7 +178,8 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         aliases=field.metadata["aliases"],
         type=_converter(kind, field.metadata),
         default=None if multiple else field.default,
-        multiple=multiple,
+        multiple=multiple and not count,
+        nargs=count or 1,
         show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),
         metavar="|".join(["NUMBER", *words]) if words else field.metadata["metavar"],
         help=field.metadata["help"],

@@ -36,7 +36,8 @@ class ImportConfig(Config):
     )
     dict: tuple[Path, ...] = option(
         (),
-        metavar="FILE",
+        count=2,
+        metavar="SOURCE TARGET",
         help="fairseq: the dictionaries of source and target, if they are not `dict.CODE.txt` beside the model.",
     )
     bpe_codes: Path | None = option(

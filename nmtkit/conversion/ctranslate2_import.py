@@ -21,6 +21,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
+from nmtkit.moses_bpe import MosesBpeTokenizer
 from nmtkit.strict_json import parse_json
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.vocab import BOS, SPECIALS, Vocabulary
@@ -139,6 +140,10 @@ def _tokenizers(
             return own, own
     if paths:
         return sentencepiece_tokenizers(vocabularies, paths)
+    settings = [folder / f"bpe.{language}.json" for language in languages]  # in nmtkit's own exports
+    if all(path.exists() for path in settings):
+        contents = (read_tokenizer_file(path) for path in settings)
+        return MosesBpeTokenizer(source, next(contents)), MosesBpeTokenizer(target, next(contents))
     logger.info("no SentencePiece model: the model translates segmented text")
     first = SpaceTokenizer(source)
     return first, first if target is source else SpaceTokenizer(target)

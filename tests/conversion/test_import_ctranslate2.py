@@ -18,6 +18,7 @@ from nmtkit.checkpoint import Checkpoint, collect_weights
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2 import to_ctranslate2
 from nmtkit.conversion.ctranslate2_import import from_ctranslate2
+from nmtkit.conversion.fsmt import from_fsmt
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
@@ -107,6 +108,14 @@ def test_the_sentencepiece_model_of_an_export_is_found(
     assert from_ctranslate2(tmp_path / "model", LANGUAGES).source.kind == "space"
     named = from_ctranslate2(tmp_path / "model", replace(LANGUAGES, spm_model=(tmp_path / "elsewhere",)))
     assert named.source.model == exported.source.model
+
+
+def test_the_tokenizers_of_an_export_of_an_imported_model_are_found(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    exported = from_fsmt(FsmtModel(tmp_path / "fsmt", 1).folder, ImportConfig())
+    to_ctranslate2(exported, tmp_path / "model")
+    imported = from_ctranslate2(tmp_path / "model", LANGUAGES)
+    assert (imported.source.model, imported.target.model) == (exported.source.model, exported.target.model)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Imported checkpoints of fairseq compute what transformers computes with the same weights, and run no code."""
 
 import argparse
+import json
 import os
 import random
 import zipfile
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import Run
 from foreign_models import FsmtModel, PreNormModel, fairseq_batch, log_probs_of, renormalized
 from foreign_tokenizers import ENGLISH, GERMAN, train_model
 from sentencepiece import SentencePieceProcessor
@@ -19,6 +21,7 @@ from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq import from_fairseq
 from nmtkit.conversion.fairseq_tokenizers import read_dictionary
+from nmtkit.conversion.fsmt import from_fsmt
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 
@@ -57,14 +60,21 @@ def test_pre_norm_models_compute_the_same(seed: int, learned: bool, tmp_path: Pa
 # Tokenizers ------------------------------------------------------------------------------------------------------
 
 
-def test_a_model_with_codes_translates_raw_text(tmp_path: Path) -> None:
-    checkpoint = from_fairseq(FsmtModel(tmp_path / "fsmt", 1).write_fairseq(tmp_path / "model"), ImportConfig())
-    save_checkpoint(tmp_path / "adopted.pt", checkpoint)
-    adopted = load_checkpoint(tmp_path / "adopted.pt")
-    assert [adopted.source.kind, adopted.target.kind] == ["moses-bpe", "moses-bpe"]
-    assert adopted.source.encode(ENGLISH) == checkpoint.source.encode(ENGLISH)
-    texts = Translator.from_checkpoint(tmp_path / "adopted.pt", device="cpu").translate(list(ENGLISH), beam=2)
-    assert len(texts) == len(ENGLISH)
+def test_a_model_with_codes_translates_raw_text_like_the_same_model_of_transformers(tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 1)
+    checkpoints = (
+        from_fsmt(model.folder, ImportConfig()),
+        from_fairseq(model.write_fairseq(tmp_path / "model"), ImportConfig()),
+    )
+    translations = []
+    for number, checkpoint in enumerate(checkpoints):
+        save_checkpoint(tmp_path / f"{number}.pt", checkpoint)
+        adopted = load_checkpoint(tmp_path / f"{number}.pt")
+        assert [adopted.source.kind, adopted.target.kind] == ["moses-bpe", "moses-bpe"]
+        translator = Translator.from_checkpoint(tmp_path / f"{number}.pt", device="cpu", precision="fp32")
+        translations.append(translator.translate(list(ENGLISH), beam=2, max_len_a=0, max_len_b=20))
+    assert translations[0] == translations[1]
+    assert checkpoints[0].source.encode(ENGLISH) == checkpoints[1].source.encode(ENGLISH)
 
 
 def word_model(tmp_path: Path) -> Path:
@@ -275,3 +285,18 @@ def test_a_missing_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
     for name in ("pipe", "missing", "."):
         with pytest.raises(UserError):
             from_fairseq(tmp_path / name, LANGUAGES)
+
+
+def test_the_command_imports_a_checkpoint_with_dictionaries_from_elsewhere(run_here: Run, tmp_path: Path) -> None:
+    path = FsmtModel(tmp_path / "fsmt", 1).write_fairseq(tmp_path / "model")
+    dictionaries = [(path.parent / name).rename(tmp_path / name) for name in ("dict.en.txt", "dict.de.txt")]
+    command = ("nmt-import", path, "--output", tmp_path / "adopted.pt")
+    missing = run_here(*command)
+    assert (missing.returncode, len(missing.stderr.splitlines())) == (2, 2), missing.stderr  # with the format's name
+    assert run_here(*command, "--dict", dictionaries[0]).returncode == 2
+    done = run_here(*command, "--dict", *dictionaries)
+    assert done.returncode == 0, done.stderr
+    assert load_checkpoint(tmp_path / "adopted.pt").source.kind == "moses-bpe"
+    settings = json.dumps({"dict": [str(name) for name in dictionaries]})
+    (tmp_path / "options.json").write_text(settings)
+    assert run_here(*command, "--config", tmp_path / "options.json").returncode == 0

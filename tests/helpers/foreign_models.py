@@ -12,6 +12,7 @@ from foreign_tokenizers import FsmtFiles
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.moses_bpe import FINAL_MARK, INNER_MARK
 from nmtkit.vocab import BOS, NEVER_OUTPUT
 
 FAIRSEQ_START = 2  # </s>
@@ -141,7 +142,11 @@ class FsmtModel:
             content |= {"args": None, "cfg": {"model": argparse.Namespace(**options), "task": task}}
         torch.save(content, folder / "model.pt", _use_new_zipfile_serialization=not old)
         for language, vocabulary in zip(("en", "de"), self.files.vocabs, strict=True):
-            lines = [f"{piece} {9 + number}\n" for number, piece in enumerate(vocabulary.pieces[4:])]
+            pieces = (
+                piece.removesuffix(FINAL_MARK) if piece.endswith(FINAL_MARK) else piece + INNER_MARK
+                for piece in vocabulary.pieces[4:]
+            )
+            lines = [f"{piece} {9 + number}\n" for number, piece in enumerate(pieces)]
             (folder / f"dict.{language}.txt").write_text("".join(lines), encoding="utf-8")
         codes = "".join(f"{line} {9}\n" for line in self.files.merges)
         (folder / "bpecodes").write_text(codes, encoding="utf-8")
