@@ -15,7 +15,7 @@ from nmtkit.text import are_two_languages
 from nmtkit.tokenizer import SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
-SPECIAL_ROWS = (1, 3, 2, 2)  #: of fairseq's ids for PAD, UNK, BOS and EOS: its decoder starts with </s>, not with <s>
+_SPECIAL_ROWS = (1, 3, 2, 2)  # of fairseq's ids for PAD, UNK, BOS and EOS: its decoder starts with </s>, not with <s>
 T = TypeVar("T")
 _OVERWRITE = "#fairseq:overwrite"  # the entry replaces an earlier one of the same name
 _CODES, _SENTENCEPIECE = ("bpecodes", "code"), "sentencepiece.bpe.model"
@@ -38,7 +38,7 @@ def joint(vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Vocabulary, Voca
 def sides_of(tokenizers: Sequence[Tokenizer]) -> tuple[Side, Side]:
     """Both sides of a model whose pieces follow fairseq's four special ids."""
     source, target = (
-        Side(tokenizer, [*SPECIAL_ROWS, *range(_COUNT, len(tokenizer.vocab))], len(tokenizer.vocab))
+        Side(tokenizer, [*_SPECIAL_ROWS, *range(_COUNT, len(tokenizer.vocab))], len(tokenizer.vocab))
         for tokenizer in tokenizers
     )
     return source, target
