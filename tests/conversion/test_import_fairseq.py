@@ -5,6 +5,7 @@ import json
 import os
 import random
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -254,6 +255,18 @@ def test_a_weight_that_is_not_as_expected_is_refused_by_name(weight: Any, words:
     content["model"]["encoder.layers.0.fc1.bias"] = weight
     with pytest.raises(UserError, match=words):
         imported(content, path)
+
+
+@pytest.mark.parametrize(("size", "stride"), [(10**11, 1), (10**11, 0), (10**6, 0)])
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_tensor_larger_than_its_storage_is_refused(size: int, stride: int, is_zip: bool, tmp_path: Path) -> None:
+    path = word_model(tmp_path)
+    content = torch.load(path, weights_only=False)
+    storage = torch.zeros(3).untyped_storage()
+    forged = Runs(torch._utils._rebuild_tensor_v2, storage, 0, (size,), (stride,), False, OrderedDict())
+    content["model"]["encoder.layers.0.fc1.bias"] = forged
+    with pytest.raises(UserError, match=r"damaged|far more than it stores"):
+        imported(content, path, _use_new_zipfile_serialization=is_zip)
 
 
 @pytest.mark.parametrize("content", [None, [], {}, {"model": {}}, {"model": [], "args": {"arch": "transformer"}}, 3])
