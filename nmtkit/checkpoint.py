@@ -200,6 +200,12 @@ def read_progress(path: Path) -> dict[str, Any]:
         return _progress(read_archive_header(path))
 
 
+def read_model_config(path: Path) -> ModelConfig:
+    """The options of a checkpoint's model, read as `read_progress` reads. UserError also for an unknown option."""
+    with as_user_errors(path):
+        return config_from_dict(read_archive_header(path)["model"])
+
+
 def checkpoint_in(folder: Path) -> str:
     """Advice for a user who gave a folder where a checkpoint was expected."""
     if (folder / SAFETENSORS_FILE).is_file():

@@ -56,8 +56,7 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     save_checkpoint(output, checkpoint)
     logger.info("wrote %s, the model of %s", output, model)
     logger.info("translate with it: %s", _shown(["nmt-generate", "--checkpoint", str(output)], search))
-    changed = checkpoint.model_config.changed()
-    logger.info("fine-tune it: %s", _shown(["nmt-train", "DATASET", "--init-from", str(output)], changed))
+    logger.info("fine-tune it: %s", _shown(["nmt-train", "DATASET", "--init-from", str(output)], {}))
 
 
 def _shown(words: list[str], options: Mapping[str, object]) -> str:

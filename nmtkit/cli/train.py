@@ -20,18 +20,36 @@ MODEL_CONFIGS = tuple(dict.fromkeys(preset.config for preset in PRESETS.values()
 
 
 def choose_model(values: dict[str, Any]) -> None:
-    """Replace the options of models by the `model` of --arch, and apply the preset to what the user has not given."""
+    """Replace the options of models by the `model` of --arch, and apply the preset to what the user has not given.
+
+    With --init-from and without --arch, options that the user has not given are those of that model.
+    """
     arch = values.pop("arch")
-    preset = PRESETS[arch]
-    values |= {name: value for name, value in preset.options.items() if name in values and not given(name)}
     names = {field.name for config in MODEL_CONFIGS for field in fields(config)}
     of_models = {name: values.pop(name) for name in names}
-    own = {field.name for field in fields(preset.config)}
-    refuse_idle(of_models.keys() - own, f"with --arch {arch}")
-    model = preset.model_config(**{name: value for name, value in of_models.items() if given(name)})
+    chosen = {name: value for name, value in of_models.items() if given(name)}
+    if values["init_from"] is not None and not given("arch"):
+        initial = _initial_model(values["init_from"], values["save_dir"])
+        refuse_idle(
+            names - {field.name for field in fields(initial)}, f"with a model of the architecture {initial.arch}"
+        )
+        model = replace(initial, **chosen)
+    else:
+        preset = PRESETS[arch]
+        values |= {name: value for name, value in preset.options.items() if name in values and not given(name)}
+        refuse_idle(names - {field.name for field in fields(preset.config)}, f"with --arch {arch}")
+        model = preset.model_config(**chosen)
     for name, reason in model.ineffective().items():
         refuse_idle([name], reason)
     values["model"] = model
+
+
+def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
+    """The options of the model of --init-from, or of the run in the save folder, which may outlive that file."""
+    from nmtkit.checkpoint import LAST, read_model_config
+
+    resumed = save_dir / LAST
+    return read_model_config(resumed if resumed.is_file() else init_from)
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
@@ -63,7 +81,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     show_default=True,
     metavar="NAME",
     help="Named settings: transformer_base, _big, _small, _tiny, a row of the paper's Table 3 (table3_…); recurrent: "
-    "gnmt, lstm_small; convolutional: convs2s, conv_small.",
+    "gnmt, lstm_small; convolutional: convs2s, conv_small. With --init-from, the default is that model.",
 )
 @flags(*MODEL_CONFIGS)
 @options(choose_model, refuse_idle_options, **TrainingOptions.groups(), log=LogConfig)

@@ -60,11 +60,6 @@ class ModelConfig(Config, ABC):
         """The main sizes, for one log line."""
         return f"d_model {self.d_model}"
 
-    def changed(self) -> dict[str, Any]:
-        """The options that differ from their defaults."""
-        defaults = type(self)().to_dict()
-        return {name: value for name, value in self.to_dict().items() if value != defaults[name]}
-
     def effective(self) -> dict[str, Any]:
         """As `to_dict`, with derived values in place of None, so that equal models compare equal."""
         return self.to_dict()

@@ -164,7 +164,9 @@ class FineTuningConfig(Config):
     heading: ClassVar[str] = "Fine-tuning, and resuming with changes"
 
     init_from: Path | None = option(
-        None, metavar="CHECKPOINT", help="Initial weights; ignored once --save-dir holds checkpoints."
+        None,
+        metavar="CHECKPOINT",
+        help="Initial weights, and model options unless --arch is given; ignored once --save-dir holds checkpoints.",
     )
     freeze: tuple[str, ...] = option(
         (),

@@ -47,6 +47,54 @@ def test_a_run_initialized_from_a_checkpoint_takes_only_its_weights(train: Train
     assert checkpoint.model_config.to_dict()["dropout"] == 0.4
 
 
+PLAIN = (
+    "--batch-tokens",
+    400,
+    "--max-tokens",
+    200,
+    "--threads",
+    1,
+    "--device",
+    "cpu",
+    "--precision",
+    "fp32",
+    "--quiet",
+)
+
+
+@pytest.mark.parametrize("arch", [(), ("--arch", "lstm_small", "--d-model", 16)])
+def test_model_options_that_are_not_given_are_those_of_the_initial_model(
+    arch: tuple[str, ...], train: Train, run_here: Run, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    if arch:
+        words = (datasets["joined"], "--save-dir", tmp_path / "parent", *arch, *PLAIN, "--max-updates", 1)
+        assert run_here("nmt-train", *words).returncode == 0
+    else:
+        train(tmp_path / "parent", "--max-updates", 1, "--norm", "pre", "--activation", "swish")
+    given = tmp_path / "parent" / "checkpoint_last.pt"
+    words = (datasets["joined"], "--save-dir", tmp_path / "run", *PLAIN, "--init-from", given, "--dropout", 0.4)
+    done = run_here("nmt-train", *words, "--max-updates", 1)
+    assert done.returncode == 0, done.stderr.decode()
+    expected = replace(load_checkpoint(given).model_config, dropout=0.4)  # type: ignore[call-arg]
+    assert last(tmp_path / "run").model_config == expected
+    given.unlink()  # no longer needed: the run has its own checkpoints
+    done = run_here("nmt-train", *words, "--max-updates", 2)
+    assert done.returncode == 0, done.stderr.decode()
+    assert last(tmp_path / "run").progress["update"] == 2
+
+
+def test_an_option_that_the_initial_model_lacks_is_refused(
+    run_here: Run, datasets: dict[str, Path], parent: Path, tmp_path: Path
+) -> None:
+    words = (datasets["joined"], "--save-dir", tmp_path / "run", *PLAIN, "--max-updates", 1, "--init-from", parent)
+    done = run_here("nmt-train", *words, "--encoder-convolutions", "5x16")
+    assert done.returncode == 2
+    assert b"--encoder-convolutions has no effect with a model of the architecture transformer" in done.stderr
+    missing = run_here("nmt-train", *words[:-1], tmp_path / "none.pt")
+    assert missing.returncode == 2
+    assert b"none.pt: No such file" in missing.stderr
+
+
 def test_nonfinite_initial_weights_are_refused(train: Train, parent: Path, tmp_path: Path) -> None:
     checkpoint = load_checkpoint(parent)
     checkpoint.weights["encoder.0.feed_forward.inner.bias"][3] = math.nan
