@@ -20,9 +20,10 @@ import click
 import numpy as np
 
 from nmtkit.data import corpus, description
-from nmtkit.data.batching import PART, START, BatchSampler, DataPosition
+from nmtkit.data.batching import PART, START, DataPosition, count_parts
 from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.lines import LINE_DTYPE, dropped_path
+from nmtkit.data.mixture import Mixture, MixturePosition
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.training.loader import Loader
 from nmtkit.vocab import EOS, SPECIALS, Vocabulary
@@ -87,12 +88,12 @@ def measure(folder: Path, place: DataPosition, rank: int, ranks: int, max_tokens
     split = corpus.Dataset.open(folder).split("train")
     split.check_lengths("--max-tokens", max_tokens, "")
     checked = time.perf_counter()
-    sampler = BatchSampler(split.source.lengths, split.target.lengths, 25_000, max_tokens, seed=1)
-    updates = Loader(split, sampler, rank, ranks, num_workers=1).updates(place)
+    mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], 25_000, max_tokens, seed=1)
+    updates = Loader([split], mixture, rank, ranks, num_workers=1).updates(MixturePosition(place))
     work = next(updates)
     work.share()
     ready = time.perf_counter()
-    more = 2 * work.update.updates_per_epoch // sampler.parts
+    more = 2 * work.update.updates_per_epoch // count_parts(len(split))
     for work in itertools.islice(updates, more):
         work.share()
     end = time.perf_counter()

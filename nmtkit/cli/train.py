@@ -59,6 +59,8 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         refuse_idle(["lr"], "with --lr-schedule paper: use --lr-scale, or another schedule")
     else:
         refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: use --lr")
+    if len(values["dataset"]) == 1:
+        refuse_idle(["mix", "mix_temperature"], "with one dataset: give several")
     if not values["valid_bleu"]:
         refuse_idle(["valid_beam"], "without --valid-bleu")
     if not values["lora_rank"]:
@@ -71,7 +73,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 
 @command("nmt-train")
-@click.argument("dataset", type=PathName(), metavar="DATASET")
+@click.argument("dataset", nargs=-1, required=True, type=PathName(), metavar="DATASET...")
 @click.option(
     "--arch",
     cls=ConfigOption,
@@ -85,12 +87,13 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 )
 @flags(*MODEL_CONFIGS)
 @options(choose_model, refuse_idle_options, **TrainingOptions.groups(), log=LogConfig)
-def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
-    """Train a model on DATASET, a folder made by nmt-preprocess.
+def main(dataset: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
+    """Train a model on DATASET, a folder made by nmt-preprocess, or on a mixture of several.
 
     \b
     nmt-train data-bin/en-de --save-dir checkpoints/en-de
     nmt-train data-bin/en-de --save-dir checkpoints/big --arch transformer_big --max-updates 300000 --precision bf16
+    nmt-train data-bin/news data-bin/web --mix 3,1 --save-dir checkpoints/mixed
     torchrun --nproc-per-node 8 --no-python nmt-train data-bin/en-de --save-dir checkpoints/en-de
 
     Training is resumable: the same command continues an interrupted run from its newest checkpoint, and ends with the
@@ -100,7 +103,8 @@ def main(dataset: Path, log: LogConfig, **groups: Any) -> None:
     groups["checkpoints"] = _without_board_of_another_run(groups["checkpoints"])
     from nmtkit.training.trainer import train  # imports torch, which --help does not wait for
 
-    train(dataset, TrainingOptions(**groups))
+    first, *others = dataset
+    train(first, TrainingOptions(**groups), others)
 
 
 def _without_board_of_another_run(checkpoints: CheckpointConfig) -> CheckpointConfig:

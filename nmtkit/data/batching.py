@@ -60,13 +60,26 @@ class BatchSampler:
     """Groups the sentence pairs of a split into updates, epoch after epoch.
 
     `source` and `target` are the lengths in tokens. A micro-batch holds at most `max_tokens` padded tokens a side and
-    at most `batch_tokens` padded target tokens, unless it is a single pair.
+    at most `batch_tokens` padded target tokens, unless it is a single pair. Each micro-batch is an update unless they
+    are grouped.
     """
 
-    def __init__(self, source: Lengths, target: Lengths, batch_tokens: int, max_tokens: int, seed: int) -> None:
-        self.source, self.target = source, target
+    def __init__(
+        self,
+        source: Lengths,
+        target: Lengths,
+        batch_tokens: int,
+        max_tokens: int,
+        seed: int,
+        is_grouped: bool = True,
+    ) -> None:
+        self.source, self.target, self.is_grouped = source, target, is_grouped
         self.batch_tokens, self.max_tokens, self.seed = batch_tokens, max_tokens, seed
         self.parts = count_parts(len(source))
+
+    def target_tokens(self, pairs: Indices) -> int:
+        """The number of target tokens of some sentence pairs."""
+        return int(self.target[pairs].sum())
 
     def epoch(self, epoch: int) -> Iterator[Update]:
         """Yield the updates of one epoch, counted from 1. Each sentence pair is in exactly one of them."""
@@ -104,6 +117,8 @@ class BatchSampler:
 
     def _group_into_updates(self, batches: list[Indices], target: NDArray[np.int32]) -> list[list[Indices]]:
         """Group consecutive micro-batches into updates as close to `batch_tokens` target tokens as possible."""
+        if not self.is_grouped:
+            return [[batch] for batch in batches]
         updates: list[list[Indices]] = []
         budget = 0
         for batch in batches:

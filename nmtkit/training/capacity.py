@@ -27,19 +27,21 @@ from nmtkit.training.construction import build_model
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.ranks import Ranks
+from nmtkit.training.training_data import TrainingData
 from nmtkit.vocab import EOS
 
 _SHARE = 0.9  # of the free memory; the rest is for temporary tensors and fragmentation
 _TRIAL_TOKENS = 1024  # of the smaller of two trials
 
 
-def with_max_tokens(dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
+def with_max_tokens(data: TrainingData, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
     """Replace `--max-tokens auto` by the run's previous number, or by the largest that fits on every rank."""
     if AUTO not in ranks.gather(options.batches.max_tokens):
         return options
     found = ranks.run_on_main(lambda: _recorded(options.checkpoints.save_dir))
     if found is None:
-        found = min(ranks.gather(ranks.run_on_all(lambda: _Trial(dataset, options, ranks).largest())))
+        largest = ranks.run_on_all(lambda: _Trial(data.first, data.longest(), options, ranks).largest())
+        found = min(ranks.gather(largest))
     logger.info("--max-tokens auto: %d", found)
     batches = options.batches
     return replace(options, batches=replace(batches, max_tokens=batches.max_tokens or found))
@@ -55,10 +57,10 @@ def _recorded(save_dir: Path) -> int | None:
 
 
 class _Trial:
-    """A model of the run's sizes, to measure the memory of micro-batches."""
+    """A model of the run's sizes, to measure the memory of micro-batches; `longest` is the length of a sentence."""
 
-    def __init__(self, dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> None:
-        self.longest = dataset.split("train").longest()
+    def __init__(self, dataset: Dataset, longest: int, options: TrainingOptions, ranks: Ranks) -> None:
+        self.longest = longest
         self.at_most = max(self.longest, options.batches.batch_tokens)  # no micro-batch is larger than an update
         self.device, self.precision = ranks.device, resolve_precision(options.device.precision, ranks.device)
         self.smoothing = options.optimizer.label_smoothing

@@ -1,5 +1,6 @@
 """The options of training; the defaults are the paper's (§5)."""
 
+import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -7,6 +8,7 @@ from typing import Any, ClassVar
 from nmtkit.config import Config, OptionGroups, flag, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.decoding.config import MAX_BEAM
+from nmtkit.errors import UserError
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
 
@@ -27,6 +29,20 @@ class BatchConfig(Config):
         help="Limit of one micro-batch on one device: padded tokens of source and of target. auto: as many as fit "
         "into its memory, determined when a run begins.",
     )
+    mix: str | None = option(
+        None,
+        metavar="N,N,…",
+        unset="by size",
+        help="Weights of several datasets, such as 4,1,1: their shares of the target tokens of each update.",
+    )
+    mix_temperature: float | None = option(
+        None,
+        above=0.0,
+        metavar="T",
+        unset="1",
+        help="Without --mix, the share of a dataset is proportional to its target tokens to the power of 1/T: higher "
+        "values favor small datasets.",
+    )
     seed: int = option(1, min=0, max=2**63 - 1, help="Seed of initial weights, data order and dropout.")
     subword_sampling: float = option(
         0.0,
@@ -36,6 +52,24 @@ class BatchConfig(Config):
         help="Sample the pieces of training sentences anew in every epoch: the share of BPE merges to drop, or α of a "
         "unigram model (0.1 is usual for both); 0: never. Updates are planned by the stored pieces.",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mix is not None and self.mix_temperature is not None:
+            raise UserError("--mix and --mix-temperature are mutually exclusive: use one of them")
+        for weight in self.weights or ():
+            if not 0 < weight < math.inf:
+                raise UserError(f"--mix {self.mix}: each weight must be a number above 0")
+
+    @property
+    def weights(self) -> list[float] | None:
+        """The numbers of --mix, or None."""
+        if self.mix is None:
+            return None
+        try:
+            return [float(weight) for weight in self.mix.split(",")]
+        except ValueError:
+            raise UserError(f"--mix {self.mix}: give numbers separated by commas, such as 4,1,1") from None
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from nmtkit.data.batch import Batch
-from nmtkit.data.batching import Update
-from nmtkit.data.corpus import Split
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
 from nmtkit.training.ranks import Ranks
@@ -16,18 +15,14 @@ from nmtkit.training.ranks import Ranks
 class Cost:
     """Counts the model's own operations of a run, and compares them with the rated speed of its devices."""
 
-    def __init__(
-        self, config: ModelConfig, target_size: int, split: Split, ranks: Ranks, precision: torch.dtype
-    ) -> None:
-        self.config, self.target_size, self.split, self.ranks = config, target_size, split, ranks
+    def __init__(self, config: ModelConfig, target_size: int, ranks: Ranks, precision: torch.dtype) -> None:
+        self.config, self.target_size, self.ranks = config, target_size, ranks
         self.device = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ranks.device.type
         self.half = precision != torch.float32
 
-    def flops(self, update: Update) -> int:
-        """Operations of an update's forward and backward passes, without padding."""
-        indices = np.concatenate(update.micro_batches)
-        lengths = self.split.source.lengths[indices], self.split.target.lengths[indices]
-        return training_flops(self.config, self.target_size, *lengths)
+    def flops(self, source: NDArray[np.int32], target: NDArray[np.int32]) -> int:
+        """Operations of forward and backward passes of sentence pairs of these lengths (n,), without padding."""
+        return training_flops(self.config, self.target_size, source, target)
 
     def flops_of_sampled(self, share: Sequence[tuple[int, Batch]]) -> int:
         """As `flops` for sampled subwords, whose lengths are known only from the micro-batches. Collective."""

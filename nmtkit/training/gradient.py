@@ -89,6 +89,7 @@ class _Chunk:
     number: int
     part: int
     batch: Batch
+    dataset: int = 0
     weight: float = 1.0
 
 
@@ -104,7 +105,10 @@ class UpdateGradient:
         smoothing: float,
         seed: int,
         max_tokens: int,
+        datasets: int = 1,
     ) -> None:
+        """Losses are summed for each of so many `datasets`."""
+        self.datasets = datasets
         self.ranks, self.precision, self.scaler, self.seed = ranks, precision, scaler, seed
         self.limits = MemoryLimits(max_tokens)
         self.times_out_of_memory = 0
@@ -119,28 +123,34 @@ class UpdateGradient:
         self._wrap()
 
     def compute(
-        self, update: int, share: Sequence[tuple[int, Batch]], tokens: int, votes: Sequence[float]
+        self,
+        update: int,
+        share: Sequence[tuple[int, Batch]],
+        tokens: int,
+        votes: Sequence[float],
+        dataset_of: Sequence[int] = (),
     ) -> list[float]:
         """The gradient of the mean loss per target token, of which the update has `tokens` on all ranks.
 
-        `share` has this rank's micro-batches with their numbers in the update, possibly none. Returns the sums over all
-        ranks of loss, negative log-likelihood and each of the `votes`. Collective.
+        `share` has this rank's micro-batches with their numbers in the update, possibly none. `dataset_of` has the
+        dataset of each micro-batch of the update, if not all are of the first. Returns the sums over all ranks: loss
+        and negative log-likelihood of each dataset, then each of the `votes`. Collective.
 
         If a rank runs out of memory, all ranks repeat the update with smaller micro-batches of such sentences. Raises
         RunError if a single sentence pair does not fit.
         """
         while True:
             out_of_memory = False
-            loss = nll = 0.0
+            losses = [0.0] * (2 * self.datasets)
             try:
-                loss, nll = self._accumulate(update, share, tokens)
+                losses = self._accumulate(update, share, tokens, dataset_of)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
                 out_of_memory = True
             if out_of_memory:  # outside of the handler: its traceback keeps the tensors alive
                 self._sum_without_me()
-            *totals, failed = self.ranks.sum([loss, nll, *votes, out_of_memory])
+            *totals, failed = self.ranks.sum([*losses, *votes, out_of_memory])
             if not failed:
                 return totals
             self._agree_on_limits(update, out_of_memory)
@@ -168,28 +178,33 @@ class UpdateGradient:
         gradients = [parameter.grad for parameter in self.loss.parameters() if parameter.grad is not None]
         return float(torch.nn.utils.get_total_norm(gradients))
 
-    def _accumulate(self, update: int, share: Sequence[tuple[int, Batch]], tokens: int) -> tuple[float, float]:
-        """Forward and backward of this rank's share. The sum over ranks overlaps with the last backward pass."""
+    def _accumulate(
+        self, update: int, share: Sequence[tuple[int, Batch]], tokens: int, dataset_of: Sequence[int] = ()
+    ) -> list[float]:
+        """Forward and backward of this rank's share; returns loss and negative log-likelihood of each dataset.
+
+        The sum over ranks overlaps with the last backward pass.
+        """
         self.loss.train()
         self.loss.zero_grad(set_to_none=True)
         self._buckets_summed = 0
         chunks = [
-            _Chunk(number, part, batch)
+            _Chunk(number, part, batch, dataset_of[number] if dataset_of else 0)
             for number, micro_batch in share
             for part, batch in enumerate(self.limits.cut(micro_batch))
         ]
         *before, last = chunks or [_IDLE]
-        sums = torch.zeros(2, device=self.ranks.device)
+        sums = torch.zeros(self.datasets, 2, device=self.ranks.device)
         for chunk in before:
             with self._wrapped.no_sync() if self._wrapped else nullcontext():
-                sums += self._backward(update, chunk, tokens, self._wrapped or self.loss)
+                sums[chunk.dataset] += self._backward(update, chunk, tokens, self._wrapped or self.loss)
             if self.after_first_part is not None:
                 self.after_first_part(len(chunks))
                 self.after_first_part = None
         self.after_first_part = None  # too late for an update of one part, and not meant for the next
-        sums += self._backward(update, last, tokens, self._wrapped or self.loss)
-        loss, nll = sums.tolist()
-        return loss, nll
+        sums[last.dataset] += self._backward(update, last, tokens, self._wrapped or self.loss)
+        losses: list[float] = sums.flatten().tolist()
+        return losses
 
     def _backward(self, update: int, chunk: _Chunk, tokens: int, module: nn.Module) -> Tensor:
         """Forward and backward of one chunk; returns its sums (loss, nll)."""

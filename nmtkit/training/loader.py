@@ -1,15 +1,16 @@
 """The updates of a run as one rank sees them: its micro-batches, made ahead of time."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nmtkit.data.batch import Batch, collate, make_batch
-from nmtkit.data.batching import BatchSampler, DataPosition, Update
-from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Dataset, Split
+from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, MixturePosition, Plans, seed_of
 from nmtkit.data.subwords import SubwordSampling
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.ranks import Ranks
@@ -19,12 +20,18 @@ from nmtkit.training.ranks import Ranks
 class Work:
     """An update and this rank's share of it: micro-batches, each with its number in the update."""
 
-    update: Update
-    target_tokens: int  # of the whole update, like the next two
-    tokens: int  # of both sides
+    update: MixedUpdate
+    lengths: tuple[NDArray[np.int32], NDArray[np.int32]]  # of the stored sentences of the whole update, of both sides
+    target_tokens: list[int]  # of the whole update, by dataset
+    tokens: int  # of both sides, like the next
     padded_tokens: int
     numbers: list[int]
     batches: Iterable[Batch]
+
+    @property
+    def datasets(self) -> list[int]:
+        """The number of the dataset of each micro-batch of the update."""
+        return [micro_batch.corpus for micro_batch in self.update.micro_batches]
 
     def share(self) -> list[tuple[int, Batch]]:
         """This rank's micro-batches with their numbers; waits for the threads that prepare them."""
@@ -32,15 +39,13 @@ class Work:
 
     def with_exact_counts(self, share: list[tuple[int, Batch]], ranks: Ranks) -> "Work":
         """The same with exact token counts: sampled subwords are counted only now. Collective."""
-        batches = [batch for _, batch in share]
-        target, both, padded = ranks.sum(
-            [
-                sum(batch.target_tokens for batch in batches),
-                sum(batch.source_tokens + batch.target_tokens for batch in batches),
-                sum(batch.padded_tokens for batch in batches),
-            ]
-        )
-        return replace(self, target_tokens=int(target), tokens=int(both), padded_tokens=int(padded))
+        datasets, mine = self.datasets, [0] * len(self.target_tokens)
+        for number, batch in share:
+            mine[datasets[number]] += batch.target_tokens
+        both = sum(batch.source_tokens + batch.target_tokens for _, batch in share)
+        padded = sum(batch.padded_tokens for _, batch in share)
+        *target, tokens, padded_tokens = map(int, ranks.sum([*mine, both, padded]))
+        return replace(self, target_tokens=target, tokens=tokens, padded_tokens=padded_tokens)
 
 
 class Loader:
@@ -48,65 +53,78 @@ class Loader:
 
     def __init__(
         self,
-        split: Split,
-        sampler: BatchSampler,
+        splits: Sequence[Split],
+        mixture: Mixture,
         rank: int,
         size: int,
         num_workers: int,
-        sampling: SubwordSampling | None = None,
+        sampling: Sequence[SubwordSampling] = (),
         pinned: bool = False,
     ) -> None:
-        """`pinned` puts batches into page-locked memory, for asynchronous copies to a GPU."""
-        self.split, self.sampler, self.sampling, self.pinned = split, sampler, sampling, pinned
+        """`sampling` is that of each split, if any; `pinned` puts batches into page-locked memory, for asynchronous
+        copies to a GPU."""
+        self.splits, self.mixture, self.sampling, self.pinned = splits, mixture, sampling, pinned
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
-    def updates(self, position: DataPosition) -> Iterator[Work]:
+    def updates(self, position: MixturePosition) -> Iterator[Work]:
         """Endless updates from a position; threads prepare one update ahead."""
         if self.num_workers == 0:
-            yield from (self._work(update, None) for update in self.sampler.updates(position))
+            yield from (self._work(update, None) for update in self.mixture.updates(position))
             return
+        planned = self.mixture.updates(position, _prefetch)
         with ThreadPoolExecutor(self.num_workers) as pool:
-            for now, following in pairwise(self._work(update, pool) for update in self._planned_ahead(position)):
+            for now, following in pairwise(self._work(update, pool) for update in planned):
                 del following  # its preparation has started
                 yield now
 
-    def _planned_ahead(self, position: DataPosition) -> Iterator[Update]:
-        """The updates from a position on; a thread plans the next part of the epoch meanwhile."""
-        plans = self.sampler.plans(position)
-        with ThreadPoolExecutor(1) as planner:
-            following = planner.submit(next, plans)
-            while True:
-                plan = following.result()
-                following = planner.submit(next, plans)
-                yield from plan
-
-    def _work(self, update: Update, pool: ThreadPoolExecutor | None) -> Work:
-        sources = [self.split.source.lengths[indices] for indices in update.micro_batches]
-        targets = [self.split.target.lengths[indices] for indices in update.micro_batches]
+    def _work(self, update: MixedUpdate, pool: ThreadPoolExecutor | None) -> Work:
+        sources = [self.splits[each.corpus].source.lengths[each.pairs] for each in update.micro_batches]
+        targets = [self.splits[each.corpus].target.lengths[each.pairs] for each in update.micro_batches]
         costs = [len(s) * int(s.max() + t.max()) for s, t in zip(sources, targets, strict=True)]
         numbers = balanced_shares(costs, self.size)[self.rank]
-        source_tokens, target_tokens = (sum(int(lengths.sum()) for lengths in side) for side in (sources, targets))
-        batches = (pool.map if pool else map)(
-            partial(self._collate, update.epoch), [update.micro_batches[number] for number in numbers]
-        )
-        return Work(update, target_tokens, source_tokens + target_tokens, sum(costs), numbers, batches)
+        lengths = np.concatenate(sources), np.concatenate(targets)
+        target_tokens = [0] * len(self.splits)
+        for each, target in zip(update.micro_batches, targets, strict=True):
+            target_tokens[each.corpus] += int(target.sum())
+        tokens = int(lengths[0].sum()) + sum(target_tokens)
+        batches = (pool.map if pool else map)(self._collate, [update.micro_batches[number] for number in numbers])
+        return Work(update, lengths, target_tokens, tokens, sum(costs), numbers, batches)
 
-    def _collate(self, epoch: int, indices: Indices) -> Batch:
-        if self.sampling is None:
-            batch = collate(self.split, indices)
+    def _collate(self, micro_batch: MicroBatch) -> Batch:
+        corpus, epoch, pairs = micro_batch
+        if not self.sampling:
+            batch = collate(self.splits[corpus], pairs)
         else:
-            source, target = self.sampling.gather(epoch, indices)
+            source, target = self.sampling[corpus].gather(epoch, pairs)
             batch = make_batch(*source, *target)
         return batch.pin_memory() if self.pinned else batch
 
 
-def subword_sampling(dataset: Dataset, split: Split, options: TrainingOptions) -> SubwordSampling | None:
-    """The sampling of --subword-sampling. No sentence becomes longer than a micro-batch or the model allows."""
+def _prefetch(plans: Plans) -> Plans:
+    """The same plans; a thread makes the next one meanwhile."""
+    with ThreadPoolExecutor(1) as planner:
+        following = planner.submit(next, plans)
+        while True:
+            plan = following.result()
+            following = planner.submit(next, plans)
+            yield plan
+
+
+def subword_sampling(
+    datasets: Sequence[Dataset], splits: Sequence[Split], options: TrainingOptions
+) -> list[SubwordSampling]:
+    """The sampling of --subword-sampling for each dataset, none without the option.
+
+    No sentence becomes longer than a micro-batch or the model allows.
+    """
     batches, limit = options.batches, options.model.length_limit
     if not batches.subword_sampling:
-        return None
+        return []
     longest = min(batches.max_tokens, limit.tokens) if limit else batches.max_tokens
-    return SubwordSampling(dataset, split, batches.subword_sampling, longest, batches.seed)
+    return [
+        SubwordSampling(dataset, split, batches.subword_sampling, longest, seed_of(batches.seed, number))
+        for number, (dataset, split) in enumerate(zip(datasets, splits, strict=True))
+    ]
 
 
 def balanced_shares(costs: list[int], ranks: int) -> list[list[int]]:

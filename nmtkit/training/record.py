@@ -8,12 +8,12 @@ from types import UnionType
 from typing import Any, TypedDict, get_args, get_origin, get_type_hints
 
 from nmtkit.data.batching import ORDER_VERSION
-from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.training.config import CheckpointConfig, TrainingOptions
 from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.state import RunState, Window, restore
+from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION
 
 _LARGEST = 2**100  # above any count of a run
@@ -37,6 +37,7 @@ class Record(_Required, total=False):
     is_interim: bool
     interim_checkpoints: list[int]
     data: dict[str, str]
+    other_data: list[dict[str, str]]
     validation_data: dict[str, str]
     data_order_version: int
     schedule_version: int
@@ -44,9 +45,10 @@ class Record(_Required, total=False):
 
 
 def make_record(
-    state: RunState, window: Window, metric: str, dataset: Dataset, split: str, options: TrainingOptions
+    state: RunState, window: Window, metric: str, data: TrainingData, options: TrainingOptions
 ) -> dict[str, Any]:
-    """The `progress` of a checkpoint, as plain JSON values, of a run that trains on a split of a dataset."""
+    """The `progress` of a checkpoint, as plain JSON values."""
+    first, *others = data.training_checksums()
     return {
         **asdict(state),
         "window": asdict(window),
@@ -54,8 +56,9 @@ def make_record(
         "is_best": state.is_best,
         "is_interim": _is_interim(state, options.checkpoints),
         **state.validation,
-        "data": dataset.checksums(split),
-        "validation_data": dataset.checksums(VALIDATION),
+        "data": first,
+        "other_data": others,
+        "validation_data": data.first.checksums(VALIDATION),
         "data_order_version": ORDER_VERSION,
         "schedule_version": SCHEDULE_VERSION,
         "loss_version": LOSS_VERSION,
@@ -86,6 +89,8 @@ def check_record(progress: Mapping[str, Any], path: Path) -> None:
         "updates_in_epoch": (0, state.update),
         "schedule_start": (0, state.update),
     }
+    if any(epoch < 1 for epoch, *_ in state.others):
+        raise UserError(f"{path}: its training state has epoch 0 of a dataset in others, impossible")
     for name, (least, most) in bounds.items():
         if not least <= getattr(state, name) <= most:
             value = reprlib.repr(getattr(state, name))

@@ -1,6 +1,6 @@
 """The beginning of a run: from a checkpoint of its own (resume), from given weights, or from random weights."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, load_weights
 from nmtkit.config import flag
-from nmtkit.data.batching import ORDER_VERSION, START, count_parts
-from nmtkit.data.corpus import Dataset
+from nmtkit.data.batching import ORDER_VERSION, count_parts
+from nmtkit.data.mixture import BEGINNING
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig, model_differences
@@ -22,6 +22,7 @@ from nmtkit.training.optim import ENDING_SCHEDULES, SCHEDULE_VERSION, load_optim
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, restore
+from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION
 from nmtkit.wording import counted
 
@@ -39,17 +40,16 @@ class _Start(NamedTuple):
 
 
 def resume(
-    learner: Learner, save_dir: SaveDir, split: str, metric: str, options: TrainingOptions, ranks: Ranks
+    learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, options: TrainingOptions, ranks: Ranks
 ) -> RunState | None:
     """Load the newest valid checkpoint in the save folder; returns the state of the run, None for a new run.
 
     Collective. The main process reads, and broadcasts everything but the weights, which the others receive before the
-    first gradient. `split` is the training split, `metric` decides which validation is best. Raises UserError for a
-    checkpoint of another run.
+    first gradient. `metric` decides which validation is best. Raises UserError for a checkpoint of another run.
     """
 
     def load() -> _Start:
-        start = _read(learner, save_dir, split, metric, options)
+        start = _read(learner, save_dir, data, metric, options)
         if start.weights is not None:
             load_weights(learner.model, start.weights)
         return start
@@ -66,23 +66,23 @@ def resume(
     return state
 
 
-def _read(learner: Learner, save_dir: SaveDir, split: str, metric: str, options: TrainingOptions) -> _Start:
+def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, options: TrainingOptions) -> _Start:
     """The start from a checkpoint of the run, else from --init-from, else from random weights.
 
     A moving average that the run has not kept so far starts from the weights.
     """
-    config, dataset = learner.model.config, learner.dataset
+    config = learner.model.config
     checkpoint = save_dir.load_newest()
     given = options.fine_tuning.init_from
     if checkpoint is None:
         if given is None:
             return _Start()
-        weights = initial_weights(given, learner.model, dataset)
+        weights = initial_weights(given, learner.model, data.first)
         logger.info("initial weights: %s", given)
         return _Start(weights, averages=weights)
-    check_fit(checkpoint, config, dataset, split, options)
-    state = resumed_state(checkpoint, dataset.checksums(VALIDATION), metric, options)
-    _check_state(state, learner, count_parts(len(dataset.split(split))), save_dir.folder)
+    check_fit(checkpoint, config, data, options)
+    state = resumed_state(checkpoint, data.first.checksums(VALIDATION), metric, options)
+    _check_state(state, learner, [count_parts(len(split)) for split in data.splits], save_dir.folder)
     if state.best is None:
         save_dir.forget_validations()
     if given is not None:
@@ -104,13 +104,18 @@ def _warn_of_missing_moments(learner: Learner, optimizer: Mapping[str, Tensor]) 
         logger.warning("%d of %s begin without Adam's moments", missing, counted(len(trained), "parameter"))
 
 
-def _check_state(state: RunState, learner: Learner, parts: int, folder: Path) -> None:
-    """UserError for a state that does not fit an epoch of so many `parts`, or has a damaged loss scaling."""
-    if state.part >= parts:
-        raise UserError(
-            f"{folder}: the newest checkpoint is in part {state.part + 1} of an epoch of {counted(parts, 'part')}: "
-            "use another checkpoint"
-        )
+def _check_state(state: RunState, learner: Learner, parts: Sequence[int], folder: Path) -> None:
+    """UserError for a state that does not fit datasets with so many `parts` an epoch, or has a damaged loss scaling."""
+    found = [state.part, *(part for _, part, *_ in state.others)]
+    if state.others and len(found) != len(parts):
+        problem = f"the newest checkpoint is of {counted(len(found), 'dataset')}"
+        raise UserError(f"{folder}: {problem}: use another checkpoint")
+    for part, of in zip(found, parts, strict=False):
+        if part >= of:
+            raise UserError(
+                f"{folder}: the newest checkpoint is in part {part + 1} of an epoch of {counted(of, 'part')}: "
+                "use another checkpoint"
+            )
     scalings = (state.scaler, learner.scaler.state_dict())
     before, now = ({name: type(value) for name, value in scaling.items()} for scaling in scalings)
     if before and now and before != now:
@@ -126,11 +131,9 @@ def new_resets(checkpoint: Checkpoint, options: TrainingOptions) -> set[str]:
     return {name for name in _RESETS if getattr(options.fine_tuning, name) and not before.get(name)}
 
 
-def check_fit(
-    checkpoint: Checkpoint, config: ModelConfig, dataset: Dataset, split: str, options: TrainingOptions
-) -> None:
+def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, options: TrainingOptions) -> None:
     """UserError for a checkpoint of a run with another model or other data."""
-    folder = options.checkpoints.save_dir
+    folder, dataset = options.checkpoints.save_dir, data.first
     for difference in model_differences(config, checkpoint.model_config, but_for=config.free_options):
         raise UserError(
             f"{folder} holds checkpoints of another model ({difference}): use the options it was started with, "
@@ -147,13 +150,15 @@ def check_fit(
             f"{folder} holds checkpoints of another vocabulary than {dataset.folder} ({difference}): "
             "use the dataset it was started with, or another --save-dir"
         )
-    data = dataset.checksums(split)
+    first, *others = data.training_checksums()
     directions = {(one.source_language, one.target_language) for one in (checkpoint, dataset)}
-    is_same = checkpoint.progress.get("data", data) == data and len(directions) == 1  # checksums ignore direction
+    is_same = checkpoint.progress.get("data", first) == first and len(directions) == 1  # checksums ignore direction
+    is_same &= checkpoint.progress.get("other_data", []) == others
     if not is_same and "reset_progress" not in new_resets(checkpoint, options):
+        folders = ", ".join(str(each.folder) for each in data.datasets)
         raise UserError(
-            f"{folder} holds checkpoints of a run on other data than {dataset.folder}: use the dataset it was "
-            "started with, another --save-dir, or --reset-progress to continue with this one"
+            f"{folder} holds checkpoints of a run on other data than {folders}: use the data it was started with, "
+            "another --save-dir, or --reset-progress to continue with this data"
         )
 
 
@@ -168,7 +173,7 @@ def resumed_state(
     progress, resets = checkpoint.progress, new_resets(checkpoint, options)
     state = restore(RunState, progress)
     if "reset_progress" in resets:
-        state.position, state.updates_in_epoch = START, 0
+        state.position, state.updates_in_epoch = BEGINNING, 0
         state.minutes, state.processor_minutes, state.flops = 0.0, 0.0, 0
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
     change = "the validation split has changed" if validated_elsewhere else _change_of_metric(progress, metric, options)

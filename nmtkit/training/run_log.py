@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from nmtkit.data.corpus import Dataset
 from nmtkit.log import Report, logger, report
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.cost import Cost
@@ -31,6 +30,7 @@ from nmtkit.training.summary import (
     long_update,
     peak_memory,
 )
+from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Sample
 from nmtkit.wording import format_value
 
@@ -44,11 +44,13 @@ class RunLog:
         self.updates_per_epoch = 0  # until the first update is planned
         self.description = Report("training")  # shown as a table once the plan is known
 
-    def summarize(self, state: RunState, dataset: Dataset, split: str, learner: Learner, validates: bool) -> None:
-        """Describe the run at its start; `split` is trained on."""
+    def summarize(self, state: RunState, data: TrainingData, learner: Learner, validates: bool) -> None:
+        """Describe the run at its start."""
         options, precision = self.options, str(learner.precision).removeprefix("torch.")
         self.description.add("model", describe_model(learner.model))
-        self.description.add("data", describe_data(dataset, split))
+        for dataset, split, share in zip(data.datasets, data.splits, data.shares, strict=True):
+            label = f"data, {share:.1%} of the target tokens" if data.is_mixed else "data"
+            self.description.add(label, describe_data(dataset, split))
         self.description.add("device", describe_run(state, options, str(self.ranks), precision))
         self.description.add("checkpoints", describe_checkpoints(learner.model, options))
         if not validates:
@@ -80,7 +82,7 @@ class RunLog:
             logger.warning("%s", warning)
 
         def estimate(parts: int) -> None:
-            if hint := long_update(work.target_tokens, micro_batches, (time.monotonic() - began) * parts):
+            if hint := long_update(sum(work.target_tokens), micro_batches, (time.monotonic() - began) * parts):
                 logger.info("%s", hint)
 
         if not self.options.compute.compile:  # its first part takes much longer than the others
@@ -97,6 +99,7 @@ class RunLog:
         values = {
             "epoch": state.last_epoch,
             **window.averages(),
+            **window.by_dataset(),
             "mfu": self.cost.utilization(window.flops, window.seconds),
             "lr": window.rate,
             "gradient_norm": window.gradient_norm,

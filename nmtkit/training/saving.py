@@ -2,7 +2,6 @@
 
 from torch import Tensor
 
-from nmtkit.data.corpus import Dataset
 from nmtkit.errors import NmtkitError, RunError
 from nmtkit.log import logger, working
 from nmtkit.training.config import TrainingOptions
@@ -13,23 +12,23 @@ from nmtkit.training.record import make_record
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, Window
 from nmtkit.training.summary import DIVERGED
+from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import Validator
 
 
 class Saver:
-    """Saves a run that trains on a `split` of a dataset into its save folder."""
+    """Saves a run into its save folder."""
 
     def __init__(
         self,
-        dataset: Dataset,
-        split: str,
+        data: TrainingData,
         options: TrainingOptions,
         learner: Learner,
         validator: Validator,
         save_dir: SaveDir,
         ranks: Ranks,
     ) -> None:
-        self.dataset, self.split, self.options, self.ranks = dataset, split, options, ranks
+        self.data, self.options, self.ranks = data, options, ranks
         self.learner, self.validator, self.save_dir = learner, validator, save_dir
         self.saved: int | None = None  # the update of the newest complete checkpoint, None to write it again
         self._failures = 0  # in a row
@@ -67,7 +66,7 @@ class Saver:
     ) -> str | None:
         """Save in the main process; returns the error message, None on success."""
         state.scaler = self.learner.scaler.state_dict()
-        record = make_record(state, window, self.validator.metric, self.dataset, self.split, self.options)
+        record = make_record(state, window, self.validator.metric, self.data, self.options)
         try:
             if metrics is not None:
                 metrics.sync()

@@ -1,11 +1,12 @@
 """The progress of a run."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from nmtkit.data.batching import DataPosition, Update
+from nmtkit.data.batching import DataPosition
+from nmtkit.data.mixture import MixedUpdate, MixturePosition, OtherPosition
 from nmtkit.training.config import StopConfig
 from nmtkit.training.loss import perplexity
 from nmtkit.wording import counted
@@ -27,6 +28,14 @@ class Window:
     flops: int = 0  #: the model's own, without padding
     rate: float = 0.0
     gradient_norm: float | None = None  #: None where it was not finite
+    datasets: dict[str, dict[str, float]] = field(default_factory=dict)  #: with several, the sums of each
+
+    def add_losses(self, names: Sequence[str], losses: Sequence[float], tokens: Sequence[int]) -> None:
+        """Add the loss and target tokens of each dataset in an update."""
+        for name, loss, count in zip(names, losses, tokens, strict=True):
+            sums = self.datasets.setdefault(name, {"loss": 0.0, "tokens": 0})
+            sums["loss"] += loss
+            sums["tokens"] += count
 
     def averages(self) -> dict[str, float]:
         """The means per token and per second for a log line; NaN where every update was skipped."""
@@ -40,16 +49,25 @@ class Window:
             "waiting": self.waiting / self.seconds,
         }
 
+    def by_dataset(self) -> dict[str, float]:
+        """The mean loss and the number of target tokens of each of several datasets."""
+        values: dict[str, float] = {}
+        for name, sums in self.datasets.items():
+            values[f"train_{name}_loss"] = sums["loss"] / (sums["tokens"] or math.nan)
+            values[f"train_{name}_tokens"] = sums["tokens"]
+        return values
+
 
 @dataclass
 class RunState:
     """The progress of a run: what a checkpoint keeps beside weights and optimizer, as plain JSON values."""
 
     update: int = 0
-    epoch: int = 1  #: of the next update
+    epoch: int = 1  #: of the next update, of the first dataset
     part: int = 0  #: of the epoch, in which updates are planned
     updates_in_part: int = 0
     updates_in_epoch: int = 0
+    others: list[tuple[int, int, int, float]] = field(default_factory=list)  #: `OtherPosition` of each other dataset
     schedule_start: int = 0  #: the update from which the learning rate's schedule counts
     minutes: float = 0.0
     processor_minutes: float = 0.0  #: of all processes, without GPUs
@@ -64,7 +82,7 @@ class RunState:
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
     scaler: dict[str, float] = field(default_factory=dict)  #: loss scaling, with fp16 only
 
-    def begin_update(self, update: Update) -> None:
+    def begin_update(self, update: MixedUpdate) -> None:
         """Advance to an update, before its gradient is computed."""
         self.update += 1
         same_epoch = self.epoch == update.epoch  # larger updates than before may have ended the epoch
@@ -113,13 +131,15 @@ class RunState:
         return self.epoch if self.updates_in_epoch else max(1, self.epoch - 1)
 
     @property
-    def position(self) -> DataPosition:
+    def position(self) -> MixturePosition:
         """The position in the data where the next update begins."""
-        return DataPosition(self.epoch, self.part, self.updates_in_part)
+        first = DataPosition(self.epoch, self.part, self.updates_in_part)
+        return MixturePosition(first, tuple(OtherPosition(*other) for other in self.others))
 
     @position.setter
-    def position(self, position: DataPosition) -> None:
-        self.epoch, self.part, self.updates_in_part = position
+    def position(self, position: MixturePosition) -> None:
+        self.epoch, self.part, self.updates_in_part = position.first
+        self.others = [*position.others]
 
 
 def restore(kind: type[T], values: Mapping[str, Any]) -> T:

@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from nmtkit.checkpoint import LAST, list_checkpoints
-from nmtkit.data.corpus import Dataset
-from nmtkit.data.lines import LineNumbers
+from nmtkit.data.corpus import Dataset, Split
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.training.config import StopConfig, TrainingOptions
 from nmtkit.training.construction import checkpoint_bytes
 from nmtkit.training.loader import Work
 from nmtkit.training.save_dir import existing_part
 from nmtkit.training.state import RunState, Window
+from nmtkit.training.training_data import TrainingData
 from nmtkit.wording import counted, format_bytes, in_millions
 
 UPDATES_TO_MEASURE = 10  # before the time left is estimated: the first ones are slower
@@ -42,9 +42,9 @@ def describe_model(model: TranslationModel) -> str:
     )
 
 
-def describe_data(dataset: Dataset, split: str) -> str:
+def describe_data(dataset: Dataset, train: Split) -> str:
     """The training split and the vocabularies."""
-    train, sizes = dataset.split(split), f"{len(dataset.source.vocab)} and {len(dataset.target.vocab)}"
+    sizes = f"{len(dataset.source.vocab)} and {len(dataset.target.vocab)}"
     return (
         f"{dataset.folder}, {dataset.source_language}-{dataset.target_language}, {counted(len(train), 'pair')}, "
         f"{train.source.tokens:,} source and {train.target.tokens:,} target tokens, "
@@ -84,7 +84,7 @@ def describe_plan(work: Work) -> str:
         here = f", {len(work.numbers)} of them on this device"
     return (
         f"{counted(work.update.updates_per_epoch, 'update')} an epoch; "
-        f"the next has {work.target_tokens:,} target tokens in {batches}{here}"
+        f"the next has {sum(work.target_tokens):,} target tokens in {batches}{here}"
     )
 
 
@@ -109,10 +109,11 @@ def long_update(target_tokens: int, micro_batches: int, seconds: float) -> str |
     )
 
 
-def describe_divergence(state: RunState, rate: float, pairs: list[int], of: int, lines: LineNumbers) -> str:
-    """Why a run stops after too many skipped updates; `pairs` of the last one's `of` sentence pairs are responsible."""
+def describe_divergence(state: RunState, rate: float, pairs: list[tuple[int, int]], of: int, data: TrainingData) -> str:
+    """Why a run stops after too many skipped updates; `pairs`, as `data.describe` takes them, of the last one's `of`
+    sentence pairs are responsible."""
     blame = (
-        f"caused by {len(pairs)} of its {of} sentence pairs: {lines.describe(pairs)}"
+        f"caused by {len(pairs)} of its {of} sentence pairs: {data.describe(pairs)}"
         if pairs
         else "no single pair causes it"
     )

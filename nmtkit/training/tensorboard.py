@@ -48,6 +48,13 @@ _LAYOUT = {
 }
 
 
+def _tag_of_dataset(event: str, name: str) -> str | None:
+    """The tag of a number of one of several datasets: `valid_news_loss` is `news/valid_loss`. None for others."""
+    kind, _, rest = name.partition("_")
+    dataset, _, number = rest.rpartition("_")
+    return f"{dataset}/{kind}_{number}" if kind == event and dataset else None
+
+
 class Board:
     """An event file. A full disk ends the file, not the run."""
 
@@ -76,10 +83,11 @@ class Board:
             self._writer.close()
 
     def numbers(self, event: str, update: int, values: Mapping[str, Any]) -> None:
-        """Add a point to the curve of each value that has one of the `TAGS` and is a number."""
+        """Add a point to the curve of each value that has one of the `TAGS`, or is of one dataset, and is a number."""
         with self._forgiving():
-            for name, tag in TAGS[event].items():
-                if isinstance(value := values.get(name), int | float):
+            for name, value in values.items():
+                tag = TAGS[event].get(name) or _tag_of_dataset(event, name)
+                if tag is not None and isinstance(value, int | float):
                     self._writer.add_scalar(tag, value, update)
 
     def samples(self, update: int, samples: Sequence[Sample]) -> None:

@@ -10,18 +10,16 @@ import contextlib
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from nmtkit.data.batch import Batch
-from nmtkit.data.batching import BatchSampler
-from nmtkit.data.corpus import Dataset
 from nmtkit.errors import Interrupted, NmtkitError, RunError
 from nmtkit.log import Progress, finite_or_none, logger, working
-from nmtkit.model.config import ModelConfig
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.allocation import keep_freed_memory
 from nmtkit.training.capacity import with_max_tokens
@@ -41,14 +39,13 @@ from nmtkit.training.saving import Saver
 from nmtkit.training.signals import Signals
 from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.summary import DIVERGED, describe_divergence, describe_dry_run, next_command
-from nmtkit.training.validation import VALIDATION, Validator
+from nmtkit.training.training_data import TrainingData
+from nmtkit.training.validation import VALIDATION, Validator, validate
 
 
-class StepResult(NamedTuple):
+class Votes(NamedTuple):
     """Sums over the ranks after the backward pass of an update: every rank decides by the same numbers."""
 
-    loss: float
-    nll: float
     minutes: float  # since the run began, by the clock of the main process
     processor_minutes: float  # since the run began, of all processes
     save: float  # above 0 to save now: --save-minutes have passed, or any rank has a signal
@@ -56,9 +53,10 @@ class StepResult(NamedTuple):
     interrupt: float  # number of ranks with SIGINT
 
 
-def train(folder: Path, options: TrainingOptions) -> None:
-    """Train a model on a dataset folder; resumes from the newest checkpoint in the save folder, if there is one.
+def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -> None:
+    """Train a model on a dataset folder, and on those of `others` in the proportions of the options.
 
+    Resumes from the newest checkpoint in the save folder, if there is one.
     Under torchrun this is one of the processes that train together. Raises Interrupted after SIGTERM or SIGINT.
     """
     if options.device.threads:
@@ -67,40 +65,46 @@ def train(folder: Path, options: TrainingOptions) -> None:
         if ranks.device.type == "cpu":
             keep_freed_memory()
         with working(f"opening {folder}"):
-            dataset = ranks.run_on_all(lambda: Dataset.open(folder, options.reading.verify))
-        with memory_for_model(dataset, options):
-            options = with_max_tokens(dataset, options, ranks)
+            folders, verify = [folder, *others], options.reading.verify
+            data = ranks.run_on_all(lambda: TrainingData.open(folders, verify, options.batches))
+        with memory_for_model(data.first, options):
+            options = with_max_tokens(data, options, ranks)
             with working("creating the model"):
-                trainer = ranks.run_on_all(lambda: Trainer(dataset, options, ranks))
-            ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **dataset.checksums()})
+                trainer = ranks.run_on_all(lambda: Trainer(data, options, ranks))
+            ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **data.checksums()})
             trainer.dry_run() if options.stop.dry_run else trainer.fit()
 
 
 class Trainer:
     """One training run, as one of its ranks sees it."""
 
-    def __init__(self, dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> None:
-        self.dataset, self.options, self.ranks = dataset, options, ranks
-        self.split = dataset.split("train")
-        _check_lengths(dataset, options.model)
-        batches = options.batches
-        self.split.check_lengths("--max-tokens", batches.max_tokens, "preprocess with a smaller --max-length")
-        self.sampler = BatchSampler(
-            self.split.source.lengths, self.split.target.lengths, batches.batch_tokens, batches.max_tokens, batches.seed
+    def __init__(self, data: TrainingData, options: TrainingOptions, ranks: Ranks) -> None:
+        self.data, self.options, self.ranks = data, options, ranks
+        data.check_lengths(options.batches, options.model)
+        self.loader = Loader(
+            data.splits,
+            data.mixture(options.batches),
+            ranks.rank,
+            ranks.size,
+            options.loading.num_workers,
+            subword_sampling(data.datasets, data.splits, options),
+            pinned=ranks.device.type == "cuda",
         )
-        workers, sampling = options.loading.num_workers, subword_sampling(dataset, self.split, options)
-        pinned = ranks.device.type == "cuda"
-        self.loader = Loader(self.split, self.sampler, ranks.rank, ranks.size, workers, sampling, pinned)
-        self.learner = Learner(dataset, options, ranks)
+        self.learner = Learner(data.first, options, ranks)
         model, precision = self.learner.model.config, self.learner.precision
-        self.cost = Cost(model, len(dataset.target.vocab), self.split, ranks, precision)
-        self.validator = Validator(dataset, options)
+        self.cost = Cost(model, len(data.first.target.vocab), ranks, precision)
+        self.validator = Validator(data.first, options)
+        self.other_validators = {
+            name: Validator(dataset, options)
+            for name, dataset in zip(data.names[1:], data.datasets[1:], strict=True)
+            if VALIDATION in dataset.split_names
+        }
         self.state = RunState()
         self.window = Window()
         self.signals = Signals(second_kills=ranks.size == 1, is_main=ranks.is_main)
         self.stop_signal = 0  # the signal to stop that all ranks know of
         self.save_dir = SaveDir(options.checkpoints)
-        self.saver = Saver(dataset, self.split.name, options, self.learner, self.validator, self.save_dir, ranks)
+        self.saver = Saver(data, options, self.learner, self.validator, self.save_dir, ranks)
         self.log = RunLog(options, ranks, self.cost)
 
     def fit(self) -> None:
@@ -146,14 +150,15 @@ class Trainer:
 
     def _resume(self) -> None:
         """Load the newest valid checkpoint, if there is one, and describe the run."""
-        state = resume(self.learner, self.save_dir, self.split.name, self.validator.metric, self.options, self.ranks)
+        state = resume(self.learner, self.save_dir, self.data, self.validator.metric, self.options, self.ranks)
         if state is not None:
             self.state, self.window, self.saver.saved = state, restore(Window, state.window), state.update
-        self.log.summarize(self.state, self.dataset, self.split.name, self.learner, self.validator.possible)
+        self.log.summarize(self.state, self.data, self.learner, self.validator.possible)
 
     def _begin(self) -> Iterator[Work]:
         """Prepare for updates once the weights are loaded; returns the updates."""
-        self.ranks.run_on_all(lambda: self.validator.check_memory(self.learner.model))
+        for validator in (self.validator, *self.other_validators.values()):
+            self.ranks.run_on_all(partial(validator.check_memory, self.learner.model))
         self.gradient = self._gradient()
         self.began = time.monotonic() - 60 * self.state.minutes
         before = self.state.processor_minutes if self.ranks.is_main else 0.0
@@ -165,7 +170,14 @@ class Trainer:
         """Made after the weights are loaded: it broadcasts those of the main process."""
         learner, smoothing, batches = self.learner, self.options.optimizer.label_smoothing, self.options.batches
         gradient = UpdateGradient(
-            learner.model, self.ranks, learner.precision, learner.scaler, smoothing, batches.seed, batches.max_tokens
+            learner.model,
+            self.ranks,
+            learner.precision,
+            learner.scaler,
+            smoothing,
+            batches.seed,
+            batches.max_tokens,
+            len(self.data.datasets),
         )
         gradient.limits.by_length = self.state.memory_limits
         gradient.times_out_of_memory = self.state.out_of_memory
@@ -196,20 +208,21 @@ class Trainer:
         start = time.perf_counter()
         work = next(updates)
         share = work.share()
-        if self.loader.sampling is None:
-            flops = self.cost.flops(work.update)
-        else:
+        if self.loader.sampling:
             work, flops = work.with_exact_counts(share, self.ranks), self.cost.flops_of_sampled(share)
+        else:
+            flops = self.cost.flops(*work.lengths)
         state, window = self.state, self.window
         self.log.plan(work, self.gradient)
         window.waiting += time.perf_counter() - start
 
         state.begin_update(work.update)
-        result = StepResult(*self.gradient.compute(state.update, share, work.target_tokens, self._votes()))
-        self._agree(result)
+        tokens, votes = sum(work.target_tokens), self._votes()
+        sums = self.gradient.compute(state.update, share, tokens, votes, work.datasets)
+        losses = sums[: -len(votes)]
+        self._agree(Votes(*sums[-len(votes) :]))
         if self._step():
-            window.loss, window.nll = window.loss + result.loss, window.nll + result.nll
-            window.target_tokens += work.target_tokens
+            self._count(losses, work.target_tokens)
         elif state.skipped_in_a_row >= self.options.optimizer.max_skips:
             raise self.ranks.report_once(self._diverged(work, share))
         window.tokens += work.tokens
@@ -217,15 +230,23 @@ class Trainer:
         window.flops, state.flops = window.flops + flops, state.flops + flops
         window.seconds += time.perf_counter() - start
 
-    def _votes(self) -> tuple[float, ...]:
-        """This rank's summands of the `StepResult` after the losses."""
+    def _count(self, losses: Sequence[float], target_tokens: Sequence[int]) -> None:
+        """Add the sums of loss and nll of each dataset, and its target tokens, to the window."""
+        window = self.window
+        window.loss, window.nll = window.loss + sum(losses[::2]), window.nll + sum(losses[1::2])
+        window.target_tokens += sum(target_tokens)
+        if self.data.is_mixed:
+            window.add_losses(self.data.names, losses[::2], target_tokens)
+
+    def _votes(self) -> Votes:
+        """This rank's summands."""
         main, signals = self.ranks.is_main, self.signals
         minutes = (time.monotonic() - self.began) / 60 if main else 0.0
         processor_minutes = (time.process_time() - self.processor_began) / 60
         save = signals.save or (main and self.save_dir.minutes_passed())
-        return minutes, processor_minutes, save, signals.stop == signal.SIGTERM, signals.stop == signal.SIGINT
+        return Votes(minutes, processor_minutes, save, signals.stop == signal.SIGTERM, signals.stop == signal.SIGINT)
 
-    def _agree(self, result: StepResult) -> None:
+    def _agree(self, result: Votes) -> None:
         """Take the decisions that the ranks have agreed on."""
         self.state.minutes, self.state.processor_minutes = result.minutes, result.processor_minutes
         self.state.out_of_memory = self.gradient.times_out_of_memory
@@ -252,14 +273,15 @@ class Trainer:
 
     def _diverged(self, work: Work, share: list[tuple[int, Batch]]) -> RunError:
         """The error after too many skipped updates, with the sentence pairs responsible in the last one. Collective."""
+        micro_batches, tokens = work.update.micro_batches, sum(work.target_tokens)
         mine = [
-            int(work.update.micro_batches[number][row])
+            (micro_batches[number].corpus, int(micro_batches[number].pairs[row]))
             for number, batch in share
-            for row in self.gradient.nonfinite_rows(self.state.update, number, batch, work.target_tokens)
+            for row in self.gradient.nonfinite_rows(self.state.update, number, batch, tokens)
         ]
         found = sorted(pair for pairs in self.ranks.gather(mine) for pair in pairs)
-        of = sum(map(len, work.update.micro_batches))
-        return RunError(describe_divergence(self.state, self.window.rate, found, of, self.split.lines))
+        of = sum(len(micro_batch.pairs) for micro_batch in micro_batches)
+        return RunError(describe_divergence(self.state, self.window.rate, found, of, self.data))
 
     def _after_update(self) -> None:
         """Log, validate and save where it is due."""
@@ -290,12 +312,18 @@ class Trainer:
             raise self.ranks.report_once(RunError(f"{problem}: {DIVERGED}"))
 
     def _validate(self) -> None:
-        """Measure on the validation split, and note whether the result is the best so far."""
+        """Measure on the validation splits, and note whether the first's result is the best so far."""
         if not self.validator.possible:
             return
         try:
             with self.learner.validating():
-                results = self.validator.run(self.learner.model, self.ranks, should_stop=lambda: self.signals.stop != 0)
+                results = validate(
+                    self.validator,
+                    self.other_validators,
+                    self.learner.model,
+                    self.ranks,
+                    should_stop=lambda: self.signals.stop != 0,
+                )
         except NmtkitError:  # of all ranks together
             self._save(last=True)
             raise
@@ -321,10 +349,3 @@ class Trainer:
     def _is_validation_due(self) -> bool:
         validation = self.options.validation
         return self.state.is_due(validation.updates, validation.validate_epochs)
-
-
-def _check_lengths(dataset: Dataset, config: ModelConfig) -> None:
-    """UserError for a sentence to train or validate on that is longer than the model takes."""
-    if limit := config.length_limit:
-        for split in (dataset.split(name) for name in dataset.split_names if name in ("train", VALIDATION)):
-            split.check_lengths(limit.flag, limit.tokens, limit.remedy)

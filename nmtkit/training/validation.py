@@ -1,6 +1,6 @@
 """Loss, perplexity and, on request, BLEU on the validation split."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,6 +44,30 @@ class Results(NamedTuple):
 
     values: dict[str, float]
     samples: list[Sample]
+
+
+def validate(
+    first: "Validator",
+    others: "Mapping[str, Validator]",
+    model: TranslationModel,
+    ranks: Ranks,
+    should_stop: Callable[[], bool],
+) -> Results | None:
+    """The results of the first dataset, and those of each other as `valid_<name>_loss` and so on. See `Validator.run`.
+
+    None if any was stopped.
+    """
+    results = first.run(model, ranks, should_stop)
+    if results is None:
+        return None
+    for name, other in others.items():
+        of_other = other.run(model, ranks, should_stop)
+        if of_other is None:
+            return None
+        results.values.update(
+            (f"{VALIDATION}_{name}_{key.removeprefix('valid_')}", value) for key, value in of_other.values.items()
+        )
+    return results
 
 
 class Validator:

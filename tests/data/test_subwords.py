@@ -19,8 +19,9 @@ from training_runs import OPTIONS, TRAIN, assert_near, finish, start
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data import subwords
 from nmtkit.data.batch import Batch
-from nmtkit.data.batching import START, BatchSampler, DataPosition
+from nmtkit.data.batching import START, DataPosition
 from nmtkit.data.corpus import Dataset
+from nmtkit.data.mixture import BEGINNING, Mixture, MixturePosition
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -265,10 +266,13 @@ def test_batches_do_not_depend_on_ranks_workers_or_resuming(
     ranks: int, workers: int, place: DataPosition, dataset: Dataset
 ) -> None:
     split = dataset.split("train")
-    sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
-    straight = Loader(split, sampler, 0, 1, 0, sampling(dataset)).updates(START)
+    mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
+    drawn = [sampling(dataset)]
+    straight = Loader([split], mixture, 0, 1, 0, drawn).updates(BEGINNING)
     expected = [dict(work.share()) for work in itertools.islice(straight, 9)][place.updates :]
-    loaders = [Loader(split, sampler, rank, ranks, workers, sampling(dataset)).updates(place) for rank in range(ranks)]
+    loaders = [
+        Loader([split], mixture, rank, ranks, workers, drawn).updates(MixturePosition(place)) for rank in range(ranks)
+    ]
     for batches in expected:
         shares = [pair for loader in loaders for pair in next(loader).share()]
         assert len(shares) == len(batches)
@@ -278,11 +282,11 @@ def test_batches_do_not_depend_on_ranks_workers_or_resuming(
 
 def test_a_micro_batch_that_sampling_grows_beyond_max_tokens_is_split(dataset: Dataset) -> None:
     split = dataset.split("train")
-    sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
+    mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
 
-    def parts_of(sampling: SubwordSampling | None) -> list[int]:
+    def parts_of(*sampling: SubwordSampling) -> list[int]:
         counts = []
-        for work in itertools.islice(Loader(split, sampler, 0, 1, 0, sampling).updates(START), 5):
+        for work in itertools.islice(Loader([split], mixture, 0, 1, 0, sampling).updates(BEGINNING), 5):
             for _, batch in work.share():
                 parts = list(MemoryLimits(100).cut(batch))
                 counts.append(len(parts))
@@ -290,35 +294,36 @@ def test_a_micro_batch_that_sampling_grows_beyond_max_tokens_is_split(dataset: D
                 assert all(max(part.src.numel(), part.tgt_out.numel()) <= 100 for part in parts)
         return counts
 
-    assert set(parts_of(None)) == {1}
+    assert set(parts_of()) == {1}
     assert max(parts_of(sampling(dataset, rate=0.5, longest=100))) > 1
 
 
 def test_token_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
     split = dataset.split("train")
-    sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
-    work = next(Loader(split, sampler, 0, 1, 0, sampling(dataset, rate=0.5)).updates(START))
+    mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
+    work = next(Loader([split], mixture, 0, 1, 0, [sampling(dataset, rate=0.5)]).updates(BEGINNING))
     share = work.share()
     counted = work.with_exact_counts(share, Ranks(torch.device("cpu")))
-    assert counted.target_tokens == sum(int((batch.tgt_out != PAD).sum()) for _, batch in share) > work.target_tokens
-    assert counted.tokens == counted.target_tokens + sum(int((batch.src != PAD).sum()) for _, batch in share)
+    target_tokens = sum(counted.target_tokens)
+    assert target_tokens == sum(int((batch.tgt_out != PAD).sum()) for _, batch in share) > sum(work.target_tokens)
+    assert counted.tokens == target_tokens + sum(int((batch.src != PAD).sum()) for _, batch in share)
     assert counted.padded_tokens == sum(batch.src.numel() + batch.tgt_out.numel() for _, batch in share)
 
 
 def test_operation_counts_use_the_sampled_segmentation(dataset: Dataset) -> None:
     split = dataset.split("train")
-    sampler = BatchSampler(split.source.lengths, split.target.lengths, batch_tokens=500, max_tokens=100, seed=1)
-    cost = Cost(TransformerConfig(), len(dataset.target.vocab), split, Ranks(torch.device("cpu")), torch.float32)
+    mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
+    cost = Cost(TransformerConfig(), len(dataset.target.vocab), Ranks(torch.device("cpu")), torch.float32)
 
-    def work_and_share(drawn: SubwordSampling | None) -> tuple[Work, list[tuple[int, Batch]]]:
-        work = next(Loader(split, sampler, 0, 1, 0, drawn).updates(START))
+    def work_and_share(*drawn: SubwordSampling) -> tuple[Work, list[tuple[int, Batch]]]:
+        work = next(Loader([split], mixture, 0, 1, 0, drawn).updates(BEGINNING))
         return work, work.share()
 
-    work, share = work_and_share(None)
-    assert cost.flops_of_sampled(share) == cost.flops(work.update)
+    work, share = work_and_share()
+    assert cost.flops_of_sampled(share) == cost.flops(*work.lengths)
     _, drawn = work_and_share(sampling(dataset, rate=0.5))
     tokens, more = (sum(batch.target_tokens for _, batch in each) for each in (share, drawn))
-    assert cost.flops_of_sampled(drawn) / cost.flops(work.update) == pytest.approx(more / tokens, rel=0.1)
+    assert cost.flops_of_sampled(drawn) / cost.flops(*work.lengths) == pytest.approx(more / tokens, rel=0.1)
 
 
 def test_a_run_with_sampled_subwords_resumes_like_an_uninterrupted_run(train: Train, tmp_path: Path) -> None:

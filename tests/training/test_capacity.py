@@ -72,7 +72,7 @@ def test_the_trial_model_has_the_size_of_the_model_of_the_run(datasets: dict[str
     ranks = Ranks(torch.device("cpu"))
     assert len(dataset.source.vocab) == len(dataset.target.vocab)  # and yet not the same
     model = Learner(dataset, options, ranks).model
-    assert capacity._Trial(dataset, options, ranks).kept == 8 * sum(p.numel() for p in model.parameters())
+    assert capacity._Trial(dataset, 8, options, ranks).kept == 8 * sum(p.numel() for p in model.parameters())
 
 
 GIB = 1 << 30

@@ -16,7 +16,6 @@ from torch.testing import assert_close
 from nmtkit.checkpoint import checkpoint_path, load_checkpoint
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batching import Update
-from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
@@ -34,6 +33,7 @@ from nmtkit.training.config import (
 from nmtkit.training.gradient import MemoryLimits, MicroBatchLoss, UpdateGradient
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
+from nmtkit.training.training_data import TrainingData
 from nmtkit.vocab import PAD
 
 MODEL = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2, dropout=0.0)
@@ -54,12 +54,12 @@ def options(tmp_path: Path) -> TrainingOptions:
 
 def make(dataset: Path, options: TrainingOptions, **batches: Any) -> Trainer:
     options = replace(options, batches=replace(options.batches, **batches))
-    return Trainer(Dataset.open(dataset), options, Ranks(torch.device("cpu")))
+    return Trainer(TrainingData.open([dataset], False, options.batches), options, Ranks(torch.device("cpu")))
 
 
 def gradients(trainer: Trainer, update: Update, number: int = 1) -> dict[str, Tensor]:
     """The gradients of an update, and its loss as `trainer.loss`."""
-    share = [(i, collate(trainer.split, indices)) for i, indices in enumerate(update.micro_batches)]
+    share = [(i, collate(trainer.data.splits[0], indices)) for i, indices in enumerate(update.micro_batches)]
     tokens = sum(batch.target_tokens for _, batch in share)
     gradient = trainer._gradient()
     loss, _ = gradient.compute(number, share, tokens, votes=())
@@ -79,7 +79,7 @@ def test_splitting_an_update_into_more_micro_batches_gives_the_same_gradient(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
-    (update,) = trainer.sampler.epoch(1)
+    (update,) = trainer.loader.mixture.samplers[0].epoch(1)
     whole, parts = gradients(trainer, update), gradients(other, halves(update))
     for name, gradient in whole.items():
         assert_close(parts[name], gradient, rtol=1e-3, atol=1e-6)
@@ -90,8 +90,9 @@ def test_the_loss_is_divided_by_the_real_target_tokens_of_the_update(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
-    (update,) = trainer.sampler.epoch(1)
-    batch = collate(trainer.split, np.concatenate(update.micro_batches))  # sentences of 3 tokens beside some of 30
+    (update,) = trainer.loader.mixture.samplers[0].epoch(1)
+    batch = collate(trainer.data.splits[0], np.concatenate(update.micro_batches))
+    # sentences of 3 tokens beside some of 30
     assert batch.padded_tokens > 1.3 * (batch.source_tokens + batch.target_tokens)
     logits = other.learner.model(batch.src, batch.source_lengths, batch.tgt_in)
     real = batch.tgt_out != PAD
@@ -125,7 +126,7 @@ def test_dropout_masks_depend_on_the_seed_and_the_update_and_not_on_earlier_draw
         trainer.options = replace(trainer.options, batches=replace(trainer.options.batches, seed=seed))
         if spoil:
             torch.rand(number)  # whatever has been drawn before
-        return gradients(trainer, next(trainer.sampler.epoch(1)), number)
+        return gradients(trainer, next(trainer.loader.mixture.samplers[0].epoch(1)), number)
 
     first = run(1, 5, spoil=False)
     assert all(torch.equal(gradient, first[name]) for name, gradient in run(1, 5, spoil=True).items())
@@ -139,7 +140,7 @@ def test_each_micro_batch_and_each_of_its_parts_has_its_own_dropout_masks(
     options = replace(options, model=replace(MODEL, dropout=0.3))
     trainer = make(datasets["joined"], options, max_tokens=200)
     pairs = np.arange(3)
-    once, twice = (collate(trainer.split, indices) for indices in (pairs, np.concatenate((pairs, pairs))))
+    once, twice = (collate(trainer.data.splits[0], indices) for indices in (pairs, np.concatenate((pairs, pairs))))
     tokens = max(once.src.size(1), once.tgt_out.size(1)) * len(pairs)
 
     def embedding_gradient(share: list[tuple[int, Batch]], max_tokens: int = 200) -> Tensor:
@@ -170,7 +171,7 @@ def test_an_equal_validation_value_is_not_a_new_best(
 def test_a_micro_batch_over_the_limit_is_split_into_the_fewest_parts(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
-    batch = collate(make(datasets["joined"], options).split, np.arange(5))
+    batch = collate(make(datasets["joined"], options).data.splits[0], np.arange(5))
     longest = max(batch.src.size(1), batch.tgt_out.size(1))
     for rows, sizes in ((5, [5]), (4, [3, 2]), (3, [3, 2]), (2, [2, 2, 1]), (1, [1] * 5)):
         assert [len(part.src) for part in MemoryLimits(rows * longest).cut(batch)] == sizes
@@ -195,7 +196,7 @@ def test_gradients_are_clipped_to_the_requested_norm(datasets: dict[str, Path], 
     clipped = make(datasets["joined"], replace(options, optimizer=replace(options.optimizer, clip_norm=0.01)))
     norms = []
     for each in (trainer, clipped):
-        kept = gradients(each, next(each.sampler.epoch(1)))
+        kept = gradients(each, next(each.loader.mixture.samplers[0].epoch(1)))
         each.state.update = 1
         assert each._step()
         norms.append(torch.cat([gradient.flatten() for gradient in kept.values()]).norm().item())
@@ -231,9 +232,9 @@ def test_loss_scaling_reports_no_sentence_whose_gradient_is_finite(
     datasets: dict[str, Path], options: TrainingOptions
 ) -> None:
     trainer = make(datasets["joined"], replace(options, device=DeviceConfig(device="cpu", precision="fp16")))
-    (update,) = trainer.sampler.epoch(1)
+    (update,) = trainer.loader.mixture.samplers[0].epoch(1)
     (indices,) = update.micro_batches
-    batch = collate(trainer.split, indices)
+    batch = collate(trainer.data.splits[0], indices)
     assert trainer.learner.scaler.get_scale() == 65536
     assert trainer._gradient().nonfinite_rows(1, 0, batch, tokens=batch.target_tokens) == []
 
@@ -242,8 +243,8 @@ def test_sentences_with_nonfinite_gradients_are_found_within_the_memory_limit(
     datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = make(datasets["joined"], options)
-    (update,) = trainer.sampler.epoch(1)
-    batch = collate(trainer.split, np.concatenate(update.micro_batches))
+    (update,) = trainer.loader.mixture.samplers[0].epoch(1)
+    batch = collate(trainer.data.splits[0], np.concatenate(update.micro_batches))
     forward, guilty = MicroBatchLoss.forward, [3, 150, 151]
 
     def limited(self: MicroBatchLoss, part: Batch) -> tuple[Tensor, Tensor]:
@@ -273,7 +274,7 @@ def test_every_kind_of_out_of_memory_error_is_handled(
     fail: Callable[[], object], datasets: dict[str, Path], options: TrainingOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer, other = make(datasets["joined"], options), make(datasets["joined"], options)
-    (update,) = trainer.sampler.epoch(1)
+    (update,) = trainer.loader.mixture.samplers[0].epoch(1)
     whole = gradients(trainer, update)
     forward = MicroBatchLoss.forward
 
@@ -294,7 +295,7 @@ def test_other_errors_are_not_mistaken_for_lack_of_memory(
     trainer = make(datasets["joined"], options)
     monkeypatch.setattr(UpdateGradient, "_backward", lambda *_: torch.zeros(2) @ torch.zeros(3))
     with pytest.raises(RuntimeError, match="size"):
-        gradients(trainer, next(trainer.sampler.epoch(1)))
+        gradients(trainer, next(trainer.loader.mixture.samplers[0].epoch(1)))
 
 
 @pytest.mark.parametrize("beam", [1, 3])
@@ -318,7 +319,7 @@ def test_validation_translates_no_more_tokens_at_once_than_fit_in_a_micro_batch(
 
 def test_validation_computes_the_mean_loss_over_all_tokens(datasets: dict[str, Path], options: TrainingOptions) -> None:
     trainer = make(datasets["joined"], options)
-    split = trainer.dataset.split("valid")
+    split = trainer.data.first.split("valid")
     batch = collate(split, np.arange(len(split)))
     with torch.no_grad():
         logits = trainer.learner.model.eval()(batch.src, batch.source_lengths, batch.tgt_in)

@@ -1,0 +1,139 @@
+"""Mixtures: which sentence pairs of several corpora make up which update.
+
+The first corpus leads: each update contains one of its own updates, planned for its share of the target tokens. Every
+other corpus adds whole micro-batches until it has its share of all target tokens so far. A corpus that is exhausted
+begins its next epoch. The plan is a function of lengths, shares and seed, and a position is enough to continue it. One
+corpus alone is a mixture without others.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from nmtkit.data.batching import START, BatchSampler, DataPosition, Lengths, Update
+from nmtkit.data.binary import Indices
+
+Plans = Iterator[list[Update]]
+
+
+class MicroBatch(NamedTuple):
+    """Sentence pairs of one corpus that are computed together."""
+
+    corpus: int  # its number in the mixture, from 0
+    epoch: int  # of that corpus
+    pairs: Indices
+
+
+class OtherPosition(NamedTuple):
+    """The position of a run in a corpus other than the first."""
+
+    epoch: int = 1
+    part: int = 0
+    micro_batches: int = 0  # done in the part
+    ahead: float = 0.0  #: target tokens drawn beyond the corpus's share; fewer than in its last micro-batch
+
+
+class MixturePosition(NamedTuple):
+    """The position of a training run in all its corpora."""
+
+    first: DataPosition = START
+    others: tuple[OtherPosition, ...] = ()  # empty: all at their start
+
+
+BEGINNING = MixturePosition()
+
+
+@dataclass(frozen=True)
+class MixedUpdate:
+    """The micro-batches of one update."""
+
+    epoch: int  # of the first corpus, like updates_per_epoch
+    next_position: MixturePosition  # after this update
+    updates_per_epoch: int  # as of `Update`
+    micro_batches: list[MicroBatch]
+
+
+class Mixture:
+    """Combines the sentence pairs of several corpora into updates of about `batch_tokens` target tokens.
+
+    `lengths` are those of source and target for each corpus, `shares` their shares of the target tokens, which sum
+    to 1. Over any number of updates, another corpus exceeds its share, relative to the first, by less than its largest
+    micro-batch, and never falls short of it. A micro-batch has at most `max_tokens` padded tokens a side, and at most
+    its corpus's share of `batch_tokens`, unless it is a single pair.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[tuple[Lengths, Lengths]],
+        shares: Sequence[float],
+        batch_tokens: int,
+        max_tokens: int,
+        seed: int,
+    ) -> None:
+        self.shares = shares
+        self.samplers = [
+            BatchSampler(
+                *sides,
+                batch_tokens=max(1, round(share * batch_tokens)),
+                max_tokens=max_tokens,
+                seed=seed_of(seed, corpus),
+                is_grouped=corpus == 0,
+            )
+            for corpus, (sides, share) in enumerate(zip(lengths, shares, strict=True))
+        ]
+
+    def updates(
+        self, position: MixturePosition = BEGINNING, prefetch: Callable[[Plans], Plans] = iter
+    ) -> Iterator[MixedUpdate]:
+        """Yield updates endlessly, starting at a position. `prefetch` may plan parts of an epoch ahead."""
+        first, *samplers = self.samplers
+        others = [
+            _Follower(corpus, sampler, self.shares[corpus] / self.shares[0], place, prefetch)
+            for corpus, (sampler, place) in enumerate(
+                zip(samplers, position.others or [OtherPosition()] * len(samplers), strict=True), 1
+            )
+        ]
+        for update in chain.from_iterable(prefetch(first.plans(position.first))):
+            micro_batches = [MicroBatch(0, update.epoch, pairs) for pairs in update.micro_batches]
+            tokens = sum(first.target_tokens(pairs) for pairs in update.micro_batches) if others else 0
+            micro_batches += chain.from_iterable(other.follow(tokens) for other in others)
+            after = MixturePosition(update.next_position, tuple(other.position for other in others))
+            yield MixedUpdate(update.epoch, after, update.updates_per_epoch, micro_batches)
+
+
+class _Follower:
+    """Draws micro-batches of a corpus, `ratio` target tokens for each target token of the first."""
+
+    def __init__(
+        self,
+        corpus: int,
+        sampler: BatchSampler,
+        ratio: float,
+        position: OtherPosition,
+        prefetch: Callable[[Plans], Plans],
+    ) -> None:
+        self.position = position
+        self._corpus, self._sampler, self._ratio = corpus, sampler, ratio
+        begin = DataPosition(position.epoch, position.part, position.micro_batches)
+        self._planned = chain.from_iterable(prefetch(sampler.plans(begin)))
+
+    def follow(self, tokens: int) -> Iterator[MicroBatch]:
+        """Yield micro-batches until the corpus has its share beside `tokens` more of the first."""
+        ahead = self.position.ahead - self._ratio * tokens
+        while ahead < 0:
+            update = next(self._planned)
+            (pairs,) = update.micro_batches
+            ahead += self._sampler.target_tokens(pairs)
+            self.position = OtherPosition(*update.next_position)
+            yield MicroBatch(self._corpus, update.epoch, pairs)
+        self.position = self.position._replace(ahead=ahead)
+
+
+def seed_of(seed: int, corpus: int) -> int:
+    """The seed of a corpus: other corpora get their own, so that parallel ones are not read in the same order."""
+    if corpus == 0:
+        return seed
+    return int(np.random.SeedSequence((seed, corpus)).generate_state(1, np.uint64)[0])

@@ -1,0 +1,145 @@
+"""The datasets of a run, the names by which it reports them, and the share of each in an update."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nmtkit.data.corpus import Dataset, Split
+from nmtkit.data.mixture import Mixture
+from nmtkit.errors import UserError
+from nmtkit.model.config import ModelConfig
+from nmtkit.tokenizer import tokenizer_differences
+from nmtkit.training.config import BatchConfig
+from nmtkit.training.validation import VALIDATION
+
+TRAINING = "train"
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The datasets that a run mixes, with their training splits and shares of the target tokens.
+
+    The first one counts epochs and decides which checkpoint is best. `names` are the last parts of the folders' paths,
+    as few as make them differ.
+    """
+
+    datasets: list[Dataset]
+    names: list[str]
+    splits: list[Split]
+    shares: list[float]
+
+    @classmethod
+    def open(cls, folders: Sequence[Path], verify: bool, batches: BatchConfig) -> "TrainingData":
+        """Open datasets, and check that they can be mixed. Raises UserError, naming the first difference."""
+        _refuse_repeated(folders)
+        datasets = [Dataset.open(folder, verify) for folder in folders]
+        for other in datasets[1:]:
+            for difference in _differences(other, datasets[0]):
+                raise UserError(
+                    f"{other.folder} cannot be mixed with {datasets[0].folder}: {difference}: "
+                    f"preprocess it with --vocab-from {datasets[0].folder}"
+                )
+        _check_validation(datasets)
+        splits = [dataset.split(TRAINING) for dataset in datasets]
+        shares = shares_of([split.target.tokens for split in splits], batches)
+        return cls(datasets, distinct_names(folders), splits, shares)
+
+    @property
+    def first(self) -> Dataset:
+        """The dataset that counts epochs and decides which checkpoint is best."""
+        return self.datasets[0]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there is more than one dataset."""
+        return len(self.datasets) > 1
+
+    def mixture(self, batches: BatchConfig) -> Mixture:
+        """The plan of the run's updates."""
+        lengths = [(split.source.lengths, split.target.lengths) for split in self.splits]
+        return Mixture(lengths, self.shares, batches.batch_tokens, batches.max_tokens, batches.seed)
+
+    def longest(self) -> int:
+        """The number of tokens of the longest training sentence on either side."""
+        return max(split.longest() for split in self.splits)
+
+    def check_lengths(self, batches: BatchConfig, model: ModelConfig) -> None:
+        """UserError for a sentence to train or validate on that is longer than the model takes or --max-tokens."""
+        if limit := model.length_limit:
+            for dataset in self.datasets:
+                for name in dataset.split_names:
+                    if name in (TRAINING, VALIDATION):
+                        dataset.split(name).check_lengths(limit.flag, limit.tokens, limit.remedy)
+        for split in self.splits:
+            split.check_lengths("--max-tokens", batches.max_tokens, "preprocess with a smaller --max-length")
+
+    def checksums(self) -> dict[str, str]:
+        """The checksums of all files by name, those of other datasets with the name of the dataset before it."""
+        others = zip(self.names[1:], self.datasets[1:], strict=True)
+        of_others = {f"{name}/{file}": sum for name, other in others for file, sum in other.checksums().items()}
+        return self.first.checksums() | of_others
+
+    def training_checksums(self) -> list[dict[str, str]]:
+        """The checksums of each dataset's training split."""
+        return [dataset.checksums(TRAINING) for dataset in self.datasets]
+
+    def describe(self, pairs: Sequence[tuple[int, int]]) -> str:
+        """Name the lines of some training pairs, each given by the number of its dataset and its own."""
+        found = [[pair for dataset, pair in pairs if dataset == number] for number in range(len(self.splits))]
+        return "; ".join(split.lines.describe(own) for split, own in zip(self.splits, found, strict=True) if own)
+
+
+def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]:
+    """The share of each dataset, from --mix, or from the sizes of the datasets with --mix-temperature."""
+    weights = batches.weights
+    if weights is None:
+        largest = max(target_tokens)  # a small temperature overflows no power of these ratios
+        weights = [(tokens / largest) ** (1 / (batches.mix_temperature or 1.0)) for tokens in target_tokens]
+    if len(weights) != len(target_tokens):
+        raise UserError(f"--mix {batches.mix}: {len(weights)} weights for {len(target_tokens)} datasets: give one each")
+    shares = [weight / math.fsum(weights) for weight in weights]
+    if min(shares) < _SMALLEST_SHARE:
+        raise UserError(
+            f"dataset {shares.index(min(shares)) + 1} has a share of only {min(shares):.2g}: omit it, or use --mix"
+        )
+    return shares
+
+
+_SMALLEST_SHARE = 1e-6
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """The last parts of each folder's path, as few as make all of them differ."""
+    paths = [folder.resolve().parts[1:] for folder in folders]
+    for count in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-count:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    raise AssertionError("the folders are distinct")
+
+
+def _refuse_repeated(folders: Sequence[Path]) -> None:
+    resolved = [folder.resolve() for folder in folders]
+    for number, folder in enumerate(resolved):
+        if folder in resolved[:number]:
+            raise UserError(f"{folders[number]} is given twice: raise its weight in --mix instead")
+
+
+def _differences(other: Dataset, first: Dataset) -> Iterator[str]:
+    """The differences of a dataset's languages, vocabularies and tokenizers from the first one's, in words."""
+    languages, expected = ((each.source_language, each.target_language) for each in (other, first))
+    if languages != expected:
+        yield f"its languages are {'-'.join(languages)}, not {'-'.join(expected)}"
+    yield from tokenizer_differences("source", first.source, other.source)
+    yield from tokenizer_differences("target", first.target, other.target)
+
+
+def _check_validation(datasets: Sequence[Dataset]) -> None:
+    """UserError if only other datasets than the first can be validated on: nothing would decide what is best."""
+    can_validate = [dataset for dataset in datasets if VALIDATION in dataset.split_names]
+    if can_validate and can_validate[0] is not datasets[0]:
+        raise UserError(
+            f"{datasets[0].folder} has no split '{VALIDATION}', which decides what is best: give "
+            f"{can_validate[0].folder} first, or preprocess with --validpref"
+        )
