@@ -28,14 +28,13 @@ class Window:
     flops: int = 0  #: the model's own, without padding
     rate: float = 0.0
     gradient_norm: float | None = None  #: None where it was not finite
-    datasets: dict[str, dict[str, float]] = field(default_factory=dict)  #: with several, the sums of each
+    datasets: dict[str, tuple[float, int]] = field(default_factory=dict)  #: with several: loss, target tokens
 
     def add_losses(self, names: Sequence[str], losses: Sequence[float], tokens: Sequence[int]) -> None:
         """Add the loss and target tokens of each dataset in an update."""
         for name, loss, count in zip(names, losses, tokens, strict=True):
-            sums = self.datasets.setdefault(name, {"loss": 0.0, "tokens": 0})
-            sums["loss"] += loss
-            sums["tokens"] += count
+            before = self.datasets.get(name, (0.0, 0))
+            self.datasets[name] = before[0] + loss, before[1] + count
 
     def averages(self) -> dict[str, float]:
         """The means per token and per second for a log line; NaN where every update was skipped."""
@@ -52,9 +51,9 @@ class Window:
     def by_dataset(self) -> dict[str, float]:
         """The mean loss and the number of target tokens of each of several datasets."""
         values: dict[str, float] = {}
-        for name, sums in self.datasets.items():
-            values[f"train_{name}_loss"] = sums["loss"] / (sums["tokens"] or math.nan)
-            values[f"train_{name}_tokens"] = sums["tokens"]
+        for name, (loss, tokens) in self.datasets.items():
+            values[f"train_{name}_loss"] = loss / (tokens or math.nan)
+            values[f"train_{name}_tokens"] = tokens
         return values
 
 

@@ -36,10 +36,7 @@ class TrainingData:
         datasets = [Dataset.open(folder, verify) for folder in folders]
         for other in datasets[1:]:
             for difference in _differences(other, datasets[0]):
-                raise UserError(
-                    f"{other.folder} cannot be mixed with {datasets[0].folder}: {difference}: "
-                    f"preprocess it with --vocab-from {datasets[0].folder}"
-                )
+                raise UserError(f"{other.folder} cannot be mixed with {datasets[0].folder}: {difference}")
         _check_validation(datasets)
         splits = [dataset.split(TRAINING) for dataset in datasets]
         shares = shares_of([split.target.tokens for split in splits], batches)
@@ -92,17 +89,15 @@ class TrainingData:
 
 def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]:
     """The share of each dataset, from --mix, or from the sizes of the datasets with --mix-temperature."""
-    weights = batches.weights
-    if weights is None:
-        largest = max(target_tokens)  # a small temperature overflows no power of these ratios
-        weights = [(tokens / largest) ** (1 / (batches.mix_temperature or 1.0)) for tokens in target_tokens]
-    if len(weights) != len(target_tokens):
-        raise UserError(f"--mix {batches.mix}: {len(weights)} weights for {len(target_tokens)} datasets: give one each")
+    given = batches.weights or target_tokens
+    if len(given) != len(target_tokens):
+        raise UserError(f"--mix {batches.mix}: {len(given)} weights for {len(target_tokens)} datasets: give one each")
+    exponent = 1 / (batches.mix_temperature or 1.0)
+    weights = [(weight / max(given)) ** exponent for weight in given]  # ratios, whose powers and sums cannot overflow
     shares = [weight / math.fsum(weights) for weight in weights]
     if min(shares) < _SMALLEST_SHARE:
-        raise UserError(
-            f"dataset {shares.index(min(shares)) + 1} has a share of only {min(shares):.2g}: omit it, or use --mix"
-        )
+        number, smallest = shares.index(min(shares)) + 1, min(shares)
+        raise UserError(f"dataset {number} has a share of only {smallest:.2g}: omit it, or give it a weight with --mix")
     return shares
 
 
@@ -127,12 +122,14 @@ def _refuse_repeated(folders: Sequence[Path]) -> None:
 
 
 def _differences(other: Dataset, first: Dataset) -> Iterator[str]:
-    """The differences of a dataset's languages, vocabularies and tokenizers from the first one's, in words."""
+    """The differences of a dataset from the first one, in words, each with the remedy."""
     languages, expected = ((each.source_language, each.target_language) for each in (other, first))
     if languages != expected:
-        yield f"its languages are {'-'.join(languages)}, not {'-'.join(expected)}"
-    yield from tokenizer_differences("source", first.source, other.source)
-    yield from tokenizer_differences("target", first.target, other.target)
+        pair = "-".join(expected)
+        yield f"its languages are {'-'.join(languages)}: use datasets of {pair}"
+    for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
+        for difference in tokenizer_differences(side, ours, theirs):
+            yield f"{difference}: preprocess it with --vocab-from {first.folder}"
 
 
 def _check_validation(datasets: Sequence[Dataset]) -> None:
