@@ -38,6 +38,8 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "is the limit for one device",
             "--batch-size --max-sentences": "use `--batch-tokens`, in target tokens",
             "--source-lang --target-lang --task": "not needed: the dataset knows its languages",
+            "--upsample-primary --sampling-weights": "use `--mix`",
+            "--sampling-method --sampling-temperature": "use `--mix-temperature`",
             "--encoder-embed-dim --decoder-embed-dim": "use `--d-model`",
             "--encoder-ffn-embed-dim --decoder-ffn-embed-dim": "use `--d-ff`",
             "--encoder-attention-heads --decoder-attention-heads": "use `--heads`",
@@ -82,7 +84,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--no-epoch-checkpoints --no-save": "not needed: `--keep-last` and `--keep-best` limit the checkpoints",
             "--total-num-update": "use `--max-updates`",
             "--skip-invalid-size-inputs-valid-test": "not needed: batches take sentences of any length",
-            "--required-batch-size-multiple --left-pad-source --upsample-primary --stop-min-lr --min-lr --sentence-avg "
+            "--required-batch-size-multiple --left-pad-source --stop-min-lr --min-lr --sentence-avg "
             "--user-dir --wandb-project --load-alignments": "not supported: see the options of nmt-train",
         },
         OTHERS: {

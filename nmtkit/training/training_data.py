@@ -40,7 +40,10 @@ class TrainingData:
         _check_validation(datasets)
         splits = [dataset.split(TRAINING) for dataset in datasets]
         shares = shares_of([split.target.tokens for split in splits], batches)
-        return cls(datasets, distinct_names(folders), splits, shares)
+        data = cls(datasets, distinct_names(folders), splits, shares)
+        if data.is_mixed:
+            data._check_first_share(batches.batch_tokens)
+        return data
 
     @property
     def first(self) -> Dataset:
@@ -51,6 +54,15 @@ class TrainingData:
     def is_mixed(self) -> bool:
         """Whether there is more than one dataset."""
         return len(self.datasets) > 1
+
+    def _check_first_share(self, batch_tokens: int) -> None:
+        """UserError if an update would be too large, since it has at least one sentence pair of the first dataset."""
+        tokens, share = self.splits[0].target.tokens / len(self.splits[0]), self.shares[0]
+        if share * batch_tokens < tokens:
+            raise UserError(
+                f"{self.first.folder} has a share of only {share:.2g}, less than a sentence pair of --batch-tokens "
+                f"{batch_tokens}: raise either of them, or give a dataset with a larger share first"
+            )
 
     def mixture(self, batches: BatchConfig) -> Mixture:
         """The plan of the run's updates."""

@@ -150,6 +150,7 @@ def test_other_weights_on_resuming_are_a_warning_and_cause_no_large_update(
         (("--mix", "1;1"), ["give numbers separated by commas"]),
         (("--mix", ""), ["give numbers separated by commas"]),
         (("--mix", "1,1e-9"), ["dataset 2", "share of only 1e-09"]),
+        (("--mix", "1,99"), ["joined has a share of only 0.01, less than a sentence pair of --batch-tokens 400"]),
         (("--mix", "1,1", "--mix-temperature", 2), ["mutually exclusive"]),
         (("--mix-temperature", 0), ["--mix-temperature"]),
     ],
