@@ -28,7 +28,7 @@ def choose_model(values: dict[str, Any]) -> None:
     names = {field.name for config in MODEL_CONFIGS for field in fields(config)}
     of_models = {name: values.pop(name) for name in names}
     chosen = {name: value for name, value in of_models.items() if given(name)}
-    if values["init_from"] is not None and not given("arch"):
+    if values.get("init_from") is not None and not given("arch"):
         initial = _initial_model(values["init_from"], values["save_dir"])
         refuse_idle(
             names - {field.name for field in fields(initial)}, f"with a model of the architecture {initial.arch}"

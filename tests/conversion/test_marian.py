@@ -319,7 +319,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "code": (pickled({"a": Foreign()}), "nmtkit does not load"),
     "no tensors": (pickled([1, 2]), "weights by name"),
     "other weights": (pickled({"lm_head.weight": torch.ones(3)}), "is expected"),
-    "expanded": (pickled({"lm_head.weight": torch.ones(1).expand(10**9)}), "larger than its stored values"),
+    "expanded": (pickled({"lm_head.weight": torch.ones(1).expand(10**9)}), "far more than it stores"),
 }
 
 
