@@ -45,7 +45,7 @@ NATIVE = [
         define_macros=[("NMTKIT_MODULE", name)],
         language="c++",
         extra_compile_args=[*COMMON_FLAGS, *flags],
-        # Each build must call its own functions, even if the host program exports the symbols of all its libraries.
+        # Otherwise a build may call the functions of another one, in programs that make all symbols global.
         extra_link_args=["-Wl,-Bsymbolic"] if sys.platform == "linux" else [],
         optional=not REQUIRED,
     )

@@ -11,7 +11,7 @@ import click
 from nmtkit.atomic_io import check_writable
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import ConfigOption, PathName, options
+from nmtkit.cli.options import PathName, options, output_option
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger, write_table
@@ -47,15 +47,7 @@ class AverageConfig(Config):
 
 @command("nmt-average")
 @click.argument("checkpoints", nargs=-1, required=True, type=PathName())
-@click.option(
-    "--output",
-    cls=ConfigOption,
-    heading="Result",
-    required=True,
-    type=PathName(),
-    metavar="FILE",
-    help="The checkpoint to write.",
-)
+@output_option("FILE", "The checkpoint to write.")
 @options(config=AverageConfig, choice=WeightsConfig, log=LogConfig)
 def main(
     checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, choice: WeightsConfig, log: LogConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import Choice, ConfigOption, PathName, options, refuse_idle
+from nmtkit.cli.options import Choice, ConfigOption, PathName, options, output_option, refuse_idle
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
@@ -27,15 +27,7 @@ CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface"
     "safetensors: a folder with model.safetensors and config.json. "
     "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the training state.",
 )
-@click.option(
-    "--output",
-    cls=ConfigOption,
-    heading="Result",
-    required=True,
-    type=PathName(),
-    metavar="PATH",
-    help="The folder to create, or the file with --to checkpoint; it appears when it is complete.",
-)
+@output_option("PATH", "The folder to create, or the file with --to checkpoint; it appears when it is complete.")
 @options(export=ExportConfig, choice=WeightsConfig, log=LogConfig)
 def main(
     checkpoint: Path, target: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig

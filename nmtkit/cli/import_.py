@@ -10,7 +10,7 @@ import click
 from nmtkit.atomic_io import check_writable
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import ConfigOption, PathName, options, refuse_idle
+from nmtkit.cli.options import PathName, options, output_option, refuse_idle
 from nmtkit.config import flag
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.log import LogConfig, configure, logger
@@ -18,15 +18,7 @@ from nmtkit.log import LogConfig, configure, logger
 
 @command("nmt-import")
 @click.argument("model", type=PathName())
-@click.option(
-    "--output",
-    cls=ConfigOption,
-    heading="Result",
-    required=True,
-    type=PathName(),
-    metavar="FILE",
-    help="The checkpoint to write.",
-)
+@output_option("FILE", "The checkpoint to write.")
 @options(config=ImportConfig, log=LogConfig)
 def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> None:
     """Import MODEL, a model of another toolkit, as a checkpoint.

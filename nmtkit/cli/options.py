@@ -79,6 +79,13 @@ class ConfigOption(click.Option):
         self.opts = shown
 
 
+def output_option(metavar: str, help: str) -> Callable[[F], F]:
+    """The required `--output` of a command that writes one result."""
+    return click.option(
+        "--output", cls=ConfigOption, heading="Result", required=True, type=PathName(), metavar=metavar, help=help
+    )
+
+
 def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -> Callable[[F], F]:
     """Give a command the flags of each config class, and pass it one object per class, by keyword.
 

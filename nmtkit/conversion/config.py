@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from nmtkit.config import Config, option
+from nmtkit.errors import UserError
+from nmtkit.text import are_two_languages
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 
@@ -50,3 +52,10 @@ class ImportConfig(Config):
         metavar="FILE",
         help="fairseq and CTranslate2: the SentencePiece model of both languages, or one each, source first.",
     )
+
+    def languages(self, source: object = None, target: object = None) -> tuple[str, str]:
+        """The languages that are given, else those that the model names. Raises UserError unless they are two."""
+        source, target = self.source_lang or source, self.target_lang or target
+        if not isinstance(source, str) or not isinstance(target, str) or not are_two_languages(source, target):
+            raise UserError("the languages are unknown: give --source-lang and --target-lang")
+        return source, target

@@ -14,7 +14,7 @@ from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_file import read_model
-from nmtkit.conversion.fairseq_tokenizers import joint, sentencepiece_tokenizers, two_languages
+from nmtkit.conversion.fairseq_tokenizers import joint, sentencepiece_tokenizers
 from nmtkit.conversion.folder import read_tokenizer_file
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, with_positions
 from nmtkit.errors import UserError
@@ -65,7 +65,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
     folder are found. Without any, the model translates segmented text. Raises UserError if a file is missing or
     damaged, or for what nmtkit's Transformer lacks, by name.
     """
-    languages = two_languages(options.source_lang, options.target_lang)
+    languages = options.languages()
     with as_user_errors(folder, "a model of CTranslate2"):
         spec = read_model(folder / MODEL_FILE)
         if (spec.name, spec.revision) != (_SPEC, _REVISION):

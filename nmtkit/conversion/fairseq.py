@@ -15,7 +15,7 @@ from torch import Tensor
 from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.fairseq_tokenizers import fairseq_sides, two_languages
+from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
 from nmtkit.conversion.pickled import dense_tensors, load_pickled
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
 from nmtkit.errors import UserError
@@ -63,7 +63,7 @@ _UNSUPPORTED = (
     *("no_cross_attention", "no_token_positional_embeddings", "no_decoder_final_norm", "character_embeddings"),
     *("encoder_layers_to_keep", "decoder_layers_to_keep"),
 )
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish"}  # its gelu_accurate and gelu_fast are approximations
+_ACTIVATIONS = ("relu", "gelu", "swish")  # its gelu_accurate and gelu_fast are approximations
 _FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # the version of each stack
 _NO_WEIGHT = re.compile(r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))")
 _OLD_NORMS = {  # of a layer, by their numbers
@@ -85,9 +85,7 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
         given = _options(content)
         tensors = dense_tensors(content["model"])
         config = _config(given)
-    languages = two_languages(
-        options.source_lang or given.get("source_lang"), options.target_lang or given.get("target_lang")
-    )
+    languages = options.languages(given.get("source_lang"), given.get("target_lang"))
     sides = fairseq_sides(path.parent, languages, options)
     with as_user_errors(path, kind):
         if config.norm == "pre":
@@ -156,7 +154,7 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
         dropout=given["dropout"],
         attention_dropout=given["attention_dropout"],
         activation_dropout=given["activation_dropout"] or given.get("relu_dropout") or 0.0,
-        activation=_ACTIVATIONS[activation],
+        activation=activation,
         norm="pre" if given["encoder_normalize_before"] else "post",
         positions="learned" if given["encoder_learned_pos"] else "fairseq",
     )

@@ -11,7 +11,6 @@ from nmtkit.conversion.weights import Side
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer, read_codes
-from nmtkit.text import are_two_languages
 from nmtkit.tokenizer import SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
@@ -20,13 +19,6 @@ T = TypeVar("T")
 _OVERWRITE = "#fairseq:overwrite"  # the entry replaces an earlier one of the same name
 _CODES, _SENTENCEPIECE = ("bpecodes", "code"), "sentencepiece.bpe.model"
 _COUNT = 4  # of fairseq's special ids
-
-
-def two_languages(source: object, target: object) -> tuple[str, str]:
-    """The languages of a model. Raises UserError unless they are two."""
-    if not isinstance(source, str) or not isinstance(target, str) or not are_two_languages(source, target):
-        raise UserError("the languages are unknown: give --source-lang and --target-lang")
-    return source, target
 
 
 def joint(vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Vocabulary, Vocabulary]:

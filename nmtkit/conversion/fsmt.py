@@ -8,11 +8,17 @@ from typing import Any
 from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.fairseq_tokenizers import joint, sides_of, two_languages
-from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_json, read_part, read_weights
+from nmtkit.conversion.fairseq_tokenizers import joint, sides_of
+from nmtkit.conversion.huggingface import (
+    CONFIG,
+    TOKENIZER_CONFIG,
+    read_json,
+    read_part,
+    read_weights,
+    transformer_config,
+)
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
-from nmtkit.model.config import TransformerConfig
 from nmtkit.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
@@ -24,52 +30,38 @@ _REQUIRED: dict[str, Any] = {  # values without which the model would be another
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}
+_DEFAULTS: dict[str, Any] = {
+    **{"activation_function": "relu", "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
+    "scale_embedding": True,
+}
 _NO_WEIGHT = re.compile(r"(encoder|decoder)\.embed_positions\.weight")
 
 
 def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
     """Read a folder of an FSMT model. Raises UserError if a file is missing or damaged, or for what nmtkit lacks."""
     with as_user_errors(folder, "a model of FSMT"):
-        settings = read_json(folder / CONFIG)
+        settings = _DEFAULTS | read_json(folder / CONFIG)
         if settings.get("model_type") != MODEL_TYPE:
             raise UserError(f"{CONFIG} is of {settings.get('model_type')!r:.40}, not of {MODEL_TYPE}")
-        config = _config(settings)
+        _check_required(settings)
+        config = transformer_config(settings, "fairseq")
         languages = settings.get("langs")
         named = languages if isinstance(languages, list) and len(languages) == 2 else (None, None)
-        pair = two_languages(options.source_lang or named[0], options.target_lang or named[1])
+        pair = options.languages(*named)
         sides = _sides(folder, pair)
         weights = ForeignWeights({name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()})
         weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
         others = weights.take_stacks(config)
-        scale = None if settings.get("scale_embedding", True) else 1.0
+        scale = None if settings["scale_embedding"] else 1.0
         embeddings = _take_embeddings(weights, scale)
         weights.refuse_rest()
         return assemble(config, pair, sides, embeddings, others, halves=True)
 
 
-def _config(settings: Mapping[str, Any]) -> TransformerConfig:
+def _check_required(settings: Mapping[str, Any]) -> None:
     for name, value in _REQUIRED.items():
         if settings.get(name, value) != value:
             raise UserError(f"{CONFIG}: {name} is {settings[name]!r:.40}: only {value} is supported")
-    for name in ("attention_heads", "ffn_dim"):
-        if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
-            raise UserError(f"{CONFIG}: encoder_{name} and decoder_{name} differ, which is not supported")
-    activation = settings.get("activation_function", "relu")
-    if activation not in _ACTIVATIONS:
-        raise UserError(f"{CONFIG}: the activation {activation!r:.40} is not supported")
-    return TransformerConfig(
-        encoder_layers=settings["encoder_layers"],
-        decoder_layers=settings["decoder_layers"],
-        d_model=settings["d_model"],
-        d_ff=settings["encoder_ffn_dim"],
-        heads=settings["encoder_attention_heads"],
-        dropout=settings.get("dropout", 0.1),
-        attention_dropout=settings.get("attention_dropout", 0.0),
-        activation_dropout=settings.get("activation_dropout", 0.0),
-        activation=_ACTIVATIONS[activation],
-        positions="fairseq",
-    )
 
 
 def _sides(folder: Path, languages: tuple[str, str]) -> tuple[Side, Side]:

@@ -1,6 +1,7 @@
 """Reads folders of Hugging Face's transformers: their JSON files, weights and defaults of generation."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from nmtkit.checkpoint import SAFETENSORS_FILE
 from nmtkit.conversion.pickled import dense_tensors, load_pickled
 from nmtkit.conversion.safetensors import read_tensors
 from nmtkit.errors import UserError
+from nmtkit.model.config import TransformerConfig
 from nmtkit.strict_json import parse_json
 from nmtkit.text import is_regular_file, read_bytes
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
 PICKLED = "pytorch_model.bin"
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names -> nmtkit's
 _MAX_JSON_BYTES = 1 << 26  # a vocabulary of 500,000 pieces takes about 10 MB
 
 
@@ -44,6 +47,27 @@ def model_type(path: Path) -> str | None:
         return None
     kind = read_json(path / CONFIG).get("model_type")
     return kind if isinstance(kind, str) else None
+
+
+def transformer_config(settings: Mapping[str, Any], positions: str) -> TransformerConfig:
+    """The options of the model by config.json, in which no value is missing. UserError for those that nmtkit lacks."""
+    for name in ("ffn_dim", "attention_heads"):
+        if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
+            raise UserError(f"{CONFIG}: encoder_{name} and decoder_{name} differ, which is not supported")
+    activation = settings["activation_function"]
+    if activation not in _ACTIVATIONS:
+        supported = ", ".join(_ACTIVATIONS)
+        raise UserError(f"{CONFIG}: activation_function is {activation!r:.40}, only {supported} are supported")
+    if settings["d_model"] % settings["encoder_attention_heads"]:
+        raise UserError(f"{CONFIG}: d_model is not a multiple of encoder_attention_heads")
+    same = ("encoder_layers", "decoder_layers", "d_model", "dropout", "attention_dropout", "activation_dropout")
+    return TransformerConfig(
+        **{name: settings[name] for name in same},
+        d_ff=settings["encoder_ffn_dim"],
+        heads=settings["encoder_attention_heads"],
+        activation=_ACTIVATIONS[activation],
+        positions=positions,
+    )
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:

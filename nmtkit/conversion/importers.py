@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint, read_progress
+from nmtkit.conversion import fsmt, marian
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
 from nmtkit.conversion.fairseq import from_fairseq
-from nmtkit.conversion.fsmt import from_fsmt
 from nmtkit.conversion.huggingface import model_type, search_options
-from nmtkit.conversion.marian import from_marian
 from nmtkit.errors import UserError
 
 
@@ -29,13 +28,17 @@ _LANGUAGES = ("source_lang", "target_lang")
 IMPORTERS = (  # the first that recognizes a path reads it
     Importer(
         "a Marian model of Hugging Face",
-        lambda path: model_type(path) == "marian",
-        from_marian,
+        lambda path: model_type(path) == marian.MODEL_TYPE,
+        marian.from_marian,
         _LANGUAGES,
         search_options,
     ),
     Importer(
-        "an FSMT model of Hugging Face", lambda path: model_type(path) == "fsmt", from_fsmt, _LANGUAGES, search_options
+        "an FSMT model of Hugging Face",
+        lambda path: model_type(path) == fsmt.MODEL_TYPE,
+        fsmt.from_fsmt,
+        _LANGUAGES,
+        search_options,
     ),
     Importer(
         "a CTranslate2 model",

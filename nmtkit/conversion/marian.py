@@ -14,18 +14,23 @@ from torch import Tensor
 from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.fairseq_tokenizers import two_languages
-from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_json, read_part, read_weights
+from nmtkit.conversion.huggingface import (
+    CONFIG,
+    TOKENIZER_CONFIG,
+    read_json,
+    read_part,
+    read_weights,
+    transformer_config,
+)
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble
 from nmtkit.errors import UserError
-from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.tokenizer import SentencePieceVocabTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
+MODEL_TYPE = "marian"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # HF's names -> nmtkit's
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
 
 # The names of the embeddings and of the output matrix, without `model.`.
@@ -66,10 +71,8 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
         _check_fixed(settings, _FIXED, CONFIG)
         tokenizer = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
         _check_fixed({key: _content(value) for key, value in tokenizer.items()}, _FIXED_TOKENIZER, TOKENIZER_CONFIG)
-        languages = two_languages(
-            options.source_lang or tokenizer.get("source_lang"), options.target_lang or tokenizer.get("target_lang")
-        )
-        config = _model_config(settings)
+        languages = options.languages(tokenizer.get("source_lang"), tokenizer.get("target_lang"))
+        config = transformer_config(settings, "sinusoidal")
         weights = {name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()}
         tensors = ForeignWeights(weights)
         embeddings = _take_embeddings(tensors, settings)
@@ -89,22 +92,6 @@ def _check_fixed(values: Mapping[str, Any], fixed: Mapping[str, Any], file: str)
 def _content(token: Any) -> Any:
     """The text of a token, which may be stored with its properties."""
     return token["content"] if isinstance(token, dict) and "content" in token else token
-
-
-def _model_config(settings: Mapping[str, Any]) -> TransformerConfig:
-    for name in ("ffn_dim", "attention_heads"):
-        if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
-            raise UserError(f"{CONFIG}: encoder_{name} and decoder_{name} differ, which is not supported")
-    activation = settings["activation_function"]
-    if activation not in ACTIVATIONS:
-        supported = ", ".join(ACTIVATIONS)
-        raise UserError(f"{CONFIG}: activation_function is {activation!r:.40}, only {supported} are supported")
-    same = ("encoder_layers", "decoder_layers", "d_model", "dropout", "attention_dropout", "activation_dropout")
-    values = {name: settings[name] for name in same}
-    values |= {"d_ff": settings["encoder_ffn_dim"], "heads": settings["encoder_attention_heads"]}
-    if settings["d_model"] % settings["encoder_attention_heads"]:
-        raise UserError(f"{CONFIG}: d_model is not a multiple of encoder_attention_heads")
-    return TransformerConfig(**values, activation=ACTIVATIONS[activation])
 
 
 def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:

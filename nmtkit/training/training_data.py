@@ -14,6 +14,7 @@ from nmtkit.training.config import BatchConfig
 from nmtkit.training.validation import VALIDATION
 
 TRAINING = "train"
+_SMALLEST_SHARE = 1e-6  # of a dataset
 
 
 @dataclass(frozen=True)
@@ -111,9 +112,6 @@ def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]
         number, smallest = shares.index(min(shares)) + 1, min(shares)
         raise UserError(f"dataset {number} has a share of only {smallest:.2g}: omit it, or give it a weight with --mix")
     return shares
-
-
-_SMALLEST_SHARE = 1e-6
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:

@@ -76,7 +76,7 @@ def test_greedy_translations_of_text_equal_those_of_transformers(seed: int, tmp_
         ({"decoder_start_token_id": 0}, "decoder_start_token_id is 0"),
         ({"decoder_attention_heads": 7}, "encoder_attention_heads and decoder_attention_heads differ"),
         ({"decoder_ffn_dim": 9}, "encoder_ffn_dim and decoder_ffn_dim differ"),
-        ({"activation_function": "gelu_new"}, "the activation 'gelu_new' is not supported"),
+        ({"activation_function": "gelu_new"}, "activation_function is 'gelu_new', only relu, gelu, swish, silu"),
         ({"encoder_layers": 4}, "the weight encoder.layers.3.self_attn.q_proj.weight is missing"),
         ({"decoder_layers": 1}, "the weight decoder.layers.1.encoder_attn.k_proj.bias belongs to no part"),
         ({"d_model": 11}, "--d-model 11: sinusoidal positions need an even number"),

@@ -2,11 +2,11 @@
 
 import argparse
 import json
-import random
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import marian_models
 import torch
 from foreign_tokenizers import FsmtFiles
 from torch import Tensor
@@ -20,22 +20,10 @@ FAIRSEQ_START = 2  # </s>
 
 def random_sizes(seed: int) -> dict[str, Any]:
     """Options of a small FSMTConfig."""
-    choose = random.Random(seed)
-    heads = choose.choice([1, 2, 3])
-    ffn = choose.choice([7, 16, 20])
-    return {
-        "d_model": heads * choose.choice([2, 4, 6]) * (2 if heads == 1 else 1),
-        "encoder_layers": choose.randint(1, 3),
-        "decoder_layers": choose.randint(1, 3),
-        "encoder_attention_heads": heads,
-        "decoder_attention_heads": heads,
-        "encoder_ffn_dim": ffn,
-        "decoder_ffn_dim": ffn,
-        "activation_function": choose.choice(["relu", "relu", "gelu", "swish"]),
-        "scale_embedding": choose.random() < 0.7,
-        "tie_word_embeddings": False,
-        "dropout": 0.25,
-    }
+    sizes = marian_models.random_sizes(seed) | {"tie_word_embeddings": False, "dropout": 0.25}
+    if sizes["activation_function"] == "silu":
+        sizes["activation_function"] = "swish"  # fairseq's only name for it
+    return sizes
 
 
 def randomize(model: torch.nn.Module, seed: int) -> None:
