@@ -9,7 +9,8 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # The absolute path of a folder, because recipes run in their own folders. Its name may have spaces.
 absolute = "$(subst |, ,$(abspath $(subst $() ,|,$(1))))"
 
-RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 table3 positions
+RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 table3 positions \
+	backtranslation distillation
 
 .DEFAULT_GOAL := help
 .PHONY: help install lint test test-all docs clean $(RECIPES)
@@ -76,15 +77,23 @@ wmt14-en-fr: $(INSTALLED)  ## The base model, English to French
 wmt14-en-fr-big: $(INSTALLED)  ## The big model, English to French
 	$(wmt14) PAIR=en-fr SIZE=big
 
+# Recipes that train on two corpora.
+both_corpora = MULTI30K_DIR=$(call absolute,$(MULTI30K_DIR)) TANAKA_DIR=$(call absolute,$(TANAKA_DIR))
+
 table2: $(INSTALLED)  ## The three kinds of model in the paper's Table 2, at equal size (MULTI30K_DIR, TANAKA_DIR, CORPORA, MODELS, SEEDS)
-	@$(MAKE) --no-print-directory -C examples/table2 MULTI30K_DIR=$(call absolute,$(MULTI30K_DIR)) \
-		TANAKA_DIR=$(call absolute,$(TANAKA_DIR))
+	@$(MAKE) --no-print-directory -C examples/table2 $(both_corpora)
 
 table3: $(INSTALLED)  ## The rows of the paper's Table 3, scaled down, compared with the paper (CORPUS, UPDATES, ROWS, SEEDS)
 	@$(MAKE) --no-print-directory -C examples/table3 CORPUS=$(call absolute,$(CORPUS))
 
 positions: $(INSTALLED)  ## Sinusoidal vs. learned positions on sentences longer than in training (CORPUS)
 	@$(MAKE) --no-print-directory -C examples/table3 positions CORPUS=$(call absolute,$(CORPUS))
+
+backtranslation: $(INSTALLED)  ## Monolingual text for training: a reverse model, tagged synthetic pairs (MULTI30K_DIR, TANAKA_DIR, CORPORA, SEEDS)
+	@$(MAKE) --no-print-directory -C examples/backtranslation $(both_corpora)
+
+distillation: $(INSTALLED)  ## A fast student that learns a teacher's translations (MULTI30K_DIR, TANAKA_DIR, CORPORA, SEEDS)
+	@$(MAKE) --no-print-directory -C examples/distillation $(both_corpora)
 
 clean:  ## Remove the environment and all outputs of the recipes
 	rm -rf $(VENV) build nmtkit/*.so examples/*/work *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -12,13 +12,16 @@ SHELL := bash
 ENDING ?= .gz
 WORK ?= work
 RUN ?= $(WORK)# trainings that share a dataset set their own folders
+DATASET ?= $(WORK)/data-bin
+DATASETS ?= $(DATASET)# of a training; the first is made here
+TRAINPREFS ?= $(TRAIN:%=$(WORK)/text/%)# and MADE: training text that the recipe itself makes
 RUNS = $(or $(SEEDS:%=$(WORK)/seed-%),$(RUN))
 SIDES := $(foreach split,$(TRAIN) $(VALID) $(TEST),$(split).$(SOURCE)$(ENDING) $(split).$(TARGET)$(ENDING))
 TEXT := $(SIDES:%=$(WORK)/text/%)
 
-preprocess = nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir $(WORK)/data-bin $(TRAIN:%=--trainpref $(WORK)/text/%) \
+preprocess = nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir $(DATASET) $(TRAINPREFS:%=--trainpref %) \
 	--validpref $(WORK)/text/$(VALID) --testpref $(WORK)/text/$(TEST) $(PREPROCESS)
-train = nmt-train $(WORK)/data-bin --save-dir $(RUN)/checkpoints $(TRAINING)
+train = nmt-train $(DATASETS) --save-dir $(RUN)/checkpoints $(TRAINING)
 average = nmt-average $(RUN)/checkpoints $(AVERAGE) --output $(RUN)/averaged.pt
 generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(WORK)/text/$(TEST).$(SOURCE)$(ENDING) \
 	--output $(RUN)/translation.$(TARGET) $(SEARCH) --reference $(WORK)/text/$(TEST).$(TARGET)$(ENDING) $(SCORES)
@@ -67,12 +70,12 @@ endif
 	@echo '$($(*F))' | cmp -s - $@ || echo '$($(*F))' > $@
 
 # Settings of the machine (ON_…, LAUNCH) change no result, so they repeat no step.
-$(WORK)/data-bin/dataset.json: $(TEXT) $(WORK)/preprocess.command
+$(DATASET)/dataset.json: $(TEXT) $(MADE) $(dir $(DATASET))preprocess.command
 	$(strip $(preprocess) $(ON_CORES))
 
 # A new dataset or a changed command starts a new training and moves the old checkpoints away. Otherwise an interrupted
 # training is resumed.
-$(RUN)/begun: $(WORK)/data-bin/dataset.json $(RUN)/train.command
+$(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 	@if [ -e $(RUN)/checkpoints ]; then \
 		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); mv $(RUN)/checkpoints $$aside; \
 		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \

@@ -18,6 +18,11 @@ class Estimate(NamedTuple):
         """Whether the interval is known and does not contain a value."""
         return self.half_width is not None and abs(self.mean - value) > self.half_width
 
+    def shown(self, digits: int, sign: str = "") -> str:
+        """The mean, and half the width of the interval where it is known."""
+        half = "" if self.half_width is None else f" ± {self.half_width:.{digits}f}"
+        return f"{self.mean:{sign}.{digits}f}{half}"
+
 
 class Spread(NamedTuple):
     """The standard deviation between seeds, pooled over several settings, and its degrees of freedom."""

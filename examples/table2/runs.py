@@ -1,6 +1,5 @@
 """Finished runs of the Table 2 recipe, and their curves at a given cost."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import NamedTuple
 
 import curves
 import numpy as np
+import scores
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.errors import UserError
@@ -36,15 +36,10 @@ class Run:
     @classmethod
     def read(cls, folder: Path) -> "Run":
         """Read a run from its folder, CORPUS/MODEL/seed-SEED. Raises UserError if it is unfinished."""
-        scores = folder / "scores.txt"
-        text = scores.read_text(encoding="utf-8") if scores.exists() else ""
-        bleu = re.search(r"^BLEU\S* = ([\d.]+)", text, re.MULTILINE)
-        if bleu is None:
-            raise UserError(f"{scores} has no BLEU: finish this run with make")
         weights = load_checkpoint(folder / "averaged.pt").weights
         corpus, model, _ = folder.parts[-3:]
         parameters = sum(tensor.numel() for tensor in weights.values())
-        return cls(corpus, model, parameters, float(bleu[1]), _validations(folder / "checkpoints"))
+        return cls(corpus, model, parameters, scores.read_bleu(folder), _validations(folder / "checkpoints"))
 
     @property
     def end(self) -> Validation:

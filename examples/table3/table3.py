@@ -6,13 +6,13 @@ Each FOLDER has the rows of one seed, each in a folder named as in variations.py
 """
 
 import math
-import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import click
+import scores
 import seeds
 from seeds import Estimate
 from variations import ROWS
@@ -67,16 +67,13 @@ def bleu(result: Result) -> float:
 
 def read_result(folder: Path) -> Result | None:
     """Read the result of the row in a folder; None if it is incomplete."""
-    scores, checkpoint = folder / "scores.txt", folder / "averaged.pt"
-    if not (scores.exists() and checkpoint.exists()):
+    if not all((folder / name).exists() for name in (scores.FILE, "averaged.pt")):
         return None
     trained = load_checkpoint(folder / "checkpoints" / LAST)
-    score = re.search(r"^BLEU\S* = ([\d.]+)", scores.read_text(), re.MULTILINE)
-    assert score, f"{scores} has no BLEU"
     progress, parameters = trained.progress, sum(weights.numel() for weights in trained.weights.values())
     training = (progress["update"], progress["minutes"], progress["flops"])
     assert isinstance(trained.model_config, TransformerConfig)
-    return Result(trained.model_config, *training, progress["valid_ppl"], float(score[1]), parameters)
+    return Result(trained.model_config, *training, progress["valid_ppl"], scores.read_bleu(folder), parameters)
 
 
 def verdict(ours: Estimate, paper: float) -> str:
@@ -106,12 +103,6 @@ def sizes(model: TransformerConfig) -> str:
     return ", ".join(map(str, numbers))
 
 
-def plus_minus(estimate: Estimate, digits: int, sign: str = "") -> str:
-    """The mean, and half the width of the interval where it is known."""
-    half = "" if estimate.half_width is None else f" ± {estimate.half_width:.{digits}f}"
-    return f"{estimate.mean:{sign}.{digits}f}{half}"
-
-
 def ratio(estimate: Estimate, digits: int) -> str:
     """The same for the logarithm of what is printed; the interval by its ends, as it is not symmetric."""
     shown = f"{math.exp(estimate.mean):.{digits}f}"
@@ -131,8 +122,8 @@ def cells(name: str, results: Results) -> list[str]:
         ratio(perplexity, 2),
         *(ratio(times_base, 3) if times_base else "", f"{row.perplexity / paper.perplexity:.3f}"),
         verdict(times_base, math.log(row.perplexity / paper.perplexity)) if times_base else "",
-        plus_minus(score, 1),
-        *(plus_minus(above_base, 1, "+") if above_base else "", f"{row.bleu - paper.bleu:+.1f}"),
+        score.shown(1),
+        *(above_base.shown(1, "+") if above_base else "", f"{row.bleu - paper.bleu:+.1f}"),
         verdict(above_base, round(row.bleu - paper.bleu, 1)) if above_base else "",
         *(f"{several[0].parameters / 1e6:.3f}", str(row.parameters or "")),
     ]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -49,9 +50,24 @@ def make_with(folder: Path, recipe: Path, bodies: Mapping[str, str], *variables:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     environment |= {"PATH": f"{folder}:{environment['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    def run(*arguments: str, timeout: float = PATIENCE) -> "subprocess.CompletedProcess[str]":
+        """After the timeout, all processes are killed."""
         command = ["make", *variables, *arguments]
-        return subprocess.run(command, cwd=recipe, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        with subprocess.Popen(
+            command,
+            cwd=recipe,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
     return run
 

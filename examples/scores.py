@@ -1,0 +1,18 @@
+"""The scores of a finished run of a recipe."""
+
+import re
+from pathlib import Path
+
+from nmtkit.errors import UserError
+
+FILE = "scores.txt"  # in the folder of a run: what nmt-generate printed
+
+
+def read_bleu(folder: Path) -> float:
+    """The sacreBLEU of a run. Raises UserError if it is unfinished."""
+    path = folder / FILE
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = re.search(r"^BLEU\S* = ([\d.]+)", text, re.MULTILINE)
+    if found is None:
+        raise UserError(f"{path} has no BLEU: finish this run with make")
+    return float(found[1])

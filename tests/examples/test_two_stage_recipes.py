@@ -1,0 +1,219 @@
+"""The recipes for distillation and back-translation: which steps make repeats, and the comparisons that they end in."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import backtranslation
+import distillation
+import pytest
+import torch
+from measure import SETTINGS, STUDENT, TEACHER
+from pairs import pairs
+from recipe_commands import REAL, STUBS, Make, called, make_with, value
+from repository import ROOT
+
+from nmtkit.checkpoint import load_checkpoint
+from nmtkit.errors import UserError
+
+RECIPES = ("distillation", "backtranslation")
+TEXT = ("MULTI30K_DIR=text", "TANAKA_DIR=text", "ENDING=")
+NBEST = '{"source": "a", "hypotheses": [{"text": "b"}]}'
+# nmt-generate. A part is printed like a dataset; if there is a file `fault`, it is left incomplete.
+TRANSLATE = f"""output={value("output")}
+case $output in
+*-of-*) echo "preprocess $output"; [ ! -e fault ] || {{ touch $output.partial; exit 1; }}; echo '{NBEST}' > $output;;
+*) echo "BLEU = 7" | tee $output;;
+esac
+rm -f $output.partial"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    """The folder of each recipe in a copy, with small texts in `text`."""
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    for recipe in RECIPES:
+        text = examples / recipe / "text"
+        text.mkdir()
+        for split, count in (("train", 60), ("val", 6), ("dev", 6), ("test", 6), ("test_2016_flickr", 6)):
+            for language in ("en", "de", "ja"):
+                lines = (f"{language} {i % 7} a {'b c' * (i % 5)} {i % 3}\n" for i in range(count))
+                (text / f"{split}.{language}").write_text("".join(lines))
+    return {recipe: examples / recipe for recipe in RECIPES}
+
+
+@pytest.fixture
+def distil(folders: dict[str, Path], tmp_path: Path) -> Make:
+    """Make of the distillation recipe with stubs, for one model."""
+    asked = ("CORPUS=multi30k", "SEED=1", "PARTS=2")
+    return make_with(tmp_path / "bin", folders["distillation"], STUBS | {"nmt-generate": TRANSLATE}, *TEXT, *asked)
+
+
+@pytest.fixture
+def back(folders: dict[str, Path], tmp_path: Path) -> Make:
+    """Make of the back-translation recipe with stubs, for all models of a seed."""
+    asked = ("CORPORA=multi30k", "SEEDS=1", "PARTS=2", "PAIRS=40", "trainings")
+    return make_with(tmp_path / "bin", folders["backtranslation"], STUBS | {"nmt-generate": TRANSLATE}, *TEXT, *asked)
+
+
+TAUGHT = ["work/seed-1/taught/1-of-2.jsonl", "work/seed-1/taught/2-of-2.jsonl"]
+TEACHER_RUN, STUDENT_RUN = (f"work/seed-1/{model}/checkpoints" for model in ("teacher", "student"))
+AFTER_TEACHER = [*TAUGHT, "work/seed-1/taught/data-bin", STUDENT_RUN]
+
+
+def test_a_student_learns_the_translations_of_its_teacher_and_no_step_is_repeated(distil: Make) -> None:
+    assert called(distil("averaged")) == ["work/data-bin", TEACHER_RUN, *AFTER_TEACHER]
+    assert called(distil("averaged")) == []
+
+
+def test_a_new_teacher_translates_everything_again(distil: Make) -> None:
+    distil("averaged")
+    assert called(distil("averaged", "UPDATES=4")) == [TEACHER_RUN, *AFTER_TEACHER]
+
+
+def test_an_interrupted_part_is_resumed_and_finished_parts_are_kept(distil: Make, folders: dict[str, Path]) -> None:
+    folder = folders["distillation"]
+    distil("part", "PART=1")
+    (folder / "fault").touch()
+    assert called(distil("averaged")) == TAUGHT[1:]
+    (folder / "fault").unlink()
+    assert (folder / f"{TAUGHT[1]}.partial").exists()
+    assert called(distil("averaged")) == AFTER_TEACHER[1:]
+
+
+def test_other_options_of_the_search_discard_what_an_interrupted_part_has(
+    distil: Make, folders: dict[str, Path]
+) -> None:
+    distil("averaged")
+    left = folders["distillation"] / f"{TAUGHT[0]}.partial"
+    left.touch()
+    assert called(distil("averaged", "NBEST=2")) == AFTER_TEACHER
+    assert not left.exists()
+
+
+def test_pairs_of_an_n_best_list_repeat_the_source_and_leave_out_blank_translations(tmp_path: Path) -> None:
+    rows = [("a", ["b", "c"]), ("d", [" ", "ä"]), ("", [""])]
+    lists = tmp_path / "lists.jsonl"
+    lists.write_text(
+        "".join(
+            json.dumps({"source": source, "hypotheses": [{"text": text} for text in texts]}) + "\n"
+            for source, texts in rows
+        )
+    )
+    assert list(pairs(lists)) == [("a", "b"), ("a", "c"), ("d", "ä")]
+    lists.write_text('{"source": "a"}\n')
+    with pytest.raises(UserError, match=r"lists\.jsonl:1: not an n-best list"):
+        list(pairs(lists))
+
+
+def measures(bleu: float, speed: float) -> dict[str, object]:
+    """What measure.py writes if the teacher has 30 BLEU and a speed of 100, and all other settings have these."""
+    return {
+        "results": [
+            setting._asdict()
+            | ({"bleu": 30.0, "sentences_per_second": 100.0} if setting == TEACHER else {})
+            | ({"bleu": bleu, "sentences_per_second": speed} if setting != TEACHER else {})
+            for setting in SETTINGS
+        ],
+        "sizes": {name: {"parameters": 4e6, "int8_megabytes": 5.0} for name in ("teacher", "plain", "student")},
+        "source": ["a <b>"],
+        "reference": ["c"],
+        "translations": [["d"], ["e"]],
+    }
+
+
+@pytest.mark.parametrize(("bleu", "speed", "end"), [(29.5, 300, "reached"), (29.4, 400, "missed"), (31, 299, "missed")])
+def test_the_aim_of_a_student_has_two_conditions(bleu: float, speed: float, end: str) -> None:
+    corpus = distillation.Corpus("multi30k", [measures(bleu, speed)])
+    assert corpus.conclusion().endswith(f"is {end}.")
+
+
+def test_students_are_compared_with_their_teacher_by_means_over_seeds() -> None:
+    corpus = distillation.Corpus("multi30k", [measures(29.0, 300.0), measures(31.0, 500.0)])
+    row = corpus.row(STUDENT)
+    assert row[:3] == ["student", "greedy", "fp32"]
+    assert (row[3].split(" ±")[0], row[4].split(" ±")[0], *row[5:]) == ("30.00", "+0.00", "400", "4.0", "4.00", "5.0")
+    assert corpus.row(TEACHER)[4] == ""
+    assert "a &lt;b&gt;" in distillation.page([corpus])
+
+
+GENUINE, SYNTHETIC = "work/multi30k/genuine-40", "work/multi30k/seed-1/synthetic"
+
+
+def run_of(model: str) -> str:
+    return f"work/multi30k/seed-1/{model}/checkpoints"
+
+
+def test_the_monolingual_text_is_the_target_side_of_the_pairs_that_are_not_genuine(
+    back: Make, folders: dict[str, Path]
+) -> None:
+    first = called(back())
+    assert first == [
+        *(f"{GENUINE}/data-bin", run_of("genuine")),
+        *(f"{GENUINE}/reverse/data-bin", run_of("reverse"), f"{SYNTHETIC}/1-of-2.en", f"{SYNTHETIC}/2-of-2.en"),
+        *(f"{SYNTHETIC}/data-bin", run_of("tagged")),
+        *(f"{GENUINE}/all/data-bin", run_of("all")),
+    ]
+    folder = folders["backtranslation"]
+    text = (folder / "text/train.de").read_text().splitlines()
+    assert (folder / GENUINE / "train.de").read_text().splitlines() == text[:40]
+    assert (folder / SYNTHETIC / "train.de").read_text().splitlines() == text[40:]
+    assert called(back()) == []
+
+
+def test_an_interrupted_back_translation_is_resumed(back: Make, folders: dict[str, Path]) -> None:
+    folder = folders["backtranslation"]
+    back("MODELS=genuine")
+    (folder / "fault").touch()
+    assert called(back())[-1] == f"{SYNTHETIC}/1-of-2.en"
+    (folder / "fault").unlink()
+    assert called(back())[:2] == [f"{SYNTHETIC}/1-of-2.en", f"{SYNTHETIC}/2-of-2.en"]
+
+
+def test_models_are_compared_with_the_one_of_genuine_pairs(tmp_path: Path) -> None:
+    runs = []
+    for model, values in {"all": (32, 34), "genuine": (30, 32)}.items():
+        for seed, bleu in enumerate(values):
+            runs.append(tmp_path / "tanaka" / f"seed-{seed}" / model)
+            runs[-1].mkdir(parents=True)
+            (runs[-1] / "scores.txt").write_text(f"BLEU|nrefs:1 = {bleu}.00 60/40\n")
+    (genuine, every) = backtranslation.rows(backtranslation.read(runs)["tanaka"])
+    assert genuine == ["genuine pairs alone", "2", genuine[2], ""]
+    assert genuine[2].startswith("31.00 ± ")
+    assert every[3].startswith("+2.00 ± ")
+    (runs[0] / "scores.txt").unlink()
+    with pytest.raises(UserError, match="has no BLEU"):
+        backtranslation.read(runs)
+
+
+SMALL = ("CORPORA=tanaka", "SEEDS=1", "UPDATES=2", "VALIDATE_EVERY=1", "AVERAGED=1", "VOCAB_SIZE=40", "PAIRS=40")
+LAST_MODEL = {"distillation": "student", "backtranslation": "tagged"}
+KILLED_AFTER = (4.0, 8.0, 16.0, 24.0)  # seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_killed_several_times_ends_with_the_weights_and_the_text_of_an_undisturbed_run(
+    recipe: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    make = make_with(tmp_path / "real", folders[recipe], REAL, *TEXT, *SMALL)
+    results = []
+    for work, kills in (("undisturbed", ()), ("killed", KILLED_AFTER)):
+        for seconds in kills:
+            with pytest.raises(subprocess.TimeoutExpired):
+                make(f"WORK={work}", timeout=seconds)
+        done = make(f"WORK={work}")
+        assert done.returncode == 0, done.stderr
+        run = folders[recipe] / work / "tanaka/seed-1"
+        texts = [path.read_bytes() for path in sorted(run.glob("*/*-of-1.*"))]
+        weights = load_checkpoint(run / LAST_MODEL[recipe] / "averaged.pt").weights
+        results.append((texts, weights))
+        assert len(texts) == 1
+    (texts, weights), (again, same) = results
+    assert texts == again
+    assert weights.keys() == same.keys()
+    assert all(torch.equal(weights[name], same[name]) for name in weights)
+    page = (folders[recipe] / "killed/report.html").read_text(encoding="utf-8")
+    assert re.findall(r'(?:src|href)="(?!#)([^"]*)"', page) == []
