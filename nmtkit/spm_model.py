@@ -10,7 +10,11 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+import numpy as np
+
 _VARINT_BYTES = 10  # of 64 bits
+_SPACE = "▁"  # how pieces spell a space
+_TRIE_LABEL = 0x800000FF  # the bits of a trie's unit that tell whether it is a value, and for which byte it is
 
 
 class PieceType(IntEnum):
@@ -45,6 +49,45 @@ def read_model(model: bytes) -> tuple[ModelType, list[Piece]]:
         return _read_model(model)
     except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise ValueError(f"not a SentencePiece model ({error})") from error
+
+
+def encodes_words_apart(model: bytes) -> bool:
+    """Whether a line's pieces are those of its words, one after the other; U+0020 separates words.
+
+    This holds for every line without the character ▁ if all of these conditions do:
+
+    * Normalization adds ▁ before a text, collapses spaces, and has no rule that reads a space or writes ▁. A word then
+      normalizes to ▁ and its characters, or to nothing, whatever stands beside it.
+    * The model is BPE or has single characters, and no piece has ▁ after its beginning: no merge spans two words. Ties
+      are broken from left to right, so merges in one word never depend on another. The sums of a unigram model do:
+      their rounding depends on all words before.
+    * ▁ is a piece: no word begins with an unknown piece, which would be joined to one before. No piece is UNUSED:
+      such pieces are split as they were merged last, maybe in another word.
+
+    Raises ValueError if the model is malformed.
+    """
+    model_type, pieces = read_model(model)
+    if model_type not in (ModelType.BPE, ModelType.CHAR) or any(piece.type == PieceType.UNUSED for piece in pieces):
+        return False
+    texts = {piece.text for piece in pieces if piece.type in (PieceType.NORMAL, PieceType.USER_DEFINED)}
+    if _SPACE not in texts or any(_SPACE in text[1:] or " " in text for text in texts):
+        return False
+    return _normalizes_words_apart(model)
+
+
+def _normalizes_words_apart(model: bytes) -> bool:
+    trainer, normalizer = (
+        dict(_fields(b"".join(value for number, value in _fields(model) if number == field))) for field in (2, 3)
+    )
+    has_suffixes = trainer.get(24, 0)  # ▁ after a word instead of before it
+    if has_suffixes or not all(normalizer.get(field, 1) for field in (3, 4, 5)):  # prefix, collapsed spaces, ▁ for them
+        return False
+    rules = normalizer.get(2, b"")  # a trie of the texts to replace, after its size; then the replacements
+    if not rules:
+        return True
+    (size,) = struct.unpack_from("<I", rules)
+    units = np.frombuffer(rules, "<u4", size // 4, 4)
+    return _SPACE.encode() not in rules[4 + size :] and not (units & _TRIE_LABEL == ord(" ")).any()
 
 
 def append_user_symbols(model: bytes, symbols: Iterable[str]) -> bytes:

@@ -3,24 +3,22 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, compress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.binary import TokenFileWriter, Tokens, token_type
+from nmtkit.data.binary import TokenFileWriter, Tokens
 from nmtkit.data.description import SplitSummary, split_stem
 from nmtkit.data.lines import LINE_DTYPE, dropped_path
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
+from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
 from nmtkit.preprocessing.scan import Corpus
 from nmtkit.text import Block, read_parallel
-from nmtkit.tokenizer import Tokenizer
-from nmtkit.vocab import EOS, UNK
+from nmtkit.vocab import UNK
 from nmtkit.workers import WorkerPool
 
-Lengths = NDArray[np.int32]
 Task = tuple[int, Block, Block, bytes]  # corpus number, source, target, one byte per pair: is it a duplicate?
 
 
@@ -48,27 +46,28 @@ class EncodedBlock:
 class Encoder:
     """Encodes a block of text, in a worker. Without `cleaning` every pair is kept."""
 
-    source: Tokenizer
-    target: Tokenizer
+    source: LineEncoder
+    target: LineEncoder
     cleaning: CleaningConfig | None
 
     def __call__(self, task: Task) -> EncodedBlock:
         corpus, source_block, target_block, duplicates = task
-        sources = self.source.encode(source_block.lines())
-        targets = self.target.encode(target_block.lines())
-        lines, dropped = len(sources), Counter[str]()
-        kept: NDArray[np.bool_] = np.ones(len(sources), np.bool_)
+        sources, targets = self.source(source_block.lines()), self.target(target_block.lines())
+        dropped = Counter[str]()
+        kept: NDArray[np.bool_] = np.ones(source_block.count, np.bool_)
         if self.cleaning is not None:
-            kept = _select_kept(_lengths(sources), _lengths(targets), duplicates, self.cleaning, dropped)
-            sources, targets = list(compress(sources, kept)), list(compress(targets, kept))
-        sides = _pack(sources, self.source), _pack(targets, self.target)
-        return EncodedBlock(corpus, lines, sides, dropped, np.flatnonzero(~kept))
+            kept = _select_kept(sources[1] - 1, targets[1] - 1, duplicates, self.cleaning, dropped)
+        sides = _select(*sources, kept), _select(*targets, kept)
+        return EncodedBlock(corpus, source_block.count, sides, dropped, np.flatnonzero(~kept))
 
 
 def _select_kept(
     sources: Lengths, targets: Lengths, duplicates: bytes, cleaning: CleaningConfig, dropped: Counter[str]
 ) -> NDArray[np.bool_]:
-    """Select the pairs to keep, in a boolean array (pairs,). Count the others in `dropped` by their first reason."""
+    """Select the pairs to keep, in a boolean array (pairs,). Count the others in `dropped` by their first reason.
+
+    `sources` and `targets` are lengths without EOS.
+    """
     shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
     reasons = {
         "empty": shorter == 0,
@@ -85,16 +84,9 @@ def _select_kept(
     return kept
 
 
-def _lengths(sentences: list[list[int]]) -> Lengths:
-    return np.fromiter(map(len, sentences), np.int32, len(sentences))
-
-
-def _pack(sentences: list[list[int]], tokenizer: Tokenizer) -> EncodedSide:
-    for ids in sentences:
-        ids.append(EOS)
-    lengths = _lengths(sentences)
-    dtype = token_type(len(tokenizer.vocab))
-    tokens = np.fromiter(chain.from_iterable(sentences), dtype, int(lengths.sum()))
+def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> EncodedSide:
+    if not kept.all():
+        tokens, lengths = tokens[np.repeat(kept, lengths)], lengths[kept]
     return EncodedSide(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
 
 
@@ -110,7 +102,7 @@ def encode_split(
 ) -> SplitSummary:
     """Encode a split of `pairs` sentence pairs, write its files into `folder`, and return its summary."""
     dropped, unknown, lines = Counter[str](), [0, 0], [0] * len(corpora)
-    source_size, target_size = (len(side.vocab) for side in (encoder.source, encoder.target))
+    source_size, target_size = (len(side.tokenizer.vocab) for side in (encoder.source, encoder.target))
     with (
         TokenFileWriter(split_stem(folder, name, languages[0]), source_size) as source_file,
         TokenFileWriter(split_stem(folder, name, languages[1]), target_size) as target_file,

@@ -16,6 +16,7 @@ from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyC
 from nmtkit.preprocessing.dedup import DUPLICATES_FILE, HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoding import Encoder, encode_split
 from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, reuse_tokenizers
+from nmtkit.preprocessing.line_encoder import make_line_encoders
 from nmtkit.preprocessing.scan import Corpus, Scan, scan
 from nmtkit.terminal import Table
 from nmtkit.text import find_side
@@ -56,9 +57,10 @@ def preprocess(
             _warn_if_segmented(scans, files.languages)
         tokenizers = reused or learn_tokenizers(vocabulary, corpora[TRAIN], scans[TRAIN], files.languages, pool)
         _write_tokenizers(folder, files.languages, tokenizers)
+        line_encoders = make_line_encoders(*tokenizers)
         summaries: list[SplitSummary] = []
         for name, paths in corpora.items():
-            encoder = Encoder(*tokenizers, cleaning if name == TRAIN else None)
+            encoder = Encoder(*line_encoders, cleaning if name == TRAIN else None)
             marks = duplicates if name == TRAIN else None
             summary = encode_split(name, paths, scans[name].pairs, encoder, marks, files.languages, folder, pool)
             _report(summary, warn_unknown=reused is not None or name != TRAIN)
