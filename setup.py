@@ -53,6 +53,17 @@ NATIVE = [
     if platform.machine() in PROCESSORS.get(name, (platform.machine(),))
 ]
 
+NATIVE.append(
+    Extension(
+        "nmtkit._words",
+        ["nmtkit/native/words.cpp"],
+        depends=["nmtkit/native/memory.h", "nmtkit/native/python.h", "nmtkit/native/word_cache.h"],
+        language="c++",
+        extra_compile_args=COMMON_FLAGS,
+        optional=not REQUIRED,
+    )
+)
+
 
 class BuildSearch(build_ext):  # type: ignore[misc]  # setuptools has no types
     """Compiles the search. A module that fails to compile is left out with a warning, unless it is required."""
@@ -113,7 +124,14 @@ setup(
     cmdclass={"build_ext": BuildSearch},
     packages=find_packages(include=["nmtkit", "nmtkit.*"]),
     package_data={
-        "nmtkit": ["py.typed", "_native.pyi", "decoding/attention.html", "serving/openapi.json", "serving/page.html"]
+        "nmtkit": [
+            "py.typed",
+            "_native.pyi",
+            "_words.pyi",
+            "decoding/attention.html",
+            "serving/openapi.json",
+            "serving/page.html",
+        ]
     },
     install_requires=[
         "click>=8.1",

@@ -24,7 +24,18 @@ COMMAND = rf"\bnmt-({'|'.join(COMMANDS)})"
 # From the lowest level up. A module imports only from lower levels and from its own entry, never from another entry of
 # its level. docs/architecture.md shows the levels.
 LEVELS: list[list[str]] = [
-    ["_native", "checksum", "cli.help_panels", "cli.start", "errors", "spm_model", "strict_json", "version", "wording"],
+    [
+        "_native",
+        "_words",
+        "checksum",
+        "cli.help_panels",
+        "cli.start",
+        "errors",
+        "spm_model",
+        "strict_json",
+        "version",
+        "wording",
+    ],
     ["archive", "config", "leftovers", "terminal", "text", "vocab"],
     ["atomic_io", "log", "moses_bpe"],
     ["native_build", "tokenizer"],

@@ -4,6 +4,7 @@ import io
 import pickle
 import random
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,31 +16,15 @@ from nmtkit.spm_model import append_user_symbols, encodes_words_apart
 from nmtkit.tokenizer import SentencePieceTokenizer, SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.vocab import EOS, SPECIALS, Vocabulary
 
-WORDS = [
-    "the",
-    "big",
-    "dog",
-    "über",
-    "straße",
-    "läuft",
-    "犬が走る",
-    "ｆｕｌｌ",
-    "ﬁne",
-    "naïve",
-    "isn't",
-    "3.14",
-    "—",
-    "…",
-    "don`t",
-    "Ωmega",
-    "école",
-]
+LINE = "the big dog über straße läuft 犬が走る ｆｕｌｌ ﬁne naïve isn't 3.14 — … don`t Ωmega école"
+WORDS = LINE.split()
 # Spaces of all kinds, characters that normalize to spaces or to nothing, combining marks, symbols, unknown characters.
 HOSTILE = [
     *("", " ", "  ", "\t", "\u00a0", "\u3000", "\u200b", "\ufeff", "\u00ad", "´", "¨", "΅", "\u0301", "\u0308", "\r"),
     *("▁", "a▁", "▁b", "▁▁", "<2de>", "x<2de>y", "<unk>", "<s>", "</s>", "<0x41>", "\x00", "\x01\x7f", "ab\u0000c"),
     *("𝔘𝔫𝔦", "🙂", "🙂🙂", "\U0010ffff", "ﷺ", "㌀", "ｶﾞ", "e\u0301", "e \u0301", ">>de<<", ">>a", "b<<", "@@", "ſ", "K"),
 ]
+compiled = pytest.mark.skipif(find_spec("nmtkit._words") is None, reason="the cache of words is not compiled")
 SMALL = {"vocab_size": 120, "character_coverage": 0.98, "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
 SEPARABLE: dict[str, dict[str, Any]] = {
     "bpe": {"model_type": "bpe"},
@@ -128,30 +113,74 @@ def test_the_ids_of_other_tokenizers_are_the_same() -> None:
             assert_same_ids(encoder, tokenizer, lines)
 
 
-def test_a_full_cache_keeps_words_that_are_used_and_stays_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+class WatchedTokenizer(SpaceTokenizer):
+    """Lists what it encodes, and fails for a forbidden word."""
+
+    def __init__(self) -> None:
+        super().__init__(Vocabulary([*SPECIALS, *WORDS]))
+        self.encoded: list[str] = []
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        self.encoded += lines
+        if "forbidden" in lines:
+            raise RuntimeError
+        return super().encode(lines)
+
+
+def check_watched(encoder: LineEncoder, lines: Sequence[str]) -> None:
+    assert_same_ids(encoder, SpaceTokenizer(encoder.tokenizer.vocab), lines)
+
+
+@compiled
+def test_a_full_cache_keeps_words_that_are_used_and_forgets_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_encoder, "_MAX_WORDS", 50)
-    tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, *WORDS]))
-    encoded: list[str] = []
-
-    class Watched(SpaceTokenizer):
-        def encode(self, lines: Sequence[str]) -> list[list[int]]:
-            encoded.extend(lines)
-            return super().encode(lines)
-
-    encoder = LineEncoder(Watched(tokenizer.vocab))
-    for block in range(100):
-        assert_same_ids(encoder, tokenizer, [f"dog {' '.join(f'w{block}x{n}' for n in range(20))}", "x" * 100])
-        assert max(len(encoder._words), len(encoder._older)) <= 50 + 22
-    assert encoded.count("dog") == 1
-    assert encoded.count("x" * 100) == 100
+    tokenizer = WatchedTokenizer()
+    encoder = LineEncoder(tokenizer)
+    long = "x" * 100
+    for block in range(30):
+        check_watched(encoder, [f"dog  {' '.join(f'w{block}x{n}' for n in range(20))} dog", f"{long} {long}"])
+    check_watched(encoder, ["w0x1 w29x1"])
+    counts = [tokenizer.encoded.count(word) for word in ("dog", "w0x1", "w29x1", long)]
+    assert counts == [1, 2, 1, 60]
 
 
-def test_encoders_of_one_tokenizer_share_a_cache_and_are_pickled_without_it() -> None:
+@compiled
+def test_words_that_were_not_encoded_because_of_an_error_are_encoded_later() -> None:
+    tokenizer = WatchedTokenizer()
+    encoder = LineEncoder(tokenizer)
+    with pytest.raises(RuntimeError):
+        encoder(["the dog forbidden"])
+    check_watched(encoder, ["the dog"])
+
+
+@compiled
+def test_ids_that_do_not_fit_the_new_words_are_refused() -> None:
+    from nmtkit import _words
+
+    cache = _words.cache(b"\3\0", 10)
+    assert _words.find_new(cache, "a b a\n") == ["a", "b"]
+    for ids, lengths in (
+        (b"", b""),
+        (bytes(4), bytes(8)),
+        (bytes(4), b"\2\0\0\0"),
+        (bytes(2), b"\xff" * 4 + b"\2\0\0\0"),
+    ):
+        with pytest.raises(ValueError, match="do not fit"):
+            _words.encode(cache, ids, lengths)
+    assert _words.encode(cache, b"\4\0\5\0", b"\1\0\0\0" * 2) == b"\4\0\5\0\4\0\3\0"
+
+
+def test_without_the_compiled_cache_the_ids_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_encoder, "_words", None)
+    tokenizer = SentencePieceTokenizer(train(model_type="bpe"))
+    assert_same_ids(LineEncoder(tokenizer), tokenizer, hostile_lines(100, 1))
+
+
+def test_encoders_of_one_tokenizer_are_one_in_another_process_too() -> None:
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, *WORDS]))
     source, target = make_line_encoders(tokenizer, tokenizer)
-    assert source is target
-    source(["the dog"])
+    check_watched(source, ["the dog"])
     again = pickle.loads(pickle.dumps((source, target)))
+    assert source is target
     assert again[0] is again[1]
-    assert "dog" in source._words
-    assert "dog" not in again[0]._words
+    check_watched(again[0], ["the big dog"])

@@ -1,0 +1,88 @@
+// The Python module nmtkit._words (nmtkit/_words.pyi).
+#include "python.h"
+#include "word_cache.h"
+
+namespace {
+
+using namespace nmtkit;
+constexpr const char* kCache = "nmtkit.WordCache";
+
+// nullptr with an exception set if it is another object.
+WordCache* from_capsule(PyObject* capsule) { return static_cast<WordCache*>(PyCapsule_GetPointer(capsule, kCache)); }
+
+PyObject* cache(PyObject*, PyObject* args) {
+  const char* line_end;
+  Py_ssize_t bytes, max_words;
+  if (!PyArg_ParseTuple(args, "y#n", &line_end, &bytes, &max_words)) return nullptr;
+  WordCache* made = nullptr;
+  if (!catch_exceptions([&] { made = new WordCache(std::string(line_end, bytes), static_cast<size_t>(max_words)); }))
+    return nullptr;
+  PyObject* capsule =
+      PyCapsule_New(made, kCache, [](PyObject* self) { delete from_capsule(self); });
+  if (!capsule) delete made;
+  return capsule;
+}
+
+PyObject* find_new(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  const char* text;
+  Py_ssize_t bytes;
+  if (!PyArg_ParseTuple(args, "Os#", &capsule, &text, &bytes)) return nullptr;
+  WordCache* cache = from_capsule(capsule);
+  if (!cache) return nullptr;
+  std::vector<std::string_view> words;
+  if (!catch_exceptions([&] { words = cache->find_new({text, static_cast<size_t>(bytes)}); })) return nullptr;
+  PyObject* list = PyList_New(static_cast<Py_ssize_t>(words.size()));
+  for (size_t i = 0; list && i < words.size(); ++i) {
+    PyObject* word = PyUnicode_DecodeUTF8(words[i].data(), static_cast<Py_ssize_t>(words[i].size()), nullptr);
+    if (!word) Py_CLEAR(list);
+    else PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), word);
+  }
+  return list;
+}
+
+// Whether the lengths are those of the new words, and the ids as many as they say.
+bool fits(const WordCache& cache, size_t id_bytes, const int32_t* lengths, size_t words) {
+  size_t ids = 0;
+  for (size_t i = 0; i < words; ++i) {
+    if (lengths[i] < 0) return false;
+    ids += static_cast<size_t>(lengths[i]);
+  }
+  return words == cache.new_words() && ids * cache.id_bytes() == id_bytes;
+}
+
+PyObject* encode(PyObject*, PyObject* args) {
+  PyObject* capsule;
+  const char *ids, *lengths;
+  Py_ssize_t id_bytes, length_bytes;
+  if (!PyArg_ParseTuple(args, "Oy#y#", &capsule, &ids, &id_bytes, &lengths, &length_bytes)) return nullptr;
+  WordCache* cache = from_capsule(capsule);
+  if (!cache) return nullptr;
+  PyObject* encoded = nullptr;
+  const bool done = catch_exceptions([&] {
+    std::vector<int32_t> counts(static_cast<size_t>(length_bytes) / sizeof(int32_t));
+    if (!counts.empty()) std::memcpy(counts.data(), lengths, counts.size() * sizeof(int32_t));
+    if (!fits(*cache, static_cast<size_t>(id_bytes), counts.data(), counts.size())) {
+      PyErr_SetString(PyExc_ValueError, "the ids do not fit the new words");
+      return;
+    }
+    cache->add(ids, counts.data());
+    encoded = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(cache->encoded_bytes()));
+    if (encoded) cache->write(PyBytes_AS_STRING(encoded));
+  });
+  return done ? encoded : nullptr;
+}
+
+PyMethodDef kMethods[] = {
+    {"cache", cache, METH_VARARGS, nullptr},
+    {"find_new", find_new, METH_VARARGS, nullptr},
+    {"encode", encode, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef kModule = {
+    PyModuleDef_HEAD_INIT, "_words", nullptr, -1, kMethods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__words() { return PyModule_Create(&kModule); }
