@@ -2,7 +2,9 @@
 
     python benchmarks/preprocess.py data/multi30k/train -s en -t de --pairs 1000000 --pairs 4000000
 
-The corpus is repeated to each number of pairs. A first run trains the SentencePiece model and measures memory. Then
+The corpus is repeated to each number of pairs. Repeated words favor nmt-preprocess, which encodes each distinct word
+once: for a fair comparison give a text of at least that many pairs. A first run trains the SentencePiece model and
+measures memory. Then
 nmt-preprocess and SentencePiece encode the corpus alternately with that model, in the same number of processes. For
 nmt-preprocess, the benchmark reports both the encoding and the whole command, with start-up, checks of the text and
 checksums. The SentencePiece processes only call its encoder; their reading is not timed. The best turn of each is
