@@ -27,6 +27,7 @@ def option(
     below: float | None = None,
     choices: Sequence[str] = (),
     words: Mapping[str, float] | None = None,
+    bare: str | None = None,
     unset: str | None = None,
     metavar: str | None = None,
     count: int | None = None,
@@ -41,6 +42,7 @@ def option(
     range is checked whenever a config is made: from flags, from a file or from Python.
     `removed` maps words that earlier releases had among the `choices` to the options that replace them.
     `words` maps words that are accepted in place of a number to that number.
+    `bare` is the value of a flag without a value, and of `true` in a `--config` file.
     `unset` describes a default of None in `--help`.
     `count` is how many values a flag takes at once, for a field that is a tuple; without it, the flag can be repeated.
     `short` is a one-letter flag; `off` is the flag that turns a boolean option off, if not `--no-…`.
@@ -51,6 +53,7 @@ def option(
         "bounds": (min, above, max, below),
         "choices": tuple(choices),
         "words": dict(words or {}),
+        "bare": bare,
         "unset": unset,
         "metavar": metavar,
         "count": count,

@@ -75,6 +75,7 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
     ".xz": partial(_DecompressingReader, new_stream=partial(lzma.LZMADecompressor, lzma.FORMAT_XZ)),
     ".bz2": partial(_DecompressingReader, new_stream=bz2.BZ2Decompressor),
 }
+COMPRESSED = tuple(_OPENERS)  #: suffixes of files that are decompressed
 _MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
 _READ_BYTES = 1 << 16  # read at a time
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece takes 58 bytes of memory for each of them

@@ -98,6 +98,9 @@ def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> Any:
     """A value of a config file in the form that click converts and checks like the command line's."""
+    bare = getattr(parameter, "flag_value", None)
+    if isinstance(value, bool) and isinstance(bare, str):  # an option whose value can be omitted
+        return bare if value else str(parameter.default)
     takes_several = getattr(parameter, "multiple", False) or parameter.nargs != 1
     if takes_several:
         values = value if isinstance(value, list) else [value]

@@ -176,6 +176,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         spelling += "/" + flag(field.metadata["off"] or f"no_{field.name}")
     words, count = field.metadata["words"], field.metadata["count"]
     short = [f"-{field.metadata['short']}"] if field.metadata["short"] else []
+    bare = {} if field.metadata["bare"] is None else {"is_flag": False, "flag_value": field.metadata["bare"]}
     return click.option(
         *short,
         spelling,
@@ -190,6 +191,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),
         metavar="|".join(["NUMBER", *words]) if words else field.metadata["metavar"],
         help=field.metadata["help"],
+        **bare,
     )
 
 

@@ -1,5 +1,6 @@
 """nmt-preprocess: raw text to a dataset."""
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.cli.command import command
@@ -27,7 +28,14 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     else:
         refuse_idle(["min_count"], "without --tokenizer space")
     if not values["trainpref"]:
-        refuse_idle(["max_length", "max_ratio", "dedup"], "without --trainpref: only the training text is cleaned")
+        cleaning = [field.name for field in fields(CleaningConfig)]
+        refuse_idle([*cleaning, "report"], "without --trainpref: only the training text is cleaned")
+    if not values["source_script"] and not values["target_script"]:
+        refuse_idle(["min_script"], "without --source-script or --target-script")
+    if values["langid_model"] is None:
+        refuse_idle(["langid_labels", "min_langid"], "without --langid-model")
+    if values["dedup"] == "none":
+        refuse_idle(["dedup_normalized"], "without --dedup")
 
 
 def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":

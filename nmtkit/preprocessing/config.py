@@ -35,6 +35,9 @@ class FilesConfig(Config):
     workers: int = option(
         1, min=1, max=1024, help="Processes that share the work. The result is the same for any number."
     )
+    report: Path | None = option(
+        None, metavar="FILE", help="Write a page (HTML) about the training text: what was dropped, lengths, vocabulary."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,13 +120,79 @@ class VocabularyConfig(Config):
         """Whether the vocabulary is learned from the training text."""
         return self.spm_model is None and self.vocab_from is None
 
+    @property
+    def counts_words(self) -> bool:
+        """Whether the vocabulary consists of the most frequent words."""
+        return self.is_learned and self.tokenizer == SPACE
+
 
 @dataclass(frozen=True)
 class CleaningConfig(Config):
     heading: ClassVar[str] = "Cleaning (training text only)"
 
+    drop_identical: bool = option(False, help="Drop pairs with equal sides.")
+    min_chars: int | None = option(None, min=1, help="Drop pairs in which a side has fewer characters than this.")
+    max_chars: int | None = option(None, min=1, help="Drop pairs in which a side has more characters than this.")
+    min_words: int | None = option(None, min=1, help="Drop pairs in which a side has fewer words, split at spaces.")
+    max_words: int | None = option(None, min=1, help="Drop pairs in which a side has more words, split at spaces.")
+    max_char_ratio: float | None = option(
+        None, min=1, max=1e6, help="Drop pairs in which a side has more than this many times the other's characters."
+    )
+    max_word_length: int | None = option(
+        None,
+        min=1,
+        help="Drop pairs with a word of more characters, except in scripts without spaces between words, such as Han.",
+    )
+    max_repeats: int | None = option(
+        None, min=1, help="Drop pairs in which a character or a word occurs more often than this in a row; digits may."
+    )
+    max_url_share: float | None = option(
+        None, min=0, max=1, help="Drop pairs in which URLs and e-mail addresses have a larger share of a side."
+    )
+    min_alphanumeric: float | None = option(
+        None, min=0, max=1, help="Drop pairs in which letters and digits have a smaller share of a side."
+    )
+    source_script: tuple[str, ...] = option(
+        (), metavar="SCRIPT", help="Script of the source, such as Latin or Han. Can be given several times."
+    )
+    target_script: tuple[str, ...] = option((), metavar="SCRIPT", help="Script of the target. Like --source-script.")
+    min_script: float = option(
+        0.5, min=0, max=1, help="Drop pairs in which letters of these scripts have a smaller share of a side's letters."
+    )
+    langid_model: Path | None = option(
+        None,
+        metavar="FILE",
+        help="A fastText model that identifies languages, such as lid.176.ftz. Drop pairs in another language.",
+    )
+    langid_labels: tuple[str, ...] = option(
+        (), metavar="SOURCE TARGET", count=2, help="Their names in that model, if not --source-lang and --target-lang."
+    )
+    min_langid: float = option(
+        0.5, min=0, max=1, help="Drop pairs in which the model gives a side's language a smaller probability."
+    )
+    exclude_overlap: tuple[Path, ...] = option(
+        (),
+        metavar="FILE",
+        help="Drop pairs with a side that is a line of this file, such as test.en, apart from case, digits, "
+        "punctuation and spaces. Can be given several times.",
+    )
+    dedup: str = option(
+        "none",
+        bare="pair",
+        choices=("none", "pair", "source", "target"),
+        help="Drop pairs that occur earlier in the training text, or whose source or target does; alone: pair.",
+    )
+    dedup_normalized: bool = option(False, help="Ignore case, digits, punctuation and spaces in --dedup.")
     max_length: int = option(250, min=1, help="Drop pairs in which a side has more tokens than this.")
     max_ratio: float | None = option(
         None, min=1, max=1e6, help="Drop pairs in which a side has more than this many times the tokens of the other."
     )
-    dedup: bool = option(False, help="Drop pairs that occur earlier in the training text.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.langid_labels) not in (0, 2):
+            raise UserError(f"--langid-labels: {len(self.langid_labels)} names, but there are two languages")
+
+    @property
+    def removes_duplicates(self) -> bool:
+        return self.dedup != "none"

@@ -1,52 +1,74 @@
 """Finds duplicate sentence pairs in bounded memory, by hashes on disk that are read in partitions."""
 
 import hashlib
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+import regex
 from numpy.typing import NDArray
 
+from nmtkit.preprocessing.config import CleaningConfig
+from nmtkit.preprocessing.reasons import DUPLICATE, KEPT, MARKS, Marks
+from nmtkit.text import Block
+
 HASH = np.dtype("<u8")
-HASHES_FILE, DUPLICATES_FILE = "hashes", "hashes.repeats"  #: temporary files in the dataset folder
+HASHES_FILE = "hashes"  #: temporary file in the dataset folder
 HASHES_PER_CHUNK = 1 << 20  # read at a time, and kept in memory: tens of megabytes
+_DIGIT = re.compile(r"\d")
+_OTHER = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
 
 
-def hash_pairs(sources: Sequence[bytes], targets: Sequence[bytes]) -> bytes:
-    """Hash each pair to 64 bits of BLAKE2. Among 10 million pairs, a collision has a chance of 1 in 400,000."""
-    return b"".join(
-        hashlib.blake2b(source + b"\n" + target, digest_size=HASH.itemsize).digest()
-        for source, target in zip(sources, targets, strict=True)
-    )
+def normal_form(line: str) -> str:
+    """A line in lower case and NFKC, with every digit as 0, without punctuation, symbols and spaces.
+
+    A line that consists of these only is left as it is, without the spaces around it.
+    """
+    folded = unicodedata.normalize("NFKC", line).casefold()
+    return _DIGIT.sub("0", _OTHER.sub("", folded)) or line.strip()
 
 
-def mark_duplicates(hashes: Path) -> NDArray[np.bool_]:
-    """Mark each pair that has the same hash as an earlier one, in a boolean array (pairs,).
+def hash_text(text: bytes) -> bytes:
+    """Hash a text to 64 bits of BLAKE2. Among 10 million texts, a collision has a chance of 1 in 400,000."""
+    return hashlib.blake2b(text, digest_size=HASH.itemsize).digest()
 
-    The hashes are partitioned by their leading bits, so that the distinct ones of a partition fit into memory; the file
-    is read once per partition, and is removed. The result is memory-mapped from an unlinked file.
+
+def hash_pairs(source: Block, target: Block, cleaning: CleaningConfig) -> bytes:
+    """Hash each pair of a block by the sides that --dedup compares, in their normal form with --dedup-normalized."""
+    sides = {"pair": (source, target), "source": (source,), "target": (target,)}[cleaning.dedup]
+    columns = [_lines(side, cleaning.dedup_normalized) for side in sides]
+    return hash_columns(columns)
+
+
+def hash_columns(columns: Iterable[Iterable[bytes]]) -> bytes:
+    """Hash each row of the columns. The hash depends on the boundary between the columns."""
+    return b"".join(hash_text(b"\n".join(row)) for row in zip(*columns, strict=True))
+
+
+def _lines(side: Block, normalized: bool) -> Iterator[bytes] | list[bytes]:
+    return (normal_form(line).encode() for line in side.lines()) if normalized else side.raw_lines()
+
+
+def mark_duplicates(hashes: Path, marks: Marks) -> None:
+    """Mark each pair that has the same hash as an earlier one, in `marks` (pairs,).
+
+    Pairs that have a mark already are ignored, so the first one that is kept remains. The hashes are partitioned by
+    their leading bits, so that the distinct ones of a partition fit into memory; the file is read once per partition.
     """
     values = np.memmap(hashes, HASH, "r")
-    marks = _empty_marks(hashes.with_name(DUPLICATES_FILE), len(values))
-    hashes.unlink()
     bits = max(0, (len(values) - 1).bit_length() - (HASHES_PER_CHUNK - 1).bit_length())
     for partition in range(1 << bits):
         seen: NDArray[np.uint64] = np.empty(0, HASH)
         for start in range(0, len(values), HASHES_PER_CHUNK):
             chunk = np.asarray(values[start : start + HASHES_PER_CHUNK])
-            positions = np.flatnonzero((chunk >> np.uint64(64 - bits)) == partition) if bits else np.arange(len(chunk))
+            candidates = marks[start : start + len(chunk)] == KEPT
+            if bits:
+                candidates &= (chunk >> np.uint64(64 - bits)) == partition
+            positions = np.flatnonzero(candidates)
             distinct, first = np.unique(chunk[positions], return_index=True)
             is_new = np.isin(distinct, seen, assume_unique=True, invert=True)
-            marks[start + positions] = True
-            marks[start + positions[first[is_new]]] = False
+            marks[start + positions] = MARKS[DUPLICATE]
+            marks[start + positions[first[is_new]]] = KEPT
             seen = np.union1d(seen, distinct)
-    return marks
-
-
-def _empty_marks(path: Path, count: int) -> NDArray[np.bool_]:
-    with path.open("wb") as file:  # not sparse: a full disk must fail here, not crash at a later write
-        for start in range(0, count, HASHES_PER_CHUNK):
-            file.write(bytes(min(HASHES_PER_CHUNK, count - start)))
-    marks = np.memmap(path, np.bool_, "r+")
-    path.unlink()
-    return marks

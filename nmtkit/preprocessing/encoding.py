@@ -1,9 +1,10 @@
 """The second pass: encodes text as ids, and drops unsuitable pairs of the training text."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain, compress
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,33 @@ from nmtkit.data.description import SplitSummary, split_stem
 from nmtkit.data.lines import LINE_DTYPE, dropped_path
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
-from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
+from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, RATIO, REASONS, TOO_LONG, Marks, by_reason, count_marks
 from nmtkit.preprocessing.scan import Corpus
 from nmtkit.text import Block, read_parallel
 from nmtkit.vocab import UNK
 from nmtkit.workers import WorkerPool
 
-Task = tuple[int, Block, Block, bytes]  # corpus number, source, target, one byte per pair: is it a duplicate?
+T = TypeVar("T")
+Lengths = NDArray[np.int32]
+EXAMPLES = 5  #: dropped pairs kept for each reason
+EXAMPLE_CHARACTERS = 300  #: of each side of an example
+
+
+class Example(NamedTuple):
+    """A dropped pair; long lines are cut."""
+
+    mark: int
+    source: str
+    target: str
+
+
+class Task(NamedTuple):
+    """A block of text to encode, with a mark for each pair."""
+
+    corpus: int  #: number of the corpus
+    source: Block
+    target: Block
+    marks: bytes
 
 
 @dataclass(frozen=True)
@@ -36,10 +57,55 @@ class EncodedBlock:
     """The kept sentence pairs of a block of text."""
 
     corpus: int  #: number of the corpus
-    lines: int  #: lines of the block, dropped ones included
+    marks: Marks  #: of every pair of the block
     sides: tuple[EncodedSide, EncodedSide]
-    dropped: Counter[str]  #: number of dropped pairs, by reason
-    dropped_lines: NDArray[np.int64]  #: counted from the first line of the block
+    examples: list[Example]  #: the first dropped pairs of each reason
+
+
+@dataclass
+class CorpusCounts:
+    """What was kept and dropped of a corpus. `tokens` (each EOS counted) and `unknown` are of source and target."""
+
+    prefix: str
+    marks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1 + len(REASONS), np.int64))  #: pairs by mark
+    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
+    unknown: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
+
+    def add(self, block: EncodedBlock) -> None:
+        self.marks += count_marks(block.marks)
+        self.tokens += [len(side.tokens) for side in block.sides]
+        self.unknown += [side.unknown for side in block.sides]
+
+    @property
+    def pairs(self) -> int:
+        return int(self.marks.sum())
+
+    @property
+    def kept(self) -> int:
+        return int(self.marks[KEPT])
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """The counts of a split by corpus, and the first `EXAMPLES` dropped pairs of each reason."""
+
+    name: str
+    corpora: list[CorpusCounts]
+    examples: list[Example]
+
+    def summary(self, languages: tuple[str, str]) -> SplitSummary:
+        """The entry of the split in dataset.json."""
+        marks = np.sum([corpus.marks for corpus in self.corpora], axis=0)
+        tokens = np.sum([corpus.tokens for corpus in self.corpora], axis=0)
+        unknown = np.sum([corpus.unknown for corpus in self.corpora], axis=0)
+        return SplitSummary(
+            self.name,
+            int(marks[KEPT]),
+            dict(zip(languages, tokens.tolist(), strict=True)),
+            dict(zip(languages, unknown.tolist(), strict=True)),
+            by_reason(marks),
+            [(corpus.prefix, corpus.pairs) for corpus in self.corpora],
+        )
 
 
 @dataclass(frozen=True)
@@ -51,37 +117,44 @@ class Encoder:
     cleaning: CleaningConfig | None
 
     def __call__(self, task: Task) -> EncodedBlock:
-        corpus, source_block, target_block, duplicates = task
-        sources, targets = self.source(source_block.lines()), self.target(target_block.lines())
-        dropped = Counter[str]()
-        kept: NDArray[np.bool_] = np.ones(source_block.count, np.bool_)
+        lines = task.source.lines(), task.target.lines()
+        marks: Marks = np.frombuffer(task.marks, np.uint8).copy()
+        sources, targets = (
+            tokenizer.encode(_kept(side, marks))
+            for tokenizer, side in zip((self.source, self.target), lines, strict=True)
+        )
         if self.cleaning is not None:
-            kept = _select_kept(sources[1] - 1, targets[1] - 1, duplicates, self.cleaning, dropped)
-        sides = _select(*sources, kept), _select(*targets, kept)
-        return EncodedBlock(corpus, source_block.count, sides, dropped, np.flatnonzero(~kept))
+            new_marks = _mark_lengths(_lengths(sources), _lengths(targets), self.cleaning)
+            sources, targets = _kept(sources, new_marks), _kept(targets, new_marks)
+            marks[marks == KEPT] = new_marks
+        sides = _pack(sources, self.source), _pack(targets, self.target)
+        return EncodedBlock(task.corpus, marks, sides, _examples(*lines, marks))
 
 
-def _select_kept(
-    sources: Lengths, targets: Lengths, duplicates: bytes, cleaning: CleaningConfig, dropped: Counter[str]
-) -> NDArray[np.bool_]:
-    """Select the pairs to keep, in a boolean array (pairs,). Count the others in `dropped` by their first reason.
+def _kept(values: list[T], marks: Marks) -> list[T]:
+    """The values of the pairs that are kept."""
+    return list(compress(values, (marks == KEPT).tolist()))
 
-    `sources` and `targets` are lengths without EOS.
-    """
+
+def _mark_lengths(sources: Lengths, targets: Lengths, cleaning: CleaningConfig) -> Marks:
+    """Mark the pairs with unsuitable numbers of tokens, each with its first reason."""
     shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
-    reasons = {
-        "empty": shorter == 0,
-        "duplicate": np.frombuffer(duplicates, np.bool_),
-        "too long": longer > cleaning.max_length,
-    }
+    marks = np.full(len(sources), KEPT, np.uint8)
     if cleaning.max_ratio is not None:
-        reasons["ratio"] = longer > cleaning.max_ratio * shorter
-    kept = np.ones(len(sources), np.bool_)
-    for reason, applies in reasons.items():
-        if count := np.count_nonzero(kept & applies):
-            dropped[reason] += int(count)
-        kept &= ~applies
-    return kept
+        marks[longer > cleaning.max_ratio * shorter] = MARKS[RATIO]
+    marks[longer > cleaning.max_length] = MARKS[TOO_LONG]
+    marks[shorter == 0] = MARKS[EMPTY]
+    return marks
+
+
+def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Example]:
+    """The first `EXAMPLES` dropped pairs of each reason."""
+    dropped = np.flatnonzero(marks)
+    first = (place for mark in np.unique(marks[dropped]) for place in dropped[marks[dropped] == mark][:EXAMPLES])
+    return [
+        Example(int(marks[place]), sources[place][:EXAMPLE_CHARACTERS], targets[place][:EXAMPLE_CHARACTERS])
+        for place in first
+    ]
 
 
 def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> EncodedSide:
@@ -95,41 +168,44 @@ def encode_split(
     corpora: Sequence[Corpus],
     pairs: int,
     encoder: Encoder,
-    duplicates: NDArray[np.bool_] | None,
+    marks: Marks | None,
     languages: tuple[str, str],
     folder: Path,
     pool: WorkerPool,
-) -> SplitSummary:
-    """Encode a split of `pairs` sentence pairs, write its files into `folder`, and return its summary."""
-    dropped, unknown, lines = Counter[str](), [0, 0], [0] * len(corpora)
-    source_size, target_size = (len(side.tokenizer.vocab) for side in (encoder.source, encoder.target))
+) -> EncodedSplit:
+    """Encode a split of `pairs` sentence pairs with these `marks`, write its files into `folder`, and count."""
+    counts, examples = [CorpusCounts(corpus.prefix) for corpus in corpora], list[Example]()
+    lines = 0
+    source_size, target_size = (len(side.vocab) for side in (encoder.source, encoder.target))
     with (
         TokenFileWriter(split_stem(folder, name, languages[0]), source_size) as source_file,
         TokenFileWriter(split_stem(folder, name, languages[1]), target_size) as target_file,
         dropped_path(folder, name).open("wb") as dropped_lines,
         Progress(f"encoding {name}", total=pairs, unit="pairs") as progress,
     ):
-        writers = source_file, target_file
-        for block in pool.map(encoder, _tasks(corpora, duplicates)):
-            for number, (writer, side) in enumerate(zip(writers, block.sides, strict=True)):
+        for block in pool.map(encoder, _tasks(corpora, marks)):
+            for writer, side in zip((source_file, target_file), block.sides, strict=True):
                 writer.write(side.tokens, side.lengths)
-                unknown[number] += side.unknown
-            dropped.update(block.dropped)
-            dropped_lines.write((block.dropped_lines + sum(lines)).astype(LINE_DTYPE).data)
-            lines[block.corpus] += block.lines
-            progress.advance(block.lines)
-    tokens = dict(zip(languages, (writer.tokens for writer in writers), strict=True))
-    if not dropped:
+            counts[block.corpus].add(block)
+            dropped_lines.write((np.flatnonzero(block.marks) + lines).astype(LINE_DTYPE).data)
+            _add_examples(examples, block.examples)
+            lines += len(block.marks)
+            progress.advance(len(block.marks))
+    if not dropped_path(folder, name).stat().st_size:
         dropped_path(folder, name).unlink()
-    texts = [(corpus.prefix, count) for corpus, count in zip(corpora, lines, strict=True)]
-    counts = dict(zip(languages, unknown, strict=True))
-    return SplitSummary(name, source_file.sentences, tokens, counts, dict(dropped), texts)
+    return EncodedSplit(name, counts, examples)
 
 
-def _tasks(corpora: Sequence[Corpus], duplicates: NDArray[np.bool_] | None) -> Iterator[Task]:
+def _add_examples(examples: list[Example], more: list[Example]) -> None:
+    for example in more:
+        if sum(example.mark == earlier.mark for earlier in examples) < EXAMPLES:
+            examples.append(example)
+
+
+def _tasks(corpora: Sequence[Corpus], marks: Marks | None) -> Iterator[Task]:
     begin = 0
     for number, corpus in enumerate(corpora):
         for source, target in read_parallel(corpus.source, corpus.target):
             end = begin + source.count
-            yield number, source, target, bytes(source.count) if duplicates is None else duplicates[begin:end].tobytes()
+            yield Task(number, source, target, bytes(source.count) if marks is None else marks[begin:end].tobytes())
             begin = end

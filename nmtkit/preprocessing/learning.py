@@ -3,13 +3,18 @@
 import functools
 import random
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from itertools import compress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger, working
 from nmtkit.preprocessing.config import DEFAULT_VOCAB_SIZE, VocabularyConfig
-from nmtkit.preprocessing.scan import Corpus, Scan, Words, read_blocks
+from nmtkit.preprocessing.reasons import Marks
+from nmtkit.preprocessing.scan import Corpus, Scan, Words, is_usable, read_blocks
 from nmtkit.text import read_bytes
 from nmtkit.tokenizer import (
     SPACE,
@@ -77,16 +82,25 @@ def _fitting(given: HasTokenizers, config: VocabularyConfig, languages: tuple[st
 
 
 def learn_tokenizers(
-    config: VocabularyConfig, corpora: Sequence[Corpus], scan: Scan, languages: tuple[str, str], pool: WorkerPool
+    config: VocabularyConfig,
+    corpora: Sequence[Corpus],
+    scan: Scan,
+    marks: Path | None,
+    languages: tuple[str, str],
+    pool: WorkerPool,
 ) -> Tokenizers:
-    """Learn tokenizers from the training text. `scan` is the result of the first pass over it."""
+    """Learn tokenizers from the pairs of the training text that no filter drops.
+
+    `scan` is the result of the first pass over it; `marks` is the file with the mark of each pair, if they have marks.
+    """
     if config.tokenizer == SPACE:
         counts = [scan.words[0] + scan.words[1]] if config.joined_vocab else scan.words
         tokenizers: list[Tokenizer] = [SpaceTokenizer(_frequent_words(words, config)) for words in counts]
     else:
         sides = [(0, 1)] if config.joined_vocab else [(0,), (1,)]
         logger.info("training %s", counted(len(sides), "SentencePiece model"))
-        train = functools.partial(_train, config=config, corpora=corpora, pairs=scan.pairs, languages=languages)
+        text = TrainingText(corpora, scan.usable, marks)
+        train = functools.partial(_train, config=config, text=text, languages=languages)
         with working("training SentencePiece"):
             tokenizers = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
     return tokenizers[0], tokenizers[-1]
@@ -104,17 +118,29 @@ def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:
     return Vocabulary([*SPECIALS, *kept[:size]])
 
 
-def _train(
-    sides: tuple[int, ...],
-    config: VocabularyConfig,
-    corpora: Sequence[Corpus],
-    pairs: int,
-    languages: tuple[str, str],
-) -> bytes:
+class TrainingText(NamedTuple):
+    """The text to learn a vocabulary from."""
+
+    corpora: Sequence[Corpus]
+    pairs: int  #: without those that a filter drops
+    marks: Path | None  #: file with the mark of each pair, if they have marks
+
+    def blocks(self) -> Iterator[list[list[str]]]:
+        """Yield the lines of both sides of each block of text, without pairs that a filter drops."""
+        marks: Marks | None = None if self.marks is None else np.memmap(self.marks, np.uint8, "r")
+        begin = 0
+        for blocks in read_blocks(self.corpora):
+            end = begin + blocks[0].count
+            lines = [block.lines() for block in blocks]
+            yield lines if marks is None else [list(compress(side, is_usable(marks[begin:end]))) for side in lines]
+            begin = end
+
+
+def _train(sides: tuple[int, ...], config: VocabularyConfig, text: TrainingText, languages: tuple[str, str]) -> bytes:
     """Train a SentencePiece model on a sample of these sides (0 source, 1 target), in a worker to save memory."""
     try:
         return train_sentencepiece(
-            _sample(sides, corpora, pairs, config.spm_sample, config.seed),
+            _sample(sides, text, config.spm_sample, config.seed),
             vocab_size=config.vocab_size or DEFAULT_VOCAB_SIZE,
             model_type=config.model_type,
             character_coverage=config.character_coverage,
@@ -126,20 +152,20 @@ def _train(
         raise UserError(f"{' and '.join(languages[side] for side in sides)}: {error}") from error
 
 
-def _sample(sides: tuple[int, ...], corpora: Sequence[Corpus], pairs: int, count: int, seed: int) -> Iterator[str]:
+def _sample(sides: tuple[int, ...], text: TrainingText, count: int, seed: int) -> Iterator[str]:
     """Sample `count` sentences in their order, or all if there are fewer."""
-    total = pairs * len(sides)
+    total = text.pairs * len(sides)
     positions = sample_positions(total, min(count, total), seed)
     position = next(positions, None)
     first = 0
-    for blocks in read_blocks(corpora):
-        size = blocks[0].count * len(sides)
-        sentences: list[str] = []
-        while position is not None and position < first + size:
-            sentences = sentences or _interleave([blocks[side].lines() for side in sides])
+    for lines in text.blocks():
+        if position is None:
+            return
+        sentences = _interleave([lines[side] for side in sides])
+        while position is not None and position < first + len(sentences):
             yield sentences[position - first]
             position = next(positions, None)
-        first += size
+        first += len(sentences)
 
 
 def _interleave(columns: Sequence[list[str]]) -> list[str]:

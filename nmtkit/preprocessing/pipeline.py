@@ -1,23 +1,24 @@
 """The pipeline of nmt-preprocess: from raw text to a dataset folder."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nmtkit.atomic_io import staged_folder
+from nmtkit.atomic_io import check_writable, staged_folder
 from nmtkit.data.corpus import Dataset, write_tokenizers
-from nmtkit.data.description import SplitSummary, is_dataset_file, may_replace, write_description
+from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
-from nmtkit.log import logger, report, write_table
+from nmtkit.log import logger, report, styled, write_table
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
-from nmtkit.preprocessing.dedup import DUPLICATES_FILE, HASHES_FILE, mark_duplicates
-from nmtkit.preprocessing.encoding import Encoder, encode_split
+from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
+from nmtkit.preprocessing.encoding import EncodedSplit, Encoder, encode_split
+from nmtkit.preprocessing.filters import make_marker
 from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, reuse_tokenizers
-from nmtkit.preprocessing.line_encoder import make_line_encoders
-from nmtkit.preprocessing.scan import Corpus, Scan, scan
+from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
+from nmtkit.preprocessing.report import corpus_row, write_report
+from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
 from nmtkit.terminal import Table
 from nmtkit.text import find_side
 from nmtkit.tokenizer import SPACE, shares_vocabulary
@@ -26,6 +27,7 @@ from nmtkit.wording import counted
 from nmtkit.workers import WorkerPool
 
 TRAIN = "train"
+MARKS_FILE = "marks"  #: temporary file in the dataset folder: the mark of each training pair
 _SEGMENTED_SHARE = 0.05  # of lines with subword markers: more than raw text has by chance
 
 
@@ -35,46 +37,44 @@ def preprocess(
     """Make the dataset `files.destdir` from raw text, and open it.
 
     `given` is the checkpoint that `vocabulary.vocab_from` names, if it names one; opening that needs torch.
-    The text is read once to validate and count it, once to sample sentences for SentencePiece training, and once to
-    encode it. Raises UserError for invalid text, and RunError if writing fails or the text changes meanwhile.
+    The text is read once to validate, count and filter it, once to sample sentences for SentencePiece training, and
+    once to encode it. Raises UserError for invalid text, and RunError if writing fails or the text changes meanwhile.
     """
     corpora = {name: [_find_corpus(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
     if vocabulary.is_learned and TRAIN not in corpora:
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
-    reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
     versions = _versions(corpora)
+    _check_report(files, versions)
+    reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
+    marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
     with (
         staged_folder(files.destdir, _is_dataset_or_temporary, may_replace) as folder,
         WorkerPool(files.workers) as pool,
     ):
-        scans, duplicates = {}, None
-        if TRAIN in corpora:
-            count_words = vocabulary.is_learned and vocabulary.tokenizer == SPACE
-            scans[TRAIN], duplicates = _scan_train(corpora[TRAIN], pool, count_words, cleaning.dedup, folder)
-        for name in [name for name in corpora if name != TRAIN]:
-            scans[name] = scan(name, corpora[name], pool)
+        scans = _scan(corpora, Scanner(vocabulary.counts_words, marker), folder, pool)
         if (reused[0].kind if reused else vocabulary.tokenizer) != SPACE:
             _warn_if_segmented(scans, files.languages)
-        tokenizers = reused or learn_tokenizers(vocabulary, corpora[TRAIN], scans[TRAIN], files.languages, pool)
+        marks = folder / MARKS_FILE if marker else None
+        tokenizers = reused or learn_tokenizers(vocabulary, corpora[TRAIN], scans[TRAIN], marks, files.languages, pool)
         _write_tokenizers(folder, files.languages, tokenizers)
-        line_encoders = make_line_encoders(*tokenizers)
-        summaries: list[SplitSummary] = []
+        encoded: list[EncodedSplit] = []
         for name, paths in corpora.items():
-            encoder = Encoder(*line_encoders, cleaning if name == TRAIN else None)
-            marks = duplicates if name == TRAIN else None
-            summary = encode_split(name, paths, scans[name].pairs, encoder, marks, files.languages, folder, pool)
-            _report(summary, warn_unknown=reused is not None or name != TRAIN)
-            if not summary.sentences:
-                raise UserError(
-                    f"every sentence pair of {name} was dropped ({_format_dropped(summary)}): "
-                    "raise --max-length or --max-ratio"
-                )
-            summaries.append(summary)
+            encoder = Encoder(*tokenizers, cleaning if name == TRAIN else None)
+            given_marks = np.memmap(marks, np.uint8, "r") if marks and name == TRAIN else None
+            split = encode_split(name, paths, scans[name].pairs, encoder, given_marks, files.languages, folder, pool)
+            _report(split, files.languages, warn_unknown=reused is not None or name != TRAIN)
+            encoded.append(split)
+        if marks:
+            marks.unlink()
         if changed := [str(path) for path, version in _versions(corpora).items() if version != versions[path]]:
             raise RunError(f"{changed[0]} has changed while it was read: run the command again")
+        summaries = [split.summary(files.languages) for split in encoded]
         write_description(folder, files.languages, *tokenizers, summaries)
-    write_table(_table(summaries, files.destdir))
-    return Dataset.open(files.destdir)
+    dataset = Dataset.open(files.destdir)
+    if files.report:
+        write_report(files.report, dataset, encoded[0])
+    _show_result(encoded, dataset)
+    return dataset
 
 
 def _versions(corpora: Mapping[str, Sequence[Corpus]]) -> dict[Path, tuple[int, int, int]]:
@@ -83,24 +83,48 @@ def _versions(corpora: Mapping[str, Sequence[Corpus]]) -> dict[Path, tuple[int, 
     return {path: (found.st_ino, found.st_size, found.st_mtime_ns) for path in paths for found in [path.stat()]}
 
 
+def _check_report(files: FilesConfig, texts: Iterable[Path]) -> None:
+    """Raise UserError if the page of --report cannot be written, or would be in the dataset folder."""
+    if files.report is None:
+        return
+    if files.destdir.resolve() in files.report.resolve().parents:
+        raise UserError(f"--report {files.report}: a dataset folder contains nothing else: choose another folder")
+    check_writable(files.report, texts)
+
+
 def _is_dataset_or_temporary(name: str) -> bool:
-    return is_dataset_file(name) or name in (HASHES_FILE, DUPLICATES_FILE)
+    return is_dataset_file(name) or name in (HASHES_FILE, MARKS_FILE)
 
 
 def _find_corpus(prefix: str, files: FilesConfig) -> Corpus:
     return Corpus(prefix, find_side(prefix, files.source_lang), find_side(prefix, files.target_lang))
 
 
-def _scan_train(
-    corpora: Sequence[Corpus], pool: WorkerPool, count_words: bool, dedup: bool, folder: Path
-) -> tuple[Scan, NDArray[np.bool_] | None]:
-    """Run the first pass over the training text, and with `dedup` mark its duplicates."""
-    if not dedup:
-        return scan(TRAIN, corpora, pool, count_words), None
-    hashes = folder / HASHES_FILE
-    with hashes.open("wb") as file:
-        result = scan(TRAIN, corpora, pool, count_words, file)
-    return result, mark_duplicates(hashes)
+def _scan(corpora: Mapping[str, Sequence[Corpus]], scanner: Scanner, folder: Path, pool: WorkerPool) -> dict[str, Scan]:
+    """Run the first pass over all splits. The training text is read with `scanner`; its marks are in `MARKS_FILE`.
+
+    Raises UserError if no pair of the training text is kept.
+    """
+    scans = {}
+    for name, paths in corpora.items():
+        if name == TRAIN and scanner.marker:
+            scans[name] = _scan_and_mark(paths, scanner, scanner.marker.config.removes_duplicates, folder, pool)
+        else:
+            scans[name] = scan(name, paths, pool, scanner if name == TRAIN else Scanner())
+    return scans
+
+
+def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, folder: Path, pool: WorkerPool) -> Scan:
+    """Scan the training text, and write the mark of each pair to `MARKS_FILE`, with those of duplicates."""
+    marks, hashes = folder / MARKS_FILE, folder / HASHES_FILE
+    with marks.open("wb") as marks_file, hashes.open("wb") as hashes_file:
+        result = scan(TRAIN, corpora, pool, scanner, MarkFiles(marks_file, hashes_file))
+    if not result.marked[KEPT]:
+        raise UserError(all_dropped_message(TRAIN, by_reason(result.marked)))
+    if dedup:
+        mark_duplicates(hashes, np.memmap(marks, np.uint8, "r+"))
+    hashes.unlink()
+    return result
 
 
 def _warn_if_segmented(scans: dict[str, Scan], languages: tuple[str, str]) -> None:
@@ -121,12 +145,13 @@ def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Toke
     report("vocabulary", {**sizes, "joined": shares_vocabulary(*tokenizers)})
 
 
-def _report(summary: SplitSummary, warn_unknown: bool) -> None:
-    """Log the summary of a split: sentences, tokens and unknown tokens of each side, dropped pairs.
+def _report(split: EncodedSplit, languages: tuple[str, str], warn_unknown: bool) -> None:
+    """Log the counts of a split and, if there are several, of its corpora. Raises UserError if no pair is kept.
 
     `warn_unknown` adds a warning about many unknown tokens. It is off for the text that the vocabulary was learned
     from.
     """
+    summary = split.summary(languages)
     values: dict[str, object] = {"split": summary.name, "sentences": summary.sentences}
     for language, tokens in summary.tokens.items():
         values[f"{language} tokens"] = tokens
@@ -134,34 +159,23 @@ def _report(summary: SplitSummary, warn_unknown: bool) -> None:
         values[f"{language} unknown %"] = percent
         if warn_unknown and (warning := unknown_warning(f"{summary.name}.{language}", percent)):
             logger.warning("%s", warning)
-    report("encoded", {**values, "dropped": _format_dropped(summary)})
+    if len(split.corpora) > 1:
+        for corpus in split.corpora:
+            report("corpus", corpus_row(corpus, languages) | {"dropped": format_dropped(by_reason(corpus.marks))})
+    report("encoded", {**values, "dropped": format_dropped(summary.dropped)})
+    if not summary.sentences:
+        raise UserError(all_dropped_message(summary.name, summary.dropped))
 
 
-def _table(summaries: Sequence[SplitSummary], folder: Path) -> Table:
-    """All splits in a table: sentence pairs, tokens and unknown tokens of each side, pairs dropped by reason."""
-    languages = list(summaries[0].tokens)
-    reasons = sorted({reason for summary in summaries for reason in summary.dropped})
-    return Table(
-        f"dataset {folder}",
-        [
-            (
-                summary.name,
-                summary.sentences,
-                *(summary.tokens[language] for language in languages),
-                *(unknown_percent(summary.unknown[language], summary.tokens[language]) for language in languages),
-                *(summary.dropped.get(reason, 0) for reason in reasons),
-            )
-            for summary in summaries
-        ],
-        (
-            *("split", "pairs"),
-            *(f"{language} tokens" for language in languages),
-            *(f"{language} unknown %" for language in languages),
-            *(f"dropped: {reason}" for reason in reasons),
-        ),
-        next=f"nmt-train {shlex.quote(str(folder))} --save-dir {shlex.quote(f'checkpoints/{folder.name}')}",
-    )
-
-
-def _format_dropped(summary: SplitSummary) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(summary.dropped.items())) or "nothing"
+def _show_result(encoded: Sequence[EncodedSplit], dataset: Dataset) -> None:
+    """Show a table of all corpora, and the next command; elsewhere than on a terminal only the latter."""
+    languages = dataset.source_language, dataset.target_language
+    rows = [{"split": split.name, **corpus_row(corpus, languages)} for split in encoded for corpus in split.corpora]
+    folder = dataset.folder
+    command = f"nmt-train {shlex.quote(str(folder))} --save-dir {shlex.quote(f'checkpoints/{folder.name}')}"
+    dropped = dataset.summaries[encoded[0].name].dropped
+    if dropped:
+        write_table(Table("dropped pairs", list(dropped.items()), ("reason", "pairs")))
+    write_table(Table(f"dataset {folder}", [[*row.values()] for row in rows], [*rows[0]], next=command))
+    if not styled() and encoded[0].name == TRAIN:
+        logger.info("next: %s", command)

@@ -1,16 +1,20 @@
-"""The first pass: validates the text, counts its pairs and words, and hashes its pairs."""
+"""The first pass: validates the text, counts its pairs and words, and marks the pairs that a filter drops."""
 
-import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
 from nmtkit.preprocessing.dedup import hash_pairs
+from nmtkit.preprocessing.filters import PairMarker
+from nmtkit.preprocessing.reasons import DUPLICATE, EMPTY, KEPT, MARKS, REASONS, Marks, count_marks
 from nmtkit.text import Block, read_parallel
 from nmtkit.tokenizer import count_segmented
 from nmtkit.workers import WorkerPool
@@ -28,13 +32,61 @@ class Corpus(NamedTuple):
 
 @dataclass(frozen=True)
 class Scan:
-    """The result of the first pass, for a split or for a block of it."""
+    """The result of the first pass over a split."""
+
+    pairs: int
+    usable: int  #: pairs to learn a vocabulary from: those that no filter drops
+    words: tuple[Words, Words]  #: word counts of source and target; empty if not requested
+    segmented: tuple[int, int]  #: number of source and target lines with subword markers
+    marked: NDArray[np.int64]  #: pairs by mark, as `count_marks` has them
+
+
+@dataclass(frozen=True)
+class ScannedBlock:
+    """The result of the first pass over a block."""
 
     pairs: int
     has_text: bool  #: whether any pair has text on both sides
-    words: tuple[Words, Words]  #: word counts of source and target; empty if not requested
-    segmented: tuple[int, int]  #: number of source and target lines with subword markers
-    hashes: bytes = b""  #: of each pair of a block, if requested
+    words: tuple[Words, Words]
+    segmented: tuple[int, int]
+    marks: Marks  #: of each pair
+    hashes: bytes  #: of each pair, if requested
+
+
+class MarkFiles(NamedTuple):
+    """The temporary files of the training text: a mark and, to find duplicates, a hash for each pair."""
+
+    marks: BinaryIO
+    hashes: BinaryIO | None
+
+
+@dataclass(frozen=True)
+class Scanner:
+    """Scans a block of text, in a worker. Without a `marker`, pairs get no marks."""
+
+    count_words: bool = False
+    marker: PairMarker | None = None
+
+    def __call__(self, blocks: tuple[Block, Block]) -> ScannedBlock:
+        source, target = (block.lines() for block in blocks)
+        marks = np.zeros(len(source), np.uint8)
+        hashes = b""
+        if self.marker is not None:
+            marks[:] = list(map(self.marker, source, target))
+            if self.marker.config.removes_duplicates:
+                hashes = hash_pairs(*blocks, self.marker.config)
+        words = (Words(), Words())
+        if self.count_words:
+            usable = is_usable(marks)
+            words = _count_words(source, usable), _count_words(target, usable)
+        return ScannedBlock(
+            pairs=len(source),
+            has_text=any(a.strip() and b.strip() for a, b in zip(source, target, strict=True)),
+            words=words,
+            segmented=(count_segmented(source), count_segmented(target)),
+            marks=marks,
+            hashes=hashes,
+        )
 
 
 def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:
@@ -43,40 +95,44 @@ def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:
 
 
 def scan(
-    name: str, corpora: Sequence[Corpus], pool: WorkerPool, count_words: bool = False, hashes: BinaryIO | None = None
+    name: str,
+    corpora: Sequence[Corpus],
+    pool: WorkerPool,
+    scanner: Scanner = Scanner(),  # immutable
+    files: MarkFiles | None = None,
 ) -> Scan:
-    """Read a split once. Optionally count its words, and write the hashes of its pairs to the file `hashes`.
+    """Read a split once. Write the marks and hashes of its pairs to `files`.
 
     Raises UserError if the sides have different line counts, a line is not UTF-8, or there is no sentence pair.
     """
-    scan_block = functools.partial(_scan_block, count_words=count_words, with_hashes=hashes is not None)
-    pairs, has_text, words, segmented = 0, False, (Words(), Words()), (0, 0)
+    has_text, words, segmented = False, (Words(), Words()), (0, 0)
+    marked = np.zeros(1 + len(REASONS), np.int64)
     with Progress(f"reading {name}", unit="pairs") as progress:
-        for block in pool.map(scan_block, read_blocks(corpora)):
-            pairs += block.pairs
+        for block in pool.map(scanner, read_blocks(corpora)):
             has_text |= block.has_text
             segmented = segmented[0] + block.segmented[0], segmented[1] + block.segmented[1]
+            marked += count_marks(block.marks)
             for total, counted in zip(words, block.words, strict=True):
                 total.update(counted)
-            if hashes is not None:
-                hashes.write(block.hashes)
+            if files is not None:
+                files.marks.write(block.marks.tobytes())
+                if files.hashes is not None:
+                    files.hashes.write(block.hashes)
             progress.advance(block.pairs)
+    pairs = int(marked.sum())
     if not has_text:
-        files = " ".join(f"{corpus.source} {corpus.target}" for corpus in corpora)
-        raise UserError(f"{files}: {'only blank lines' if pairs else 'empty'}; no sentence pair for {name}")
-    return Scan(pairs, has_text, words, segmented)
+        names = " ".join(f"{corpus.source} {corpus.target}" for corpus in corpora)
+        raise UserError(f"{names}: {'only blank lines' if pairs else 'empty'}; no sentence pair for {name}")
+    return Scan(pairs, int(marked[_USABLE].sum()), words, segmented, marked)
 
 
-def _scan_block(blocks: tuple[Block, Block], count_words: bool, with_hashes: bool) -> Scan:
-    source, target = (block.lines() for block in blocks)
-    return Scan(
-        pairs=len(source),
-        has_text=any(a.strip() and b.strip() for a, b in zip(source, target, strict=True)),
-        words=(_count_words(source), _count_words(target)) if count_words else (Words(), Words()),
-        segmented=(count_segmented(source), count_segmented(target)),
-        hashes=hash_pairs(blocks[0].raw_lines(), blocks[1].raw_lines()) if with_hashes else b"",
-    )
+_USABLE = [KEPT, MARKS[EMPTY], MARKS[DUPLICATE]]
 
 
-def _count_words(lines: Sequence[str]) -> Words:
-    return Words(chain.from_iterable(map(str.split, lines)))
+def is_usable(marks: Marks) -> NDArray[np.bool_]:
+    """Which pairs a vocabulary is learned from. It is learned before duplicates are removed."""
+    return np.isin(marks, _USABLE)
+
+
+def _count_words(lines: Sequence[str], usable: NDArray[np.bool_]) -> Words:
+    return Words(chain.from_iterable(map(str.split, compress(lines, usable))))

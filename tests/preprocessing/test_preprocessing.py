@@ -29,9 +29,10 @@ from nmtkit.data.corpus import Dataset, Split
 from nmtkit.errors import RunError, UserError
 from nmtkit.preprocessing import dedup, pipeline
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
-from nmtkit.preprocessing.dedup import HASH, hash_pairs, mark_duplicates
+from nmtkit.preprocessing.dedup import HASH, hash_columns, mark_duplicates
 from nmtkit.preprocessing.learning import sample_positions
 from nmtkit.preprocessing.pipeline import preprocess
+from nmtkit.preprocessing.reasons import MARKS
 from nmtkit.vocab import EOS, SPECIALS, UNK
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -106,7 +107,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training_text_is_cleaned_and_test_text_is_not(tmp_path: Path) -> None:
     pairs = make_pairs(300)
     prefix = write_pairs(tmp_path / "text", pairs)
-    cleaning = CleaningConfig(max_length=10, max_ratio=3, dedup=True)
+    cleaning = CleaningConfig(max_length=10, max_ratio=3, dedup="pair")
     dataset = make(tmp_path, [prefix], cleaning=cleaning, valid=[prefix], test=[prefix, prefix])
 
     expected, dropped, seen = [], Counter[str](), set()
@@ -162,7 +163,7 @@ def test_many_unknown_tokens_give_a_warning_except_in_the_training_text(
 def test_duplicates_are_found_across_corpora_and_blocks(tmp_path: Path) -> None:
     pairs = list(dict.fromkeys(pair for pair in make_pairs(100) if pair[0].strip() and pair[1].strip()))
     first, second = write_pairs(tmp_path / "first", pairs), write_pairs(tmp_path / "second", [("new", "neu"), *pairs])
-    dataset = make(tmp_path, [first, second], cleaning=CleaningConfig(dedup=True))
+    dataset = make(tmp_path, [first, second], cleaning=CleaningConfig(dedup="pair"))
     assert texts(dataset, dataset.split("train")) == [*pairs, ("new", "neu")]
 
 
@@ -170,14 +171,16 @@ def test_duplicates_are_found_across_corpora_and_blocks(tmp_path: Path) -> None:
 def test_duplicates_are_found_with_any_chunk_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int) -> None:
     monkeypatch.setattr(dedup, "HASHES_PER_CHUNK", part)
     words = random.Random(1).choices([b"%d" % number for number in range(60)], k=150)
-    (tmp_path / "hashes").write_bytes(hash_pairs(words, words))
-    marks = mark_duplicates(tmp_path / "hashes")
-    assert marks.tolist() == [word in words[:number] for number, word in enumerate(words)]
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "hashes").write_bytes(hash_columns([words, words]))
+    marks = np.zeros(150, np.uint8)
+    marks[:20] = MARKS["identical"]
+    mark_duplicates(tmp_path / "hashes", marks)
+    expected = [word in words[20:number] for number, word in enumerate(words)]
+    assert marks.tolist() == [MARKS["identical"]] * 20 + [MARKS["duplicate"] * repeat for repeat in expected[20:]]
 
 
 def test_the_pair_hash_includes_the_boundary_between_the_sides() -> None:
-    hashes = np.frombuffer(hash_pairs([b"ab", b"a", b"ab"], [b"c", b"bc", b"c"]), HASH)
+    hashes = np.frombuffer(hash_columns([[b"ab", b"a", b"ab"], [b"c", b"bc", b"c"]]), HASH)
     assert hashes[0] == hashes[2] != hashes[1]
 
 
@@ -321,7 +324,7 @@ def test_sentencepiece_is_trained_on_the_sample_only(tmp_path: Path) -> None:
 )
 def test_the_output_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, options: dict[str, Any]) -> None:
     prefix = write_pairs(tmp_path / "text", make_pairs(400))
-    cleaning = CleaningConfig(max_length=30, max_ratio=4, dedup=True)
+    cleaning = CleaningConfig(max_length=30, max_ratio=4, dedup="pair")
     one, two, three = (
         contents(make(tmp_path, [prefix], test=[prefix], cleaning=cleaning, name=f"{n}", workers=n, **options).folder)
         for n in (1, 2, 3)
@@ -407,7 +410,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "nothing left": (
         {"train.en": b"a b\n\na\n", "train.de": b"x\nx\nx y z\n"},
         ["--max-ratio", "1.5", "--max-length", "2"],
-        "every sentence pair of .* was dropped .1 empty, 1 ratio, 1 too long.: raise --max-length or --max-ratio",
+        "every sentence pair of .* was dropped .1 empty, 1 ratio, 1 too long.: relax --max-length or --max-ratio",
     ),
     "a small text": ({}, ["--tokenizer", "sentencepiece"], r"--vocab-size 32000: .*set it to a value <= \d+"),
     "no word often enough": ({}, ["--min-count", "1000000"], "--min-count 1000000: no word occurs that often"),
@@ -579,7 +582,7 @@ def test_kill_9_leaves_no_dataset_or_processes_and_the_next_run_cleans_up(
     assert sorted(path.name for path in corpus.iterdir()) == ["dataset", "test.de", "test.en", "train.de", "train.en"]
 
 
-@pytest.mark.parametrize("left", ["train.en.bin", "hashes", "hashes.repeats"])
+@pytest.mark.parametrize("left", ["train.en.bin", "hashes", "marks"])
 def test_leftovers_of_a_killed_run_are_removed_and_a_symlink_in_their_place_is_not_followed(
     left: str, corpus: Path, run_here: Run
 ) -> None:

@@ -1,0 +1,186 @@
+"""Filters of noisy sentence pairs. Each is a pure function of the text, and applies to training text only.
+
+`enabled_filters` is the table: it yields the reason and the filter of each option that is set, in the order of
+`reasons.REASONS`.
+"""
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
+
+import regex
+
+from nmtkit.errors import UserError
+from nmtkit.preprocessing.config import CleaningConfig
+from nmtkit.preprocessing.language_id import language_filter
+from nmtkit.preprocessing.overlap import Overlap
+from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, OVERLAP
+
+P = ParamSpec("P")
+PairFilter = Callable[[str, str], bool]  # source, target -> whether the pair is dropped
+SideFilter = Callable[[str], bool]
+
+# Scripts that are written without spaces between words.
+_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+_ALPHANUMERIC = regex.compile(r"[\p{L}\p{M}\p{N}]+")  # with combining marks, such as the vowels of Hindi
+_LETTERS = regex.compile(r"[\p{L}--\p{Common}--\p{Inherited}]+", regex.VERSION1)  # letters that have one script
+_SCRIPT_NAME = re.compile(r"[A-Za-z_]+")
+# Bounded and anchored, so that the time is linear in the length of any line.
+_ADDRESS = re.compile(r"(?:https?|ftp)://[!-~]+|www\.[!-~]+|(?<![\w.+-])[\w.+-]{1,64}@[\w.-]+\.\w+", re.IGNORECASE)
+
+
+def identical(source: str, target: str) -> bool:
+    return source.strip() == target.strip()
+
+
+def length_outside(text: str, shortest: int | None, longest: int | None) -> bool:
+    """Whether the number of characters, spaces around the text not counted, is out of bounds."""
+    return _outside(len(text.strip()), shortest, longest)
+
+
+def words_outside(text: str, fewest: int | None, most: int | None) -> bool:
+    return _outside(len(text.split()), fewest, most)
+
+
+def _outside(number: int, low: int | None, high: int | None) -> bool:
+    return (low is not None and number < low) or (high is not None and number > high)
+
+
+def differs_in_length(source: str, target: str, ratio: float) -> bool:
+    """Whether a side has more than `ratio` times the characters of the other."""
+    shorter, longer = sorted((len(source.strip()), len(target.strip())))
+    return longer > ratio * shorter
+
+
+def has_long_word(text: str, longest: int) -> bool:
+    """Whether a word has more characters than `longest`. Only a pattern for scripts with spaces is a word."""
+    return max(map(len, text.split()), default=0) > longest and bool(_long_word(longest).search(text))
+
+
+@functools.cache
+def _long_word(longest: int) -> "regex.Pattern[str]":
+    character = rf"[^\s{_UNSPACED}]"
+    return regex.compile(rf"(?<!{character}){character}{{{longest + 1}}}")
+
+
+def has_repetition(text: str, most: int) -> bool:
+    """Whether a character other than a digit or space, or a word, occurs more than `most` times in a row."""
+    if _repeated_character(most).search(text):
+        return True
+    words = text.casefold().split()
+    if len(words) - len(set(words)) < most:
+        return False
+    return max(sum(1 for _ in run) for _, run in itertools.groupby(words)) > most
+
+
+@functools.cache
+def _repeated_character(most: int) -> "re.Pattern[str]":
+    return re.compile(rf"([^\s\d])\1{{{most}}}")
+
+
+def url_share(text: str) -> float:
+    """The share of URLs and e-mail addresses in the characters of a text."""
+    if "://" not in text and "@" not in text and "www." not in text.lower():
+        return 0.0
+    return sum(map(len, _ADDRESS.findall(text))) / max(1, len(text.strip()))
+
+
+def alphanumeric_share(text: str) -> float:
+    """The share of letters, with their combining marks, and digits in the characters that are not spaces."""
+    characters = sum(map(len, text.split()))
+    return sum(map(len, _ALPHANUMERIC.findall(text))) / max(1, characters)
+
+
+def script_share(text: str, script: "regex.Pattern[str]") -> float:
+    """The share of letters that `script` matches in the letters of a text; 1 without letters."""
+    letters = sum(map(len, _LETTERS.findall(text)))
+    return sum(map(len, script.findall(text))) / letters if letters else 1.0
+
+
+def script_pattern(option: str, scripts: tuple[str, ...]) -> "regex.Pattern[str]":
+    """A pattern of runs of letters in these scripts. Raises UserError for a script that Unicode does not have."""
+    for script in scripts:
+        try:
+            if not _SCRIPT_NAME.fullmatch(script):
+                raise regex.error("not a name")
+            regex.compile(rf"\p{{Script={script}}}")
+        except regex.error as error:
+            raise UserError(f"{option} {script!r}: not a script of Unicode: use a name such as Latin or Han") from error
+    joined = "".join(rf"\p{{Script={script}}}" for script in scripts)
+    return regex.compile(rf"[\p{{L}}&&[{joined}]]+", regex.VERSION1)
+
+
+def either(check: Callable[Concatenate[str, P], bool], *args: P.args, **kwargs: P.kwargs) -> PairFilter:
+    """A filter that drops a pair if `check`, with these arguments, is true for one of its sides."""
+    return lambda source, target: check(source, *args, **kwargs) or check(target, *args, **kwargs)
+
+
+def enabled_filters(
+    config: CleaningConfig, languages: tuple[str, str], overlap: Overlap | None
+) -> Iterator[tuple[str, PairFilter]]:
+    """Yield the reason and the filter of each option that is set. Raises UserError for an invalid one."""
+    if config.drop_identical:
+        yield "identical", identical
+    if config.min_chars is not None or config.max_chars is not None:
+        yield "characters", either(length_outside, config.min_chars, config.max_chars)
+    if config.min_words is not None or config.max_words is not None:
+        yield "words", either(words_outside, config.min_words, config.max_words)
+    if config.max_char_ratio is not None:
+        yield "character ratio", functools.partial(differs_in_length, ratio=config.max_char_ratio)
+    if config.max_word_length is not None:
+        yield "long word", either(has_long_word, config.max_word_length)
+    if config.max_repeats is not None:
+        yield "repetition", either(has_repetition, config.max_repeats)
+    if (most := config.max_url_share) is not None:
+        yield "URL", either(lambda text, most: url_share(text) > most, most)
+    if (least := config.min_alphanumeric) is not None:
+        yield "alphanumeric", either(lambda text, least: alphanumeric_share(text) < least, least)
+    if config.source_script or config.target_script:
+        yield "script", _script_filter(config)
+    if overlap is not None:
+        yield OVERLAP, overlap.contains_side
+    if config.langid_model is not None:
+        yield "language", language_filter(config.langid_model, config.langid_labels or languages, config.min_langid)
+
+
+def _script_filter(config: CleaningConfig) -> PairFilter:
+    source = _wrong_script("--source-script", config.source_script, config.min_script)
+    target = _wrong_script("--target-script", config.target_script, config.min_script)
+    return lambda source_text, target_text: source(source_text) or target(target_text)
+
+
+def _wrong_script(option: str, scripts: tuple[str, ...], least: float) -> SideFilter:
+    if not scripts:
+        return lambda text: False
+    pattern = script_pattern(option, scripts)
+    return lambda text: script_share(text, pattern) < least
+
+
+@dataclass(frozen=True)
+class PairMarker:
+    """Marks a pair with the first filter that drops it. Picklable: each worker makes its filters at its first pair."""
+
+    config: CleaningConfig
+    languages: tuple[str, str]
+    overlap: Overlap | None
+
+    @functools.cached_property
+    def _filters(self) -> list[tuple[int, PairFilter]]:
+        filters = enabled_filters(self.config, self.languages, self.overlap)
+        return [(MARKS[reason], drops) for reason, drops in filters]
+
+    def __call__(self, source: str, target: str) -> int:
+        """The mark of a pair: `KEPT`, or that of a reason."""
+        if not source.strip() or not target.strip():
+            return MARKS[EMPTY]
+        return next((mark for mark, drops in self._filters if drops(source, target)), KEPT)
+
+
+def make_marker(config: CleaningConfig, languages: tuple[str, str]) -> PairMarker | None:
+    """The marker for these options; None if pairs need no marks. Raises UserError for an invalid option."""
+    overlap = Overlap.read(config.exclude_overlap, languages) if config.exclude_overlap else None
+    has_filters = bool(list(enabled_filters(config, languages, overlap)))
+    return PairMarker(config, languages, overlap) if has_filters or config.removes_duplicates else None

@@ -1,0 +1,60 @@
+"""Language identification by a fastText model, such as lid.176.ftz (https://fasttext.cc/docs/en/language-identification).
+
+The package fasttext-predict runs it; each worker has its own copy of the model.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtkit.errors import UserError
+
+_PREFIX = "__label__"
+
+
+def language_filter(path: Path, languages: Sequence[str], least: float) -> Callable[[str, str], bool]:
+    """A filter that drops a pair if the model gives a side's language a probability below `least`.
+
+    Raises UserError if the package is not installed, or if `path` is not a model that knows both languages.
+    """
+    model = _load(path)
+    source, target = (_PREFIX + language.removeprefix(_PREFIX) for language in languages)
+    known = {label for label, _ in _probabilities(model, " ")}
+    for label in (source, target):
+        if label not in known:
+            raise UserError(
+                f"--langid-model {path}: has no language {label.removeprefix(_PREFIX)}: name those of the model "
+                "with --langid-labels"
+            )
+    return lambda source_text, target_text: (
+        _probability(model, source_text, source) < least or _probability(model, target_text, target) < least
+    )
+
+
+def _load(path: Path) -> Any:
+    try:
+        import fasttext
+    except ImportError as error:
+        raise UserError("--langid-model needs the package fasttext-predict: pip install 'nmtkit[clean]'") from error
+    if not path.is_file():
+        raise UserError(f"--langid-model {path}: no such file")
+    try:
+        return fasttext.load_model(str(path))
+    except (ValueError, RuntimeError, MemoryError) as error:
+        raise UserError(f"--langid-model {path}: not a fastText model ({error})") from error
+
+
+def _probabilities(model: Any, line: str, count: int = -1) -> list[tuple[str, float]]:
+    """The `count` most probable labels of a line with their probabilities, or all."""
+    try:
+        labels, probabilities = model.predict(line, k=count)
+    except ValueError as error:
+        raise UserError(f"--langid-model: not a model that classifies text ({error})") from error
+    return list(zip(labels, probabilities, strict=True))
+
+
+def _probability(model: Any, line: str, label: str) -> float:
+    (found, probability), *_ = _probabilities(model, line, 1) or [("", 0.0)]
+    if found == label:
+        return probability
+    return dict(_probabilities(model, line)).get(label, 0.0)
