@@ -144,7 +144,10 @@ class CleaningConfig(Config):
         help="Drop pairs with a word of more characters, except in scripts without spaces between words, such as Han.",
     )
     max_repeats: int | None = option(
-        None, min=1, help="Drop pairs in which a character or a word occurs more often than this in a row; digits may."
+        None,
+        min=1,
+        max=1000,
+        help="Drop pairs in which a character, except digits, or a word occurs more often in a row.",
     )
     max_url_share: float | None = option(
         None, min=0, max=1, help="Drop pairs in which URLs and e-mail addresses have a larger share of a side."

@@ -1,15 +1,14 @@
 """Finds duplicate sentence pairs in bounded memory, by hashes on disk that are read in partitions."""
 
 import hashlib
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-import regex
 from numpy.typing import NDArray
 
+from nmtkit.preprocessing.characters import CharacterTable
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.reasons import DUPLICATE, KEPT, MARKS, Marks
 from nmtkit.text import Block
@@ -17,8 +16,15 @@ from nmtkit.text import Block
 HASH = np.dtype("<u8")
 HASHES_FILE = "hashes"  #: temporary file in the dataset folder
 HASHES_PER_CHUNK = 1 << 20  # read at a time, and kept in memory: tens of megabytes
-_DIGIT = re.compile(r"\d")
-_OTHER = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
+
+
+def _normal_character(character: str) -> str:
+    """The character in a normal form: 0 for a digit, nothing for punctuation, symbols and spaces."""
+    category = unicodedata.category(character)
+    return "0" if category == "Nd" else character if category[0] in "LMN" else ""
+
+
+_NORMAL = CharacterTable(_normal_character)
 
 
 def normal_form(line: str) -> str:
@@ -27,7 +33,7 @@ def normal_form(line: str) -> str:
     A line that consists of these only is left as it is, without the spaces around it.
     """
     folded = unicodedata.normalize("NFKC", line).casefold()
-    return _DIGIT.sub("0", _OTHER.sub("", folded)) or line.strip()
+    return "".join(map(_NORMAL.__getitem__, folded)) or line.strip()
 
 
 def hash_text(text: bytes) -> bytes:
