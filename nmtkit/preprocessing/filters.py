@@ -132,8 +132,6 @@ def enabled_filters(
         yield "words", either(words_outside, config.min_words, config.max_words)
     if config.max_char_ratio is not None:
         yield "character ratio", functools.partial(differs_in_length, ratio=config.max_char_ratio)
-    if config.max_word_length is not None:
-        yield "long word", either(has_long_word, config.max_word_length)
     if config.max_repeats is not None:
         yield "repetition", either(has_repetition, config.max_repeats)
     if (most := config.max_url_share) is not None:
@@ -142,6 +140,8 @@ def enabled_filters(
         yield "alphanumeric", either(lambda text, least: alphanumeric_share(text) < least, least)
     if config.source_script or config.target_script:
         yield "script", _script_filter(config)
+    if config.max_word_length is not None:
+        yield "long word", either(has_long_word, config.max_word_length)
     if overlap is not None:
         yield OVERLAP, overlap.contains_side
     if config.langid_model is not None:

@@ -77,9 +77,9 @@ def render_report(dataset: Dataset, encoded: EncodedSplit) -> str:
         for heading, content in (
             ("Corpora", _corpora(encoded.corpora, languages)),
             ("Dropped pairs", _dropped(encoded.corpora)),
-            ("Examples of dropped pairs", _examples(encoded.examples, languages)),
             ("Lengths of the kept pairs", _lengths(statistics, languages)),
             ("Use of the vocabulary", _vocabularies(statistics, sides, languages)),
+            ("Examples of dropped pairs", _examples(encoded.examples, languages)),
         )
     )
     return (

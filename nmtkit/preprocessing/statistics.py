@@ -9,7 +9,7 @@ from nmtkit.data.binary import TokenFile
 from nmtkit.data.corpus import Split
 from nmtkit.vocab import SPECIALS, UNK
 
-_PAIRS_PER_READ = 1 << 16
+_PAIRS_PER_READ = 1 << 14
 RATIO_LIMIT, RATIO_STEPS = 3, 8  #: the ratios of lengths are counted from 2⁻³ to 2³, in steps of 2^(1/8)
 
 Counts = NDArray[np.int64]
