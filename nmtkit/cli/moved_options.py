@@ -8,6 +8,7 @@ _MOVED: dict[str, dict[str, str]] = {
         "--serve": _TO_SERVE,
         "--max-body --max-request-lines --max-request-chars --max-queue --max-requests --max-connections": _TO_SERVE,
     },
+    "nmt-preprocess": {"--no-dedup": "was removed: use --dedup none"},
     "nmt-serve": {
         "--serve": "is the command itself: use --port 8080, and --host 0.0.0.0 for all interfaces",
         "--nbest --alignment": "is a field of each request, not an option of the server",

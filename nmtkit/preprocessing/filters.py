@@ -59,7 +59,7 @@ def differs_in_length(source: str, target: str, ratio: float) -> bool:
 
 
 def has_long_word(text: str, longest: int) -> bool:
-    """Whether a word has more characters than `longest`. Only a pattern for scripts with spaces is a word."""
+    """Whether a word has more characters than `longest`. Scripts without spaces end a word."""
     return max(map(len, text.split()), default=0) > longest and bool(_long_word(longest).search(text))
 
 

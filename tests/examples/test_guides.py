@@ -29,7 +29,8 @@ from nmtkit.native_build import available
 GUIDES = (
     *("translate", "pipes", "machines", "search", "n-best", "constraints", "alignment", "score", "quantize", "export"),
     *("server", "server-limits", "reverse-proxy"),
-    *("production", "production-data", "production-training", "back-translation", "production-release"),
+    *("production", "prepare-real-data", "production-data", "production-training"),
+    *("back-translation", "production-release"),
 )
 
 # Lines that do not run, by a part of them, and why. Lines with int8 need the compiled search.
