@@ -151,10 +151,10 @@ def _vocabulary_row(language: str, side: SideStatistics, size: int) -> dict[str,
     return {
         "language": language,
         "vocabulary": size,
-        "pieces that occur": side.used,
+        "pieces used": side.used,
         "once only": side.used_once,
-        **{f"for {share:.0%} of the text": side.pieces_for(share) for share in (0.5, 0.9, 0.99)},
-        "unknown tokens": side.unknown,
+        **{f"for {share:.0%}": side.pieces_for(share) for share in (0.5, 0.9, 0.99)},
+        "unknown": side.unknown,
         "unknown %": unknown_percent(side.unknown, side.tokens),
     }
 
