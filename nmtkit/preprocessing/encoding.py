@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress
+from itertools import compress
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,13 @@ from nmtkit.data.description import SplitSummary, split_stem
 from nmtkit.data.lines import LINE_DTYPE, dropped_path
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
+from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
 from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, RATIO, REASONS, TOO_LONG, Marks, by_reason, count_marks
 from nmtkit.preprocessing.scan import Corpus
 from nmtkit.text import Block, read_parallel
 from nmtkit.vocab import UNK
 from nmtkit.workers import WorkerPool
 
-T = TypeVar("T")
-Lengths = NDArray[np.int32]
 EXAMPLES = 5  #: dropped pairs kept for each reason
 EXAMPLE_CHARACTERS = 300  #: of each side of an example
 
@@ -119,25 +118,20 @@ class Encoder:
     def __call__(self, task: Task) -> EncodedBlock:
         lines = task.source.lines(), task.target.lines()
         marks: Marks = np.frombuffer(task.marks, np.uint8).copy()
-        sources, targets = (
-            tokenizer.encode(_kept(side, marks))
-            for tokenizer, side in zip((self.source, self.target), lines, strict=True)
+        source, target = (
+            encode(list(compress(side, marks == KEPT)))
+            for encode, side in zip((self.source, self.target), lines, strict=True)
         )
+        unmarked: Marks = np.full(len(source[1]), KEPT, np.uint8)
         if self.cleaning is not None:
-            new_marks = _mark_lengths(_lengths(sources), _lengths(targets), self.cleaning)
-            sources, targets = _kept(sources, new_marks), _kept(targets, new_marks)
-            marks[marks == KEPT] = new_marks
-        sides = _pack(sources, self.source), _pack(targets, self.target)
+            unmarked = _mark_lengths(source[1] - 1, target[1] - 1, self.cleaning)
+            marks[marks == KEPT] = unmarked
+        sides = _select(*source, unmarked == KEPT), _select(*target, unmarked == KEPT)
         return EncodedBlock(task.corpus, marks, sides, _examples(*lines, marks))
 
 
-def _kept(values: list[T], marks: Marks) -> list[T]:
-    """The values of the pairs that are kept."""
-    return list(compress(values, (marks == KEPT).tolist()))
-
-
 def _mark_lengths(sources: Lengths, targets: Lengths, cleaning: CleaningConfig) -> Marks:
-    """Mark the pairs with unsuitable numbers of tokens, each with its first reason."""
+    """Mark the pairs with unsuitable numbers of tokens, without EOS, each with its first reason."""
     shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
     marks = np.full(len(sources), KEPT, np.uint8)
     if cleaning.max_ratio is not None:
@@ -158,6 +152,7 @@ def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Exam
 
 
 def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> EncodedSide:
+    """The sentences that are kept."""
     if not kept.all():
         tokens, lengths = tokens[np.repeat(kept, lengths)], lengths[kept]
     return EncodedSide(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
@@ -176,7 +171,7 @@ def encode_split(
     """Encode a split of `pairs` sentence pairs with these `marks`, write its files into `folder`, and count."""
     counts, examples = [CorpusCounts(corpus.prefix) for corpus in corpora], list[Example]()
     lines = 0
-    source_size, target_size = (len(side.vocab) for side in (encoder.source, encoder.target))
+    source_size, target_size = (len(side.tokenizer.vocab) for side in (encoder.source, encoder.target))
     with (
         TokenFileWriter(split_stem(folder, name, languages[0]), source_size) as source_file,
         TokenFileWriter(split_stem(folder, name, languages[1]), target_size) as target_file,

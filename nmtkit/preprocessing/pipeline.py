@@ -16,6 +16,7 @@ from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoding import EncodedSplit, Encoder, encode_split
 from nmtkit.preprocessing.filters import make_marker
 from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, reuse_tokenizers
+from nmtkit.preprocessing.line_encoder import make_line_encoders
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
 from nmtkit.preprocessing.report import corpus_row, write_report
 from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
@@ -57,9 +58,10 @@ def preprocess(
         marks = folder / MARKS_FILE if marker else None
         tokenizers = reused or learn_tokenizers(vocabulary, corpora[TRAIN], scans[TRAIN], marks, files.languages, pool)
         _write_tokenizers(folder, files.languages, tokenizers)
+        line_encoders = make_line_encoders(*tokenizers)
         encoded: list[EncodedSplit] = []
         for name, paths in corpora.items():
-            encoder = Encoder(*tokenizers, cleaning if name == TRAIN else None)
+            encoder = Encoder(*line_encoders, cleaning if name == TRAIN else None)
             given_marks = np.memmap(marks, np.uint8, "r") if marks and name == TRAIN else None
             split = encode_split(name, paths, scans[name].pairs, encoder, given_marks, files.languages, folder, pool)
             _report(split, files.languages, warn_unknown=reused is not None or name != TRAIN)
