@@ -16,7 +16,7 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_file import read_model
 from nmtkit.conversion.fairseq_tokenizers import joint, sentencepiece_tokenizers
 from nmtkit.conversion.folder import read_tokenizer_file
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, with_positions
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
@@ -272,8 +272,7 @@ def _form_of(tables: tuple[Tensor, Tensor]) -> tuple[str, bool]:
         if d_model % 2 or d_model < 4:
             break
         alternating = sinusoids(length, d_model, form)
-        halves = torch.cat([alternating[:, 0::2], alternating[:, 1::2]], dim=1)
-        for expected, are_halves in ((alternating, False), (halves, True)):
+        for expected, are_halves in ((alternating, False), (sines_first(alternating), True)):
             if all(torch.allclose(table[:length], expected, rtol=0, atol=_TOLERANCE) for table in tables):
                 return form, are_halves
     return "learned", False

@@ -1,9 +1,11 @@
 """Import of FSMT, Hugging Face's port of fairseq's translation models (facebook/wmt19-en-de and others)."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
@@ -17,8 +19,10 @@ from nmtkit.conversion.huggingface import (
     read_weights,
     transformer_config,
 )
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
+from nmtkit.log import logger
+from nmtkit.model.positions import sinusoids
 from nmtkit.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
@@ -34,7 +38,8 @@ _DEFAULTS: dict[str, Any] = {
     **{"activation_function": "relu", "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
     "scale_embedding": True,
 }
-_NO_WEIGHT = re.compile(r"(encoder|decoder)\.embed_positions\.weight")
+_POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
+_MAX_POSITION_ERROR = 2e-4  # of large angles in float32
 
 
 def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
@@ -50,12 +55,14 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         pair = options.languages(*named)
         sides = _sides(folder, pair)
         weights = ForeignWeights({name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()})
-        weights.drop(lambda name: _NO_WEIGHT.fullmatch(name) is not None)
         others = weights.take_stacks(config)
+        if tables := _take_learned_positions(weights, config.d_model):
+            config, named = with_positions(config, *tables)
+            others |= named
         scale = None if settings["scale_embedding"] else 1.0
         embeddings = _take_embeddings(weights, scale)
         weights.refuse_rest()
-        return assemble(config, pair, sides, embeddings, others, halves=True)
+        return assemble(config, pair, sides, embeddings, others, halves=config.positions == "fairseq")
 
 
 def _check_required(settings: Mapping[str, Any]) -> None:
@@ -90,6 +97,32 @@ def _read_vocabulary(path: Path) -> Vocabulary:
     if {piece: ids.get(piece) for piece in _SPECIALS} != _SPECIALS:
         raise UserError(f"{path.name}: its first pieces are not {' '.join(_SPECIALS)}")
     return Vocabulary([*SPECIALS, *pieces[len(_SPECIALS) :]])
+
+
+def _take_learned_positions(weights: ForeignWeights, d_model: int) -> tuple[Tensor, Tensor] | None:
+    """Take the tables of positions; None if they are not stored, or are the sinusoids.
+
+    transformers 5 stores them, and trains them with the other weights. Raises UserError if only one is stored, or if a
+    table has another width.
+    """
+    if not any(name in weights for name in _POSITIONS):
+        return None
+    source, target = (weights.take(name)[_REQUIRED["pad_token_id"] + 1 :] for name in _POSITIONS)
+    for name, table in zip(_POSITIONS, (source, target), strict=True):
+        if table.shape[1:] != (d_model,):
+            raise UserError(f"{name} does not have the width d_model")
+    if _are_sinusoids(source) and _are_sinusoids(target):
+        return None
+    logger.info("the positions differ from sinusoids: imported as learned positions")
+    return source, target
+
+
+def _are_sinusoids(table: Tensor) -> bool:
+    """Whether a table (length, D) has fairseq's sinusoids, within the rounding of the number format of its values."""
+    formats = (torch.bfloat16, torch.float16, torch.float32)
+    rounding = next(torch.finfo(form).eps for form in formats if table.to(form).float().equal(table))
+    expected = sines_first(sinusoids(*table.shape, "fairseq"))
+    return torch.allclose(table, expected, rtol=0, atol=_MAX_POSITION_ERROR + rounding)
 
 
 def _take_embeddings(weights: ForeignWeights, scale: float | None) -> Embeddings:

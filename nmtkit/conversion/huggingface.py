@@ -1,7 +1,8 @@
 """Reads folders of Hugging Face's transformers: their JSON files, weights and defaults of generation."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from nmtkit.text import is_regular_file, read_bytes
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
 PICKLED = "pytorch_model.bin"
+_INDEX = ".index.json"  # after the name of the file that is stored in shards
+_SHARD = re.compile(r"\w[\w.-]*")
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names -> nmtkit's
 _MAX_JSON_BYTES = 1 << 26  # a vocabulary of 500,000 pieces takes about 10 MB
 
@@ -71,12 +74,41 @@ def transformer_config(settings: Mapping[str, Any], positions: str) -> Transform
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the weights by name, each in its own number format. Raises UserError if they are missing or damaged."""
-    if (folder / SAFETENSORS_FILE).is_file():
-        return read_tensors(folder)
-    if (folder / PICKLED).exists():
-        return dense_tensors(load_pickled(folder / PICKLED))
-    raise UserError(f"has neither {SAFETENSORS_FILE} nor {PICKLED}; weights in several files are not supported")
+    """Read the weights by name, from one file or from shards, each in its own number format.
+
+    Raises UserError if they are missing or damaged.
+    """
+    for name, read in ((SAFETENSORS_FILE, read_tensors), (PICKLED, _read_pickled)):
+        if (folder / name).exists():
+            return read(folder / name)
+        if (folder / f"{name}{_INDEX}").exists():
+            return _read_shards(folder, f"{name}{_INDEX}", read)
+    raise UserError(f"has neither {SAFETENSORS_FILE} nor {PICKLED}, nor their shards")
+
+
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    return dense_tensors(load_pickled(path))
+
+
+def _read_shards(folder: Path, index: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The weights of all files of an index, which gives the file of each.
+
+    Raises UserError for a file outside the folder, and for one that has other weights than the index says.
+    """
+    places = read_json(folder / index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+        raise UserError(f"{index} has no weight_map of names and files")
+    weights: dict[str, Tensor] = {}
+    for file in sorted(set(places.values())):
+        if _SHARD.fullmatch(file) is None:
+            raise UserError(f"{index}: {file!r:.60} is not the name of a file in this folder")
+        if not is_regular_file(folder / file):
+            raise UserError(f"{file}, listed in {index}, is missing or not a regular file")
+        found = read(folder / file)
+        if found.keys() != {name for name, place in places.items() if place == file}:
+            raise UserError(f"{file} has other weights than {index} says: damaged")
+        weights |= found
+    return weights
 
 
 def search_options(folder: Path) -> dict[str, float | str]:

@@ -22,7 +22,7 @@ from nmtkit.conversion.huggingface import (
     read_weights,
     transformer_config,
 )
-from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble
+from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first
 from nmtkit.errors import UserError
 from nmtkit.model.positions import sinusoids
 from nmtkit.tokenizer import SentencePieceVocabTokenizer
@@ -152,8 +152,7 @@ def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:
         name = f"{stack}.embed_positions.weight"
         if name in tensors:
             table = tensors.take(name)
-            expected = sinusoids(len(table), d_model)
-            expected = torch.cat([expected[:, 0::2], expected[:, 1::2]], dim=1)
+            expected = sines_first(sinusoids(len(table), d_model))
             if table.shape != expected.shape or not torch.allclose(table, expected, rtol=0, atol=_MAX_POSITION_ERROR):
                 raise UserError(f"{name} is not the table of sinusoids: other positions are not supported")
 

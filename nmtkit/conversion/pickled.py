@@ -36,18 +36,20 @@ _ALLOWED: list[Any] = [argparse.Namespace, *((_Inert, name) for name in _INERT_N
 def load_pickled(path: Path) -> Any:
     """Read a file of `torch.save`, in its zip format or the older one, on the CPU.
 
-    Call it inside `as_user_errors`. Raises UserError for an object of a foreign class, naming it, and for a compressed
-    file, which could need far more memory than its size.
+    The tensors of a zip file are views of a private memory map: those that nothing uses, such as an optimizer's, are
+    never read. Call it inside `as_user_errors`. Raises UserError for an object of a foreign class, naming it, and for a
+    compressed file, which could need far more memory than its size.
     """
     if not path.is_file() and path.exists():  # a pipe would block
         raise UserError("not a regular file")
-    if zipfile.is_zipfile(path):
+    is_zip = zipfile.is_zipfile(path)
+    if is_zip:
         with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                 raise UserError("compressed: save it with torch.save again")
     try:
         with torch.serialization.safe_globals(_ALLOWED):
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", mmap=is_zip, weights_only=True)
     except (pickle.UnpicklingError, AssertionError) as error:  # torch asserts some properties of its files
         found = _GLOBAL.search(str(error))
         if found is None:

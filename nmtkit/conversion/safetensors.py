@@ -57,7 +57,7 @@ def from_safetensors(folder: Path) -> Checkpoint:
         raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
     with as_user_errors(folder):
         header = parse_header(read_bytes(folder / HEADER, _MAX_HEADER_BYTES))
-        weights = read_tensors(folder)
+        weights = read_tensors(folder / SAFETENSORS_FILE)
         checkpoint = from_header(header, tokenizer_files, lambda name: read_tokenizer_file(folder / name))
         shapes = checkpoint.parameter_shapes()
         check_names(weights, shapes)
@@ -74,13 +74,13 @@ def serialize_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     return content
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """The tensors of a folder's `model.safetensors`, by name. Raises UserError if the file is damaged."""
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, by name. Raises UserError if the file is damaged."""
     library = _import_safetensors()
     try:
-        tensors: dict[str, Tensor] = library.torch.load_file(folder / SAFETENSORS_FILE)
+        tensors: dict[str, Tensor] = library.torch.load_file(path)
     except library.SafetensorError as error:
-        raise UserError(f"{SAFETENSORS_FILE} is damaged ({error})") from error
+        raise UserError(f"{path.name} is damaged ({error})") from error
     return tensors
 
 

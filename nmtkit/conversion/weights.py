@@ -148,6 +148,11 @@ def assemble(
     return replace(checkpoint, weights={name: weights[name].contiguous() for name in shapes})
 
 
+def sines_first(table: Tensor) -> Tensor:
+    """A table (length, D) of nmtkit's sinusoids with all sines before all cosines."""
+    return torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)
+
+
 def with_positions(
     config: TransformerConfig, source: Tensor, target: Tensor
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:

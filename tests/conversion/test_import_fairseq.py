@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import random
+import re
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq import from_fairseq
 from nmtkit.conversion.fairseq_tokenizers import read_dictionary
 from nmtkit.conversion.fsmt import from_fsmt
+from nmtkit.conversion.pickled import load_pickled
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 
@@ -226,6 +228,28 @@ def test_scalars_of_numpy_among_the_statistics_are_ignored(tmp_path: Path) -> No
     state = {"best": np.float64(3.5), "val_loss": np.float32(4), "epoch": np.int64(2)}
     for is_zip in (True, False):
         assert imported(content | {"extra_state": state}, path, _use_new_zipfile_serialization=is_zip).joined
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
+def test_tensors_of_the_optimizer_are_not_read(tmp_path: Path) -> None:
+    path = word_model(tmp_path)
+    content = torch.load(path, weights_only=False)
+    moments = {"state": {0: {"exp_avg": torch.zeros(1 << 24)}}}
+    torch.save(content | {"last_optimizer_state": moments}, path)
+    loaded = load_pickled(path)
+    sum(tensor.double().sum() for tensor in loaded["model"].values())  # reads the model
+    assert 0 < resident_bytes(path) < 1 << 23
+
+
+def resident_bytes(path: Path) -> int:
+    """How much of the memory maps of a file this process has read."""
+    total, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            counts = line.endswith(str(path))
+        elif counts and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    return total
 
 
 def test_a_compressed_checkpoint_is_refused(tmp_path: Path) -> None:

@@ -40,6 +40,26 @@ def test_log_probabilities_equal_those_of_transformers(seed: int, tmp_path: Path
     assert (checkpoint.source_language, checkpoint.target_language) == ("en", "de")
 
 
+@pytest.mark.parametrize("sharing", SHARING)
+def test_positions_that_transformers_trained_are_imported_as_learned_positions(sharing: str, tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 4, sharing)
+    for stack in (model.model.model.encoder, model.model.model.decoder):
+        stack.embed_positions.weight.data += 0.01 * torch.randn(stack.embed_positions.weight.shape)
+    model.write()
+    checkpoint = from_fsmt(model.folder, ImportConfig())
+    source, target = model.files.vocabs
+    batch = fairseq_batch((len(source), len(target)), 4)
+    torch.testing.assert_close(log_probs_of(checkpoint, *batch), renormalized(model.logits(*batch)), rtol=0, atol=1e-4)
+    assert checkpoint.model_config.to_dict()["positions"] == "learned"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_rounded_sinusoids_are_recognized(dtype: torch.dtype, tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 4)
+    model.write(dtype=dtype)
+    assert from_fsmt(model.folder, ImportConfig()).model_config.to_dict()["positions"] == "fairseq"
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_weights_in_half_precision_become_float32(name: str, tmp_path: Path) -> None:
     model = FsmtModel(tmp_path / "fsmt", 5)
@@ -79,7 +99,7 @@ def test_greedy_translations_of_text_equal_those_of_transformers(seed: int, tmp_
         ({"activation_function": "gelu_new"}, "activation_function is 'gelu_new', only relu, gelu, swish, silu"),
         ({"encoder_layers": 4}, "the weight encoder.layers.3.self_attn.q_proj.weight is missing"),
         ({"decoder_layers": 1}, "the weight decoder.layers.1.encoder_attn.k_proj.bias belongs to no part"),
-        ({"d_model": 11}, "--d-model 11: sinusoidal positions need an even number"),
+        ({"d_model": 11}, "d_model is not a multiple of encoder_attention_heads"),
         ({"encoder_layers": "two"}, "--encoder-layers: 'two' is not a whole number"),
         ({"encoder_layers": None}, "--encoder-layers: None is not a whole number"),
         ({"langs": ["en"]}, "give --source-lang and --target-lang"),

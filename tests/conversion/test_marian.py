@@ -76,6 +76,52 @@ def test_weights_of_torch_in_any_number_format_are_read(dtype: torch.dtype, old:
     check_equal_outputs(marian, from_marian(marian.folder, OPTIONS))
 
 
+def write_shards(marian: MarianModel, pickled: bool) -> Path:
+    """Write the weights in several files, as transformers does; return the index. Old releases pickled them."""
+    (marian.folder / "model.safetensors").unlink()
+    if not pickled:
+        marian.model.save_pretrained(marian.folder, max_shard_size=2000)
+        return marian.folder / "model.safetensors.index.json"
+    weights = marian.model.state_dict()
+    files = {name: f"pytorch_model-0000{1 + number % 2}-of-00002.bin" for number, name in enumerate(weights)}
+    for file in set(files.values()):
+        torch.save({name: weights[name] for name, place in files.items() if place == file}, marian.folder / file)
+    index = marian.folder / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    return index
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_weights_in_shards_are_read(pickled: bool, tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=3)
+    whole = from_marian(marian.folder, OPTIONS)
+    index = write_shards(marian, pickled)
+    assert len(set(json.loads(index.read_text())["weight_map"].values())) > 1
+    check_equal(from_marian(marian.folder, OPTIONS), whole)
+
+
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ("../marian/config.json", "not the name of a file in this folder"),
+        ("/etc/passwd", "not the name of a file in this folder"),
+        ("..", "not the name of a file in this folder"),
+        ("other.bin", "other.bin, listed in pytorch_model.bin.index.json, is missing"),
+        ("pytorch_model-00001-of-00002.bin", "has other weights than"),
+        (3, "no weight_map"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_shards_is_refused(place: object, named: str, tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=3)
+    index = write_shards(marian, pickled=True)
+    content = json.loads(index.read_text())
+    content["weight_map"]["model.decoder.layers.0.fc1.weight"] = place
+    content["weight_map"]["other"] = place
+    index.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=named):
+        from_marian(marian.folder, OPTIONS)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_greedy_outputs_are_equal(seed: int, tmp_path: Path) -> None:
     marian = MarianModel(tmp_path / "marian", seed, ("all", "decoder", "none")[seed % 3])

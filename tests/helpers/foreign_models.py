@@ -8,11 +8,11 @@ from typing import Any
 
 import marian_models
 import torch
+from fairseq_format import write_fairseq
 from foreign_tokenizers import FsmtFiles
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.moses_bpe import FINAL_MARK, INNER_MARK
 from nmtkit.vocab import BOS, NEVER_OUTPUT
 
 FAIRSEQ_START = 2  # </s>
@@ -84,82 +84,10 @@ class FsmtModel:
         logits: Tensor = output.logits
         return logits
 
-    def fairseq_weights(self, old: bool = False) -> dict[str, Tensor]:
-        """The state dict as fairseq writes it, in the names of today or of its early releases."""
-        state = {name.removeprefix("model."): tensor for name, tensor in self.weights().items()}
-        state = {name: tensor for name, tensor in state.items() if "embed_positions" not in name}
-        for stack in ("encoder", "decoder"):
-            state[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
-            state[f"{stack}.version"] = torch.tensor([3.0])
-        return with_old_names(state) if old else state
-
-    def fairseq_options(self) -> dict[str, Any]:
-        """The options of the same model in fairseq."""
-        sizes = self.config
-        return {
-            "arch": "transformer",
-            "task": "translation",
-            "source_lang": "en",
-            "target_lang": "de",
-            "encoder_layers": sizes.encoder_layers,
-            "decoder_layers": sizes.decoder_layers,
-            "encoder_embed_dim": sizes.d_model,
-            "decoder_embed_dim": sizes.d_model,
-            "encoder_ffn_embed_dim": sizes.encoder_ffn_dim,
-            "decoder_ffn_embed_dim": sizes.decoder_ffn_dim,
-            "encoder_attention_heads": sizes.encoder_attention_heads,
-            "decoder_attention_heads": sizes.decoder_attention_heads,
-            "encoder_normalize_before": False,
-            "decoder_normalize_before": False,
-            "activation_fn": sizes.activation_function,
-            "no_scale_embedding": not sizes.scale_embedding,
-            "adaptive_softmax_cutoff": None,
-            "dropout": 0.25,
-        }
-
     def write_fairseq(self, folder: Path, *, old: bool = False, **changes: Any) -> Path:
-        """Write a checkpoint of fairseq with dictionaries and codes beside it; old ones have `args`."""
-        folder.mkdir(exist_ok=True)
-        options = self.fairseq_options() | changes
-        content: dict[str, Any] = {"model": self.fairseq_weights(old), "extra_state": {"epoch": 3}}
-        if old:
-            content["args"] = argparse.Namespace(**options)
-        else:
-            task = {key: options.pop(key) for key in ("source_lang", "target_lang")}
-            task["_name"] = options.pop("task")
-            content |= {"args": None, "cfg": {"model": argparse.Namespace(**options), "task": task}}
-        torch.save(content, folder / "model.pt", _use_new_zipfile_serialization=not old)
-        for language, vocabulary in zip(("en", "de"), self.files.vocabs, strict=True):
-            pieces = (
-                piece.removesuffix(FINAL_MARK) if piece.endswith(FINAL_MARK) else piece + INNER_MARK
-                for piece in vocabulary.pieces[4:]
-            )
-            lines = [f"{piece} {9 + number}\n" for number, piece in enumerate(pieces)]
-            (folder / f"dict.{language}.txt").write_text("".join(lines), encoding="utf-8")
-        codes = "".join(f"{line} {9}\n" for line in self.files.merges)
-        (folder / "bpecodes").write_text(codes, encoding="utf-8")
-        return folder / "model.pt"
-
-
-def with_old_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict with joined attention projections, numbered norms, and the output as `embed_out`."""
-    renamed: dict[str, Tensor] = {}
-    norms = {"self_attn_layer_norm": 0, "encoder_attn_layer_norm": 1}
-    for name, tensor in state.items():
-        prefix, _, end = name.rpartition("_attn.")
-        module, _, part = name.rpartition(".")
-        layer, _, kind = module.rpartition(".")
-        if end.startswith(("k_proj", "v_proj")):
-            continue
-        if end.startswith("q_proj"):
-            blocks = [state[name.replace("q_proj", f"{letter}_proj")] for letter in "qkv"]
-            renamed[f"{prefix}_attn.in_proj_{part}"] = torch.cat(blocks)
-        elif kind.endswith("layer_norm"):
-            last = 1 if name.startswith("encoder") else 2
-            renamed[f"{layer}.layer_norms.{norms.get(kind, last)}.{part}"] = tensor
-        else:
-            renamed["decoder.embed_out" if name == "decoder.output_projection.weight" else name] = tensor
-    return renamed
+        """Write the same weights as a checkpoint of fairseq, see `fairseq_format.write_fairseq`."""
+        pieces = [vocabulary.pieces for vocabulary in self.files.vocabs]
+        return write_fairseq(folder, self.weights(), self.config, pieces, self.files.merges, old=old, **changes)
 
 
 def fairseq_batch(sizes: tuple[int, int], seed: int) -> tuple[Tensor, Tensor, Tensor]:
