@@ -1,13 +1,15 @@
-"""Benchmark: nmtkit vs. CTranslate2 on the same checkpoint and the same cores, in sentences per second.
+"""Benchmark: nmtkit vs. CTranslate2 and transformers on the same checkpoint and the same cores.
 
     pip install ctranslate2
     python benchmarks/generate.py averaged.pt test.en --beam 4 --beam 1
-    python benchmarks/generate.py averaged.pt test.en --one-by-one 100
+    python benchmarks/generate.py averaged.pt test.en --one-by-one --lines 100
+    python benchmarks/generate.py opus.pt test.en --transformers --length 15 --lines 16    # see benchmarks/opus_size.py
 
-The benchmark converts the checkpoint to CTranslate2's format and first compares the greedy translations of both. Then
-it measures each engine in every precision, as one process with many threads and as many processes with one thread.
-Every engine runs in its own process, and the engines translate the whole text alternately. Loading and tokenizing are
-not timed; nmtkit's time includes detokenizing. Each engine uses its own fastest batch size.
+The benchmark converts the checkpoint to CTranslate2's format, with --transformers also to a Marian model, and first
+compares the greedy translations of nmtkit and CTranslate2. Then it measures each engine in every precision, as one
+process with many threads and as many processes with one thread. Every engine runs in its own process, and the engines
+translate the whole text alternately. Loading and tokenizing are not timed; nmtkit's time includes detokenizing. Each
+engine uses its own fastest batch size.
 
 Each result is the median of the turns, by wall time and by the CPU time of all processes of the engine. CPU time is
 more reliable on a busy machine. Linux only: CPU times are read from /proc. On a GPU (--device cuda) use wall times.
@@ -18,22 +20,26 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import click
 import ctranslate2
+import torch
 
 from nmtkit import Translator
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.conversion.ctranslate2 import to_ctranslate2
+from nmtkit.conversion.huggingface_export import to_huggingface
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.text import read_lines
 
 TICK = os.sysconf("SC_CLK_TCK")
-NMTKIT, CTRANSLATE2 = "nmtkit", "CTranslate2"
+NMTKIT, CTRANSLATE2, TRANSFORMERS = "nmtkit", "CTranslate2", "transformers"
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class Task:
     """The input and the limits that all engines share."""
 
     checkpoint: Path
-    converted: Path
+    folder: Path  # of the converted models
     sentences: list[list[str]]  # pieces
     length: int | None  # forced length of the output
     one_by_one: bool
@@ -84,7 +90,8 @@ def load_nmtkit(task: Task, setting: Setting) -> Translate:
         workers=setting.workers,
     )
     # nmtkit takes one more step, for </s>; CTranslate2 stops without it at the maximum length
-    lengths = {} if task.length is None else {"max_len_a": 0.0, "max_len_b": task.length - 1}
+    last = 0 if task.length is None else task.length - 1
+    lengths = {"max_len_a": 0.0, "max_len_b": last, "min_len": last} if last else {}
     search = SearchConfig(beam=setting.beam, **lengths)  # type: ignore[arg-type]
     ids = [translator.source.vocab.to_ids(pieces) for pieces in task.sentences]
 
@@ -99,7 +106,7 @@ def load_nmtkit(task: Task, setting: Setting) -> Translate:
 def load_ctranslate2(task: Task, setting: Setting) -> Translate:
     """Load CTranslate2 with the same limits and the same length penalty."""
     engine = ctranslate2.Translator(
-        str(task.converted),
+        str(task.folder / CTRANSLATE2),
         device=task.device,
         compute_type=setting.precision,
         inter_threads=setting.workers,
@@ -123,9 +130,50 @@ def load_ctranslate2(task: Task, setting: Setting) -> Translate:
     return translate
 
 
+def load_transformers(task: Task, setting: Setting) -> Translate:
+    """Load transformers with the same limits; its length penalty divides by the length."""
+    transformers: Any = import_module("transformers")
+    torch.set_num_threads(setting.threads)
+    model = transformers.MarianMTModel.from_pretrained(task.folder / TRANSFORMERS)
+    tokenizer = transformers.MarianTokenizer.from_pretrained(task.folder / TRANSFORMERS)
+    pad, length = model.config.pad_token_id, task.length
+    options = {
+        **{"num_beams": setting.beam, "bad_words_ids": [[pad]], "forced_eos_token_id": None},
+        **{"max_new_tokens": length or 250, "min_new_tokens": length},
+    }
+    ids = [[*tokenizer.convert_tokens_to_ids(pieces), model.config.eos_token_id] for pieces in task.sentences]
+
+    @torch.inference_mode()
+    def translate(batch: int) -> list[list[str]]:
+        found: dict[int, list[str]] = {}
+        for numbers in batches_of(ids, 1 if task.one_by_one else batch):
+            longest = max(len(ids[number]) for number in numbers)
+            source = torch.tensor([ids[number] + [pad] * (longest - len(ids[number])) for number in numbers])
+            outputs = model.generate(source, attention_mask=(source != pad).long(), **options)
+            for number, output in zip(numbers, outputs[:, 1:].tolist(), strict=True):
+                found[number] = tokenizer.convert_ids_to_tokens(output, skip_special_tokens=True)
+        return [found[number] for number in range(len(ids))]
+
+    return translate
+
+
+def batches_of(sentences: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
+    """The numbers of sentences in batches of similar lengths with at most so many tokens, or of one sentence."""
+    batch: list[int] = []
+    for number in sorted(range(len(sentences)), key=lambda number: len(sentences[number])):
+        if batch and (len(batch) + 1) * len(sentences[number]) > tokens:
+            yield batch
+            batch = []
+        batch.append(number)
+    yield batch
+
+
+LOADERS = {NMTKIT: load_nmtkit, CTRANSLATE2: load_ctranslate2, TRANSFORMERS: load_transformers}
+
+
 def run_engine(connection: Connection, task: Task, setting: Setting) -> None:
     """Load an engine, then translate the text once for every batch size received; 0 ends the process."""
-    translate = (load_nmtkit if setting.system == NMTKIT else load_ctranslate2)(task, setting)
+    translate = LOADERS[setting.system](task, setting)
     connection.send(None)
     while batch := connection.recv():
         wall, cpu = time.perf_counter(), processor_time()
@@ -178,6 +226,8 @@ class EngineProcess:
 @click.option("--batch", "batches", multiple=True, default=(512, 1024, 2048, 4096), help="Batch sizes to choose from.")
 @click.option("--length", type=int, help="Force the output length, for an untrained model.")
 @click.option("--one-by-one", is_flag=True, help="Translate sentence by sentence, to measure latency.")
+@click.option("--one-process", is_flag=True, help="Do not measure several processes of one thread each.")
+@click.option("--transformers", is_flag=True, help="Also measure transformers.")
 @click.option("--device", default="cpu")
 def main(
     checkpoint: Path,
@@ -189,24 +239,31 @@ def main(
     batches: tuple[int, ...],
     length: int | None,
     one_by_one: bool,
+    one_process: bool,
+    transformers: bool,
     device: str,
 ) -> None:
-    """Translate TEXT with CHECKPOINT, with nmtkit and CTranslate2 alternately."""
+    """Translate TEXT with CHECKPOINT, with each toolkit in turn."""
     loaded = load_checkpoint(checkpoint)
     sentences = [
         loaded.source.vocab.to_pieces(ids) for ids in loaded.source.encode(list(read_lines(text))[:lines]) if ids
     ]
     with tempfile.TemporaryDirectory() as folder:
-        to_ctranslate2(loaded, Path(folder) / "converted")
-        task = Task(checkpoint, Path(folder) / "converted", sentences, length, one_by_one, device)
+        to_ctranslate2(loaded, Path(folder) / CTRANSLATE2)
+        if transformers:
+            to_huggingface(loaded, Path(folder) / TRANSFORMERS)
+        task = Task(checkpoint, Path(folder), sentences, length, one_by_one, device)
         compare_outputs(task)
         for beam in beams:
-            compare_speed(task, settings(beam, cores, device, one_by_one), turns, batches)
+            measured = settings(beam, cores, device, one_by_one or one_process)
+            if transformers:
+                measured.append(Setting(TRANSFORMERS, "float32", 1, cores, beam))
+            compare_speed(task, measured, turns, batches)
 
 
-def settings(beam: int, cores: int, device: str, one_by_one: bool) -> list[Setting]:
+def settings(beam: int, cores: int, device: str, one_process: bool) -> list[Setting]:
     """Every combination of system, precision and division of the cores into workers and threads."""
-    divisions = [(1, cores)] if one_by_one or device != "cpu" else [(1, cores), (cores, 1)]
+    divisions = [(1, cores)] if one_process or device != "cpu" else [(1, cores), (cores, 1)]
     formats = {NMTKIT: ["fp32", "int8"], CTRANSLATE2: ["float32", "int8"]}
     if device != "cpu":
         formats = {NMTKIT: ["bf16"], CTRANSLATE2: ["bfloat16"]}
@@ -243,8 +300,9 @@ def compare_speed(task: Task, settings: list[Setting], turns: int, batches: tupl
         cpu = statistics.median(turn.cpu for turn in engine.turns)
         tokens = engine.turns[0].tokens
         count = len(task.sentences)
-        rates = f"{count / wall:.1f} sentences/s, {tokens / wall:.0f} tokens/s; by processor time {count / cpu:.1f}"
-        print(f"{engine.setting}, batch {engine.batch}: {rates} sentences/s", flush=True)
+        by_wall = f"{count / wall:.1f} sentences/s, {tokens / wall:.0f} tokens/s"
+        by_cpu = f"{count / cpu:.1f} sentences/s, {tokens / cpu:.0f} tokens/s"
+        print(f"{engine.setting}, batch {engine.batch}: {by_wall}; by CPU time {by_cpu}", flush=True)
 
 
 if __name__ == "__main__":
