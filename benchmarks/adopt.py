@@ -116,7 +116,7 @@ class TransformersModel:
         kept = [number for number in range(len(vocab)) if number not in NEVER_OUTPUT]
         difference = (logits.log_softmax(-1)[..., order[kept]] - own[..., kept]).abs()
         places = torch.arange(own_inputs.size(1)) <= torch.tensor([[len(ids)] for ids in rows])
-        return difference[places].max().item()
+        return float(difference[places].max())
 
     def _ids_of(self, pieces: Sequence[str]) -> Tensor:
         """The id here of each piece of nmtkit; of BOS it is the start token."""
@@ -151,7 +151,7 @@ class CTranslate2Model:
         """The largest difference over the tokens of the translations: the engine shows no others."""
         theirs = self._engine.score_batch(self._sources(lines), [output.pieces for output in outputs])
         pairs = zip(theirs, own_scores(Translator.of([ours], EngineConfig(device="cpu")), lines, outputs), strict=True)
-        return max(abs(a - b) for scored, own in pairs for a, b in zip(scored.log_probs, own, strict=True))
+        return float(max(abs(a - b) for scored, own in pairs for a, b in zip(scored.log_probs, own, strict=True)))
 
 
 def own_scores(translator: Translator, lines: Lines, outputs: Sequence[Output]) -> list[tuple[float, ...]]:

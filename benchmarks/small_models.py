@@ -172,7 +172,7 @@ def train(model: Any, pairs: Pairs, recipe: Recipe) -> None:
         logits = model(source, attention_mask=mask, decoder_input_ids=inputs, use_cache=False).logits
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, label_smoothing=0.1)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if update % 50 == 0:
             print(f"update {update}: loss {loss.item():.2f}", flush=True)

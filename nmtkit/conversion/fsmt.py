@@ -57,8 +57,8 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         weights = ForeignWeights({name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()})
         others = weights.take_stacks(config)
         if tables := _take_learned_positions(weights, config.d_model):
-            config, named = with_positions(config, *tables)
-            others |= named
+            config, learned = with_positions(config, *tables)
+            others |= learned
         scale = None if settings["scale_embedding"] else 1.0
         embeddings = _take_embeddings(weights, scale)
         weights.refuse_rest()
@@ -121,7 +121,7 @@ def _are_sinusoids(table: Tensor) -> bool:
     """Whether a table (length, D) has fairseq's sinusoids, within the rounding of the number format of its values."""
     formats = (torch.bfloat16, torch.float16, torch.float32)
     rounding = next(torch.finfo(form).eps for form in formats if table.to(form).float().equal(table))
-    expected = sines_first(sinusoids(*table.shape, "fairseq"))
+    expected = sines_first(sinusoids(len(table), table.size(1), "fairseq"))
     return torch.allclose(table, expected, rtol=0, atol=_MAX_POSITION_ERROR + rounding)
 
 
