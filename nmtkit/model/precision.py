@@ -1,5 +1,7 @@
 """The torch device of `--device` and the torch dtype of `--precision`."""
 
+import os
+
 import torch
 
 from nmtkit.errors import UserError
@@ -9,11 +11,19 @@ _NATIVE_BF16_ON_CPU = ("avx512_bf16", "amx_bf16", "sve_bf16")  # x86-64, x86-64,
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device with that name; `auto` is a GPU if there is one. Raises UserError if torch cannot use the device."""
+    """The device with that name; `auto` is a GPU if there is one. Raises UserError if torch cannot use the device.
+
+    For a GPU this also changes settings of torch in this process: see `prepare_gpu`.
+    """
+    if name == "auto" and torch.cuda.is_available():
+        prepare_gpu()
+        return torch.device("cuda")  # without a tensor there: each process of a run has a GPU of its own
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cpu")
     try:
         device = torch.device(name)
+        if device.type == "cuda":
+            prepare_gpu()
         torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0].partition(". ")[0]
@@ -28,6 +38,19 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
     return _DTYPES[name]
+
+
+def prepare_gpu() -> None:
+    """Set up torch for translation models on GPUs, before the first tensor is on one.
+
+    * No cuDNN attention: it builds a graph for each new shape, about 45 ms, and shapes of sentences hardly ever repeat.
+    * No TF32: fp32 means fp32. cuDNN would use TF32 for convolutions and recurrent layers.
+    * Memory in segments that can grow, which fragments less when shapes vary; a setting of the user wins.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)  # type: ignore[no-untyped-call]
+    torch.backends.cudnn.allow_tf32 = False
+    if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 
 def _multiplies_bf16(device: torch.device) -> bool:

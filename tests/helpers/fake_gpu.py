@@ -4,6 +4,7 @@ It tests, on any machine, that code for GPUs never mixes devices and gives the s
 test kernels, memory or speed.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -106,6 +107,11 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> AbstractContextManager[Any]:
     }
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # these settings are restored after the test
+    for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.setenv(variable, os.environ.get(variable, ""))
+        if not os.environ[variable]:
+            monkeypatch.delenv(variable)
     for check in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
         # in a CUDA build of torch these query the driver
         monkeypatch.setattr(torch.optim.Optimizer, check, lambda optimizer: None, raising=False)
