@@ -61,7 +61,8 @@ class _Trial:
 
     def __init__(self, dataset: Dataset, longest: int, options: TrainingOptions, ranks: Ranks) -> None:
         self.longest = longest
-        self.at_most = max(self.longest, options.batches.batch_tokens)  # no micro-batch is larger than an update
+        share = -(-options.batches.batch_tokens // ranks.size)  # of an update: a larger micro-batch leaves ranks idle
+        self.at_most = max(self.longest, share)
         self.device, self.precision = ranks.device, resolve_precision(options.device.precision, ranks.device)
         self.smoothing = options.optimizer.label_smoothing
         self.model = build_model(dataset, options, self.device)

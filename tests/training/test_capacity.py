@@ -12,7 +12,7 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.model import memory
 from nmtkit.model.config import TransformerConfig
 from nmtkit.training import capacity
-from nmtkit.training.config import TrainingOptions
+from nmtkit.training.config import BatchConfig, TrainingOptions
 from nmtkit.training.learner import Learner
 from nmtkit.training.ranks import Ranks
 
@@ -73,6 +73,14 @@ def test_the_trial_model_has_the_size_of_the_model_of_the_run(datasets: dict[str
     assert len(dataset.source.vocab) == len(dataset.target.vocab)  # and yet not the same
     model = Learner(dataset, options, ranks).model
     assert capacity._Trial(dataset, 8, options, ranks).kept == 8 * sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 3000), (4, 750), (1000, 8)])
+def test_auto_max_tokens_leaves_a_micro_batch_for_each_rank(size: int, most: int, datasets: dict[str, Path]) -> None:
+    small = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
+    options = TrainingOptions(model=small, batches=BatchConfig(batch_tokens=3000))
+    ranks = Ranks(torch.device("cpu"), size=size)
+    assert capacity._Trial(Dataset.open(datasets["joined"]), 8, options, ranks).at_most == most
 
 
 GIB = 1 << 30
