@@ -7,18 +7,28 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 import torch
+from torch import distributed
 
-# Messages of plain RuntimeErrors: from the CPU allocator, from the workspaces of libraries, from the driver.
+# Messages of plain RuntimeErrors: from the CPU allocator, from libraries without memory for workspaces or for
+# themselves, from the driver.
 _MESSAGES = (
     "DefaultCPUAllocator",
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
     "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_NOT_INITIALIZED",
     "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
 )
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error means that a device is out of memory."""
+    """Whether an error means that a device is out of memory, and that a smaller computation can follow.
+
+    That is not the case for lack of memory in a communication library, which leaves its connections unusable.
+    """
+    if isinstance(error, distributed.DistError):
+        return False
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in _MESSAGES)
 
 

@@ -8,6 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,15 +19,21 @@ from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
 
 T = TypeVar("T")
 
+# Ranks wait this long for the main process to save, validate or translate. The connection to a process that ends is
+# closed, which ends the wait at once.
+_PATIENCE = timedelta(days=1)
+_COMMUNICATION_ON_GPU = timedelta(minutes=30)  # for a sum of gradients, including the compilation before the first
+
 
 class Ranks:
     """This process among the others: `rank` of `size`, computing on `device`.
 
-    All methods except `report_once` are collective: all ranks call them in the same order.
+    Python values are exchanged between the hosts, in the process group `hosts` (the default group if None), tensors
+    between the devices. All methods except `report_once` are collective: all ranks call them in the same order.
     """
 
-    def __init__(self, device: torch.device, rank: int = 0, size: int = 1) -> None:
-        self.device, self.rank, self.size = device, rank, size
+    def __init__(self, device: torch.device, rank: int = 0, size: int = 1, hosts: Any = None) -> None:
+        self.device, self.rank, self.size, self._hosts = device, rank, size, hosts
 
     def __str__(self) -> str:
         return str(self.device) if self.size == 1 else f"{self.size} × {self.device.type}"
@@ -40,8 +47,8 @@ class Ranks:
         """The sum over all ranks of each value, in float64, bit for bit the same on every rank."""
         if self.size == 1:
             return list(values)
-        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        distributed.all_reduce(tensor)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        distributed.all_reduce(tensor, group=self._hosts)
         return tensor.tolist()
 
     def gather(self, value: T) -> list[T]:
@@ -49,7 +56,7 @@ class Ranks:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        distributed.all_gather_object(values, value)
+        distributed.all_gather_object(values, value, group=self._hosts)
         return values
 
     def run_on_main(self, function: Callable[[], T]) -> T:
@@ -65,7 +72,7 @@ class Ranks:
                 outcome = [function()]
             except NmtkitError as error:
                 outcome = [error]
-        distributed.broadcast_object_list(outcome, src=0)
+        distributed.broadcast_object_list(outcome, src=0, group=self._hosts)
         if isinstance(outcome[0], NmtkitError):
             raise self.report_once(outcome[0])
         result: T = outcome[0]
@@ -136,7 +143,8 @@ _VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SI
 def join(device: torch.device) -> Iterator[Ranks]:
     """Join the process group of the run, with NCCL on GPUs and gloo on CPUs, and leave it at the end.
 
-    Raises UserError if a machine has more processes than GPUs, RunError if another process is lost.
+    Raises UserError if a machine has more processes than GPUs, RunError if another process is lost or if the
+    communication between GPUs has no memory.
     """
     rank, size, local, local_size = in_environment()
     if size == 1:
@@ -151,10 +159,10 @@ def join(device: torch.device) -> Iterator[Ranks]:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     try:
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        distributed.init_process_group(backend, store=_fresh_store(rank, size), rank=rank, world_size=size)
-        yield Ranks(device, rank, size)
+        yield Ranks(device, rank, size, _connect(device, rank, size))
     except RuntimeError as error:
+        if isinstance(error, distributed.DistError) and "out of memory" in str(error):
+            raise RunError("no GPU memory is left for the communication between GPUs: lower --max-tokens") from error
         if _is_lost_connection(error):
             raise RunError(
                 "the connection to another process of the run was lost; torchrun names the one that "
@@ -165,6 +173,19 @@ def join(device: torch.device) -> Iterator[Ranks]:
         with contextlib.suppress(RuntimeError):  # fails if the others are gone
             if distributed.is_initialized():
                 distributed.destroy_process_group()
+
+
+def _connect(device: torch.device, rank: int, size: int) -> Any:
+    """Join the default process group, which sums tensors on `device`. Returns the group for values of the hosts.
+
+    NCCL ends a run whose ranks wait too long for one another, so GPUs need a second group for waiting, over gloo.
+    """
+    place = {"store": _fresh_store(rank, size), "rank": rank, "world_size": size}
+    if device.type != "cuda":
+        distributed.init_process_group("gloo", timeout=_PATIENCE, **place)
+        return None
+    distributed.init_process_group("nccl", timeout=_COMMUNICATION_ON_GPU, device_id=device, **place)
+    return distributed.new_group(backend="gloo", timeout=_PATIENCE)
 
 
 def _fresh_store(rank: int, size: int) -> Any:
