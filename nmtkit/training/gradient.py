@@ -136,9 +136,11 @@ class UpdateGradient:
         dataset of each micro-batch of the update, if not all are of the first. Returns the sums over all ranks: loss
         and negative log-likelihood of each dataset, then each of the `votes`. Collective.
 
-        If a rank runs out of memory, all ranks repeat the update with smaller micro-batches of such sentences. Raises
-        RunError if a single sentence pair does not fit.
+        If a rank runs out of memory, all ranks repeat the update with smaller micro-batches of such sentences; GPUs
+        first repeat it as it was, since their free memory may only have been fragmented. Raises RunError if a single
+        sentence pair does not fit.
         """
+        may_be_fragmented = self.ranks.device.type == "cuda"
         while True:
             out_of_memory = False
             losses = [0.0] * (2 * self.datasets)
@@ -153,7 +155,14 @@ class UpdateGradient:
             *totals, failed = self.ranks.sum([*losses, *votes, out_of_memory])
             if not failed:
                 return totals
-            self._agree_on_limits(update, out_of_memory)
+            if self.ranks.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.times_out_of_memory += 1
+            if may_be_fragmented:
+                may_be_fragmented = False
+                logger.warning("update %d: out of memory; retrying after freeing cached memory", update)
+            else:
+                self._agree_on_limits(update, out_of_memory)
             self._wrap()
 
     def nonfinite_rows(self, update: int, number: int, batch: Batch, tokens: int) -> list[int]:
@@ -258,13 +267,10 @@ class UpdateGradient:
         complaint = None
         if out_of_memory:
             complaint = self.limits.lower(self._attempt)
-            if self.ranks.device.type == "cuda":
-                torch.cuda.empty_cache()
         for limits, complained in self.ranks.gather((self.limits.by_length, complaint)):
             if complained:
                 raise self.ranks.report_once(RunError(complained))
             self.limits.merge(limits)
-        self.times_out_of_memory += 1
         logger.warning("update %d: out of memory; retrying with at most %s", update, self.limits)
 
 

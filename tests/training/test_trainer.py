@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fake_gpu import CPU, GPU, fake_gpu
 from reference_loss import smoothed_loss
 from torch import Tensor
 from torch.testing import assert_close
@@ -52,9 +53,9 @@ def options(tmp_path: Path) -> TrainingOptions:
     )
 
 
-def make(dataset: Path, options: TrainingOptions, **batches: Any) -> Trainer:
+def make(dataset: Path, options: TrainingOptions, device: torch.device = CPU, **batches: Any) -> Trainer:
     options = replace(options, batches=replace(options.batches, **batches))
-    return Trainer(TrainingData.open([dataset], False, options.batches), options, Ranks(torch.device("cpu")))
+    return Trainer(TrainingData.open([dataset], False, options.batches), options, Ranks(device))
 
 
 def gradients(trainer: Trainer, update: Update, number: int = 1) -> dict[str, Tensor]:
@@ -267,6 +268,8 @@ def test_sentences_with_nonfinite_gradients_are_found_within_the_memory_limit(
         lambda: exec(
             'raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")'
         ),
+        lambda: exec('raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`")'),
+        lambda: exec('raise RuntimeError("CUDA driver error: out of memory")'),
         lambda: exec("raise MemoryError"),
     ],
 )
@@ -287,6 +290,34 @@ def test_every_kind_of_out_of_memory_error_is_handled(
     parts = gradients(other, update)
     for name, gradient in whole.items():
         assert_close(parts[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("failures", "repeated", "learned"), [(1, 1, False), (2, 2, True)])
+def test_a_gpu_repeats_an_update_as_it_was_before_it_makes_micro_batches_smaller(
+    failures: int,
+    repeated: int,
+    learned: bool,
+    datasets: dict[str, Path],
+    options: TrainingOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forward, left = MicroBatchLoss.forward, failures
+
+    def failing(self: MicroBatchLoss, batch: Batch) -> tuple[Tensor, Tensor]:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return forward(self, batch)
+
+    monkeypatch.setattr(MicroBatchLoss, "forward", failing)
+    with fake_gpu(monkeypatch):
+        trainer = make(datasets["joined"], options, device=GPU)
+        batch = collate(trainer.data.splits[0], np.arange(20))
+        gradient = trainer._gradient()
+        gradient.compute(1, [(0, batch)], batch.target_tokens, votes=())
+    assert gradient.times_out_of_memory == repeated
+    assert bool(gradient.limits.by_length) == learned
 
 
 def test_other_errors_are_not_mistaken_for_lack_of_memory(
