@@ -1,6 +1,8 @@
 """Label-smoothed cross-entropy (§5.4), fused with the projection to the vocabulary."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -9,8 +11,9 @@ from torch.nn import functional as F
 
 from nmtkit import native_build
 from nmtkit.data.batch import Batch
+from nmtkit.log import logger
 from nmtkit.model.protocol import TranslationModel, mask_never_output
-from nmtkit.vocab import NEVER_OUTPUT
+from nmtkit.vocab import EOS, NEVER_OUTPUT
 
 LOSS_VERSION = 2  #: 1 gave probability to PAD and BOS
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
@@ -37,11 +40,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         rows = min(len(hidden), _ROWS_GPU if hidden.is_cuda else _ROWS_CPU)
         weights, states = matrix.to(dtype), hidden.to(dtype)
         products = hidden.new_empty(rows, len(matrix), dtype=dtype)
-        exact = products if dtype == torch.float32 else torch.empty_like(products, dtype=torch.float32)
+        is_exact = dtype == torch.float32 or _kernel_for(products) is not None
+        exact = products if is_exact else torch.empty_like(products, dtype=torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             for part in (slice(begin, begin + rows) for begin in range(0, len(hidden), rows or 1)):
                 x = states[part]
-                logits, gradient = products[: len(x)], exact[: len(x)]  # (rows, W)
+                logits = products[: len(x)]  # (rows, W)
+                gradient = logits if exact is products else exact[: len(x)]
                 torch.mm(x, weights.t(), out=logits)
                 sums += _cross_entropy(logits, gradient, target[part], smoothing, learning)
                 if grad_hidden is not None:
@@ -62,9 +67,9 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
     """The sums over rows of -log p(target), and of the mean of -log p over the W' ids that may be output.
 
-    `exact` (rows, W) in fp32 may be the logits themselves. If `learning`, it becomes the gradient of the smoothed loss
-    by the logits: softmax - ((1 - ε)·one-hot + ε/W'), and 0 for `NEVER_OUTPUT`. Otherwise it is memory for the
-    computation. The logits are overwritten.
+    `exact` (rows, W) may be the logits themselves; it is in fp32 unless a GPU computes all in one kernel. If
+    `learning`, it becomes the gradient of the smoothed loss by the logits: softmax - ((1 - ε)·one-hot + ε/W'), and 0
+    for `NEVER_OUTPUT`. Otherwise it is memory for the computation. The logits are overwritten.
     """
     if native_build.serves(exact):
         exact.copy_(logits)  # no copy if they share memory
@@ -80,6 +85,8 @@ def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: flo
             torch.get_num_threads(),
         )
         return losses.sum(0)
+    if (kernel := _kernel_for(logits)) is not None:
+        return kernel(logits, target, smoothing, learning)
     possible = logits.size(1) - len(NEVER_OUTPUT)
     torch.log_softmax(mask_never_output(logits), -1, dtype=torch.float32, out=exact)
     nll = -exact.gather(1, target[:, None]).sum()
@@ -90,6 +97,28 @@ def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: flo
         exact.scatter_add_(1, target[:, None], exact.new_full((len(target), 1), smoothing - 1.0))
         _clear_never_output(exact)
     return sums
+
+
+def _kernel_for(logits: Tensor) -> Callable[[Tensor, Tensor, float, bool], Tensor] | None:
+    """The fused kernel for logits of this dtype and device, if there is one. fp16 needs the gradient in fp32."""
+    return _load_kernel(logits.device) if logits.is_cuda and logits.dtype != torch.float16 else None
+
+
+@functools.cache
+def _load_kernel(device: torch.device) -> Callable[[Tensor, Tensor, float, bool], Tensor] | None:
+    """The fused kernel, tried on a row; None if it cannot run on this machine.
+
+    Triton comes with torch for GPUs, but it also needs a C compiler and a GPU that it supports.
+    """
+    try:
+        from nmtkit.training.loss_kernel import cross_entropy_
+
+        cross_entropy_(torch.zeros(1, 8, device=device), torch.full((1,), EOS, device=device), 0.0, True)
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        logger.info("the loss is computed without Triton, which is slower: %s", reason)
+        return None
+    return cross_entropy_
 
 
 def _clear_never_output(exact: Tensor) -> None:
