@@ -47,7 +47,7 @@ def prepare_gpu() -> None:
     * No TF32: fp32 means fp32. cuDNN would use TF32 for convolutions and recurrent layers.
     * Memory in segments that can grow, which fragments less when shapes vary; a setting of the user wins.
     """
-    torch.backends.cuda.enable_cudnn_sdp(False)  # type: ignore[no-untyped-call]
+    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.allow_tf32 = False
     if not {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} & os.environ.keys():
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"

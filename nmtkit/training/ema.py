@@ -22,10 +22,11 @@ class MovingAverage:
         self.averages = {name: weight.clone() for name, weight in collect_weights(model).items()}
 
     @torch.no_grad()
-    def step(self, update: int) -> None:
-        """Include the weights after an update, counted from 1; not called for a skipped update."""
+    def step(self, update: int, is_taken: Tensor) -> None:
+        """Include the weights after an update, counted from 1, unless it was skipped: `is_taken` is a scalar."""
         decay = min(self.decay, (1 + update) / (10 + update))
-        torch._foreach_lerp_(list(self.averages.values()), list(self.model.parameters()), 1 - decay)
+        weights = [is_taken * (1 - decay)] * len(self.averages)
+        torch._foreach_lerp_(list(self.averages.values()), list(self.model.parameters()), weights)
 
     @torch.no_grad()
     def load(self, averages: Iterable[tuple[str, Tensor]]) -> None:

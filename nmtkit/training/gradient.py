@@ -129,12 +129,13 @@ class UpdateGradient:
         tokens: int,
         votes: Sequence[float],
         dataset_of: Sequence[int] = (),
-    ) -> list[float]:
+    ) -> tuple[Tensor, list[float]]:
         """The gradient of the mean loss per target token, of which the update has `tokens` on all ranks.
 
         `share` has this rank's micro-batches with their numbers in the update, possibly none. `dataset_of` has the
-        dataset of each micro-batch of the update, if not all are of the first. Returns the sums over all ranks: loss
-        and negative log-likelihood of each dataset, then each of the `votes`. Collective.
+        dataset of each micro-batch of the update, if not all are of the first. Returns the sums over all ranks: of loss
+        and negative log-likelihood of each dataset, (2 · datasets,) in float64 on the device, which may still compute
+        them; and of each of the `votes`. Collective.
 
         If a rank runs out of memory, all ranks repeat the update with smaller micro-batches of such sentences; GPUs
         first repeat it as it was, since their free memory may only have been fragmented. Raises RunError if a single
@@ -143,7 +144,6 @@ class UpdateGradient:
         may_be_fragmented = self.ranks.device.type == "cuda"
         while True:
             out_of_memory = False
-            losses = [0.0] * (2 * self.datasets)
             try:
                 losses = self._accumulate(update, share, tokens, dataset_of)
             except (MemoryError, RuntimeError) as error:
@@ -152,9 +152,9 @@ class UpdateGradient:
                 out_of_memory = True
             if out_of_memory:  # outside of the handler: its traceback keeps the tensors alive
                 self._sum_without_me()
-            *totals, failed = self.ranks.sum([*losses, *votes, out_of_memory])
+            *voted, failed = self.ranks.sum([*votes, out_of_memory])
             if not failed:
-                return totals
+                return self.ranks.sum_on_devices(losses), voted
             if self.ranks.device.type == "cuda":
                 torch.cuda.empty_cache()
             self.times_out_of_memory += 1
@@ -189,10 +189,10 @@ class UpdateGradient:
 
     def _accumulate(
         self, update: int, share: Sequence[tuple[int, Batch]], tokens: int, dataset_of: Sequence[int] = ()
-    ) -> list[float]:
+    ) -> Tensor:
         """Forward and backward of this rank's share; returns loss and negative log-likelihood of each dataset.
 
-        The sum over ranks overlaps with the last backward pass.
+        They are (2 · datasets,) in float64, on the device. The sum over ranks overlaps with the last backward pass.
         """
         self.loss.train()
         self.loss.zero_grad(set_to_none=True)
@@ -212,8 +212,7 @@ class UpdateGradient:
                 self.after_first_part = None
         self.after_first_part = None  # too late for an update of one part, and not meant for the next
         sums[last.dataset] += self._backward(update, last, tokens, self._wrapped or self.loss)
-        losses: list[float] = sums.flatten().tolist()
-        return losses
+        return sums.flatten().double()
 
     def _backward(self, update: int, chunk: _Chunk, tokens: int, module: nn.Module) -> Tensor:
         """Forward and backward of one chunk; returns its sums (loss, nll)."""

@@ -1,7 +1,6 @@
 """The part of a run that changes in a step: weights, optimizer state, loss scale and moving average."""
 
 import contextlib
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,11 +44,14 @@ class Learner:
         ema = options.optimizer.ema
         self.average = MovingAverage(self.model, ema) if ema else None
 
-    def step(self, update: int, learning_rate: float) -> float:
-        """Take one optimizer step and return the norm of the gradient. One that is not finite changes no weight."""
+    def step(self, update: int, learning_rate: float) -> Tensor:
+        """Take one optimizer step. Returns the norm of the gradient, a scalar on the device.
+
+        A gradient that is not finite changes neither weights nor averages.
+        """
         norm = take_step(self.model, self.optimizer, self.scaler, learning_rate, self.clip_norm)
-        if self.average is not None and math.isfinite(norm):
-            self.average.step(update)
+        if self.average is not None:
+            self.average.step(update, norm.isfinite())
         return norm
 
     @contextlib.contextmanager

@@ -61,10 +61,11 @@ def take_step(
     scaler: torch.amp.GradScaler,
     learning_rate: float,
     clip_norm: float = 0.0,
-) -> float:
+) -> Tensor:
     """Take one optimizer step, with the gradient scaled down to `clip_norm` if that is not 0.
 
-    Returns the norm before clipping. If it is not finite, only the loss scale changes.
+    Returns the norm before clipping, a scalar on the device. If it is not finite, only the loss scale changes: the
+    fused optimizer decides that on the device, so that the host need not wait for a GPU.
     """
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
@@ -73,11 +74,11 @@ def take_step(
     total_norm = nn.utils.get_total_norm(gradients)
     if clip_norm:
         nn.utils.clip_grads_with_norm_(model.parameters(), clip_norm, total_norm)
-    norm = float(total_norm)
-    if math.isfinite(norm):
-        scaler.step(optimizer)
+    local: Any = _local(optimizer)
+    local.grad_scale, local.found_inf = None, (~total_norm.isfinite()).float()
+    optimizer.step()
     scaler.update()
-    return norm
+    return total_norm
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
@@ -112,7 +113,7 @@ def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tens
                 raise UserError(f"the optimizer's state does not fit the model: {kind}.{name} is {found}")
             possible = bool(tensor.isfinite().all()) and (kind == "exp_avg" or not (tensor < 0).any())
             if kind == "step":
-                possible = possible and 1 <= tensor.item() <= updates and tensor.item() % 1 == 0
+                possible = possible and 0 <= tensor.item() <= updates and tensor.item() % 1 == 0
             if not possible:
                 raise UserError(f"the optimizer's state has impossible values in {kind}.{name}")
 
@@ -120,7 +121,7 @@ def check_optimizer(tensors: Mapping[str, Tensor], parameters: Mapping[str, Tens
 def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """The inverse of `optimizer_tensors`: every rank iterates over all tensors and copies its own. Without any tensors
     the optimizer starts from zero."""
-    local: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)  # this rank's part, if sharded
+    local = _local(optimizer)
     own = {parameter for group in local.param_groups for parameter in group["params"]}
     trained = _trained(model)
     numbers = {name: number for number, (name, parameter) in enumerate(trained) if parameter in own}
@@ -133,6 +134,12 @@ def load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: 
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     for parameter, values in local.state.items():  # a sharded one leaves step counts on the CPU: pytorch issue 124133
         values.update({kind: value.to(parameter.device) for kind, value in values.items() if value.dim() == 0})
+
+
+def _local(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer of this rank's part of the parameters, if they are sharded."""
+    local: torch.optim.Optimizer = getattr(optimizer, "optim", optimizer)
+    return local
 
 
 def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

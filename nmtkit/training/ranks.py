@@ -51,6 +51,12 @@ class Ranks:
         distributed.all_reduce(tensor, group=self._hosts)
         return tensor.tolist()
 
+    def sum_on_devices(self, values: Tensor) -> Tensor:
+        """The sum over all ranks of the values on their devices, in place. The host does not wait for a GPU."""
+        if self.size > 1:
+            distributed.all_reduce(values)
+        return values
+
     def gather(self, value: T) -> list[T]:
         """The value of every rank, in the order of ranks."""
         if self.size == 1:

@@ -10,6 +10,7 @@ import contextlib
 import math
 import signal
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.optim import learning_rate
+from nmtkit.training.outcome import HostCopy, Outcome
 from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.resuming import resume
 from nmtkit.training.run_log import RunLog
@@ -101,6 +103,7 @@ class Trainer:
         }
         self.state = RunState()
         self.window = Window()
+        self.outcomes: deque[Outcome] = deque()  # of updates that are not counted in `state` and `window` yet
         self.signals = Signals(second_kills=ranks.size == 1, is_main=ranks.is_main)
         self.stop_signal = 0  # the signal to stop that all ranks know of
         self.save_dir = SaveDir(options.checkpoints)
@@ -144,6 +147,7 @@ class Trainer:
             self.log.start(self.state)
             with working("dry run: an update to measure"):
                 self._update(updates)
+                self._count_all()
             if self.window.target_tokens:
                 break
         logger.info("%s", describe_dry_run(self.window, self.log.minutes_left(self.state)))
@@ -217,26 +221,58 @@ class Trainer:
         window.waiting += time.perf_counter() - start
 
         state.begin_update(work.update)
-        tokens, votes = sum(work.target_tokens), self._votes()
-        sums = self.gradient.compute(state.update, share, tokens, votes, work.datasets)
-        losses = sums[: -len(votes)]
-        self._agree(Votes(*sums[-len(votes) :]))
-        if self._step():
-            self._count(losses, work.target_tokens)
-        elif state.skipped_in_a_row >= self.options.optimizer.max_skips:
-            raise self.ranks.report_once(self._diverged(work, share))
+        tokens = sum(work.target_tokens)
+        losses, votes = self.gradient.compute(state.update, share, tokens, self._votes(), work.datasets)
+        self._agree(Votes(*votes))
+        rate = self._learning_rate()
+        norm = self.learner.step(state.update, rate)
+        numbers = HostCopy(torch.cat((losses, norm.double().unsqueeze(0))))
+        self.outcomes.append(Outcome(state.update, rate, numbers, work, share))
+        while len(self.outcomes) > self._ahead():
+            self._count(self.outcomes.popleft())
         window.tokens += work.tokens
         window.padded_tokens += work.padded_tokens
         window.flops, state.flops = window.flops + flops, state.flops + flops
         window.seconds += time.perf_counter() - start
 
-    def _count(self, losses: Sequence[float], target_tokens: Sequence[int]) -> None:
-        """Add the sums of loss and nll of each dataset, and its target tokens, to the window."""
-        window = self.window
+    def _ahead(self) -> int:
+        """The number of updates that the device may still be computing while the host prepares the next one.
+
+        None after a skipped update, so that the run stops with the last of `--max-skips`.
+        """
+        may_diverge = self.state.skipped_in_a_row or self.options.optimizer.max_skips == 1
+        return 0 if may_diverge or self.ranks.device.type == "cpu" else 1
+
+    def _count(self, outcome: Outcome) -> None:
+        """Count an update, done or skipped, in `state` and `window`."""
+        window, state, work = self.window, self.state, outcome.work
+        *losses, norm = outcome.numbers.read()
+        is_finite = math.isfinite(norm)
+        window.rate, window.gradient_norm = outcome.learning_rate, norm if is_finite else None
+        if not is_finite:
+            self._count_skipped(outcome)
+            return
+        state.skipped_in_a_row = 0
         window.loss, window.nll = window.loss + sum(losses[::2]), window.nll + sum(losses[1::2])
-        window.target_tokens += sum(target_tokens)
+        window.target_tokens += sum(work.target_tokens)
         if self.data.is_mixed:
-            window.add_losses(self.data.names, losses[::2], target_tokens)
+            window.add_losses(self.data.names, losses[::2], work.target_tokens)
+
+    def _count_skipped(self, outcome: Outcome) -> None:
+        """Count a skipped update; RunError if there were too many in a row."""
+        self.state.skipped += 1
+        self.state.skipped_in_a_row += 1
+        text = "update %d skipped: its gradient is not finite (learning rate %.3g)"
+        logger.warning(text, outcome.update, outcome.learning_rate)
+        if self.state.skipped_in_a_row >= self.options.optimizer.max_skips:
+            raise self.ranks.report_once(self._diverged(outcome.work, outcome.share))
+
+    def _count_all(self) -> None:
+        """Wait until the device has computed all updates, and count them."""
+        start = time.perf_counter()
+        while self.outcomes:
+            self._count(self.outcomes.popleft())
+        self.window.seconds += time.perf_counter() - start
 
     def _votes(self) -> Votes:
         """This rank's summands."""
@@ -254,22 +290,11 @@ class Trainer:
         self.signals.save = self.signals.save and not self.save_now
         self.stop_signal = signal.SIGTERM if result.terminate else signal.SIGINT if result.interrupt else 0
 
-    def _step(self) -> bool:
-        """Take the optimizer step; False if the gradient is not finite and the step is skipped."""
-        options, state = self.options.optimizer, self.state
-        start = state.schedule_start
+    def _learning_rate(self) -> float:
+        """Of the current update."""
+        start = self.state.schedule_start
         until = self.options.stop.max_updates - start
-        rate = learning_rate(state.update - start, options, self.options.model.d_model, until)
-        norm = self.learner.step(state.update, rate)
-        is_finite = math.isfinite(norm)
-        self.window.rate, self.window.gradient_norm = rate, norm if is_finite else None
-        if is_finite:
-            state.skipped_in_a_row = 0
-            return True
-        state.skipped += 1
-        state.skipped_in_a_row += 1
-        logger.warning("update %d skipped: its gradient is not finite (learning rate %.3g)", state.update, rate)
-        return False
+        return learning_rate(self.state.update - start, self.options.optimizer, self.options.model.d_model, until)
 
     def _diverged(self, work: Work, share: list[tuple[int, Batch]]) -> RunError:
         """The error after too many skipped updates, with the sentence pairs responsible in the last one. Collective."""
@@ -335,9 +360,11 @@ class Trainer:
         self.saver.saved = None  # a checkpoint of this update without the results is written again
 
     def _save(self, last: bool = False) -> None:
+        self._count_all()
         self.saver.save(self.state, self.window, self.log.metrics, last)
 
     def _log(self) -> None:
+        self._count_all()
         self.log.record_updates(self.state, self.window, self.ranks.device)
         self.window = Window()
 

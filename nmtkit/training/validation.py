@@ -154,7 +154,8 @@ class Validator:
     def _losses(self, model: TranslationModel, batch: Batch, device: torch.device) -> list[float]:
         """Loss and nll of a batch; computed in halves where memory does not suffice."""
         try:
-            return [value.item() for value in batch_loss(model, batch.to(device), self.smoothing)]
+            losses: list[float] = torch.stack(batch_loss(model, batch.to(device), self.smoothing)).tolist()
+            return losses
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

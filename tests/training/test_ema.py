@@ -31,6 +31,9 @@ def train(model: Transformer) -> None:
         parameter.add_(torch.randn_like(parameter))
 
 
+TAKEN = torch.tensor(True)
+
+
 def copy(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
@@ -40,7 +43,7 @@ def test_the_average_follows_its_recurrence_with_a_growing_early_decay(model: Tr
     expected = {name: weight.double() for name, weight in collect_weights(model).items()}
     for update in range(1, 21):
         train(model)
-        average.step(update)
+        average.step(update, TAKEN)
         decay = min(0.5, (1 + update) / (10 + update))
         for name, weight in collect_weights(model).items():
             expected[name] = decay * expected[name] + (1 - decay) * weight.double()
@@ -52,7 +55,7 @@ def test_the_average_follows_its_recurrence_with_a_growing_early_decay(model: Tr
 def test_the_model_has_the_averages_only_within_the_context(model: Transformer) -> None:
     average = MovingAverage(model, decay=0.9)
     train(model)
-    average.step(1)
+    average.step(1, TAKEN)
     weights, averages = copy(collect_weights(model)), copy(average.averages)
     places = [parameter.data_ptr() for parameter in model.parameters()]
     with average.in_model():
@@ -69,12 +72,12 @@ def test_an_average_resumes_from_saved_tensors_bit_for_bit(model: Transformer) -
     straight = MovingAverage(model, decay=0.9)
     for update in (1, 2):
         train(model)
-        straight.step(update)
+        straight.step(update, TAKEN)
     resumed = MovingAverage(model, decay=0.9)
     resumed.load(copy(straight.averages).items())
     train(model)
     for each in (straight, resumed):
-        each.step(3)
+        each.step(3, TAKEN)
     assert all(torch.equal(resumed.averages[name], tensor) for name, tensor in straight.averages.items())
 
 
@@ -151,7 +154,7 @@ def test_a_skipped_update_does_not_change_the_average(
 ) -> None:
     original = UpdateGradient.compute
 
-    def compute(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
+    def compute(self: UpdateGradient, update: int, *arguments: Any) -> tuple[Tensor, list[float]]:
         totals = original(self, update, *arguments)
         if update == 2:
             gradient = next(self.loss.parameters()).grad

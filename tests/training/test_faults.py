@@ -19,6 +19,7 @@ import pytest
 from commands import TINY, Run
 from patience import PATIENCE
 from repository import BIN
+from torch import Tensor
 from training_runs import DROPOUT, Result, assert_same_end, assert_same_rows, environment, metrics, updates, wait_for
 
 from nmtkit.checkpoint import load_checkpoint, save_checkpoint
@@ -162,7 +163,7 @@ def test_a_signal_near_the_last_update_loses_neither_its_validation_nor_its_log_
     options = ("--max-updates", 7, "--validate-every", 100, "--log-every", 5)
     compute = UpdateGradient.compute
 
-    def signalled(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
+    def signalled(self: UpdateGradient, update: int, *arguments: Any) -> tuple[Tensor, list[float]]:
         if update == computed:  # too late for the ranks to agree on it in this update
             os.kill(os.getpid(), signal.SIGTERM)
         return compute(self, update, *arguments)
@@ -232,7 +233,7 @@ def test_sigusr1_saves_one_checkpoint(
 ) -> None:
     compute = UpdateGradient.compute
 
-    def signalled(self: UpdateGradient, update: int, *arguments: Any) -> list[float]:
+    def signalled(self: UpdateGradient, update: int, *arguments: Any) -> tuple[Tensor, list[float]]:
         if update == 3:  # too late for the ranks to agree on it in this update
             os.kill(os.getpid(), signal.SIGUSR1)
         return compute(self, update, *arguments)

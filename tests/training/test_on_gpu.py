@@ -21,6 +21,18 @@ from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
+from nmtkit.model.config import DeviceConfig, TransformerConfig
+from nmtkit.training.config import (
+    BatchConfig,
+    CheckpointConfig,
+    LoadingConfig,
+    OptimizerConfig,
+    StopConfig,
+    TrainingOptions,
+)
+from nmtkit.training.ranks import Ranks
+from nmtkit.training.trainer import Trainer
+from nmtkit.training.training_data import TrainingData
 from nmtkit.vocab import EOS
 
 MakeCheckpoint = Callable[..., Checkpoint]
@@ -115,7 +127,7 @@ def test_a_resumed_run_on_a_fake_gpu_ends_like_a_straight_run_on_a_cpu(
 
 
 @pytest.mark.parametrize("options", [("--norm", "pre", "--positions", "learned"), ("--attention-window", 2)])
-def test_training_on_a_fake_gpu_does_not_mix_devices(
+def test_training_in_bf16_on_a_fake_gpu_does_not_mix_devices(
     options: tuple[object, ...],
     run_here: Run,
     datasets: dict[str, Path],
@@ -123,7 +135,42 @@ def test_training_on_a_fake_gpu_does_not_mix_devices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = "nmt-train", datasets["separate"], "--save-dir", tmp_path, *TINY, "--max-updates", 2, "--device", "cuda"
-    more = "--attention-dropout", 0.1, "--max-tokens", "auto"
-    with fake_gpu(monkeypatch):
+    more = "--attention-dropout", 0.1, "--max-tokens", "auto", "--precision", "auto"
+    with fake_gpu(monkeypatch, bf16=True):
         done = run_here(*run, *more, *options)
     assert done.returncode == 0, done.stderr
+    assert b"bfloat16" in done.stderr
+
+
+@pytest.mark.parametrize("more", [{}, {"clip_norm": 1.0, "ema": 0.9}], ids=["plain", "clipped and averaged"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_the_host_never_waits_for_a_gpu_in_an_update(
+    precision: str, more: dict[str, float], datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = TrainingOptions(
+        model=TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2),
+        batches=BatchConfig(batch_tokens=400, max_tokens=200),
+        loading=LoadingConfig(num_workers=0),
+        optimizer=OptimizerConfig(**more),  # type: ignore[arg-type]
+        stop=StopConfig(max_updates=4),
+        checkpoints=CheckpointConfig(save_dir=tmp_path),
+        device=DeviceConfig(device="cuda", precision=precision),
+    )
+    waits: list[str] = []
+    update = Trainer._update
+    with fake_gpu(monkeypatch) as gpu:
+
+        def watched(self: Trainer, updates: Any) -> None:
+            gpu.waits.clear()
+            update(self, updates)
+            waits.extend(gpu.waits)
+
+        monkeypatch.setattr(Trainer, "_update", watched)
+        trainer = Trainer(TrainingData.open([datasets["joined"]], False, options.batches), options, Ranks(GPU))
+        for positions in ("source_positions", "target_positions"):
+            trainer.learner.model.get_submodule(positions)(0, 100)  # tables grow with the longest sentence so far
+        trainer.fit()
+        assert not waits
+        assert not trainer.outcomes
+        assert gpu.waits  # of the checkpoint at the end
+    assert metrics(tmp_path, "train")[-1]["update"] == 4

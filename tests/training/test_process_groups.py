@@ -21,7 +21,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     made: Calls = []
 
     def record(name: str, result: Any = None) -> Any:
-        return lambda *arguments, **options: made.append((name, arguments, options)) or result
+        def call(*arguments: Any, **options: Any) -> Any:
+            made.append((name, arguments, options))
+            return result
+
+        return call
 
     for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
