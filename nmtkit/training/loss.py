@@ -15,6 +15,11 @@ from nmtkit.log import logger
 from nmtkit.model.protocol import TranslationModel, mask_never_output
 from nmtkit.vocab import EOS, NEVER_OUTPUT
 
+try:
+    from nmtkit.training.loss_kernel import cross_entropy_
+except ImportError:  # Triton is not installed
+    cross_entropy_ = None  # type: ignore[assignment]
+
 LOSS_VERSION = 2  #: 1 gave probability to PAD and BOS
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
 _ROWS_CPU, _ROWS_GPU = 256, 8192
@@ -110,9 +115,9 @@ def _load_kernel(device: torch.device) -> Callable[[Tensor, Tensor, float, bool]
 
     Triton comes with torch for GPUs, but it also needs a C compiler and a GPU that it supports.
     """
+    if cross_entropy_ is None:
+        return None
     try:
-        from nmtkit.training.loss_kernel import cross_entropy_
-
         cross_entropy_(torch.zeros(1, 8, device=device), torch.full((1,), EOS, device=device), 0.0, True)
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)

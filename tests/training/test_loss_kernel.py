@@ -12,13 +12,14 @@ from fake_gpu import GPU, fake_gpu
 from reference_loss import smoothed_loss
 from torch.testing import assert_close
 
+if torch.cuda.is_available():
+    pytest.skip("the interpreter must not replace the compiler of other tests", allow_module_level=True)
+os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when nmtkit imports it
+pytest.importorskip("triton")
+
 from nmtkit.training import loss
 from nmtkit.vocab import EOS, NEVER_OUTPUT
 
-if torch.cuda.is_available():
-    pytest.skip("the interpreter must not replace the compiler of other tests", allow_module_level=True)
-os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
-pytest.importorskip("triton")
 KERNEL = "nmtkit.training.loss_kernel"
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-8}  # of a gradient of at most 1
 
@@ -83,7 +84,7 @@ def test_the_loss_on_a_gpu_uses_the_kernel_with_the_same_result(
         calls.append(len(logits))
         return original(logits, *inputs)
 
-    monkeypatch.setattr(kernel, "cross_entropy_", counted)
+    monkeypatch.setattr(loss, "cross_entropy_", counted)
     with fake_gpu(monkeypatch, bf16=bf16):
         found = compute(GPU)
     assert calls == [1, 9]  # a trial, then all rows
@@ -95,5 +96,5 @@ def test_without_a_working_kernel_torch_computes_the_loss(kernel: Any, monkeypat
     def failing(*inputs: Any) -> Any:
         raise RuntimeError("Failed to find C compiler")
 
-    monkeypatch.setattr(kernel, "cross_entropy_", failing)
+    monkeypatch.setattr(loss, "cross_entropy_", failing)
     assert loss._load_kernel(torch.device("cpu")) is None
