@@ -31,13 +31,13 @@ from nmtkit.archive import (
 )
 from nmtkit.atomic_io import link_file, staged_file
 from nmtkit.errors import RunError, UserError
+from nmtkit.languages import is_direction
 from nmtkit.model.architectures import config_from_dict, make_model
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.lora import add_low_rank, is_adapted, merge
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
-from nmtkit.text import are_two_languages
 from nmtkit.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
 
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
@@ -69,6 +69,11 @@ class Checkpoint:
     optimizer: dict[str, Tensor] | None = None
     ema: dict[str, Tensor] | None = None
     lora: LoraConfig | None = None
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target."""
+        return self.source_language, self.target_language
 
     @property
     def joined(self) -> bool:
@@ -272,7 +277,7 @@ def from_header(
     the content of a part.
     """
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
-    if not are_two_languages(*languages) or max(map(len, languages)) > _MAX_LANGUAGE:
+    if not is_direction(*languages) or max(map(len, languages)) > _MAX_LANGUAGE:
         raise ValueError(f"{languages[0]!r:.40} and {languages[1]!r:.40} are not two languages")
     if not isinstance(joined, bool):
         raise TypeError("'joined_vocabulary' is not true or false")

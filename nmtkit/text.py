@@ -82,16 +82,6 @@ _MAX_LINE_BYTES = 1 << 24  # SentencePiece takes 58 bytes of memory for each of 
 BLOCK_BYTES = 1 << 18  # of one `Block`: small against a worker's memory, large against the cost of sending it
 
 
-def is_language(name: object) -> bool:
-    """Whether `name` can name a language, and so end a file name."""
-    return isinstance(name, str) and name != "" and "/" not in name and name.isprintable()
-
-
-def are_two_languages(source: object, target: object) -> bool:
-    """Whether the names can be those of the two sides of a dataset or model."""
-    return is_language(source) and is_language(target) and source != target
-
-
 def find_side(prefix: str, language: str) -> Path:
     """Find the file of one side of a corpus: `prefix.language`, plain or with the suffix .gz, .xz or .bz2.
 

@@ -57,8 +57,8 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
         raise UserError(f"{dataset} is a file, not a dataset: use --input {dataset} to translate it")
     if dataset is None and given("split"):
         raise UserError("--split needs a DATASET")
-    if evaluation.reference is not None and not evaluation.is_wanted:
-        raise UserError("--reference has no effect without --sacrebleu or --tokenized-bleu")
+    if not evaluation.is_wanted:
+        refuse_idle(("reference", "target_lang"), "without --sacrebleu or --tokenized-bleu")
     if evaluation.is_wanted and dataset is None and evaluation.reference is None:
         raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
     if evaluation.is_wanted and source.shard is not None:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
-from nmtkit.text import are_two_languages
+from nmtkit.languages import is_direction
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 
@@ -54,8 +54,8 @@ class ImportConfig(Config):
     )
 
     def languages(self, source: object = None, target: object = None) -> tuple[str, str]:
-        """The languages that are given, else those that the model names. Raises UserError unless they are two."""
+        """The languages that are given, else those that the model names. Raises UserError for missing or equal ones."""
         source, target = self.source_lang or source, self.target_lang or target
-        if not isinstance(source, str) or not isinstance(target, str) or not are_two_languages(source, target):
+        if not isinstance(source, str) or not isinstance(target, str) or not is_direction(source, target):
             raise UserError("the languages are unknown: give --source-lang and --target-lang")
         return source, target

@@ -18,6 +18,7 @@ from nmtkit.conversion.fairseq_tokenizers import joint, sentencepiece_tokenizers
 from nmtkit.conversion.folder import read_tokenizer_file
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
+from nmtkit.languages import side_names
 from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
@@ -140,7 +141,7 @@ def _tokenizers(
             return own, own
     if paths:
         return sentencepiece_tokenizers(vocabularies, paths)
-    settings = [folder / f"bpe.{language}.json" for language in languages]  # in nmtkit's own exports
+    settings = [folder / f"bpe.{side}.json" for side in side_names(languages)]  # in nmtkit's own exports
     if all(path.exists() for path in settings):
         contents = (read_tokenizer_file(path) for path in settings)
         return MosesBpeTokenizer(source, next(contents)), MosesBpeTokenizer(target, next(contents))
@@ -151,8 +152,8 @@ def _tokenizers(
 
 def _sentencepiece_files(folder: Path, languages: tuple[str, str]) -> tuple[Path, ...]:
     """The SentencePiece models under usual names in a folder: one for both sides, one each, or none."""
-    by_language = tuple(f"spm.{language}.model" for language in languages)
-    for names in (*_SPM_FILES, by_language):
+    by_side = tuple(f"spm.{side}.model" for side in side_names(languages))
+    for names in (*_SPM_FILES, by_side):
         paths = tuple(folder / name for name in names)
         if all(path.exists() for path in paths):
             return paths

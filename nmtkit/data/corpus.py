@@ -64,18 +64,22 @@ class Split:
 
 
 class Dataset:
-    """An open dataset. `joined` is whether `source` and `target` share a vocabulary; they may be one tokenizer, too."""
+    """An open dataset. `joined` is whether `source` and `target` share a vocabulary; they may be one tokenizer, too.
+
+    `source_tag` is what every source line begins with, empty without a tag.
+    """
 
     def __init__(self, folder: Path, description: Description) -> None:
         self.folder = folder
         self.source_language, self.target_language = description.languages
-        self.joined = description.joined
+        self.joined, self.source_tag = description.joined, description.source_tag
         self.summaries = {summary.name: summary for summary in description.splits}
         self._files = description.files
         self.source, self.target = self._read_tokenizers(description)
-        for language, tokenizer in zip(description.languages, (self.source, self.target), strict=True):
-            if len(tokenizer.vocab) != description.vocabulary[language]:
-                raise UserError(f"{folder / DESCRIPTION}: the vocabulary of {language} has the wrong size; {REMEDY}")
+        self._sides = tuple(zip(description.sides, (self.source, self.target), strict=True))
+        for side, tokenizer in self._sides:
+            if len(tokenizer.vocab) != description.vocabulary[side]:
+                raise UserError(f"{folder / DESCRIPTION}: the vocabulary of {side} has the wrong size; {REMEDY}")
 
     @classmethod
     def open(cls, folder: Path, verify: bool = False) -> "Dataset":
@@ -103,12 +107,11 @@ class Dataset:
             raise UserError(f"{self.folder} has no split {name!r}, only {', '.join(self.summaries)}")
         summary = self.summaries[name]
         source, target = (
-            TokenFile(split_stem(self.folder, name, language), len(tokenizer.vocab))
-            for language, tokenizer in self._sides
+            TokenFile(split_stem(self.folder, name, side), len(tokenizer.vocab)) for side, tokenizer in self._sides
         )
         for quantity, stored, described in (
             ("sentences", (len(source), len(target)), (summary.sentences, summary.sentences)),
-            ("tokens", (source.tokens, target.tokens), tuple(summary.tokens[language] for language, _ in self._sides)),
+            ("tokens", (source.tokens, target.tokens), tuple(summary.tokens[side] for side, _ in self._sides)),
         ):
             if stored != described:
                 raise UserError(
@@ -118,8 +121,9 @@ class Dataset:
         return Split(name, source, target, lines)
 
     @property
-    def _sides(self) -> tuple[tuple[str, Tokenizer], tuple[str, Tokenizer]]:
-        return (self.source_language, self.source), (self.target_language, self.target)
+    def languages(self) -> tuple[str, str]:
+        """Source and target."""
+        return self.source_language, self.target_language
 
     def _read_tokenizers(self, description: Description) -> tuple[Tokenizer, Tokenizer]:
         path = self.folder

@@ -16,9 +16,10 @@ from nmtkit.checksum import sha256
 from nmtkit.data.binary import REMEDY, index_path, token_path
 from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
+from nmtkit.languages import is_direction, side_names
 from nmtkit.moses_bpe import MOSES_BPE
 from nmtkit.strict_json import parse_json
-from nmtkit.text import are_two_languages, read_bytes
+from nmtkit.text import read_bytes
 from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary
 from nmtkit.version import __version__
 
@@ -38,22 +39,22 @@ def tokenizer_files(
 ) -> tuple[StoredParts, StoredParts]:
     """The names of the files with the tokenizers of both sides; `joined` is whether they share a vocabulary."""
     source, target = (
-        StoredParts("vocab.txt" if joined else f"vocab.{language}.txt", _model_file(kind, joined, language))
-        for kind, language in zip(kinds, languages, strict=True)
+        StoredParts("vocab.txt" if joined else f"vocab.{side}.txt", _model_file(kind, joined, side))
+        for kind, side in zip(kinds, side_names(languages), strict=True)
     )
     return source, target
 
 
-def _model_file(kind: str, joined: bool, language: str) -> str | None:
+def _model_file(kind: str, joined: bool, side: str) -> str | None:
     if kind == SPACE:
         return None
     stem, suffix = ("bpe", "json") if kind == MOSES_BPE else ("spm", "model")
-    return f"{stem}.{suffix}" if shares_model(kind, joined) else f"{stem}.{language}.{suffix}"
+    return f"{stem}.{suffix}" if shares_model(kind, joined) else f"{stem}.{side}.{suffix}"
 
 
-def split_stem(folder: Path, split: str, language: str) -> Path:
+def split_stem(folder: Path, split: str, side: str) -> Path:
     """The path of the token file and index of one side of a split, without their suffixes."""
-    return folder / f"{split}.{language}"
+    return folder / f"{split}.{side}"
 
 
 def is_dataset_file(name: str) -> bool:
@@ -69,7 +70,7 @@ def may_replace(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """The entry of a split in dataset.json. `tokens` (each EOS counted) and `unknown` are by language."""
+    """The entry of a split in dataset.json. `tokens` (each EOS counted) and `unknown` are by side."""
 
     name: str
     sentences: int
@@ -88,32 +89,47 @@ class FileRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Description:
-    """The content of dataset.json. `files` are all other files of the folder, by name."""
+    """The content of dataset.json. `files` are all other files of the folder, by name.
+
+    Sides have the names of `nmtkit.languages.side_names`.
+    """
 
     source_language: str
     target_language: str
     tokenizer: str
     joined: bool
-    vocabulary: dict[str, int]  #: entries, by language
+    vocabulary: dict[str, int]  #: entries, by side
     splits: list[SplitSummary]
     files: dict[str, FileRecord]
+    source_tag: str = ""  #: what every source line begins with; empty without a tag
 
     @property
     def languages(self) -> tuple[str, str]:
         return self.source_language, self.target_language
 
+    @property
+    def sides(self) -> tuple[str, str]:
+        return side_names(self.languages)
+
 
 def write_description(
-    folder: Path, languages: tuple[str, str], source: Tokenizer, target: Tokenizer, summaries: Iterable[SplitSummary]
+    folder: Path,
+    languages: tuple[str, str],
+    source: Tokenizer,
+    target: Tokenizer,
+    summaries: Iterable[SplitSummary],
+    source_tag: str = "",
 ) -> None:
     """Write dataset.json for a folder whose other files are complete."""
     names = sorted(path.name for path in folder.iterdir())
-    sizes = {language: len(side.vocab) for language, side in zip(languages, (source, target), strict=True)}
+    sizes = {name: len(side.vocab) for name, side in zip(side_names(languages), (source, target), strict=True)}
     files = {name: _record(folder / name) for name in names}
     joined = shares_vocabulary(source, target)
-    description = Description(*languages, source.kind, joined, sizes, list(summaries), files)
+    description = Description(*languages, source.kind, joined, sizes, list(summaries), files, source_tag)
     fields: dict[str, Any] = {"format": FORMAT, "version": VERSION, "writer": f"nmtkit {__version__}"}
     fields |= asdict(description)
+    if not source_tag:
+        del fields["source_tag"]  # as in datasets of earlier versions
     fields["files"] = {name: record._asdict() for name, record in files.items()}
     fields["sha256"] = _checksum(fields)
     text = json.dumps(fields, indent=2, ensure_ascii=False)
@@ -171,21 +187,23 @@ def _checksum(fields: Mapping[str, Any]) -> str:
 def _parse(fields: Mapping[str, Any]) -> Description:
     """Parse the fields. Raises UserError, KeyError, TypeError, ValueError or AttributeError for an invalid value."""
     languages = fields["source_language"], fields["target_language"]
-    if not are_two_languages(*languages):
+    if not is_direction(*languages):
         raise UserError(f"{languages[0]!r} and {languages[1]!r} are not two languages")
     check_kind(fields["tokenizer"])
     if not isinstance(fields["joined"], bool) or not isinstance(fields["splits"], list) or not fields["splits"]:
         raise ValueError("'joined' or 'splits' is invalid")
+    sides = side_names(languages)
     description = Description(
         *languages,
         fields["tokenizer"],
         fields["joined"],
-        {language: _parse_count(fields["vocabulary"][language]) for language in languages},
-        [_parse_summary(summary, languages) for summary in fields["splits"]],
+        {side: _parse_count(fields["vocabulary"][side]) for side in sides},
+        [_parse_summary(summary, sides) for summary in fields["splits"]],
         {
             name: FileRecord(_parse_count(record["bytes"]), _parse_text(record["sha256"]))
             for name, record in fields["files"].items()
         },
+        _parse_text(fields.get("source_tag", "")),
     )
     names = [summary.name for summary in description.splits]
     if len(set(names)) < len(names):
@@ -194,7 +212,7 @@ def _parse(fields: Mapping[str, Any]) -> Description:
     return description
 
 
-def _parse_summary(summary: Mapping[str, Any], languages: tuple[str, str]) -> SplitSummary:
+def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str]) -> SplitSummary:
     if not re.fullmatch(_SPLIT, summary["name"]):
         raise ValueError(f"{summary['name']!r} is not the name of a split")
     if not summary["sentences"]:
@@ -202,8 +220,8 @@ def _parse_summary(summary: Mapping[str, Any], languages: tuple[str, str]) -> Sp
     return SplitSummary(
         summary["name"],
         _parse_count(summary["sentences"]),
-        {language: _parse_count(summary["tokens"][language]) for language in languages},
-        {language: _parse_count(summary["unknown"][language]) for language in languages},
+        {side: _parse_count(summary["tokens"][side]) for side in sides},
+        {side: _parse_count(summary["unknown"][side]) for side in sides},
         {reason: _parse_count(pairs) for reason, pairs in summary["dropped"].items()},
         [(_parse_text(prefix), _parse_count(lines)) for prefix, lines in summary["corpora"]],
     )
@@ -227,7 +245,7 @@ def _check_names(description: Description) -> None:
     parts = tokenizer_files((kind, kind), description.joined, description.languages)
     expected = {name for stored in parts for name in stored if name is not None}
     for summary in description.splits:
-        stems = [split_stem(Path(), summary.name, language) for language in description.languages]
+        stems = [split_stem(Path(), summary.name, side) for side in description.sides]
         expected |= {path.name for stem in stems for path in (token_path(stem), index_path(stem))}
     optional = {dropped_path(Path(), summary.name).name for summary in description.splits}
     for name in description.files:

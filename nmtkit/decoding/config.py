@@ -125,7 +125,7 @@ class SearchConfig(Config):
 
 @dataclass(frozen=True)
 class RequestConfig(Config):
-    """Files that constrain the translation of each input line, or give it."""
+    """A tag of all input lines, and files that constrain the translation of each, or give it."""
 
     heading: ClassVar[str] = "Additional input"
 
@@ -151,6 +151,12 @@ class RequestConfig(Config):
         metavar="FILE",
         help="Do not search: print the log-probability log P(Y|X) of given translations, one for each input line; "
         "with --format tsv or jsonl also the score that the search would give.",
+    )
+    source_tag: str = option(
+        "",
+        metavar="TAG",
+        help="Put this tag and a space before every input line, such as '<2de>' to name the target language. It must "
+        "be one piece of the vocabulary. Alignments do not count it as a word.",
     )
 
     def __post_init__(self) -> None:
@@ -282,6 +288,12 @@ class EvaluationConfig(Config):
         help="The reference, a line for each input line. Default with DATASET: its target side, decoded from the "
         "stored pieces, which SentencePiece has normalized (Unicode forms, runs of spaces); give the raw file "
         "for a score to publish.",
+    )
+    target_lang: str | None = option(
+        None,
+        metavar="LANG",
+        unset="the model's",
+        help="Language of the reference, by which BLEU is tokenized: for models of several target languages.",
     )
 
     @property

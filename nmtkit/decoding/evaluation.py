@@ -6,6 +6,7 @@ from nmtkit.decoding.config import EvaluationConfig
 from nmtkit.decoding.inputs import Input, SplitInput
 from nmtkit.decoding.scoring import Score, bleu, chrf, tokenized_bleu, warn_of_subwords
 from nmtkit.errors import UserError
+from nmtkit.languages import SEVERAL
 from nmtkit.log import logger, write_result
 from nmtkit.terminal import Table
 from nmtkit.text import read_lines
@@ -35,6 +36,8 @@ def report_scores(config: EvaluationConfig, texts: Sequence[str], references: Se
     if not texts:
         logger.warning("the input has no lines: there is nothing to score")
         return
+    if language == SEVERAL and config.sacrebleu:
+        logger.warning("BLEU is for text with spaces between words: for other text give its language by --target-lang")
     scores = wanted_scores(config, texts, references, language)
     rows = [
         (score.signature.partition("|")[0], f"{score.value:.2f}", score.components, score.signature) for score in scores

@@ -7,24 +7,28 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from nmtkit.atomic_io import resumable_file, staged_file
-from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.checkpoint import load_checkpoint
+from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.attention_page import at_most_a_page, attention_page
 from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig
 from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
-from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_split, shard_of
+from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_dataset, shard_of
 from nmtkit.decoding.requests import RequestFiles
 from nmtkit.decoding.resume import check_same, keep_whole_lines
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import RunError
+from nmtkit.errors import RunError, UserError
+from nmtkit.languages import SEVERAL
 from nmtkit.log import Progress, logger
+from nmtkit.source_tags import tag_ids
 
 Observer = Callable[[Translation], object]
 
@@ -38,7 +42,11 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
     request_files = RequestFiles(options.requests)
     checkpoints = [load_checkpoint(path) for path in paths]
     translator = Translator.of(checkpoints, options.engine, options.weights, paths)
-    source = _open_input(options, dataset, checkpoints[0], paths[0], translator)
+    tag_ids(options.requests.source_tag, translator.source)
+    opened = open_dataset(dataset, checkpoints[0], paths[0], options.reading.verify) if dataset else None
+    source = _input(options, opened, translator)
+    languages = (opened or checkpoints[0]).languages
+    target_language = options.evaluation.target_lang or languages[1]
     references = read_references(options.evaluation, source, translator.target)
     texts, shown = list[str](), list[Translation]()
     observers: list[Observer] = []
@@ -48,14 +56,13 @@ def generate(paths: Sequence[Path], options: GenerationOptions, dataset: Path | 
         observers.append(shown.append)
     start = time.monotonic()
     stats = translate(translator, source, request_files, options, observers)
-    languages = checkpoints[0].source_language, checkpoints[0].target_language
     seconds = time.monotonic() - start
-    stats.report(seconds, source.name, languages[0], translator.model, _next_command(options, languages[1]))
+    stats.report(seconds, source.name, languages[0], translator.model, _next_command(options, target_language))
     if options.output.attention_html is not None:
         attentions = (translator.attention_of(each) for each in shown if each.candidates[0].tokens)
         _write_page(options.output.attention_html, attention_page(attentions, languages))
     if references is not None:
-        report_scores(options.evaluation, texts, references, languages[1])
+        report_scores(options.evaluation, texts, references, target_language)
 
 
 def _next_command(options: GenerationOptions, language: str) -> str:
@@ -64,16 +71,17 @@ def _next_command(options: GenerationOptions, language: str) -> str:
     is_scored = options.evaluation.is_wanted or options.requests.score is not None
     if path is None or options.output.format != "text" or is_scored:
         return ""
-    return f"nmt-score {shlex.quote(str(path))} --reference FILE --target-lang {shlex.quote(language)}"
+    target = "LANG" if language == SEVERAL else shlex.quote(language)
+    return f"nmt-score {shlex.quote(str(path))} --reference FILE --target-lang {target}"
 
 
-def _open_input(
-    options: GenerationOptions, dataset: Path | None, checkpoint: Checkpoint, path: Path, translator: Translator
-) -> Input:
+def _input(options: GenerationOptions, dataset: Dataset | None, translator: Translator) -> Input:
     if dataset is None:
         return TextInput(options.input.path)
-    split = open_split(dataset, options.input.split, checkpoint, path, options.reading.verify)
-    return SplitInput(split, translator.request)
+    tag = dataset.source_tag
+    if tag and options.requests.source_tag:
+        raise UserError(f"{dataset.folder} has the tag {tag} already: omit --source-tag")
+    return SplitInput(dataset.split(options.input.split), partial(translator.request, source_tag=tag))
 
 
 def translate(

@@ -16,6 +16,7 @@ from nmtkit.decoding.input_stream import ALL_LINES, Shard, chunks, chunks_as_the
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.errors import UserError
+from nmtkit.languages import includes
 from nmtkit.text import is_regular_file, read_raw_lines, read_raw_stdin
 from nmtkit.tokenizer import Tokenizer
 
@@ -114,22 +115,22 @@ def _without_eos(sentences: TokenFile, shard: slice) -> Iterator[list[int]]:
         yield sentences[number][:-1].tolist()
 
 
-def open_split(folder: Path, name: str, checkpoint: Checkpoint, path: Path, verify: bool = False) -> Split:
-    """Open a split of the dataset in `folder`, for a checkpoint that was loaded from `path`.
+def open_dataset(folder: Path, checkpoint: Checkpoint, path: Path, verify: bool = False) -> Dataset:
+    """Open the dataset in `folder`, for a checkpoint that was loaded from `path`.
 
     `verify` compares the checksums of large datasets too. Raises UserError if the dataset is damaged, or has other
     languages or vocabularies than the checkpoint.
     """
     dataset = Dataset.open(folder, verify)
-    its, own = (f"{one.source_language}-{one.target_language}" for one in (dataset, checkpoint))
-    if its != own:
+    if not includes(checkpoint.languages, dataset.languages):
+        its, own = ("-".join(one.languages) for one in (dataset, checkpoint))
         raise UserError(f"{folder} is {its}, {path} translates {own}: use a dataset of that direction")
     if dataset.source.vocab != checkpoint.source.vocab or dataset.target.vocab != checkpoint.target.vocab:
         raise UserError(
             f"{folder} and {path} have different vocabularies: use the dataset that the model was trained on, or raw "
             "text with --input"
         )
-    return dataset.split(name)
+    return dataset
 
 
 def shard_of(source: Input, shard: str | None, buffer: int) -> slice:

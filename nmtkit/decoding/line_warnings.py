@@ -43,7 +43,7 @@ class LineWarnings:
     def _warnings(self, sentence: Sentence, found: Sequence[list[Hypothesis]]) -> Iterator[str]:
         if len(sentence.tasks) > 1:
             yield _SPLIT
-        elif len(sentence.ids) > self._limit.tokens:
+        elif sentence.length > self._limit.tokens:
             yield _CUT
         for task, nbest in zip(sentence.tasks, found, strict=True):
             if sentence.prefix_is_cut:

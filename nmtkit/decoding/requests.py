@@ -19,17 +19,21 @@ _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u
 
 @dataclass(frozen=True)
 class Request:
-    """A line to translate. `prefix`, `terms` and `target` are text of the target language."""
+    """A line to translate. `prefix`, `terms` and `target` are text of the target language.
+
+    `source_tag` precedes the text for the model; it is not part of the line in results.
+    """
 
     text: str
     prefix: str = ""  #: the beginning of the translation, in whole words
     terms: tuple[str, ...] = ()  #: words that the translation must contain
     target: str | None = None  #: a given translation to score instead of a search
     ids: Sequence[int] | None = None  #: the token ids of `text`, if known
+    source_tag: str = ""  #: a piece of the source vocabulary
 
 
 class RequestFiles:
-    """The files with one line for each input line, and the glossary."""
+    """The files with one line for each input line, the glossary, and the tag of all lines."""
 
     def __init__(self, config: RequestConfig) -> None:
         """Read the glossary. Raises UserError if it is missing or malformed."""
@@ -42,6 +46,7 @@ class RequestFiles:
             )
             if path is not None
         }
+        self._source_tag = config.source_tag
         self._glossary = None if config.glossary is None else Glossary.read(config.glossary)
 
     def check_length(self, count: Callable[[], int | None]) -> None:
@@ -63,7 +68,7 @@ class RequestFiles:
 
         Raises UserError if a file has more or fewer lines than the input.
         """
-        if not self._files and self._glossary is None:
+        if not self._files and self._glossary is None and not self._source_tag:
             yield from chunks
             return
         files = {flag: islice(read_lines(path), shard.start, shard.stop) for flag, path in self._files.items()}
@@ -88,7 +93,8 @@ class RequestFiles:
         if self._glossary is not None:
             terms += self._glossary.terms(line.text)
         prefix = lines.get("--prefix", "").strip()
-        return Request(line.text, prefix, tuple(dict.fromkeys(terms)), lines.get("--score"), line.ids)
+        tag = line.source_tag or self._source_tag
+        return Request(line.text, prefix, tuple(dict.fromkeys(terms)), lines.get("--score"), line.ids, tag)
 
 
 class Glossary:

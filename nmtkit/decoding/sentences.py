@@ -1,7 +1,8 @@
 """Turns requests into sentences: token ids, constraints on the output, and the tasks of the search."""
 
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nmtkit.decoding.config import StreamConfig
 from nmtkit.decoding.engine import Task
@@ -10,6 +11,7 @@ from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
 from nmtkit.errors import UserError
 from nmtkit.log import logger
+from nmtkit.source_tags import tag_ids
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import EOS, UNK
 from nmtkit.wording import counted
@@ -31,15 +33,32 @@ class SourceLimit:
             return cls(batches.max_source_tokens, "--max-source-tokens", split)
         return cls(positions, "the model has no more positions", split)
 
+    def without(self, tag: Sequence[int]) -> "SourceLimit":
+        """The limit for the text after a tag. Raises UserError if the tag leaves no token for it."""
+        if self.tokens <= len(tag):
+            raise UserError(
+                f"--source-tag: {counted(self.tokens, 'token')} ({self.reason}) are too few for tag and text"
+            )
+        return replace(self, tokens=self.tokens - len(tag)) if tag else self
+
 
 @dataclass(frozen=True)
 class Sentence:
-    """A line with its token ids and the tasks of the search: none if it is blank, several if it is split."""
+    """A line with its token ids and the tasks of the search: none if it is blank, several if it is split.
+
+    The source of each task begins with the ids of `tag`.
+    """
 
     text: str
     ids: list[int]
     tasks: list[Task]
     prefix_is_cut: bool = False
+    tag: Sequence[int] = ()
+
+    @property
+    def length(self) -> int:
+        """The source tokens of the whole line, without EOS."""
+        return len(self.tag) + len(self.ids)
 
 
 class SentenceEncoder:
@@ -49,11 +68,13 @@ class SentenceEncoder:
         """`positions` is the most tokens of an output, without EOS, that the model can take; None for any number."""
         self._source, self._target, self._positions = source, target, positions
         self._unspellable: set[str] = set()
+        self._tag_ids = functools.cache(functools.partial(tag_ids, tokenizer=source))
 
     def sentences(self, lines: Sequence[str | Request], limit: SourceLimit, first_line: int) -> list[Sentence]:
         """Encode lines, which are numbered from `first_line` in messages.
 
-        Raises UserError if some lines have a target and others have none, or if a target exceeds the positions.
+        Raises UserError if some lines have a target and others have none, if a target exceeds the positions, or if a
+        tag is not a piece of the vocabulary.
         """
         requests = [Request(line) if isinstance(line, str) else line for line in lines]
         for request in requests:
@@ -74,8 +95,13 @@ class SentenceEncoder:
         return self._spelled(words, "--ban: the model has no pieces for %r: write it as the training text has it")
 
     def _sentence(self, request: Request, ids: list[int], limit: SourceLimit, line: int) -> Sentence:
+        tag = self._tag_ids(request.source_tag)
+        limit = limit.without(tag)
+        source = [*tag, *ids[: limit.tokens], EOS]
         if request.target is not None:
-            return Sentence(request.text, ids, self._scoring(ids, self._target_ids(request.target), limit, line))
+            target = self._target_ids(request.target)
+            self._check_target(target, line)
+            return Sentence(request.text, ids, [Task(source, target=target)] if ids or target else [], tag=tag)
         constraints, prefix_is_cut = NO_CONSTRAINTS, False
         if request.prefix or request.terms:
             prefix = self._target_ids(request.prefix)
@@ -83,18 +109,17 @@ class SentenceEncoder:
             constraints = Constraints(tuple(prefix[: self._positions]), self._terms(request.terms))
         if limit.split and len(ids) > limit.tokens and constraints is NO_CONSTRAINTS:
             pieces = parts(ids, self._source.surfaces(ids), limit.tokens)
-            return Sentence(request.text, ids, [Task([*part, EOS]) for part in pieces])
-        tasks = [Task([*ids[: limit.tokens], EOS], constraints)] if ids else []
-        return Sentence(request.text, ids, tasks, prefix_is_cut)
+            return Sentence(request.text, ids, [Task([*tag, *part, EOS]) for part in pieces], tag=tag)
+        tasks = [Task(source, constraints)] if ids else []
+        return Sentence(request.text, ids, tasks, prefix_is_cut, tag)
 
-    def _scoring(self, ids: list[int], target: list[int], limit: SourceLimit, line: int) -> list[Task]:
-        """The task that scores a target, which has no pieces if it is blank."""
+    def _check_target(self, target: list[int], line: int) -> None:
+        """Raise UserError if the target of a line exceeds the positions."""
         if self._positions is not None and len(target) > self._positions:
             raise UserError(
                 f"--score: the translation of line {line} has {counted(len(target), 'token')}, but the model has "
                 f"positions for {self._positions}: shorten it"
             )
-        return [Task([*ids[: limit.tokens], EOS], target=target)] if ids or target else []
 
     def _source_ids(self, request: Request, encoded: Iterator[list[int]]) -> list[int]:
         """The ids of a request, or the next of `encoded` if it has only text; none for a blank text."""

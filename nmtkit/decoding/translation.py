@@ -27,7 +27,7 @@ class Candidate:
 
     With alignments, `attention` (tokens, source tokens with `</s>`) has the weights of each token, which sum to 1; a
     line that was split has none. `alignment` has pairs of source and target words, counted from 0: each target word
-    with the source word that its pieces attend to most.
+    with the source word that its pieces attend to most. A tag is not a word.
     """
 
     text: str
@@ -44,8 +44,9 @@ class Translation:
 
     source: str
     candidates: tuple[Candidate, ...]
-    source_tokens: tuple[str, ...] | None = None  #: with `</s>`; only with alignments
+    source_tokens: tuple[str, ...] | None = None  #: with the tag and `</s>`; only with alignments
     source_ids: tuple[int, ...] = ()  #: of the tokens that the model was given, without `</s>`
+    tag_tokens: int = 0  #: of a tag, at the beginning of `source_tokens`
 
     @property
     def text(self) -> str:
@@ -60,6 +61,7 @@ class SourcePieces:
     texts: Sequence[str]
     words: Sequence[int]  #: the number of the word of each piece
     parts: Sequence[int]  #: the first piece of each part of the line that was translated by itself
+    tag: int = 0  #: pieces of the tag, which is not among these, before each part
 
 
 def word_numbers(surfaces: Sequence[str]) -> list[int]:
@@ -88,9 +90,9 @@ def translation_of(
     if not config.sampling:
         candidates = different_texts(candidates)
     blank = Candidate("", alignment=() if config.alignment else None)
-    tokens = (*source.vocab.to_pieces(sentence.ids), SPECIALS[EOS]) if config.alignment else None
+    tokens = (*source.vocab.to_pieces([*sentence.tag, *sentence.ids]), SPECIALS[EOS]) if config.alignment else None
     given = tuple(id for task in sentence.tasks for id in task.source[:-1])
-    return Translation(sentence.text, candidates or (blank,), tokens, given)
+    return Translation(sentence.text, candidates or (blank,), tokens, given, len(sentence.tag))
 
 
 def compose(
@@ -99,7 +101,7 @@ def compose(
     """Make a candidate of one hypothesis for each part of a line. `source` is needed if `config.attends`."""
     if config.copy_unknown and source is not None:
         starts = zip(parts, source.parts, strict=True)
-        texts = [_with_copies(part, source.texts[start:], target) for part, start in starts]
+        texts = [_with_copies(part, source.texts[start:], source.tag, target) for part, start in starts]
     else:
         texts = [target.decode(part.ids) for part in parts]
     aligned = source if config.alignment else None
@@ -121,11 +123,14 @@ def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(first.values())
 
 
-def _with_copies(part: Hypothesis, source: Sequence[str], target: Tokenizer) -> str:
-    """The text of a part, each unknown piece replaced by the source piece that it attends to most."""
+def _with_copies(part: Hypothesis, source: Sequence[str], tag: int, target: Tokenizer) -> str:
+    """The text of a part, each unknown piece replaced by the source piece that it attends to most.
+
+    `tag` pieces of a tag precede those of `source`.
+    """
     pieces = target.vocab.to_pieces(part.ids)
     if UNK in part.ids and source and part.attention is not None:
-        best = part.attention[:, :-1].argmax(1)
+        best = part.attention[:, tag:-1].argmax(1)
         pieces = [source[best[n]] if piece == SPECIALS[UNK] else piece for n, piece in enumerate(pieces)]
     return join_subwords(" ".join(pieces))
 
@@ -134,8 +139,9 @@ def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
     """The source pieces of a sentence. If pieces are words, their text is that of the input, not of the vocabulary."""
     ids, words = sentence.ids, sentence.text.split()
     texts = words if source.kind == SPACE and len(words) == len(ids) else source.vocab.to_pieces(ids)
-    starts = list(accumulate((len(task.source) - 1 for task in sentence.tasks), initial=0))[:-1]
-    return SourcePieces(texts, word_numbers(source.surfaces(ids)), starts)
+    tag = len(sentence.tag)
+    starts = list(accumulate((len(task.source) - tag - 1 for task in sentence.tasks), initial=0))[:-1]
+    return SourcePieces(texts, word_numbers(source.surfaces(ids)), starts, tag)
 
 
 def _alignment(parts: Sequence[Hypothesis], target: Tokenizer, source: SourcePieces) -> tuple[tuple[int, int], ...]:
@@ -143,7 +149,7 @@ def _alignment(parts: Sequence[Hypothesis], target: Tokenizer, source: SourcePie
     words_before = 0
     for part, start in zip(parts, source.parts, strict=True):
         assert part.attention is not None
-        attention = part.attention[:-1, :-1]
+        attention = part.attention[:-1, source.tag : -1]
         target_words = word_numbers(target.surfaces(part.ids))
         if attention.size:
             own = align_words(attention, source.words[start : start + attention.shape[1]], target_words)

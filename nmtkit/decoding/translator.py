@@ -21,6 +21,7 @@ from nmtkit.decoding.translation import Translation, translation_of
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import WeightsConfig
+from nmtkit.source_tags import tag_ids
 from nmtkit.tokenizer import SPACE, Tokenizer
 from nmtkit.vocab import EOS, SPECIALS
 from nmtkit.wording import counted
@@ -214,9 +215,10 @@ class Translator:
         batches = batches or StreamConfig()
         return self.stream_chunks(chunks(map(self.request, sentences), batches.buffer), config, batches, advance, done)
 
-    def request(self, ids: Sequence[int]) -> Request:
-        """The request to translate ids of the source vocabulary, without EOS."""
-        return Request(self.source.decode(ids), ids=ids)
+    def request(self, ids: Sequence[int], source_tag: str = "") -> Request:
+        """The request to translate ids of the source vocabulary, without EOS, which begin with those of the tag."""
+        ids = ids[len(tag_ids(source_tag, self.source)) :]
+        return Request(self.source.decode(ids), ids=ids, source_tag=source_tag)
 
     def stream_chunks(
         self,

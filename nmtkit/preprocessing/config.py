@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
-from nmtkit.text import is_language
+from nmtkit.languages import is_direction, is_language
 from nmtkit.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
 from nmtkit.user_symbols import check_symbols
 
@@ -22,8 +22,9 @@ class FilesConfig(Config):
     trainpref: tuple[str, ...] = option(
         (),
         metavar="PREFIX",
-        help="Training text: the files PREFIX.SOURCE and PREFIX.TARGET, plain or .gz, .xz, .bz2. "
-        "May be given several times: the corpora are joined in order.",
+        help="Training text: the files PREFIX.LANG of both languages, plain or .gz, .xz, .bz2; with -s mul -t mul, for "
+        "several languages told apart by tags, PREFIX.source and PREFIX.target. May be given several times: the "
+        "corpora are joined in order.",
     )
     validpref: tuple[str, ...] = option(
         (), metavar="PREFIX", help="Validation text. Repeat it for the splits valid1, valid2, …"
@@ -38,6 +39,12 @@ class FilesConfig(Config):
     report: Path | None = option(
         None, metavar="FILE", help="Write a page (HTML) about the training text: what was dropped, lengths, vocabulary."
     )
+    source_tag: str = option(
+        "",
+        metavar="TAG",
+        help="Put this tag and a space before every source line, such as '<2de>' to name the target language. It must "
+        "be one piece of the vocabulary: see --user-symbol.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -46,8 +53,8 @@ class FilesConfig(Config):
                 raise UserError(f"{name} is missing")
             if not is_language(language):
                 raise UserError(f"{name} {language!r}: a language must be usable as the suffix of a file name")
-        if self.source_lang == self.target_lang:
-            raise UserError(f"--source-lang and --target-lang are both {self.source_lang}")
+        if not is_direction(*self.languages):
+            raise UserError(f"--source-lang and --target-lang are both {self.source_lang}: only mul can be both")
         if not (self.trainpref or self.validpref or self.testpref):
             raise UserError("no text: give --trainpref, --validpref or --testpref")
 

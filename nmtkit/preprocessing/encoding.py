@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from nmtkit.data.binary import TokenFileWriter, Tokens
 from nmtkit.data.description import SplitSummary, split_stem
 from nmtkit.data.lines import LINE_DTYPE, dropped_path
+from nmtkit.languages import side_names
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
 from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, RATIO, REASONS, TOO_LONG, Marks, by_reason, count_marks
 from nmtkit.preprocessing.scan import Corpus
+from nmtkit.source_tags import tag_ids
 from nmtkit.text import Block, read_parallel
 from nmtkit.vocab import UNK
 from nmtkit.workers import WorkerPool
@@ -49,6 +51,10 @@ class EncodedSide:
     tokens: Tokens
     lengths: Lengths
     unknown: int  #: number of unknown tokens
+
+    @classmethod
+    def of(cls, tokens: Tokens, lengths: Lengths) -> "EncodedSide":
+        return cls(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,8 @@ class EncodedSplit:
         return SplitSummary(
             self.name,
             int(marks[KEPT]),
-            dict(zip(languages, tokens.tolist(), strict=True)),
-            dict(zip(languages, unknown.tolist(), strict=True)),
+            dict(zip(side_names(languages), tokens.tolist(), strict=True)),
+            dict(zip(side_names(languages), unknown.tolist(), strict=True)),
             by_reason(marks),
             [(corpus.prefix, corpus.pairs) for corpus in self.corpora],
         )
@@ -109,11 +115,15 @@ class EncodedSplit:
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encodes a block of text, in a worker. Without `cleaning` every pair is kept."""
+    """Encodes a block of text, in a worker. Without `cleaning` every pair is kept.
+
+    `source_tag` precedes every source line; cleaning looks at the text without it.
+    """
 
     source: LineEncoder
     target: LineEncoder
     cleaning: CleaningConfig | None
+    source_tag: str = ""
 
     def __call__(self, task: Task) -> EncodedBlock:
         lines = task.source.lines(), task.target.lines()
@@ -126,7 +136,10 @@ class Encoder:
         if self.cleaning is not None:
             unmarked = _mark_lengths(source[1] - 1, target[1] - 1, self.cleaning)
             marks[marks == KEPT] = unmarked
-        sides = _select(*source, unmarked == KEPT), _select(*target, unmarked == KEPT)
+        source, target = _select(*source, unmarked == KEPT), _select(*target, unmarked == KEPT)
+        if tag := tag_ids(self.source_tag, self.source.tokenizer):
+            source = _prepend(tag, *source)
+        sides = EncodedSide.of(*source), EncodedSide.of(*target)
         return EncodedBlock(task.corpus, marks, sides, _examples(*lines, marks))
 
 
@@ -151,11 +164,15 @@ def _examples(sources: list[str], targets: list[str], marks: Marks) -> list[Exam
     ]
 
 
-def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> EncodedSide:
+def _select(tokens: Tokens, lengths: Lengths, kept: NDArray[np.bool_]) -> tuple[Tokens, Lengths]:
     """The sentences that are kept."""
-    if not kept.all():
-        tokens, lengths = tokens[np.repeat(kept, lengths)], lengths[kept]
-    return EncodedSide(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
+    return (tokens, lengths) if kept.all() else (tokens[np.repeat(kept, lengths)], lengths[kept])
+
+
+def _prepend(tag: Sequence[int], tokens: Tokens, lengths: Lengths) -> tuple[Tokens, Lengths]:
+    """The sentences, each after the tokens of a tag."""
+    begins = np.cumsum(lengths) - lengths
+    return np.insert(tokens, np.repeat(begins, len(tag)), np.tile(tag, len(lengths))), lengths + np.int32(len(tag))
 
 
 def encode_split(
@@ -170,11 +187,11 @@ def encode_split(
 ) -> EncodedSplit:
     """Encode a split of `pairs` sentence pairs with these `marks`, write its files into `folder`, and count."""
     counts, examples = [CorpusCounts(corpus.prefix) for corpus in corpora], list[Example]()
-    lines = 0
+    lines, sides = 0, side_names(languages)
     source_size, target_size = (len(side.tokenizer.vocab) for side in (encoder.source, encoder.target))
     with (
-        TokenFileWriter(split_stem(folder, name, languages[0]), source_size) as source_file,
-        TokenFileWriter(split_stem(folder, name, languages[1]), target_size) as target_file,
+        TokenFileWriter(split_stem(folder, name, sides[0]), source_size) as source_file,
+        TokenFileWriter(split_stem(folder, name, sides[1]), target_size) as target_file,
         dropped_path(folder, name).open("wb") as dropped_lines,
         Progress(f"encoding {name}", total=pairs, unit="pairs") as progress,
     ):

@@ -15,6 +15,7 @@ from typing import Concatenate, ParamSpec
 import regex
 
 from nmtkit.errors import UserError
+from nmtkit.languages import side_names
 from nmtkit.preprocessing.characters import CharacterTable, count_in
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.language_id import language_filter
@@ -183,6 +184,6 @@ class PairMarker:
 
 def make_marker(config: CleaningConfig, languages: tuple[str, str]) -> PairMarker | None:
     """The marker for these options; None if pairs need no marks. Raises UserError for an invalid option."""
-    overlap = Overlap.read(config.exclude_overlap, languages) if config.exclude_overlap else None
+    overlap = Overlap.read(config.exclude_overlap, side_names(languages)) if config.exclude_overlap else None
     has_filters = bool(list(enabled_filters(config, languages, overlap)))
     return PairMarker(config, languages, overlap) if has_filters or config.removes_duplicates else None

@@ -11,6 +11,7 @@ import numpy as np
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
+from nmtkit.languages import includes, side_names
 from nmtkit.log import logger, working
 from nmtkit.preprocessing.config import DEFAULT_VOCAB_SIZE, VocabularyConfig
 from nmtkit.preprocessing.reasons import Marks
@@ -71,7 +72,7 @@ def _of_model(config: VocabularyConfig) -> Tokenizers:
 
 def _fitting(given: HasTokenizers, config: VocabularyConfig, languages: tuple[str, str]) -> Tokenizers:
     """The tokenizers of `given`; UserError if they are for other languages, or for another kind of text."""
-    if given.source is not given.target and (given.source_language, given.target_language) != languages:
+    if given.source is not given.target and not includes((given.source_language, given.target_language), languages):
         separate = "tokenizers" if shares_vocabulary(given.source, given.target) else "vocabularies"
         raise UserError(f"--vocab-from {config.vocab_from}: its separate {separate} are for other languages")
     if given.source.kind != given.target.kind:
@@ -149,7 +150,7 @@ def _train(sides: tuple[int, ...], config: VocabularyConfig, text: TrainingText,
             user_symbols=config.user_symbol,
         )
     except UserError as error:
-        raise UserError(f"{' and '.join(languages[side] for side in sides)}: {error}") from error
+        raise UserError(f"{' and '.join(side_names(languages)[side] for side in sides)}: {error}") from error
 
 
 def _sample(sides: tuple[int, ...], text: TrainingText, count: int, seed: int) -> Iterator[str]:

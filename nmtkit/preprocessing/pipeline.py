@@ -10,6 +10,7 @@ from nmtkit.atomic_io import check_writable, staged_folder
 from nmtkit.data.corpus import Dataset, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
+from nmtkit.languages import side_names
 from nmtkit.log import logger, report, styled, write_table
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
@@ -20,6 +21,7 @@ from nmtkit.preprocessing.line_encoder import make_line_encoders
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
 from nmtkit.preprocessing.report import corpus_row, write_report
 from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
+from nmtkit.source_tags import not_a_piece, tag_ids
 from nmtkit.terminal import Table
 from nmtkit.text import find_side
 from nmtkit.tokenizer import SPACE, shares_vocabulary
@@ -47,6 +49,7 @@ def preprocess(
     versions = _versions(corpora)
     _check_report(files, versions)
     reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
+    _check_tag(files.source_tag, vocabulary, reused)
     marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
     with (
         staged_folder(files.destdir, _is_dataset_or_temporary, may_replace) as folder,
@@ -61,7 +64,7 @@ def preprocess(
         line_encoders = make_line_encoders(*tokenizers)
         encoded: list[EncodedSplit] = []
         for name, paths in corpora.items():
-            encoder = Encoder(*line_encoders, cleaning if name == TRAIN else None)
+            encoder = Encoder(*line_encoders, cleaning if name == TRAIN else None, files.source_tag)
             given_marks = np.memmap(marks, np.uint8, "r") if marks and name == TRAIN else None
             split = encode_split(name, paths, scans[name].pairs, encoder, given_marks, files.languages, folder, pool)
             _report(split, files.languages, warn_unknown=reused is not None or name != TRAIN)
@@ -71,7 +74,7 @@ def preprocess(
         if changed := [str(path) for path, version in _versions(corpora).items() if version != versions[path]]:
             raise RunError(f"{changed[0]} has changed while it was read: run the command again")
         summaries = [split.summary(files.languages) for split in encoded]
-        write_description(folder, files.languages, *tokenizers, summaries)
+        write_description(folder, files.languages, *tokenizers, summaries, files.source_tag)
     dataset = Dataset.open(files.destdir)
     if files.report:
         write_report(files.report, dataset, encoded[0])
@@ -99,7 +102,16 @@ def _is_dataset_or_temporary(name: str) -> bool:
 
 
 def _find_corpus(prefix: str, files: FilesConfig) -> Corpus:
-    return Corpus(prefix, find_side(prefix, files.source_lang), find_side(prefix, files.target_lang))
+    source, target = side_names(files.languages)
+    return Corpus(prefix, find_side(prefix, source), find_side(prefix, target))
+
+
+def _check_tag(tag: str, vocabulary: VocabularyConfig, reused: Tokenizers | None) -> None:
+    """UserError, before the text is read, for a tag that will not be one piece of the vocabulary."""
+    if reused is not None:
+        tag_ids(tag, reused[0])
+    elif tag and tag not in vocabulary.user_symbol:
+        raise not_a_piece(tag)
 
 
 def _scan(corpora: Mapping[str, Sequence[Corpus]], scanner: Scanner, folder: Path, pool: WorkerPool) -> dict[str, Scan]:
@@ -132,18 +144,18 @@ def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, fol
 def _warn_if_segmented(scans: dict[str, Scan], languages: tuple[str, str]) -> None:
     """Warn if text looks segmented already, since SentencePiece would segment it again."""
     for name, found in scans.items():
-        for language, segmented in zip(languages, found.segmented, strict=True):
+        for side, segmented in zip(side_names(languages), found.segmented, strict=True):
             if segmented > _SEGMENTED_SHARE * found.pairs:
                 logger.warning(
                     "%s.%s: %d of %s have subword marks (@@ or ▁): use --tokenizer space for segmented text, "
                     "or give raw text",
-                    *(name, language, segmented, counted(found.pairs, "line")),
+                    *(name, side, segmented, counted(found.pairs, "line")),
                 )
 
 
 def _write_tokenizers(folder: Path, languages: tuple[str, str], tokenizers: Tokenizers) -> None:
     write_tokenizers(folder, languages, *tokenizers)
-    sizes = {language: len(side.vocab) for language, side in zip(languages, tokenizers, strict=True)}
+    sizes = {name: len(side.vocab) for name, side in zip(side_names(languages), tokenizers, strict=True)}
     report("vocabulary", {**sizes, "joined": shares_vocabulary(*tokenizers)})
 
 
@@ -155,15 +167,18 @@ def _report(split: EncodedSplit, languages: tuple[str, str], warn_unknown: bool)
     """
     summary = split.summary(languages)
     values: dict[str, object] = {"split": summary.name, "sentences": summary.sentences}
-    for language, tokens in summary.tokens.items():
-        values[f"{language} tokens"] = tokens
-        percent = unknown_percent(summary.unknown[language], tokens)
-        values[f"{language} unknown %"] = percent
-        if warn_unknown and (warning := unknown_warning(f"{summary.name}.{language}", percent)):
+    for side, tokens in summary.tokens.items():
+        values[f"{side} tokens"] = tokens
+        percent = unknown_percent(summary.unknown[side], tokens)
+        values[f"{side} unknown %"] = percent
+        if warn_unknown and (warning := unknown_warning(f"{summary.name}.{side}", percent)):
             logger.warning("%s", warning)
     if len(split.corpora) > 1:
         for corpus in split.corpora:
-            report("corpus", corpus_row(corpus, languages) | {"dropped": format_dropped(by_reason(corpus.marks))})
+            report(
+                "corpus",
+                corpus_row(corpus, side_names(languages)) | {"dropped": format_dropped(by_reason(corpus.marks))},
+            )
     report("encoded", {**values, "dropped": format_dropped(summary.dropped)})
     if not summary.sentences:
         raise UserError(all_dropped_message(summary.name, summary.dropped))
@@ -171,8 +186,8 @@ def _report(split: EncodedSplit, languages: tuple[str, str], warn_unknown: bool)
 
 def _show_result(encoded: Sequence[EncodedSplit], dataset: Dataset) -> None:
     """Show a table of all corpora, and the next command; elsewhere than on a terminal only the latter."""
-    languages = dataset.source_language, dataset.target_language
-    rows = [{"split": split.name, **corpus_row(corpus, languages)} for split in encoded for corpus in split.corpora]
+    sides = side_names((dataset.source_language, dataset.target_language))
+    rows = [{"split": split.name, **corpus_row(corpus, sides)} for split in encoded for corpus in split.corpora]
     folder = dataset.folder
     command = f"nmt-train {shlex.quote(str(folder))} --save-dir {shlex.quote(f'checkpoints/{folder.name}')}"
     dropped = dataset.summaries[encoded[0].name].dropped

@@ -9,6 +9,7 @@ import numpy as np
 
 from nmtkit.atomic_io import staged_file
 from nmtkit.data.corpus import Dataset
+from nmtkit.languages import side_names
 from nmtkit.preprocessing.charts import histogram, length_histogram, rank_curve
 from nmtkit.preprocessing.encoding import CorpusCounts, EncodedSplit, Example
 from nmtkit.preprocessing.reasons import MARKS, REASONS
@@ -67,7 +68,7 @@ def write_report(path: Path, dataset: Dataset, encoded: EncodedSplit) -> None:
 
 def render_report(dataset: Dataset, encoded: EncodedSplit) -> str:
     """The page as HTML: complete in one file, without scripts."""
-    languages = dataset.source_language, dataset.target_language
+    languages = side_names((dataset.source_language, dataset.target_language))
     sides = dataset.source, dataset.target
     sizes = len(dataset.source.vocab), len(dataset.target.vocab)
     statistics = split_statistics(dataset.split(encoded.name), sizes)

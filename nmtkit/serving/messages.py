@@ -96,7 +96,9 @@ def _translation(request: TranslationRequest, translation: Translation, source: 
     best, *_ = hypotheses = [_hypothesis(request, candidate) for candidate in translation.candidates]
     values = dict(best)
     if translation.source_tokens is not None:
-        values["source_words"] = source_words(translation.source, translation.source_tokens[:-1], source)
+        values["source_words"] = source_words(
+            translation.source, translation.source_tokens[translation.tag_tokens : -1], source
+        )
     if request.nbest is not None:
         values["nbest"] = hypotheses
     return values

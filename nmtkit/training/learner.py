@@ -27,8 +27,9 @@ class Learner:
     machine.
     """
 
-    def __init__(self, dataset: Dataset, options: TrainingOptions, ranks: Ranks) -> None:
-        self.dataset, self.device = dataset, ranks.device
+    def __init__(self, dataset: Dataset, languages: tuple[str, str], options: TrainingOptions, ranks: Ranks) -> None:
+        """`dataset` has the vocabularies; `languages` are those of the model, for its checkpoints."""
+        self.dataset, self.languages, self.device = dataset, languages, ranks.device
         self.precision = resolve_precision(options.device.precision, ranks.device)
         self.clip_norm = options.optimizer.clip_norm
         use_private_cache()
@@ -70,8 +71,8 @@ class Learner:
         return Checkpoint(
             model_config=self.model.config,
             weights=collect_weights(self.model),
-            source_language=self.dataset.source_language,
-            target_language=self.dataset.target_language,
+            source_language=self.languages[0],
+            target_language=self.languages[1],
             source=self.dataset.source,
             target=self.dataset.target,
             progress=progress,

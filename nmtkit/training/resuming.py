@@ -151,8 +151,8 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
             "use the dataset it was started with, or another --save-dir"
         )
     first, *others = data.training_checksums()
-    directions = {(one.source_language, one.target_language) for one in (checkpoint, dataset)}
-    is_same = checkpoint.progress.get("data", first) == first and len(directions) == 1  # checksums ignore direction
+    is_same = checkpoint.progress.get("data", first) == first
+    is_same &= checkpoint.languages == data.languages  # checksums ignore direction
     is_same &= checkpoint.progress.get("other_data", []) == others
     if not is_same and "reset_progress" not in new_resets(checkpoint, options):
         folders = ", ".join(str(each.folder) for each in data.datasets)

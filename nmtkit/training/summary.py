@@ -46,7 +46,7 @@ def describe_data(dataset: Dataset, train: Split) -> str:
     """The training split and the vocabularies."""
     sizes = f"{len(dataset.source.vocab)} and {len(dataset.target.vocab)}"
     return (
-        f"{dataset.folder}, {dataset.source_language}-{dataset.target_language}, {counted(len(train), 'pair')}, "
+        f"{dataset.folder}, {'-'.join(dataset.languages)}, {counted(len(train), 'pair')}, "
         f"{train.source.tokens:,} source and {train.target.tokens:,} target tokens, "
         f"vocabulary {len(dataset.target.vocab) if dataset.joined else sizes}"
     )

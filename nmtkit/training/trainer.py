@@ -92,7 +92,7 @@ class Trainer:
             subword_sampling(data.datasets, data.splits, options),
             pinned=ranks.device.type == "cuda",
         )
-        self.learner = Learner(data.first, options, ranks)
+        self.learner = Learner(data.first, data.languages, options, ranks)
         model, precision = self.learner.model.config, self.learner.precision
         self.cost = Cost(model, len(data.first.target.vocab), ranks, precision)
         self.validator = Validator(data.first, options)

@@ -8,6 +8,7 @@ from pathlib import Path
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.mixture import Mixture
 from nmtkit.errors import UserError
+from nmtkit.languages import SEVERAL
 from nmtkit.model.config import ModelConfig
 from nmtkit.tokenizer import tokenizer_differences
 from nmtkit.training.config import BatchConfig
@@ -38,6 +39,7 @@ class TrainingData:
         for other in datasets[1:]:
             for difference in _differences(other, datasets[0]):
                 raise UserError(f"{other.folder} cannot be mixed with {datasets[0].folder}: {difference}")
+        _check_tags(datasets)
         _check_validation(datasets)
         splits = [dataset.split(TRAINING) for dataset in datasets]
         shares = shares_of([split.target.tokens for split in splits], batches)
@@ -50,6 +52,12 @@ class TrainingData:
     def first(self) -> Dataset:
         """The dataset that counts epochs and decides which checkpoint is best."""
         return self.datasets[0]
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Those of the model: `mul` for a side on which the datasets have several."""
+        source, target = (set(side) for side in zip(*(dataset.languages for dataset in self.datasets), strict=True))
+        return _common(source), _common(target)
 
     @property
     def is_mixed(self) -> bool:
@@ -132,14 +140,32 @@ def _refuse_repeated(folders: Sequence[Path]) -> None:
 
 
 def _differences(other: Dataset, first: Dataset) -> Iterator[str]:
-    """The differences of a dataset from the first one, in words, each with the remedy."""
-    languages, expected = ((each.source_language, each.target_language) for each in (other, first))
-    if languages != expected:
-        pair = "-".join(expected)
-        yield f"its languages are {'-'.join(languages)}: use datasets of {pair}"
+    """The differences of a dataset's vocabularies from those of the first one, in words, each with the remedy."""
     for side, ours, theirs in (("source", first.source, other.source), ("target", first.target, other.target)):
         for difference in tokenizer_differences(side, ours, theirs):
             yield f"{difference}: preprocess it with --vocab-from {first.folder}"
+
+
+def _common(languages: set[str]) -> str:
+    return languages.pop() if len(languages) == 1 else SEVERAL
+
+
+def _check_tags(datasets: Sequence[Dataset]) -> None:
+    """UserError for datasets of different target languages with the same tag, or none: a model cannot tell them apart.
+
+    A dataset of several languages has its tags in the text.
+    """
+    by_tag: dict[str, Dataset] = {}
+    for dataset in datasets:
+        if dataset.target_language != SEVERAL:
+            other = by_tag.setdefault(dataset.source_tag, dataset)
+            if other.target_language != dataset.target_language:
+                tag = f"the same --source-tag {dataset.source_tag}" if dataset.source_tag else "no --source-tag"
+                raise UserError(
+                    f"{dataset.folder} cannot be mixed with {other.folder}: their target languages are "
+                    f"{dataset.target_language} and {other.target_language}, but they have {tag}: preprocess each "
+                    "with a tag of its own"
+                )
 
 
 def _check_validation(datasets: Sequence[Dataset]) -> None:

@@ -31,6 +31,7 @@ LEVELS: list[list[str]] = [
         "cli.help_panels",
         "cli.start",
         "errors",
+        "languages",
         "spm_model",
         "strict_json",
         "version",
@@ -39,7 +40,7 @@ LEVELS: list[list[str]] = [
     ["archive", "config", "leftovers", "terminal", "text", "vocab"],
     ["atomic_io", "log", "moses_bpe"],
     ["native_build", "tokenizer"],
-    ["data", "model", "user_symbols", "workers"],
+    ["data", "model", "source_tags", "user_symbols", "workers"],
     ["checkpoint"],
     ["inference"],
     ["decoding"],
@@ -269,6 +270,7 @@ OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, the
     *("--retry", "--no-print-directory", "--remove-bpe", "--update-freq", "--now", "--follow", "--unit"),
     *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm"),
     *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole", "--source", "--title"),
+    *("--directions", "--seeds"),
     "--logdir",
 }
 FORMER = {"--serve"}  # options of earlier releases, which CHANGELOG.md names

@@ -26,6 +26,7 @@ FROM_MODEL = (  # these begin with the dataset and the model of index.md
     "tutorials/serving.md",
     "how-to/train.md",
     "how-to/mix-datasets.md",
+    "how-to/multilingual.md",
     "how-to/other-architectures.md",
     "how-to/resume.md",
     "how-to/memory.md",

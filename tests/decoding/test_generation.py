@@ -19,7 +19,7 @@ from nmtkit.decoding.config import (
 )
 from nmtkit.decoding.evaluation import wanted_scores
 from nmtkit.decoding.generation import generate, translate
-from nmtkit.decoding.inputs import SplitInput, TextInput, open_split, shard_of
+from nmtkit.decoding.inputs import SplitInput, TextInput, open_dataset, shard_of
 from nmtkit.decoding.requests import Request, RequestFiles
 from nmtkit.decoding.resume import check_same
 from nmtkit.decoding.translation import Translation
@@ -94,7 +94,7 @@ def test_a_dataset_split_provides_input_and_references(
 ) -> None:
     checkpoint = load_checkpoint(tiny_checkpoint)
     folder = write_dataset(tmp_path / "data", checkpoint)
-    split = open_split(folder, "test", checkpoint, tiny_checkpoint)
+    split = open_dataset(folder, checkpoint, tiny_checkpoint).split("test")
     source = SplitInput(split, lambda ids: Request("", ids=ids))
     assert source.count() == source.length == len(PAIRS)
     assert source.references(tokenizer) == [target for _, target in PAIRS]

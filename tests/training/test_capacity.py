@@ -71,7 +71,7 @@ def test_the_trial_model_has_the_size_of_the_model_of_the_run(datasets: dict[str
     dataset, options = Dataset.open(datasets["separate"]), TrainingOptions(model=small)
     ranks = Ranks(torch.device("cpu"))
     assert len(dataset.source.vocab) == len(dataset.target.vocab)  # and yet not the same
-    model = Learner(dataset, options, ranks).model
+    model = Learner(dataset, dataset.languages, options, ranks).model
     assert capacity._Trial(dataset, 8, options, ranks).kept == 8 * sum(p.numel() for p in model.parameters())
 
 

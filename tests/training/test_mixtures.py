@@ -178,12 +178,14 @@ def test_datasets_that_do_not_fit_together_are_refused(
     refused(train(tmp_path / "run", datasets["separate"], code=2), "cannot be mixed", "vocabulary has", "--vocab-from")
     refused(train(tmp_path / "run", small[0], datasets["joined"], code=2), "is given twice")
     text = datasets["joined"].parent / "train"
-    for suffix, source in (("fr", "en"), ("de", "de")):
+    for suffix, source in (("en", "en"), ("fr", "de")):
         (tmp_path / f"train.{suffix}").write_text(text.with_suffix(f".{source}").read_text())
-    arguments = ("-s", "fr", "-t", "de", "--trainpref", tmp_path / "train", "--destdir", tmp_path / "french")
+    arguments = ("-s", "en", "-t", "fr", "--trainpref", tmp_path / "train", "--destdir", tmp_path / "french")
     done = run_command("nmt-preprocess", *arguments, "--spm-model", datasets["joined"] / "spm.model")
     assert done.returncode == 0, done.stderr.decode()
-    refused(train(tmp_path / "run", tmp_path / "french", code=2), "its languages are fr-de: use datasets of en-de")
+    refused(
+        train(tmp_path / "run", tmp_path / "french", code=2), "languages are fr and de, but they have no --source-tag"
+    )
 
 
 def test_without_a_validation_split_of_the_first_dataset_nothing_would_be_best(

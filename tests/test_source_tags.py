@@ -1,0 +1,235 @@
+"""--source-tag and datasets of several languages: text to dataset, mixture and translation."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import Run, Train
+from foreign_tokenizers import ENGLISH, GERMAN, FsmtFiles, MarianFiles, train_model
+
+from nmtkit import Request, Translator
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.data.corpus import Dataset
+from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.search import Hypothesis
+from nmtkit.decoding.translation import SourcePieces, compose
+from nmtkit.errors import UserError
+from nmtkit.languages import includes, is_direction, side_names
+from nmtkit.serving.source_words import source_words
+from nmtkit.source_tags import tag_ids
+from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
+from nmtkit.user_symbols import add_symbols
+from nmtkit.vocab import SPECIALS, UNK, Vocabulary
+
+TAG = "<2de>"
+LINE = "the dog runs on the street"
+SEARCH = SearchConfig(beam=2, nbest=2, alignment=True)
+
+
+def assert_refused(result: "subprocess.CompletedProcess[bytes]", *words: str) -> None:
+    """Assert that a command refused its options with a single line on stderr that has these words."""
+    (line,) = result.stderr.decode().splitlines()
+    assert result.returncode == 2
+    assert all(word in line for word in words), line
+
+
+def tagged(tokenizer: Tokenizer) -> Tokenizer:
+    return add_symbols((tokenizer, tokenizer), [TAG])[0]
+
+
+def tokenizers(folder: Path) -> dict[str, Tokenizer]:
+    """A tokenizer of each kind, with the tag as a piece."""
+    words = sorted({word for line in ENGLISH + GERMAN for word in line.split()})
+    return {
+        "bpe": tagged(SentencePieceTokenizer(train_model(ENGLISH + GERMAN, model_type="bpe"))),
+        "unigram": tagged(SentencePieceTokenizer(train_model(ENGLISH + GERMAN))),
+        "space": tagged(SpaceTokenizer(Vocabulary([*SPECIALS, *words]))),
+        "marian": add_symbols(MarianFiles(folder / "marian").tokenizers(), [TAG])[0],
+        "fsmt": add_symbols(FsmtFiles(folder / "fsmt").tokenizers(), [TAG])[0],
+    }
+
+
+@pytest.fixture(scope="module")
+def translator(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
+    """An untrained model whose vocabulary has the tag."""
+    checkpoint = make_checkpoint()
+    grown = tagged(checkpoint.source)
+    wider = {
+        name: weight.repeat(2, *[1] * (weight.dim() - 1))[: len(grown.vocab)]
+        if len(weight) == len(checkpoint.source.vocab)
+        else weight
+        for name, weight in checkpoint.weights.items()
+    }
+    checkpoint = Checkpoint(checkpoint.model_config, wider, "en", "de", grown, grown)
+    return Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
+
+
+# --- the ids of a tag
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "space", "marian", "fsmt"])
+def test_a_tag_has_the_ids_that_it_has_at_the_beginning_of_a_line(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses")
+    tokenizer = tokenizers(tmp_path)[kind]
+    tag = tag_ids(TAG, tokenizer)
+    assert tokenizer.vocab.to_pieces(tag)[-1] == TAG
+    lines = ENGLISH[:40]
+    expected = tokenizer.encode([f"{TAG} {line}" for line in lines])
+    assert [[*tag, *ids] for ids in tokenizer.encode(lines)] == expected
+
+
+@pytest.mark.parametrize("tag", ["<2fr>", "two words", " ", "<unk>", f"{TAG}{TAG}"])
+def test_a_tag_that_is_not_one_piece_is_refused(tag: str, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match="not one piece of the vocabulary: preprocess with --user-symbol"):
+        tag_ids(tag, tagged(tokenizer))
+
+
+# --- translation
+
+
+def test_a_tag_is_translated_like_one_in_the_text_and_is_no_word_of_alignments(translator: Translator) -> None:
+    (by_hand, apart) = translator.stream([f"{TAG} {LINE}", Request(LINE, source_tag=TAG)], SEARCH)
+    assert apart.source == LINE
+    assert apart.source_ids == by_hand.source_ids
+    assert apart.source_tokens == by_hand.source_tokens
+    assert [each.text for each in apart.candidates] == [each.text for each in by_hand.candidates]
+    for own, other in zip(apart.candidates, by_hand.candidates, strict=True):
+        assert own.alignment
+        assert other.alignment
+        assert all(0 <= i < len(LINE.split()) for i, _ in own.alignment)
+        same = {j: i - 1 for i, j in other.alignment if i > 0}  # where the tag did not get the most attention
+        assert {j: i for i, j in own.alignment if j in same} == same
+    assert apart.source_tokens is not None
+    words = source_words(LINE, apart.source_tokens[apart.tag_tokens : -1], translator.source)
+    assert words == LINE.split()
+
+
+@pytest.mark.parametrize("overlong", ["cut", "split"])
+def test_each_part_of_an_overlong_line_begins_with_the_tag(overlong: str, translator: Translator) -> None:
+    tag, (ids,) = tag_ids(TAG, translator.source), translator.source.encode([LINE * 3])
+    batches = StreamConfig(max_source_tokens=len(tag) + 5, overlong=overlong)
+    (found,) = translator.stream([Request(LINE * 3, source_tag=TAG)], SEARCH, batches)
+    given, begin = list(found.source_ids), found.source_ids.count(tag[-1])
+    assert given[: len(tag)] == tag
+    assert begin == (1 if overlong == "cut" else sum(token.count("</s>") for token in found.candidates[0].tokens))
+    text = "".join(translator.source.surfaces(given)).replace(TAG, "").split()
+    assert "".join(text) == "".join(translator.source.surfaces(ids[:5] if overlong == "cut" else ids)).replace(" ", "")
+
+
+def test_a_limit_without_room_for_text_is_refused(translator: Translator) -> None:
+    with pytest.raises(UserError, match="too few for tag and text"):
+        list(translator.stream([Request(LINE, source_tag=TAG)], SEARCH, StreamConfig(max_source_tokens=1)))
+
+
+def test_blank_lines_stay_blank_with_a_tag(translator: Translator) -> None:
+    assert translator.translate([Request("", source_tag=TAG), Request("  ", source_tag=TAG)]) == ["", ""]
+
+
+def test_unknown_words_are_copied_from_the_line_not_from_its_tag() -> None:
+    target = SpaceTokenizer(Vocabulary([*SPECIALS, "x"]))
+    attention = np.array([[0.9, 0.0, 0.1, 0.0], [0.9, 0.1, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]], np.float32)  # tag first
+    found = Hypothesis([UNK, UNK], 0.0, [0.0] * 3, attention)
+    pieces = SourcePieces(["one", "two"], [0, 1], [0], tag=1)
+    candidate = compose([found], target, SearchConfig(copy_unknown=True, alignment=True), pieces)
+    assert candidate.text == "two one"
+    assert candidate.alignment == ((1, 0), (0, 1))
+
+
+# --- datasets
+
+
+@pytest.fixture(scope="module")
+def tagged_datasets(run_command: Run, datasets: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `to-de` and `to-en`, of the text of `datasets` with tags, and `plain`, without."""
+    folder, text = tmp_path_factory.mktemp("tagged"), datasets["joined"].parent
+    splits = ("--trainpref", text / "train", "--validpref", text / "valid")
+    symbols = ("--vocab-size", 70, "--user-symbol", "<2de>", "--user-symbol", "<2en>")
+    vocabulary = ("--vocab-from", folder / "to-de")
+    for arguments in (
+        ("-s", "en", "-t", "de", *symbols, "--source-tag", "<2de>", "--max-length", 30, "--destdir", folder / "to-de"),
+        ("-s", "de", "-t", "en", *vocabulary, "--source-tag", "<2en>", "--destdir", folder / "to-en"),
+        ("-s", "en", "-t", "de", *vocabulary, "--max-length", 30, "--destdir", folder / "plain"),
+        ("-s", "de", "-t", "en", *vocabulary, "--destdir", folder / "plain-to-en"),
+    ):
+        done = run_command("nmt-preprocess", *splits, *arguments)
+        assert done.returncode == 0, done.stderr.decode()
+    return folder
+
+
+def test_a_tagged_dataset_has_the_pairs_of_the_untagged_one_after_the_tag(tagged_datasets: Path) -> None:
+    with_tag, plain = Dataset.open(tagged_datasets / "to-de"), Dataset.open(tagged_datasets / "plain")
+    assert (with_tag.source_tag, plain.source_tag) == ("<2de>", "")
+    tag = tag_ids("<2de>", with_tag.source)
+    for name in ("train", "valid"):
+        ours, theirs = with_tag.split(name), plain.split(name)
+        assert len(ours) == len(theirs)
+        for i in range(len(ours)):
+            assert ours.source[i].tolist() == [*tag, *theirs.source[i].tolist()]
+            assert ours.target[i].tolist() == theirs.target[i].tolist()
+
+
+def test_a_mixture_of_languages_trains_a_model_that_translates_each_dataset(
+    tagged_datasets: Path, train: Train, run_here: Run, tmp_path: Path
+) -> None:
+    to_de, to_en = tagged_datasets / "to-de", tagged_datasets / "to-en"
+    options = ("--max-updates", 2, "--max-tokens", 400)
+    train(tmp_path / "run", to_en, *options, dataset=to_de)
+    model = tmp_path / "run" / "checkpoint_last.pt"
+    assert load_checkpoint(model).languages == ("mul", "mul")
+    train(tmp_path / "run", to_en, *options, dataset=to_de)  # resumes
+    generate = ("nmt-generate", "--checkpoint", model, "--beam", 1, "--max-len-b", 5, "--format", "jsonl")
+    search = ("--alignment", "--device", "cpu", "--precision", "fp32")
+    done = run_here(*generate, *search, to_en, "--split", "valid", "--sacrebleu")
+    assert done.returncode == 0, done.stderr.decode()
+    text = "".join(json.loads(row)["source"] + "\n" for row in done.stdout.decode().splitlines())
+    assert "<2en>" not in text
+    again = run_here(*generate, *search, "--source-tag", "<2en>", input=text.encode())
+    assert again.stdout == done.stdout
+    assert_refused(run_here(*generate, to_en, "--split", "valid", "--source-tag", "<2en>"), "has the tag <2en> already")
+    assert_refused(run_here(*generate, "--source-tag", "<2fr>", input=b"a\n"), "not one piece", "--user-symbol")
+
+
+def test_datasets_of_several_target_languages_need_a_tag_for_each(
+    tagged_datasets: Path, train: Train, tmp_path: Path
+) -> None:
+    plain, back = tagged_datasets / "plain", tagged_datasets / "plain-to-en"
+    line = train(tmp_path / "run", back, dataset=plain, code=2)
+    assert_refused(line, "their target languages are en and de, but they have no --source-tag")
+
+
+def test_text_of_several_languages_has_files_named_source_and_target(run_here: Run, tmp_path: Path) -> None:
+    (tmp_path / "all.source").write_text("<2de> a b\n<2en> c\n" * 20)
+    (tmp_path / "all.target").write_text("C\nA B\n" * 20)
+    arguments = ("nmt-preprocess", "-s", "mul", "-t", "mul", "--trainpref", tmp_path / "all", "--tokenizer", "space")
+    done = run_here(*arguments, "--separate-vocab", "--destdir", tmp_path / "data")
+    assert done.returncode == 0, done.stderr.decode()
+    dataset = Dataset.open(tmp_path / "data")
+    assert dataset.languages == ("mul", "mul")
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {
+        *("dataset.json", "train.source.bin", "train.source.idx", "train.target.bin", "train.target.idx"),
+        *("vocab.source.txt", "vocab.target.txt"),
+    }
+    assert dataset.source.decode(dataset.split("train").source[0][:-1].tolist()) == "<2de> a b"
+
+
+def test_a_tag_that_a_new_vocabulary_would_not_have_is_refused_before_the_text_is_read(
+    run_here: Run, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    text = ("-s", "en", "-t", "de", "--trainpref", datasets["joined"].parent / "train", "--destdir", tmp_path / "data")
+    assert_refused(run_here("nmt-preprocess", *text, "--source-tag", "<2de>"), "not one piece", "--user-symbol '<2de>'")
+
+
+def test_only_mul_can_be_the_language_of_both_sides() -> None:
+    assert is_direction("en", "de")
+    assert is_direction("mul", "en")
+    assert is_direction("mul", "mul")
+    assert not is_direction("en", "en")
+    assert not is_direction("", "en")
+    assert not is_direction("a/b", "en")
+    assert side_names(("mul", "en")) == ("mul", "en")
+    assert side_names(("mul", "mul")) == ("source", "target")
+    assert includes(("mul", "en"), ("de", "en"))
+    assert not includes(("de", "en"), ("mul", "en"))
