@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 absolute = "$(subst |, ,$(abspath $(subst $() ,|,$(1))))"
 
 RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 table3 positions \
-	backtranslation distillation
+	backtranslation distillation multilingual
 
 .DEFAULT_GOAL := help
 .PHONY: help install lint test test-all docs clean $(RECIPES)
@@ -58,6 +58,10 @@ multi30k-bpe: $(INSTALLED)  ## The published Multi30k experiment on segmented te
 
 tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_DIR)
 	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(call absolute,$(TANAKA_DIR))
+
+multilingual: $(INSTALLED)  ## One model for four directions beside one for each (MULTI30K_DIR, TANAKA_DIR, UPDATES, SEEDS)
+	@$(MAKE) --no-print-directory -C examples/multilingual MULTI30K_DIR=$(call absolute,$(MULTI30K_DIR)) \
+		TANAKA_DIR=$(call absolute,$(TANAKA_DIR))
 
 parsing: $(INSTALLED)  ## English constituency parsing, from trees to labelled F1 (TREEBANK_DIR; EXTRA, SIZE=paper)
 	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(call absolute,$(TREEBANK_DIR)) EXTRA="$(abspath $(EXTRA))"

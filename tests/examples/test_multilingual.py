@@ -1,0 +1,48 @@
+"""The multilingual recipe: its steps, and the comparison of its report."""
+
+import shutil
+from pathlib import Path
+
+import multilingual
+import pytest
+from multilingual import Direction, comparison, markdown, read_bleu
+from recipe_commands import STUBS, called, make_with
+from repository import ROOT
+
+from nmtkit.errors import UserError
+
+
+def test_make_learns_one_vocabulary_then_trains_one_model_and_one_for_each_direction(tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = examples / "multilingual"
+    (folder / "text").mkdir()
+    for split in ("train", "val", "dev", "test", "test_2016_flickr"):
+        for language in ("en", "de", "ja"):
+            (folder / "text" / f"{split}.{language}").write_text(f"{language}\n" * 5)
+    make = make_with(tmp_path / "bin", folder, STUBS, "MULTI30K_DIR=text", "TANAKA_DIR=text", "ENDING=")
+    trainings = ("all/seed-1", "en-de/seed-1")
+    assert called(make(*trainings)) == [
+        "work/all/data-bin",
+        *(f"work/{direction}/data-bin" for direction in ("en-de", "de-en", "en-ja", "ja-en")),
+        *(f"work/{training}/checkpoints" for training in trainings),
+    ]
+    assert called(make(*trainings)) == []
+
+
+def test_bleu_is_read_with_its_tokenization(tmp_path: Path) -> None:
+    scores = tmp_path / "scores.txt"
+    scores.write_text(
+        "translated\nBLEU|nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:2.6.0 = 33.60 64.8/44.3\n"
+    )
+    assert read_bleu(scores) == (33.6, "char")
+    with pytest.raises(UserError, match="has no BLEU: finish this run with make"):
+        read_bleu(tmp_path / "other.txt")
+
+
+def test_differences_have_intervals_if_there_are_several_seeds() -> None:
+    one = Direction("en-de", [30.0], [28.5], "13a")
+    assert comparison([one]) == [("en-de", "30.00", "28.50", "+1.50", "13a")]
+    (row,) = comparison([Direction("en-de", [30.0, 31.0], [28.0, 29.0], "13a")])
+    assert row[3].startswith("+2.00 ± ")
+    assert markdown([row]).count("\n") == 2
+    assert len(multilingual.HEADER) == len(row)
