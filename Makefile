@@ -60,8 +60,7 @@ tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_
 	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(call absolute,$(TANAKA_DIR))
 
 multilingual: $(INSTALLED)  ## One model for four directions beside one for each (MULTI30K_DIR, TANAKA_DIR, UPDATES, SEEDS)
-	@$(MAKE) --no-print-directory -C examples/multilingual MULTI30K_DIR=$(call absolute,$(MULTI30K_DIR)) \
-		TANAKA_DIR=$(call absolute,$(TANAKA_DIR))
+	@$(MAKE) --no-print-directory -C examples/multilingual $(both_corpora)
 
 parsing: $(INSTALLED)  ## English constituency parsing, from trees to labelled F1 (TREEBANK_DIR; EXTRA, SIZE=paper)
 	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(call absolute,$(TREEBANK_DIR)) EXTRA="$(abspath $(EXTRA))"

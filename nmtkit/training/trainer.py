@@ -262,8 +262,9 @@ class Trainer:
         """Count a skipped update; RunError if there were too many in a row."""
         self.state.skipped += 1
         self.state.skipped_in_a_row += 1
-        text = "update %d skipped: its gradient is not finite (learning rate %.3g)"
-        logger.warning(text, outcome.update, outcome.learning_rate)
+        logger.warning(
+            "update %d skipped: its gradient is not finite (learning rate %.3g)", outcome.update, outcome.learning_rate
+        )
         if self.state.skipped_in_a_row >= self.options.optimizer.max_skips:
             raise self.ranks.report_once(self._diverged(outcome.work, outcome.share))
 
