@@ -9,6 +9,7 @@ import gc
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
@@ -37,7 +38,8 @@ class WorkerPool:
                 process = context.Process(
                     target=_run_worker, args=(child_end, log.config()), name=f"worker {number}", daemon=True
                 )
-                process.start()
+                with _sigint_blocked():
+                    process.start()
             except OSError as error:  # too many processes or open files, or no memory
                 raise RunError(f"only {number} of {count} --workers could be started ({error.strerror})") from error
             child_end.close()
@@ -105,9 +107,19 @@ class WorkerPool:
         )
 
 
+@contextlib.contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Start processes in which SIGINT is blocked: Ctrl-C reaches every process, and the parent decides."""
+    resource_tracker.ensure_running()  # starting it later would unblock SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _run_worker(connection: Connection, log_config: log.LogConfig | None) -> None:
     """The main loop of a worker: receive a function, then its tasks, until the parent closes the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent decides
     if log_config is not None:
         log.configure(log_config)
         log.escape_python_messages()

@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 import time
-import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import click
@@ -21,6 +20,7 @@ from nmtkit.cli.help_panels import help_in_panels
 from nmtkit.cli.moved_options import moved
 from nmtkit.cli.options import PathName
 from nmtkit.cli.other_toolkits import answer
+from nmtkit.cli.signals import Terminated, raise_signals
 from nmtkit.config import flag
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
 from nmtkit.log import escape_python_messages, write_error, write_traceback
@@ -117,7 +117,7 @@ class Command(click.Command):
         sys.exit(code)
 
     def _exit_code(self, arguments: list[str]) -> int:
-        signal.signal(signal.SIGTERM, _raise_on_sigterm)
+        raise_signals()
         self.debug = "--debug" in arguments  # for errors before click parses it
         if sys.stdin is None:  # closed by the caller (<&-): a command that reads it fails, like other tools
             sys.stdin = open(os.devnull, "w")  # noqa: SIM115, PTH123
@@ -131,7 +131,7 @@ class Command(click.Command):
                 sys.stdout.reconfigure(errors="replace")
             _check_text(arguments)
             # Not click's own main, which turns a closed pipe into exit code 1.
-            with self.make_context(self.name, list(arguments)) as context, _unwrapped_signals():
+            with self.make_context(self.name, list(arguments)) as context:
                 self.invoke(context)
             sys.stdout.flush()
         except click.exceptions.Exit as exit:
@@ -211,25 +211,6 @@ def _let_another_report(code: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(_SECONDS_TO_REPORT)
     return code
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived. Not an Exception, so that no handler of failures catches it."""
-
-
-@contextlib.contextmanager
-def _unwrapped_signals() -> Iterator[None]:
-    """Unwrap a signal from the ImportError that it becomes while an extension is loaded."""
-    try:
-        yield
-    except ImportError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt | Terminated):
-            raise error.__cause__ from None
-        raise
-
-
-def _raise_on_sigterm(number: int, frame: types.FrameType | None) -> NoReturn:
-    raise Terminated
 
 
 def _is_from_file(error: click.UsageError) -> bool:

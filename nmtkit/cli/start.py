@@ -1,4 +1,4 @@
-"""Starts the commands. This module imports almost nothing, so that Ctrl-C ends a command quietly from the beginning."""
+"""Starts the commands. It imports almost nothing, so that a signal ends a command quietly from the beginning."""
 
 import signal
 import sys
@@ -6,6 +6,8 @@ from functools import partial
 from importlib import import_module
 from keyword import iskeyword
 from typing import TYPE_CHECKING, NoReturn
+
+from nmtkit.cli.signals import Terminated, raise_signals, raise_waiting
 
 if TYPE_CHECKING:
     import click
@@ -27,13 +29,14 @@ def load_command(name: str) -> "click.Command":
 def start(name: str) -> NoReturn:
     """Run the command nmt-`name` with the arguments of this process, and exit."""
     try:
-        load_command(name).main()
+        raise_signals()
+        command = load_command(name)
+        raise_waiting()
+        command.main()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except ImportError as error:  # raised for a signal that arrives while an extension is loaded
-        if not isinstance(error.__cause__, KeyboardInterrupt):
-            raise
-        sys.exit(128 + signal.SIGINT)
+    except Terminated:
+        sys.exit(128 + signal.SIGTERM)
     raise AssertionError("a command exits")
 
 

@@ -19,8 +19,9 @@ from patience import PATIENCE
 from repository import BIN
 
 import nmtkit
-from nmtkit.cli.command import Terminated, command
+from nmtkit.cli.command import command
 from nmtkit.cli.options import Choice, given, options, options_without, refuse_idle
+from nmtkit.cli.signals import Terminated
 from nmtkit.config import Config, option
 from nmtkit.errors import RunError, UserError
 
@@ -355,13 +356,6 @@ def test_the_version_option_prints_the_package_version(capsys: pytest.CaptureFix
     assert shown["text"] == f"soup, version {nmtkit.__version__}\n"
 
 
-def as_import_error(signal: BaseException) -> ImportError:
-    """What becomes of a signal that arrives while an extension is loaded."""
-    error = ImportError("initialization failed")
-    error.__cause__ = signal
-    return error
-
-
 def failing(error: BaseException) -> Any:
     @command("soup")
     def main() -> None:
@@ -380,8 +374,7 @@ def failing(error: BaseException) -> Any:
         (PermissionError(errno.EACCES, "Permission denied", "x/a.pt"), 2, "soup: x/a.pt: Permission denied\n"),
         (MemoryError(), 1, "soup: out of memory: stop other processes, or raise the limit (ulimit -v)\n"),
         (KeyboardInterrupt(), 130, "soup: interrupted\n"),
-        (as_import_error(KeyboardInterrupt()), 130, "soup: interrupted\n"),
-        (as_import_error(Terminated()), 143, "soup: terminated\n"),
+        (Terminated(), 143, "soup: terminated\n"),
     ],
 )
 def test_each_kind_of_error_has_its_exit_code_and_one_line(
@@ -459,6 +452,31 @@ def test_a_signal_stops_a_command_with_one_line_and_exit_code_128_plus_its_numbe
         _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == code
     assert err.strip() in ("soup: interrupted", "soup: terminated")
+
+
+IMPORTING = """
+import os, time
+try:
+    os.kill(os.getpid(), {number})
+    time.sleep(0.1)
+except BaseException:  # as C code does that imports a module
+    pass
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_an_import_stops_the_command_after_it(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "importing.py").write_text(IMPORTING.format(number=int(number)))
+    script = "from nmtkit.cli.command import command\n@command('soup')\ndef main():\n    import importing, time\n"
+    script += f"    time.sleep({PATIENCE})\nmain()\n"
+    environment = os.environ | {"PYTHONPATH": f"{Path(nmtkit.__file__).parent.parent}:{tmp_path}"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == code
+    assert done.stderr.strip() in ("soup: interrupted", "soup: terminated")
 
 
 def test_a_closed_pipe_stops_a_command_quietly(tmp_path: Path) -> None:
