@@ -19,7 +19,7 @@ import html_report
 from matplotlib.figure import Figure
 
 from nmtkit.atomic_io import staged_file
-from nmtkit.checkpoint import LAST, read_progress
+from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.decoding.config import SearchConfig
@@ -27,6 +27,7 @@ from nmtkit.decoding.scoring import Score, bleu, chrf, tokenized_bleu
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
+from nmtkit.run_files import LAST
 from nmtkit.text import read_lines
 from nmtkit.tokenizer import join_subwords
 from nmtkit.wording import counted, escaped

@@ -25,6 +25,7 @@ from nmtkit.leftovers import (
     remove_leftover_file,
     remove_leftover_folder,
 )
+from nmtkit.run_files import refuse_run_file
 
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STAGED_FILE = re.compile(r"\.(.+)\.\d+\.partial", re.DOTALL)
@@ -38,12 +39,14 @@ def staged_folder(destination: Path, is_own: NamePredicate, may_replace: Callabl
     hidden folders beside it. The next process removes them if they belong to this user and hold only files whose names
     `is_own` accepts. Only this user can access the folder before it is renamed.
 
-    Raises UserError if the destination exists and may not be replaced, cannot be created, or is being written by
-    another process, or if something else has the name of a hidden folder. Raises RunError if writing fails.
+    Raises UserError if the destination exists and may not be replaced, cannot be created, has the name of a training
+    run's file, or is being written by another process, or if something else has the name of a hidden folder. Raises
+    RunError if writing fails.
     """
     destination = _resolve_checked(destination)
     if not destination.name:
         raise UserError(f"{destination} is the root folder: choose another destination")
+    refuse_run_file(destination)
     staging = destination.with_name(f".{destination.name}.partial")
     replaced = destination.with_name(f".{destination.name}.replaced")
     with _locked_staging_folder(staging, destination, is_own) as (descriptor, mode):
@@ -134,20 +137,22 @@ def check_regular(path: Path) -> None:
 
 
 def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
-    """Raise UserError if `staged_file` could not write `destination`, or if it is one of the `sources`.
+    """Raise UserError if `staged_file` could not write `destination`, or should not.
 
+    It must be none of the `sources`, and no file of a training run.
     Commands call it before long work, so that a mistake is reported at once.
     """
-    destination = _resolve_file(destination)
-    is_special = _is_special_file(destination)
-    if is_special and not destination.is_dir():
+    resolved = _resolve_file(destination)
+    is_special = _is_special_file(resolved)
+    if is_special and not resolved.is_dir():
         return  # opening a pipe would already have an effect
     for source in sources:
-        if _resolve(source) == destination:
+        if _resolve(source) == resolved:
             raise UserError(f"{source} is an input and would be overwritten: choose another output")
-    _open(destination, is_special).close()
+    refuse_run_file(destination)
+    _open(resolved, is_special).close()
     if not is_special:
-        _staging_path(destination).unlink()
+        _staging_path(resolved).unlink()
 
 
 @contextlib.contextmanager

@@ -11,17 +11,11 @@ from typing import Any
 import torch
 
 from nmtkit.archive import as_user_errors
-from nmtkit.checkpoint import (
-    Checkpoint,
-    check_finite,
-    list_checkpoints,
-    load_checkpoint,
-    memory_for_weights,
-    read_progress,
-)
+from nmtkit.checkpoint import Checkpoint, check_finite, load_checkpoint, memory_for_weights, read_progress
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
 from nmtkit.model.config import model_differences
+from nmtkit.run_files import list_checkpoints
 from nmtkit.tokenizer import tokenizer_differences
 from nmtkit.wording import counted
 

@@ -6,8 +6,6 @@ docs/reference/checkpoint.md describes.
 
 import contextlib
 import math
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -38,14 +36,13 @@ from nmtkit.model.lora import add_low_rank, is_adapted, merge
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
+from nmtkit.run_files import BEST, LAST, list_checkpoints
 from nmtkit.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
 
-LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 SAFETENSORS_FILE = "model.safetensors"  # written by nmt-export, not a checkpoint
 
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
 _MAX_LANGUAGE = 255  # characters: languages are parts of file names
-_NAME = re.compile(r"checkpoint_(0|[1-9][0-9]*)\.pt")
 
 
 @dataclass
@@ -220,29 +217,10 @@ def checkpoint_in(folder: Path) -> str:
     return f"use {found}" if found else "there is no checkpoint in it"
 
 
-def list_checkpoints(save_dir: Path) -> list[tuple[int, Path]]:
-    """The numbered checkpoints of a folder as (update, path), oldest first."""
-    matches = ((_NAME.fullmatch(path.name), path) for path in save_dir.glob("checkpoint_*.pt"))
-    return sorted((int(match[1]), path) for match, path in matches if match)
-
-
-def checkpoint_path(save_dir: Path, update: int) -> Path:
-    """The path of the checkpoint after `update` updates."""
-    return save_dir / f"checkpoint_{update}.pt"
-
-
-def refuse_to_replace(path: Path) -> None:
-    """Raise UserError for an output path that is a pipe, or has the name of a training run's checkpoint."""
+def refuse_pipe(path: Path) -> None:
+    """Raise UserError for an output path that is a pipe."""
     if path.is_fifo():
         raise UserError(f"{path} is a pipe, but a checkpoint must be a file: choose another --output")
-    real = Path(os.path.realpath(path))
-    if real.name in (LAST, BEST) or _NAME.fullmatch(real.name):
-        if real.exists():
-            raise UserError(f"{path} belongs to a training: choose another --output")
-        if list_checkpoints(real.parent):
-            raise UserError(
-                f"{path} would be taken for a checkpoint of the training in that folder: choose another --output"
-            )
 
 
 def link_checkpoint(path: Path, name: str) -> None:

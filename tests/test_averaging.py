@@ -13,9 +13,10 @@ from commands import Run
 
 from nmtkit import Translator, averaging
 from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints
-from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.model.transformer import Transformer
+from nmtkit.run_files import list_checkpoints
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
@@ -320,11 +321,11 @@ def test_a_checkpoint_of_a_training_run_is_not_overwritten(name: str, folder: Pa
     before = (folder / name).read_bytes()
     done = run_here("nmt-average", folder / "checkpoint_10.pt", folder / "checkpoint_20.pt", "--output", folder / name)
     assert done.returncode == 2
-    assert f"{name} belongs to a training: choose another --output" in done.stderr.decode()
+    assert f"{name} belongs to a training: choose another output" in done.stderr.decode()
     assert (folder / name).read_bytes() == before
     done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "checkpoint_77.pt")
     assert done.returncode == 2
-    assert b"checkpoint_77.pt would be taken for a checkpoint of the training in that folder" in done.stderr
+    assert b"checkpoint_77.pt would be taken for a file of the training in that folder" in done.stderr
     (folder / "averaged").mkdir()
     new = folder / "averaged/checkpoint_30.pt"
     assert run_here("nmt-average", folder / "checkpoint_10.pt", "--output", new).returncode == 0

@@ -24,7 +24,6 @@ from nmtkit.checkpoint import (
     check_finite,
     collect_weights,
     link_checkpoint,
-    list_checkpoints,
     load_checkpoint,
     read_progress,
     save_checkpoint,
@@ -32,6 +31,7 @@ from nmtkit.checkpoint import (
 from nmtkit.errors import RunError, UserError
 from nmtkit.model.architectures import config_from_dict, make_model
 from nmtkit.model.transformer import Transformer
+from nmtkit.run_files import list_checkpoints
 from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 

@@ -17,11 +17,12 @@ import seeds
 from seeds import Estimate
 from variations import ROWS
 
-from nmtkit.checkpoint import LAST, load_checkpoint
+from nmtkit.checkpoint import load_checkpoint
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
+from nmtkit.run_files import LAST
 
 BASE = "base"
 COLUMNS = [

@@ -11,11 +11,12 @@ import click
 import paper
 import torch
 
-from nmtkit.checkpoint import LAST, read_progress
+from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.model.flops import rates_of, table2_flops
 from nmtkit.model.presets import PRESETS
+from nmtkit.run_files import LAST
 
 _ROW = "{:<60} {:>16} {:>10}"
 

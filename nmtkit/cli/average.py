@@ -67,9 +67,9 @@ def main(
     check_writable(output, filter(None, (*checkpoints, config_file_in_use())))
 
     from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints, relative_names
-    from nmtkit.checkpoint import refuse_to_replace, save_checkpoint
+    from nmtkit.checkpoint import refuse_pipe, save_checkpoint
 
-    refuse_to_replace(output)
+    refuse_pipe(output)
     paths = list(checkpoints)
     if folder is not None and config.last is not None:
         average, paths = average_run(partial(last_checkpoints, folder, config.last, config.until), choice.weights)

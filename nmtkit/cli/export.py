@@ -10,6 +10,7 @@ from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import WeightsConfig
+from nmtkit.run_files import refuse_run_file
 
 CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
 
@@ -55,8 +56,8 @@ def main(
     from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
 
     check_free(output, export.force)
-    if target == CHECKPOINT and output.exists():
-        _check_replaceable(output, checkpoint)
+    if target == CHECKPOINT:
+        _check_file(output, checkpoint)
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
     with as_user_errors(checkpoint):
         check_finite(loaded.chosen(choice.weights))
@@ -71,14 +72,17 @@ def main(
     logger.info("wrote %s, the model of %s", output, checkpoint)
 
 
-def _check_replaceable(output: Path, checkpoint: Path) -> None:
-    """Refuse to replace the exported checkpoint itself, or a file that is not a checkpoint."""
+def _check_file(output: Path, checkpoint: Path) -> None:
+    """Refuse to replace the exported checkpoint itself, a file of a training, or a file that is not a checkpoint."""
     from nmtkit.checkpoint import read_progress
 
-    if checkpoint.exists() and output.samefile(checkpoint):
+    if checkpoint.exists() and output.exists() and output.samefile(checkpoint):
         raise UserError(
             f"--output {output} is the checkpoint to export, and would lose its training state: use another file"
         )
+    refuse_run_file(output)
+    if not output.exists():
+        return
     if not output.is_file():  # reading a pipe would wait for its writer
         raise UserError(f"{output} is not a regular file: use another --output")
     try:

@@ -35,10 +35,10 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     configure(log)
     check_writable(output, filter(None, (model, config_file_in_use())))
 
-    from nmtkit.checkpoint import refuse_to_replace, save_checkpoint
+    from nmtkit.checkpoint import refuse_pipe, save_checkpoint
     from nmtkit.conversion.importers import find_importer
 
-    refuse_to_replace(output)
+    refuse_pipe(output)
     importer = find_importer(model)
     unused = {field.name for field in fields(ImportConfig)} - set(importer.options)
     refuse_idle(unused, f"with {importer.name}")

@@ -46,7 +46,8 @@ def choose_model(values: dict[str, Any]) -> None:
 
 def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
     """The options of the model of --init-from, or of the run in the save folder, which may outlive that file."""
-    from nmtkit.checkpoint import LAST, read_model_config
+    from nmtkit.checkpoint import read_model_config
+    from nmtkit.run_files import LAST
 
     resumed = save_dir / LAST
     return read_model_config(resumed if resumed.is_file() else init_from)

@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nmtkit.checkpoint import list_checkpoints, read_progress
+from nmtkit.checkpoint import read_progress
 from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.memory import free_memory, is_out_of_memory
 from nmtkit.model.precision import resolve_precision
+from nmtkit.run_files import list_checkpoints
 from nmtkit.training.config import AUTO, TrainingOptions
 from nmtkit.training.construction import build_model
 from nmtkit.training.loss import batch_loss

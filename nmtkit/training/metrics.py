@@ -10,10 +10,9 @@ from typing import Any
 
 from nmtkit.atomic_io import staged_file
 from nmtkit.log import logger, to_json
+from nmtkit.run_files import METRICS
 from nmtkit.training.tensorboard import Board
 from nmtkit.training.validation import Sample
-
-METRICS = "metrics.jsonl"
 
 
 class MetricsWriter:

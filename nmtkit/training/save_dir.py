@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,28 +12,20 @@ from typing import Any
 from nmtkit.archive import as_user_errors
 from nmtkit.atomic_io import check_regular, check_symlinks, remove_partial_files, staged_file
 from nmtkit.checkpoint import (
-    BEST,
-    LAST,
     Checkpoint,
     check_finite,
-    checkpoint_path,
     link_checkpoint,
-    list_checkpoints,
     load_training_checkpoint,
     read_progress,
     save_checkpoint,
 )
 from nmtkit.errors import UserError
 from nmtkit.log import logger
+from nmtkit.run_files import BEST, LAST, METRICS, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
-from nmtkit.training.metrics import METRICS
 from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record
 from nmtkit.wording import counted
-
-OPTIONS = "options.json"
-UNUSABLE = ".unusable"  # suffix of a checkpoint that cannot be resumed
-_OWN_FILE = re.compile("|".join([r"checkpoint_\d+\.pt", *map(re.escape, (LAST, BEST, OPTIONS, METRICS))]))
 
 
 class SaveDir:
@@ -86,9 +77,7 @@ class SaveDir:
         for name in (LAST, BEST):  # else the first save would fail
             if (self.folder / name).is_dir():
                 raise UserError(f"{self.folder / name} is a folder: remove it, or choose another --save-dir")
-        remove_partial_files(
-            self.folder, lambda name: _OWN_FILE.fullmatch(name) is not None
-        )  # no files of other programs
+        remove_partial_files(self.folder, is_run_file)  # no files of other programs
         for path in self._unusable:
             path.rename(path.with_name(path.name + UNUSABLE))
             logger.warning("%s is renamed to %s", path, path.name + UNUSABLE)

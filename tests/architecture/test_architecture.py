@@ -37,7 +37,7 @@ LEVELS: list[list[str]] = [
         "version",
         "wording",
     ],
-    ["archive", "cli.start", "config", "leftovers", "terminal", "text", "vocab"],
+    ["archive", "cli.start", "config", "leftovers", "run_files", "terminal", "text", "vocab"],
     ["atomic_io", "log", "moses_bpe"],
     ["native_build", "tokenizer"],
     ["data", "model", "source_tags", "user_symbols", "workers"],

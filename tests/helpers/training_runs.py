@@ -16,7 +16,8 @@ from patience import PATIENCE
 from repository import BIN
 from torch import Tensor
 
-from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, load_training_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint
+from nmtkit.run_files import list_checkpoints
 
 Result = subprocess.CompletedProcess[bytes]
 

@@ -20,8 +20,9 @@ from training_runs import (
 )
 
 from nmtkit.averaging import last_checkpoints
-from nmtkit.checkpoint import Checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
+from nmtkit.run_files import list_checkpoints
 from nmtkit.training.config import ValidationConfig
 from nmtkit.training.state import RunState
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nmtkit.checkpoint import BEST, LAST, Checkpoint, list_checkpoints, load_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.errors import UserError
+from nmtkit.run_files import BEST, LAST, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.save_dir import SaveDir
 

@@ -14,7 +14,7 @@ from reference_loss import smoothed_loss
 from torch import Tensor
 from torch.testing import assert_close
 
-from nmtkit.checkpoint import checkpoint_path, load_checkpoint
+from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batching import Update
 from nmtkit.decoding.config import SearchConfig
@@ -22,6 +22,7 @@ from nmtkit.decoding.search import search
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
 from nmtkit.model.recurrent_config import RecurrentConfig
+from nmtkit.run_files import checkpoint_path
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
