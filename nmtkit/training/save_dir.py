@@ -19,13 +19,13 @@ from nmtkit.checkpoint import (
     read_progress,
     save_checkpoint,
 )
+from nmtkit.data.description import DESCRIPTION
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.run_files import BEST, LAST, METRICS, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record
-from nmtkit.wording import counted
 
 
 class SaveDir:
@@ -42,15 +42,22 @@ class SaveDir:
         self._last_save = time.monotonic()
 
     def check(self) -> None:
-        """UserError if the folder could not be created or written. Creates nothing."""
+        """UserError if the folder is a dataset, or could not be created or written. Creates nothing."""
+        self._refuse_dataset()
         check_symlinks(self.folder)
         existing = existing_part(self.folder)
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UserError(f"--save-dir {self.folder}: {existing} is not writable")
 
+    def _refuse_dataset(self) -> None:
+        if (self.folder / DESCRIPTION).exists():
+            raise UserError(f"--save-dir {self.folder} is a dataset ({DESCRIPTION}): choose another folder")
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Create the folder, and lock out other runs."""
+        """Create the folder, and lock out other runs. A run that writes nothing leaves no new folder."""
+        self._refuse_dataset()
+        missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -66,6 +73,9 @@ class SaveDir:
             yield
         finally:
             os.close(handle)
+            with contextlib.suppress(OSError):  # not empty
+                for path in missing:
+                    path.rmdir()
 
     def prepare(self, options: dict[str, Any]) -> None:
         """Write the options of the run, and clean up after a killed one.
@@ -83,58 +93,70 @@ class SaveDir:
             logger.warning("%s is renamed to %s", path, path.name + UNUSABLE)
         if self.newest is not None:
             newest = checkpoint_path(self.folder, self.newest)
-            if not newest.exists():  # LAST was copied alone
+            if not newest.exists():  # resumed from LAST
                 link_checkpoint(self.folder / LAST, newest.name)
             self._name(newest)
         with staged_file(self.folder / OPTIONS) as file:
             file.write(json.dumps(options, indent=2).encode() + b"\n")
 
     def load_newest(self) -> Checkpoint | None:
-        """The newest checkpoint that a run can resume from, if any; a damaged one is skipped with a warning.
+        """The newest checkpoint that a run can resume from, if any; others are skipped with a warning.
 
-        A file LAST that was copied here alone counts too. UserError where there are only others.
+        A file LAST that is newer than every numbered checkpoint counts too. UserError if none can be resumed.
         """
-        numbered = list_checkpoints(self.folder) or self._last_alone()
-        for update, path in reversed(numbered):
+        found = self._found()
+        for update, path in reversed(found):
             try:
                 checkpoint = load_training_checkpoint(path)
-                with as_user_errors(path):
-                    check_finite(checkpoint.weights)
-                    check_finite(checkpoint.ema or {})
-                    check_optimizer(checkpoint.optimizer or {}, checkpoint.weights, update)
-                if "options" in checkpoint.progress:  # not in an averaged checkpoint
-                    check_record(checkpoint.progress, path)
-                    if checkpoint.progress["update"] != update:
-                        raise UserError(f"{path}: its content is of update {checkpoint.progress['update']}")
+                _check_resumable(checkpoint, update, path)
             except UserError as error:
+                if len(found) == 1:
+                    raise UserError(f"--save-dir {self.folder}: {error}; move it away to start a new run") from error
                 logger.warning("%s; trying the previous checkpoint", error)
                 self._unusable += [path] if path.is_file() else []
                 continue
-            if "options" in checkpoint.progress:
-                self.newest = update
-                self._validations = dict(checkpoint.progress["checkpoint_validations"])
-                self._is_best = checkpoint.progress.get("is_best", False)
-                self._interim = {*checkpoint.progress.get("interim_checkpoints", [])} & dict(numbered).keys()
-                return checkpoint
-        if numbered:
+            self.newest = update
+            self._validations = dict(checkpoint.progress["checkpoint_validations"])
+            self._is_best = checkpoint.progress.get("is_best", False)
+            self._interim = {*checkpoint.progress.get("interim_checkpoints", [])} & dict(found).keys()
+            return checkpoint
+        if found:
             raise UserError(
-                f"--save-dir {self.folder}: cannot resume from any of its {counted(len(numbered), 'checkpoint')}; "
-                f"move {'it' if len(numbered) == 1 else 'them'} away to start a new run"
+                f"--save-dir {self.folder}: cannot resume from any of its {len(found)} checkpoints; "
+                "move them away to start a new run"
             )
         return None
 
-    def _last_alone(self) -> list[tuple[int, Path]]:
-        """The update and path of LAST, in a folder without numbered checkpoints. UserError if there is only BEST."""
+    def _found(self) -> list[tuple[int, Path]]:
+        """The update and path of each checkpoint, oldest first: the numbered ones, and LAST if it is newer.
+
+        UserError if there is only BEST, or a damaged LAST.
+        """
+        numbered = list_checkpoints(self.folder)
         last, best = self.folder / LAST, self.folder / BEST
         if last.is_file():
-            update = read_progress(last).get("update")
-            return [(update if isinstance(update, int) else 0, last)]
-        if best.is_file():
+            return numbered + self._last_if_newer(last, numbered)
+        if best.is_file() and not numbered:
             raise UserError(
                 f"--save-dir {self.folder}: {BEST} would be replaced, as there is no checkpoint to resume from; rename "
                 f"it to {LAST} to resume from it, or use it with --init-from and another --save-dir"
             )
-        return []
+        return numbered
+
+    def _last_if_newer(self, last: Path, numbered: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
+        try:
+            update = read_progress(last).get("update")
+        except UserError:
+            if numbered:
+                return []  # the newest of them replaces it
+            raise
+        if not numbered:
+            return [(update if isinstance(update, int) else 0, last)]
+        newest, path = numbered[-1]
+        if not isinstance(update, int) or update <= newest:
+            return []
+        logger.warning("%s is newer than %s: to resume from an older checkpoint, remove it too", last, path.name)
+        return [(update, last)]
 
     def minutes_passed(self) -> bool:
         """Whether --save-minutes have passed since the last attempt to save."""
@@ -190,6 +212,19 @@ class SaveDir:
         for update, path in list_checkpoints(self.folder):
             if update not in keep and update < max(keep):  # one beyond the newest is not of this run
                 path.unlink(missing_ok=True)
+
+
+def _check_resumable(checkpoint: Checkpoint, update: int, path: Path) -> None:
+    """Raise UserError unless a run can resume from the checkpoint in `path` as that of `update`."""
+    if "options" not in checkpoint.progress:
+        raise UserError(f"{path} is an average or an import: only --init-from can begin with it")
+    with as_user_errors(path):
+        check_finite(checkpoint.weights)
+        check_finite(checkpoint.ema or {})
+        check_optimizer(checkpoint.optimizer or {}, checkpoint.weights, update)
+    check_record(checkpoint.progress, path)
+    if checkpoint.progress["update"] != update:
+        raise UserError(f"{path}: its content is of update {checkpoint.progress['update']}")
 
 
 def existing_part(path: Path) -> Path:

@@ -208,8 +208,8 @@ def test_resuming_from_an_older_checkpoint_gives_the_same_result_without_duplica
 ) -> None:
     run = tmp_path / "run"
     train(run, "--max-updates", 17, "--validate-every", 6, "--save-every", 5, *DROPOUT)
-    for update in (15, 17):
-        (run / f"checkpoint_{update}.pt").unlink()
+    for name in (15, 17, "last"):
+        (run / f"checkpoint_{name}.pt").unlink()
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"event": "train", "upd')  # as a kill leaves it
     train(run, "--max-updates", 24, "--validate-every", 6, *DROPOUT)
@@ -562,10 +562,47 @@ def test_resuming_from_checkpoints_of_another_vocabulary_is_refused(
     refused(result, "another vocabulary", str(datasets["separate"]), "its source vocabulary has")
 
 
-def test_resuming_from_an_averaged_checkpoint_is_refused(train: Train, tmp_path: Path) -> None:
+def test_an_average_alone_in_the_save_dir_is_refused_with_the_remedy(train: Train, tmp_path: Path) -> None:
     train(tmp_path, "--max-updates", 1)
     save_checkpoint(tmp_path / "checkpoint_1.pt", average_checkpoints([tmp_path / "checkpoint_1.pt"]))
-    refused(train(tmp_path, code=2), "cannot resume from any of its")
+    (tmp_path / "checkpoint_last.pt").unlink()
+    refused(train(tmp_path, code=2), "checkpoint_1.pt is an average or an import", "--init-from", "move it away")
+
+
+def test_an_average_among_checkpoints_is_reported_and_renamed(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 1)
+    save_checkpoint(tmp_path / "checkpoint_9.pt", average_checkpoints([tmp_path / "checkpoint_1.pt"]))
+    said = train(tmp_path, "--max-updates", 2).stderr.decode()
+    assert "checkpoint_9.pt is an average or an import" in said
+    assert (tmp_path / "checkpoint_9.pt.unusable").exists()
+    assert updates(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_run_resumes_from_checkpoint_last_if_it_is_newest_and_intact(
+    is_damaged: bool, train: Train, tmp_path: Path
+) -> None:
+    train(tmp_path, "--max-updates", 2, "--save-every", 1)
+    (tmp_path / "checkpoint_2.pt").unlink()
+    if is_damaged:
+        damage(tmp_path / "checkpoint_last.pt")
+    said = train(tmp_path, "--max-updates", 3).stderr.decode()
+    assert f"resuming after update {1 if is_damaged else 2}" in said
+    assert updates(tmp_path) == ([1, 3] if is_damaged else [1, 2, 3])
+
+
+def test_a_dataset_is_refused_as_save_dir(train: Train, datasets: dict[str, Path]) -> None:
+    before = sorted(datasets["joined"].iterdir())
+    refused(train(datasets["joined"], code=2), f"--save-dir {datasets['joined']} is a dataset", "choose another")
+    refused(train(datasets["joined"], "--dry-run", code=2), "is a dataset")
+    assert sorted(datasets["joined"].iterdir()) == before
+
+
+def test_a_refused_initial_checkpoint_leaves_no_save_dir(train: Train, tmp_path: Path, tiny_checkpoint: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    refused(train(tmp_path / "new/run", "--init-from", tiny_checkpoint, code=2), "--init-from")
+    refused(train(tmp_path / "kept", "--init-from", tiny_checkpoint, code=2), "--init-from")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_an_epoch_planned_in_parts_resumes_at_its_position(

@@ -105,7 +105,8 @@ def test_a_run_killed_between_the_end_of_an_epoch_and_its_validation_validates_o
 ) -> None:
     run, (end, *_) = tmp_path / "run", ends_of_epochs(straight)
     train(run, "--max-updates", end + 1, "--save-epochs", 1, *DROPOUT)  # validates at its last update only
-    (run / f"checkpoint_{end + 1}.pt").unlink()
+    for name in (end + 1, "last"):
+        (run / f"checkpoint_{name}.pt").unlink()
     assert updates(run) == [end]
     assert not load_checkpoint(run / f"checkpoint_{end}.pt").progress["validation"]
     train(run, "--max-updates", 24, *EPOCHS, *DROPOUT)

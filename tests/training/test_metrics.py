@@ -112,8 +112,8 @@ def test_a_run_resumed_from_an_older_checkpoint_has_each_update_once_and_in_orde
     run = tmp_path / "run"
     options = ("--validate-every", 2, "--valid-bleu", "--save-every", 2, "--tensorboard", board)
     train(run, "--max-updates", 5, *options)
-    for update in (4, 5):
-        (run / f"checkpoint_{update}.pt").unlink()
+    for name in (4, 5, "last"):
+        (run / f"checkpoint_{name}.pt").unlink()
     train(run, "--max-updates", 6, *options)
     shown = curves(board)
     assert list(shown["loss/loss"]) == [1, 2, 3, 4, 5, 6]
