@@ -217,6 +217,8 @@ def test_a_grown_model_is_adapted_with_trained_embeddings_only(
         train(tagged / "run", *lora, dataset=data, code=2),
         "target_embedding.weight is not trained: train it with --lora-train 'target_embedding.weight'",
     )
+    result = train(tagged / "run", "--init-from", given, "--freeze", "*embedding*", dataset=data, code=2)
+    refused(result, "is not trained: train it without a --freeze that matches it")
     train(tagged / "run", *lora, "--lora-train", "*embedding*", dataset=data)
     checkpoint = load_training_checkpoint(tagged / "run" / "checkpoint_last.pt")
     assert checkpoint.optimizer is not None

@@ -71,6 +71,12 @@ class BatchConfig(Config):
         except ValueError:
             raise UserError(f"--mix {self.mix}: give numbers separated by commas, such as 4,1,1") from None
 
+    @property
+    def proportions(self) -> list[float] | None:
+        """The numbers of --mix relative to the largest, or None."""
+        weights = self.weights
+        return None if weights is None else [weight / max(weights) for weight in weights]
+
 
 @dataclass(frozen=True)
 class LoadingConfig(Config):
@@ -136,7 +142,10 @@ class ValidationConfig(Config):
         help="Updates between validations on split 'valid'.",
     )
     validate_epochs: int | None = option(
-        None, min=1, metavar="N", help="Validate at the end of every N-th epoch; --patience then counts these epochs."
+        None,
+        min=1,
+        metavar="N",
+        help="Validate at the end of every N-th epoch; --patience then counts only these validations.",
     )
     valid_bleu: bool = option(False, help="Also translate it, and select the best checkpoint by sacreBLEU.")
     valid_beam: int = option(1, min=1, max=MAX_BEAM, help="Beam for --valid-bleu; 1 is greedy.")

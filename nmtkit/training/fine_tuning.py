@@ -17,11 +17,11 @@ from nmtkit.tokenizer import tokenizer_differences
 from nmtkit.user_symbols import add_symbols
 
 
-def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> dict[str, Tensor]:
+def initial_weights(path: Path, model: TranslationModel, dataset: Dataset, is_low_rank: bool) -> dict[str, Tensor]:
     """The weights of a new run's `model` on `dataset`, taken from a checkpoint: its moving average if it has one.
 
     Low-rank additions keep the values that they have in `model`, and so do the rows of pieces that --user-symbol has
-    added to the checkpoint's vocabulary.
+    added to the checkpoint's vocabulary. `is_low_rank` is whether the run trains such additions.
 
     Raises UserError, naming the first difference, for a checkpoint of another model or other vocabularies, and for
     weights that are not finite; also for new rows that the run does not train.
@@ -39,9 +39,10 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset) -> di
     weights = collect_weights(model) | _grow(checkpoint.chosen(), collect_weights(model))
     for name, parameter in model.named_parameters():
         if len(parameter) > len(checkpoint.chosen().get(name, parameter)) and not parameter.requires_grad:
+            remedy = f"train it with --lora-train '{name}', and" if is_low_rank else "train it"
             raise UserError(
-                f"--init-from {path}: {dataset.folder} has more pieces, but {name} is not trained: train it with "
-                f"--lora-train '{name}', or without --freeze"
+                f"--init-from {path}: {dataset.folder} has more pieces, but {name} is not trained: {remedy} without a "
+                "--freeze that matches it"
             )
     return weights
 

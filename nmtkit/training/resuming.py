@@ -1,5 +1,6 @@
 """The beginning of a run: from a checkpoint of its own (resume), from given weights, or from random weights."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.model.lora_config import LoraConfig
-from nmtkit.training.config import TrainingOptions
+from nmtkit.training.config import BatchConfig, TrainingOptions
 from nmtkit.training.fine_tuning import initial_weights, vocabulary_differences
 from nmtkit.training.learner import Learner
 from nmtkit.training.loss import LOSS_VERSION
@@ -77,7 +78,7 @@ def _read(learner: Learner, save_dir: SaveDir, data: TrainingData, metric: str, 
     if checkpoint is None:
         if given is None:
             return _Start()
-        weights = initial_weights(given, learner.model, data.first)
+        weights = initial_weights(given, learner.model, data.first, learner.lora is not None)
         logger.info("initial weights: %s", given)
         return _Start(weights, averages=weights)
     check_fit(checkpoint, config, data, options)
@@ -180,7 +181,8 @@ def resumed_state(
     if change and "reset_progress" not in resets:
         logger.warning("%s: the previous best result is discarded", change)
     if change or "reset_progress" in resets:
-        state.best, state.validations_since_best = None, 0
+        state.best = None
+        state.forget_since_best()
     if change:
         state.validation = {}  # not validated yet
     if "reset_lr_schedule" in resets:
@@ -253,5 +255,15 @@ def _relevant_options(options: dict[str, dict[str, Any]], free_options: Collecti
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """The options of both with other values; an option that is missing from one of them counts as equal."""
     return [
-        f"{name} was {before[name]}, is {now[name]}" for name in before if before[name] != now.get(name, before[name])
+        f"{name} was {before[name]}, is {now[name]}"
+        for name in before
+        if name in now and not _is_equal(name, before[name], now[name])
     ]
+
+
+def _is_equal(name: str, before: Any, now: Any) -> bool:
+    """Whether two values of an option mean the same, as --mix 4,2 and --mix 2,1 do."""
+    if name == "mix" and isinstance(before, str) and isinstance(now, str):
+        first, second = (BatchConfig(mix=value).proportions or [] for value in (before, now))
+        return len(first) == len(second) and all(map(math.isclose, first, second))
+    return bool(before == now)

@@ -57,8 +57,8 @@ class RunLog:
             logger.info(
                 "no split '%s', so no validation and no best checkpoint: see --validpref of nmt-preprocess", VALIDATION
             )
-        warmup, updates = options.optimizer.warmup_updates, options.stop.max_updates - state.schedule_start
-        if 0 < updates < warmup:
+        warmup, last = options.optimizer.warmup_updates, options.stop.max_updates
+        if state.update < last < state.schedule_start + warmup:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)
 
     def open_metrics(self, update: int, stack: contextlib.ExitStack) -> None:

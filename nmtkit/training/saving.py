@@ -4,6 +4,7 @@ from torch import Tensor
 
 from nmtkit.errors import NmtkitError, RunError
 from nmtkit.log import logger, working
+from nmtkit.run_files import list_checkpoints
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.learner import Learner
 from nmtkit.training.metrics import MetricsWriter
@@ -11,7 +12,7 @@ from nmtkit.training.ranks import Ranks
 from nmtkit.training.record import make_record
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, Window
-from nmtkit.training.summary import DIVERGED
+from nmtkit.training.summary import describe_divergence
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import Validator
 
@@ -53,12 +54,16 @@ class Saver:
             raise self.ranks.report_once(RunError(f"{failure}; earlier checkpoints are intact"))
         logger.warning("%s; earlier checkpoints are intact, and the next save tries again", failure)
 
+    def divergence(self, state: RunState) -> str:
+        """How the error of a run that has diverged ends."""
+        return describe_divergence(any(update < state.update for update, _ in list_checkpoints(self.save_dir.folder)))
+
     def _check_weights(self, state: RunState) -> None:
         """Raise RunError if a weight is not finite: the run has diverged. All ranks have the same weights."""
         for name, weight in self.learner.model.named_parameters():
             if not weight.isfinite().all():
                 raise self.ranks.report_once(
-                    RunError(f"{name} holds NaN or infinity after update {state.update}: {DIVERGED}")
+                    RunError(f"{name} holds NaN or infinity after update {state.update}: {self.divergence(state)}")
                 )
 
     def _write(

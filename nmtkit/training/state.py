@@ -77,6 +77,7 @@ class RunState:
     memory_limits: dict[str, int] = field(default_factory=dict)
     best: float | None = None  #: best validation so far, with the number since
     validations_since_best: int = 0
+    uncounted_since_best: int = 0  #: those of them that --patience does not count
     validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this update
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
     scaler: dict[str, float] = field(default_factory=dict)  #: loss scaling, with fp16 only
@@ -91,15 +92,24 @@ class RunState:
         self.validation = {}
 
     def record_validation(
-        self, results: dict[str, float | None], metric: str, better: Callable[[float, float], bool]
+        self, results: dict[str, float | None], metric: str, better: Callable[[float, float], bool], counts: bool
     ) -> None:
-        """Keep the results of a validation at this update, and whether they are the `better` ones by `metric`."""
+        """Keep the results of a validation at this update, and whether they are the `better` ones by `metric`.
+
+        `counts` is whether --patience counts the validation.
+        """
         self.validation = results
         value = results[metric]
         if value is not None and (self.best is None or better(value, self.best)):
-            self.best, self.validations_since_best = value, 0
+            self.best = value
+            self.forget_since_best()
         else:
             self.validations_since_best += 1
+            self.uncounted_since_best += not counts
+
+    def forget_since_best(self) -> None:
+        """Forget the validations since the best one."""
+        self.validations_since_best = self.uncounted_since_best = 0
 
     @property
     def is_best(self) -> bool:
@@ -114,7 +124,7 @@ class RunState:
             return f"--max-epochs {stop.max_epochs}"
         if stop.max_minutes is not None and self.minutes >= stop.max_minutes:
             return f"--max-minutes {stop.max_minutes:g}"
-        if stop.patience is not None and self.validations_since_best >= stop.patience:
+        if stop.patience is not None and self.validations_since_best - self.uncounted_since_best >= stop.patience:
             return f"{counted(stop.patience, 'validation')} without a better {metric} (--patience {stop.patience})"
         return None
 

@@ -24,9 +24,6 @@ from nmtkit.wording import counted, format_bytes, in_millions
 
 UPDATES_TO_MEASURE = 10  # before the time left is estimated: the first ones are slower
 _CHECKPOINTS_TO_AVERAGE = 5  # as the paper does for its base models
-DIVERGED = (  # how errors end
-    "the run has diverged; earlier checkpoints are intact. Lower --lr-scale or --lr, warm up longer, or set --clip-norm"
-)
 LONG_UPDATE = 60.0  # seconds; longer updates are announced
 
 
@@ -109,7 +106,16 @@ def long_update(target_tokens: int, micro_batches: int, seconds: float) -> str |
     )
 
 
-def describe_divergence(state: RunState, rate: float, pairs: list[tuple[int, int]], of: int, data: TrainingData) -> str:
+def describe_divergence(has_earlier: bool) -> str:
+    """How the error of a run that has diverged ends; `has_earlier` is whether it has a checkpoint from before."""
+    if has_earlier:
+        left = "earlier checkpoints are intact. Lower"
+    else:
+        left = "it has no earlier checkpoint. Use another --save-dir, and lower"
+    return f"the run has diverged; {left} --lr-scale or --lr, warm up longer, or set --clip-norm"
+
+
+def describe_skips(state: RunState, rate: float, pairs: list[tuple[int, int]], of: int, data: TrainingData) -> str:
     """Why a run stops after too many skipped updates; `pairs`, as `data.describe` takes them, of the last one's `of`
     sentence pairs are responsible."""
     blame = (
@@ -119,7 +125,7 @@ def describe_divergence(state: RunState, rate: float, pairs: list[tuple[int, int
     )
     return (
         f"{counted(state.skipped_in_a_row, 'update')} in a row had no finite gradient, the last is {state.update} "
-        f"(learning rate {rate:.3g}; {blame}): {DIVERGED}"
+        f"(learning rate {rate:.3g}; {blame})"
     )
 
 

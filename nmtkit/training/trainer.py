@@ -40,7 +40,7 @@ from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
 from nmtkit.training.signals import Signals
 from nmtkit.training.state import RunState, Window, restore
-from nmtkit.training.summary import DIVERGED, describe_divergence, describe_dry_run, next_command
+from nmtkit.training.summary import describe_dry_run, describe_skips, next_command
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Validator, validate
 
@@ -307,7 +307,8 @@ class Trainer:
         ]
         found = sorted(pair for pairs in self.ranks.gather(mine) for pair in pairs)
         of = sum(len(micro_batch.pairs) for micro_batch in micro_batches)
-        return RunError(describe_divergence(self.state, self.window.rate, found, of, self.data))
+        skips = describe_skips(self.state, self.window.rate, found, of, self.data)
+        return RunError(f"{skips}: {self.saver.divergence(self.state)}")
 
     def _after_update(self) -> None:
         """Log, validate and save where it is due."""
@@ -335,7 +336,7 @@ class Trainer:
         self._save(last=True)
         if self.state.validation and self.state.validation["valid_loss"] is None:
             problem = f"the loss of the last validation, after update {self.state.update}, is not finite"
-            raise self.ranks.report_once(RunError(f"{problem}: {DIVERGED}"))
+            raise self.ranks.report_once(RunError(f"{problem}: {self.saver.divergence(self.state)}"))
 
     def _validate(self) -> None:
         """Measure on the validation splits, and note whether the first's result is the best so far."""
@@ -356,7 +357,10 @@ class Trainer:
         if results is None:  # a resumed run repeats it
             self.stop_signal = max(self.ranks.gather(self.signals.stop))
             return
-        self.state.record_validation(finite_or_none(results.values), self.validator.metric, self.validator.better)
+        epochs = self.options.validation.validate_epochs
+        counts = epochs is None or self.state.is_due(None, epochs)
+        values, metric, better = finite_or_none(results.values), self.validator.metric, self.validator.better
+        self.state.record_validation(values, metric, better, counts)
         self.log.record_validation(self.state, results.samples)
         self.saver.saved = None  # a checkpoint of this update without the results is written again
 

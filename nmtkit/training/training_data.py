@@ -110,7 +110,7 @@ class TrainingData:
 
 def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]:
     """The share of each dataset, from --mix, or from the sizes of the datasets with --mix-temperature."""
-    given = batches.weights or target_tokens
+    given = batches.proportions or target_tokens
     if len(given) != len(target_tokens):
         raise UserError(f"--mix {batches.mix}: {len(given)} weights for {len(target_tokens)} datasets: give one each")
     exponent = 1 / (batches.mix_temperature or 1.0)

@@ -656,6 +656,7 @@ def test_a_diverging_run_stops_with_intact_checkpoints_and_reports_the_sentences
     messages = result.stderr.decode().splitlines()
     assert sum("skipped" in line and "not finite" in line for line in messages) >= 3
     assert messages[-1].startswith("nmt-train: 3 updates in a row")
+    assert "earlier checkpoints are intact" in messages[-1]
     named = re.search(r"caused by (\d+) of its (\d+) sentence pairs: (\S+), lines? ([\d, …]+)\)", messages[-1])
     assert named is not None
     assert int(named[1]) < int(named[2])
@@ -669,7 +670,9 @@ def test_a_diverging_run_stops_with_intact_checkpoints_and_reports_the_sentences
 
 def test_an_absurd_learning_rate_ends_with_exit_code_1(train: Train, tmp_path: Path) -> None:
     result = train(tmp_path, "--max-updates", 50, "--lr-scale", 1e38, "--max-skips", 3, code=1)
-    assert result.stderr.decode().splitlines()[-1].startswith("nmt-train: 3 updates in a row")
+    (*_, error) = result.stderr.decode().splitlines()
+    assert error.startswith("nmt-train: 3 updates in a row")
+    assert "the run has diverged; it has no earlier checkpoint" in error
 
 
 def test_a_full_disk_ends_with_exit_code_1_and_keeps_the_old_checkpoints(

@@ -123,6 +123,16 @@ def test_patience_counts_epochs_with_one_validation_an_epoch(train: Train, tmp_p
     assert validated(tmp_path)[:-1] == ends_of_epochs(tmp_path)
 
 
+def test_patience_counts_no_other_validations_than_those_of_epochs(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 400, *EPOCHS, "--validate-every", 3, "--patience", 2, "--lr-scale", 30)
+    rows, ends = metrics(tmp_path, "valid"), ends_of_epochs(tmp_path)
+    best = min(range(len(rows)), key=lambda number: rows[number]["valid_loss"])
+    since = [row["update"] for row in rows[best + 1 :]]
+    counted = [update for update in since if update in {*ends, since[-1]}]  # `ends` lacks that of the last epoch
+    assert len(counted) == 2
+    assert len(since) > 2
+
+
 def test_other_checkpoints_neither_displace_those_of_epochs_nor_are_averaged(
     train: Train, straight: Path, tmp_path: Path
 ) -> None:

@@ -139,6 +139,12 @@ def test_other_weights_on_resuming_are_a_warning_and_cause_no_large_update(
     assert metrics(tmp_path, "train")[20]["train_half_tokens"] < 400
 
 
+def test_equal_proportions_on_resuming_are_no_change(train: Train, small: tuple[Path, Path], tmp_path: Path) -> None:
+    train(tmp_path, small[0], "--max-updates", 1, "--mix", "6,2")
+    said = train(tmp_path, small[0], "--max-updates", 2, "--mix", "0.3,0.1").stderr.decode()
+    assert "options have changed" not in said
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

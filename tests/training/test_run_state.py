@@ -1,5 +1,7 @@
 """When a run has come to its end."""
 
+import operator
+
 import pytest
 
 from nmtkit.training.config import StopConfig
@@ -18,6 +20,16 @@ from nmtkit.training.state import RunState
 def test_a_run_ends_at_exactly_the_requested_limit(stop: StopConfig, before: RunState, at: RunState) -> None:
     assert before.reason_to_stop(stop, "valid_loss") is None
     assert "--" in (at.reason_to_stop(stop, "valid_loss") or "")
+
+
+def test_patience_counts_only_the_validations_that_count_and_any_better_one_restarts_it() -> None:
+    state, stop = RunState(), StopConfig(patience=2)
+    for value, counts in ((3.0, True), (4.0, True), (4.0, False), (2.0, False), (5.0, False), (5.0, True)):
+        state.record_validation({"valid_loss": value}, "valid_loss", operator.lt, counts)
+        assert state.is_best == (value in (3.0, 2.0))
+        assert state.reason_to_stop(stop, "valid_loss") is None
+    state.record_validation({"valid_loss": 5.0}, "valid_loss", operator.lt, True)
+    assert "--patience 2" in (state.reason_to_stop(stop, "valid_loss") or "")
 
 
 def test_at_the_start_of_an_epoch_the_last_update_belongs_to_the_previous_epoch() -> None:
