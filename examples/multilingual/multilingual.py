@@ -18,10 +18,11 @@ import html_report
 import seeds as statistics
 
 from nmtkit.atomic_io import staged_file
-from nmtkit.checkpoint import LAST, read_progress
+from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
+from nmtkit.run_files import LAST
 from nmtkit.text import read_lines
 
 TITLE = "One model for several directions, beside one for each"

@@ -273,7 +273,7 @@ OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, the
     *("--directions", "--seeds", "--target"),
     "--logdir",
 }
-FORMER = {"--serve"}  # options of earlier releases, which CHANGELOG.md names
+FORMER = {"--serve", "--no-dedup"}  # options of earlier releases, which CHANGELOG.md names
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
