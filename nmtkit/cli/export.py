@@ -56,8 +56,9 @@ def main(
     from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
 
     check_free(output, export.force)
+    _check_not_input(output, checkpoint)
     if target == CHECKPOINT:
-        _check_file(output, checkpoint)
+        _check_replaceable(output)
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
     with as_user_errors(checkpoint):
         check_finite(loaded.chosen(choice.weights))
@@ -72,14 +73,16 @@ def main(
     logger.info("wrote %s, the model of %s", output, checkpoint)
 
 
-def _check_file(output: Path, checkpoint: Path) -> None:
-    """Refuse to replace the exported checkpoint itself, a file of a training, or a file that is not a checkpoint."""
+def _check_not_input(output: Path, checkpoint: Path) -> None:
+    """Refuse to replace the checkpoint or the folder that is exported."""
+    if output.exists() and checkpoint.exists() and output.samefile(checkpoint):
+        raise UserError(f"--output {output} is the model to export, and would be overwritten: use another --output")
+
+
+def _check_replaceable(output: Path) -> None:
+    """Refuse to replace a file of a training, or a file that is not a checkpoint."""
     from nmtkit.checkpoint import read_progress
 
-    if checkpoint.exists() and output.exists() and output.samefile(checkpoint):
-        raise UserError(
-            f"--output {output} is the checkpoint to export, and would lose its training state: use another file"
-        )
     refuse_run_file(output)
     if not output.exists():
         return

@@ -33,11 +33,11 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     lacks is refused.
     """
     configure(log)
-    check_writable(output, filter(None, (model, config_file_in_use())))
 
     from nmtkit.checkpoint import refuse_pipe, save_checkpoint
-    from nmtkit.conversion.importers import find_importer
+    from nmtkit.conversion.importers import find_importer, input_files
 
+    check_writable(output, filter(None, (*input_files(model, config), config_file_in_use())))
     refuse_pipe(output)
     importer = find_importer(model)
     unused = {field.name for field in fields(ImportConfig)} - set(importer.options)

@@ -53,6 +53,10 @@ class ImportConfig(Config):
         help="fairseq and CTranslate2: the SentencePiece model of both languages, or one each, source first.",
     )
 
+    def paths(self) -> tuple[Path, ...]:
+        """All files that are given."""
+        return (*self.dict, *filter(None, [self.bpe_codes]), *self.spm_model)
+
     def languages(self, source: object = None, target: object = None) -> tuple[str, str]:
         """The languages that are given, else those that the model names. Raises UserError for missing or equal ones."""
         source, target = self.source_lang or source, self.target_lang or target

@@ -36,6 +36,11 @@ def sides_of(tokenizers: Sequence[Tokenizer]) -> tuple[Side, Side]:
     return source, target
 
 
+def tokenizer_files_beside(folder: Path) -> list[Path]:
+    """The files in the folder of a model that `fairseq_sides` may read."""
+    return [*folder.glob("dict.*.txt"), *(folder / name for name in (*_CODES, _SENTENCEPIECE))]
+
+
 def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfig) -> tuple[Side, Side]:
     """Both sides of a model, by the files that `options` name, or that fairseq's archives have beside the model.
 

@@ -10,6 +10,7 @@ from nmtkit.conversion import fsmt, marian
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
 from nmtkit.conversion.fairseq import from_fairseq
+from nmtkit.conversion.fairseq_tokenizers import tokenizer_files_beside
 from nmtkit.conversion.huggingface import model_type, search_options
 from nmtkit.errors import UserError
 
@@ -73,6 +74,19 @@ def find_importer(path: Path) -> Importer:
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
             raise UserError(f"{reason}: give {', or '.join(importer.name for importer in IMPORTERS)}")
     return found
+
+
+def input_files(model: Path, options: ImportConfig) -> list[Path]:
+    """The files that an import may read: the model, all files of its folder or of its tokenizers, those of `options`.
+
+    An earlier result in the folder, a checkpoint of nmtkit, is not one of them.
+    """
+    with as_user_errors(model, "a model to import"):
+        if model.is_dir():
+            inside = [path for path in model.iterdir() if not _is_checkpoint(path)]
+        else:
+            inside = tokenizer_files_beside(model.parent)
+    return [model, *inside, *options.paths()]
 
 
 def _is_checkpoint(path: Path) -> bool:
