@@ -5,6 +5,7 @@ Reads those of all releases, old and new names of weights, options as `args` or 
 
 import argparse
 import re
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
-from nmtkit.conversion.pickled import dense_tensors, load_pickled
+from nmtkit.conversion.pickled import load_pickled, named_tensors
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -83,7 +84,7 @@ def from_fairseq(path: Path, options: ImportConfig) -> Checkpoint:
     with as_user_errors(path, kind):
         content = load_pickled(path)
         given = _options(content)
-        tensors = dense_tensors(content["model"])
+        tensors = named_tensors(content["model"])
         config = _config(given)
     languages = options.languages(given.get("source_lang"), given.get("target_lang"))
     sides = fairseq_sides(path.parent, languages, options)
@@ -115,9 +116,9 @@ def _options(content: Any) -> dict[str, Any]:
     given = {**task, **given, **model}
     arch = given.get("arch") or given.get("_name")
     if arch not in _ARCHITECTURES:
-        raise UserError(f"the architecture {arch!r:.60} is not supported, only {', '.join(_ARCHITECTURES)}")
+        raise UserError(f"the architecture {reprlib.repr(arch)} is not supported, only {', '.join(_ARCHITECTURES)}")
     if task_name != "translation":
-        raise UserError(f"the task {task_name!r:.60} is not supported, only translation")
+        raise UserError(f"the task {reprlib.repr(task_name)} is not supported, only translation")
     for name in _UNSUPPORTED:
         if given.get(name):
             raise UserError(f"the option {name} is not supported")
@@ -144,7 +145,7 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
             raise UserError(f"encoder_{ours} and {theirs} differ, which is not supported")
     activation = given["activation_fn"]
     if activation not in _ACTIVATIONS:
-        raise UserError(f"the activation {activation!r:.40} is not supported, only {', '.join(_ACTIVATIONS)}")
+        raise UserError(f"the activation {reprlib.repr(activation)} is not supported, only {', '.join(_ACTIVATIONS)}")
     return TransformerConfig(
         encoder_layers=given["encoder_layers"],
         decoder_layers=given["decoder_layers"],

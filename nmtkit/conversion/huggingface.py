@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import SAFETENSORS_FILE
-from nmtkit.conversion.pickled import dense_tensors, load_pickled
+from nmtkit.conversion.pickled import load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -87,7 +87,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    return dense_tensors(load_pickled(path))
+    return named_tensors(load_pickled(path))
 
 
 def _read_shards(folder: Path, index: str, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:

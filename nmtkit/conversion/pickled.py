@@ -1,22 +1,26 @@
 """Reads files of `torch.save` from other programs: tensors, plain containers and `argparse.Namespace`, nothing else.
 
-No code of such a file runs: `torch.load(weights_only=True)` refuses every class that is not listed here.
+No code of such a file runs: `check_pickle` and `torch.load(weights_only=True)` both refuse unknown classes.
 """
 
 import argparse
+import io
+import mmap
 import pickle
-import re
+import reprlib
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 from torch import Tensor
 
+from nmtkit.conversion.pickle_check import SCALARS, check_pickle
 from nmtkit.errors import UserError
 
 _MAX_SHARING = 4  # embeddings have up to three names
-_GLOBAL = re.compile(r"(?:GLOBAL|module) (\S+)")
+_ZIP_SIGNATURE = b"PK\3\4"
+_OLD_PICKLES = 5  # a magic number, the version, the machine, the content, and the keys of the storages that follow
 
 
 class _Inert:
@@ -29,49 +33,56 @@ class _Inert:
         pass
 
 
-_INERT_NAMES = ("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar", "numpy.dtype")
-_ALLOWED: list[Any] = [argparse.Namespace, *((_Inert, name) for name in _INERT_NAMES)]
+_ALLOWED: list[Any] = [argparse.Namespace, *((_Inert, name.replace(" ", ".")) for name in SCALARS)]
 
 
 def load_pickled(path: Path) -> Any:
     """Read a file of `torch.save`, in its zip format or the older one, on the CPU.
 
     The tensors of a zip file are views of a private memory map: those that nothing uses, such as an optimizer's, are
-    never read. Call it inside `as_user_errors`. Raises UserError for an object of a foreign class, naming it, and for a
+    never read. Call it inside `as_user_errors`. Raises UserError for everything that `check_pickle` refuses, and for a
     compressed file, which could need far more memory than its size.
     """
     if not path.is_file() and path.exists():  # a pipe would block
         raise UserError("not a regular file")
-    is_zip = zipfile.is_zipfile(path)
+    with path.open("rb") as file:
+        is_zip = file.read(len(_ZIP_SIGNATURE)) == _ZIP_SIGNATURE
     if is_zip:
-        with zipfile.ZipFile(path) as archive:
-            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-                raise UserError("compressed: save it with torch.save again")
+        _check_zip(path)
+    else:
+        _check_old_format(path)
     try:
         with torch.serialization.safe_globals(_ALLOWED):
             return torch.load(path, map_location="cpu", mmap=is_zip, weights_only=True)
     except (pickle.UnpicklingError, AssertionError) as error:  # torch asserts some properties of its files
-        found = _GLOBAL.search(str(error))
-        if found is None:
-            raise UserError("damaged, or not a file of torch.save") from error
-        raise UserError(
-            f"it holds an object of {found[1]}, which nmtkit does not load: save the weights and options alone"
-        ) from error
+        raise UserError("damaged, or not a file of torch.save") from error
 
 
-def dense_tensors(values: object) -> dict[str, Tensor]:
+def _check_zip(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+            raise UserError("compressed: save it with torch.save again")
+    reader = torch._C.PyTorchFileReader(str(path))  # of two members with one name, torch must see the same one
+    check_pickle(io.BytesIO(reader.get_record("data.pkl")))
+
+
+def _check_old_format(path: Path) -> None:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        for _ in range(_OLD_PICKLES):
+            check_pickle(cast(IO[bytes], content))
+
+
+def named_tensors(values: object) -> dict[str, Tensor]:
     """The tensors of a state dict by name.
 
-    Raises UserError unless all are dense and have the values that they claim: a few may share a storage.
+    Raises UserError unless all have the values that they claim: a few may share a storage.
     """
     if not isinstance(values, dict):
         raise UserError("it holds no weights by name")
     stored: dict[int, int] = {}
     for name, tensor in values.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise UserError(f"its weight {name!r:.60} is not a tensor")
-        if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
-            raise UserError(f"its weight {name!r:.60} is not a dense tensor")
+            raise UserError(f"its weight {reprlib.repr(name)} is not a tensor")
         stored[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in values.values())
     if claimed > _MAX_SHARING * sum(stored.values()):

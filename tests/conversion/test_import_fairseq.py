@@ -267,7 +267,7 @@ def test_a_compressed_checkpoint_is_refused(tmp_path: Path) -> None:
     [
         (torch.zeros(1).expand(10**9), "far more than it stores"),
         (torch.zeros(3, dtype=torch.int8), "is torch.int8: nmtkit imports floating point only"),
-        (torch.eye(3).to_sparse(), "is not a dense tensor"),
+        (torch.eye(3).to_sparse(), r"_rebuild_sparse_tensor, which nmtkit does not load"),
         (torch.full((1,), torch.nan), "the weights do not fit the model"),
         ("text", "is not a tensor"),
         (None, "is not a tensor"),

@@ -1,0 +1,180 @@
+"""Checks a pickle before it is loaded: it may only build tensors, plain containers and options.
+
+The opcodes are followed without building any object. Time and memory are linear in the size of the pickle.
+"""
+
+import pickletools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from nmtkit.errors import UserError
+
+_MAX_NESTING = 100
+_MAX_REPETITION = 100  # of shared containers: the repr of a value, and a comparison, visit each repetition
+_NEW_TENSOR = "torch._utils _rebuild_tensor_v2"
+_ORDERED_DICT, _NAMESPACE = "collections OrderedDict", "argparse Namespace"
+_ENCODE = "_codecs encode"
+SCALARS = (  #: module and name; their values do not matter
+    *("numpy.core.multiarray scalar", "numpy._core.multiarray scalar"),
+    "numpy dtype",
+)
+_CALLABLE = (_NEW_TENSOR, "torch._utils _rebuild_parameter", _ORDERED_DICT, _ENCODE, *SCALARS)
+_STORAGE_OR_DTYPE = re.compile(r"torch(\.cuda|\.storage)? \w+Storage|torch (bfloat16|bool|float\d+|u?int\d+)")
+_ATOMS = (
+    *("NONE", "NEWFALSE", "NEWTRUE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"),
+    "SHORT_BINSTRING",
+)
+_EMPTY = {"EMPTY_TUPLE": "tuple", "EMPTY_LIST": "list", "EMPTY_DICT": "dict"}
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+@dataclass(eq=False, slots=True)
+class _Item:
+    """A value that a pickle builds."""
+
+    kind: str  # "atom", "tuple", "list", "dict", "storage", "global", or "result of NAME"
+    content: object = None  # of an atom; the name of a global
+    parts: list["_Item"] = field(default_factory=list)
+
+
+def check_pickle(pickle: IO[bytes]) -> None:
+    """Check the next pickle, and read it to its end.
+
+    Raises UserError for a class that a checkpoint does not need, naming it, for arguments that are not those of
+    `torch.save`, for keys of dicts that are containers, and for containers that repeat each other so often that a visit
+    would take far longer than reading. Malformed pickles raise LookupError, TypeError or ValueError.
+    """
+    root = _Follower().follow(pickle)
+    sizes: dict[int, int] = {}
+    if _expanded_size(root, sizes, 0) > _MAX_REPETITION * len(sizes):
+        raise UserError("its values repeat each other too often: damaged, or hostile")
+
+
+def _expanded_size(item: _Item, sizes: dict[int, int], depth: int) -> int:
+    """How many values a visit of `item` meets, with repetitions. Raises UserError for deep nesting, and for cycles."""
+    if depth > _MAX_NESTING:
+        raise UserError("its values are nested too deeply: damaged, or hostile")
+    if id(item) not in sizes:
+        sizes[id(item)] = 1 + sum(_expanded_size(part, sizes, depth + 1) for part in item.parts)
+    return sizes[id(item)]
+
+
+class _Follower:
+    """Follows the stack and the memo of an unpickler."""
+
+    def __init__(self) -> None:
+        self._stack: list[_Item] = []
+        self._outer: list[list[_Item]] = []  # the stacks below each mark
+        self._memo: dict[int, _Item] = {}
+        self._actions: dict[str, Callable[[Any], None]] = {
+            **dict.fromkeys(_ATOMS, self._push_atom),
+            **dict.fromkeys(("BINPUT", "LONG_BINPUT"), self._memoize),
+            **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda number: self._stack.append(self._memo[number])),
+            "PROTO": lambda _: None,
+            "GLOBAL": self._push_global,
+            "MARK": self._mark,
+            "TUPLE": lambda _: self._push("tuple", self._pop_mark()),
+            "APPEND": lambda _: self._extend("list", [self._stack.pop()]),
+            "APPENDS": lambda _: self._extend("list", self._pop_mark()),
+            "SETITEM": lambda _: self._set_items(self._pop(2)),
+            "SETITEMS": lambda _: self._set_items(self._pop_mark()),
+            "BINPERSID": lambda _: self._push_storage(),
+            "REDUCE": lambda _: self._call(_CALLABLE),
+            "NEWOBJ": lambda _: self._call((_NAMESPACE, _ORDERED_DICT)),
+            "BUILD": lambda _: self._build(),
+        }
+
+    def follow(self, pickle: IO[bytes]) -> _Item:
+        """The value of the next pickle."""
+        for opcode, argument, _ in pickletools.genops(pickle):
+            name = opcode.name
+            if name == "STOP":
+                return self._stack.pop()
+            if name in _EMPTY:
+                self._push(_EMPTY[name], [])
+            elif name in _TUPLES:
+                self._push("tuple", self._pop(_TUPLES[name]))
+            elif name in self._actions:
+                self._actions[name](argument)
+            else:
+                raise UserError(f"damaged, or not a file of torch.save: the opcode {name}")
+        raise ValueError("no end")
+
+    def _push(self, kind: str, parts: list[_Item]) -> None:
+        self._stack.append(_Item(kind, parts=parts))
+
+    def _push_atom(self, value: object) -> None:
+        self._stack.append(_Item("atom", value))
+
+    def _push_global(self, name: str) -> None:
+        if name not in (*_CALLABLE, _NAMESPACE) and _STORAGE_OR_DTYPE.fullmatch(name) is None:
+            shown = name.replace(" ", ".")
+            raise UserError(
+                f"it holds an object of {shown:.100}, which nmtkit does not load: save the weights and options alone"
+            )
+        self._stack.append(_Item("global", name))
+
+    def _pop(self, count: int) -> list[_Item]:
+        if len(self._stack) < count:
+            raise IndexError("empty stack")
+        taken = self._stack[-count:]
+        del self._stack[-count:]
+        return taken
+
+    def _mark(self, _: object) -> None:
+        self._outer.append(self._stack)
+        self._stack = []
+
+    def _pop_mark(self) -> list[_Item]:
+        items, self._stack = self._stack, self._outer.pop()
+        return items
+
+    def _memoize(self, number: int) -> None:
+        self._memo[number] = self._stack[-1]
+
+    def _extend(self, kind: str, items: list[_Item]) -> None:
+        target = self._stack[-1]
+        if target.kind != kind:
+            raise TypeError(f"{target.kind} is not a {kind}")
+        target.parts += items
+
+    def _set_items(self, items: list[_Item]) -> None:
+        """Refuses containers as keys: their hash could take forever."""
+        if any(key.kind != "atom" for key in items[::2]):
+            raise UserError("a key of its dicts is not a string or a number: damaged, or hostile")
+        target = self._stack[-1]
+        if target.kind not in ("dict", f"result of {_ORDERED_DICT}"):
+            raise TypeError(f"{target.kind} is not a dict")
+        target.parts += items
+
+    def _push_storage(self) -> None:
+        """A storage by its kind, key, device and size, and in the old format its part of another one."""
+        identity = self._stack.pop()
+        values = [part for part in identity.parts if part.kind != "tuple"]
+        values += [part for view in identity.parts if view.kind == "tuple" for part in view.parts]
+        if identity.kind != "tuple" or any(value.kind not in ("atom", "global") for value in values):
+            raise TypeError("not the identity of a storage")
+        self._push("storage", [])
+
+    def _call(self, allowed: tuple[str, ...]) -> None:
+        """The result of a function or class, of which each may be called with the arguments of `torch.save` only."""
+        function, arguments = self._pop(2)
+        name = function.content
+        if function.kind != "global" or name not in allowed or arguments.kind != "tuple":
+            raise UserError(f"it calls {name!s:.60}, which nmtkit does not allow: save the weights and options alone")
+        parts = arguments.parts
+        if name in (_ORDERED_DICT, _NAMESPACE) and parts:
+            raise UserError(f"it calls {name} with arguments, which nmtkit does not allow")
+        if name == _ENCODE and [parts[0].kind, parts[1].content] != ["atom", "latin1"]:
+            raise UserError("it encodes text, which nmtkit does not allow")
+        self._push(f"result of {name}", parts)
+
+    def _build(self) -> None:
+        """Attributes or a state of an object."""
+        state = self._stack.pop()
+        target = self._stack[-1]
+        if target.kind not in [f"result of {name}" for name in (_ORDERED_DICT, _NAMESPACE, *SCALARS)]:
+            raise TypeError(f"{target.kind} has no state")
+        target.parts.append(state)
