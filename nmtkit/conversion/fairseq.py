@@ -185,10 +185,20 @@ def _with_new_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _take_embeddings(weights: ForeignWeights, given: Mapping[str, Any]) -> Embeddings:
-    """The embeddings; a shared matrix may be stored once or under each name."""
+    """The embeddings; a matrix that is shared by the options may be stored once or under each name."""
+    shares_all = bool(given.get("share_all_embeddings"))
     target = weights.take("decoder.embed_tokens.weight")
-    source = weights.take("encoder.embed_tokens.weight") if "encoder.embed_tokens.weight" in weights else target
-    output = target
-    if "decoder.output_projection.weight" in weights:
-        output = weights.take("decoder.output_projection.weight")
+    source = _take_or_share(weights, "encoder.embed_tokens.weight", target, shares_all)
+    shares_output = shares_all or bool(given.get("share_decoder_input_output_embed"))
+    output = _take_or_share(weights, "decoder.output_projection.weight", target, shares_output)
     return Embeddings(source, target, output, scale=1.0 if given.get("no_scale_embedding") else None)
+
+
+def _take_or_share(weights: ForeignWeights, name: str, target: Tensor, is_shared: bool) -> Tensor:
+    """A matrix by its name, or the target embedding if both are one. UserError if it is missing, or should be equal."""
+    if is_shared and name not in weights:
+        return target
+    matrix = weights.take(name)
+    if is_shared and not torch.equal(matrix, target):
+        raise UserError(f"{name} differs from the target embedding, but its options say that they are one: damaged")
+    return matrix

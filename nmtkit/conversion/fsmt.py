@@ -59,8 +59,7 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         if tables := _take_learned_positions(weights, config.d_model):
             config, learned = with_positions(config, *tables)
             others |= learned
-        scale = None if settings["scale_embedding"] else 1.0
-        embeddings = _take_embeddings(weights, scale)
+        embeddings = _take_embeddings(weights, settings)
         weights.refuse_rest()
         return assemble(config, pair, sides, embeddings, others, halves=config.positions == "fairseq")
 
@@ -125,12 +124,18 @@ def _are_sinusoids(table: Tensor) -> bool:
     return torch.allclose(table, expected, rtol=0, atol=_MAX_POSITION_ERROR + rounding)
 
 
-def _take_embeddings(weights: ForeignWeights, scale: float | None) -> Embeddings:
-    """The embeddings; a shared matrix is stored under any of its names."""
+def _take_embeddings(weights: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
+    """The embeddings. The output is the target embedding, stored under either name or with its own values.
+
+    The source embedding is the same matrix only with `tie_word_embeddings`.
+    """
     names = ("decoder.embed_tokens.weight", "decoder.output_projection.weight", "encoder.embed_tokens.weight")
     taken = {name: weights.take(name) for name in names if name in weights}
-    if not taken:
+    is_tied = settings.get("tie_word_embeddings")
+    if not taken or (not is_tied and names[2] not in taken):
+        weights.take(names[2])  # raises
+    if not is_tied and taken.keys() == {names[2]}:
         weights.take(names[0])  # raises
     shared = next(iter(taken.values()))
     target, output, source = (taken.get(name, shared) for name in names)
-    return Embeddings(source, target, output, scale=scale)
+    return Embeddings(source, target, output, scale=None if settings["scale_embedding"] else 1.0)

@@ -281,6 +281,38 @@ def test_a_weight_that_is_not_as_expected_is_refused_by_name(weight: Any, words:
         imported(content, path)
 
 
+EMBEDDINGS = ("encoder.embed_tokens.weight", "decoder.output_projection.weight")
+
+
+@pytest.mark.parametrize("name", EMBEDDINGS)
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [
+        ({}, ()),
+        ({"share_decoder_input_output_embed": True}, EMBEDDINGS[1:]),
+        ({"share_all_embeddings": True}, EMBEDDINGS),
+    ],
+)
+def test_a_matrix_may_be_missing_or_must_be_equal_if_it_is_shared(
+    options: dict[str, Any], shared: tuple[str, ...], name: str, tmp_path: Path
+) -> None:
+    path = FsmtModel(tmp_path / "fsmt", 2, "all").write_fairseq(tmp_path / "model", **options)
+    whole = from_fairseq(path, ImportConfig()).weights
+    content = torch.load(path, weights_only=False)
+    matrix = content["model"].pop(name)
+    torch.save(content, path)
+    if name in shared:
+        weights = from_fairseq(path, ImportConfig()).weights
+        assert [other for other in whole if not torch.equal(weights[other], whole[other])] == []
+        content["model"][name] = matrix + 1
+        torch.save(content, path)
+        with pytest.raises(UserError, match=f"{name} differs from the target embedding"):
+            from_fairseq(path, ImportConfig())
+    else:
+        with pytest.raises(UserError, match=f"the weight {name} is missing"):
+            from_fairseq(path, ImportConfig())
+
+
 @pytest.mark.parametrize(("size", "stride"), [(10**11, 1), (10**11, 0), (10**6, 0)])
 @pytest.mark.parametrize("is_zip", [True, False])
 def test_a_tensor_larger_than_its_storage_is_refused(size: int, stride: int, is_zip: bool, tmp_path: Path) -> None:

@@ -114,6 +114,24 @@ def test_models_that_nmtkit_lacks_are_refused_by_name(changes: dict[str, Any], w
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_the_source_embedding_is_that_of_the_target_only_if_the_settings_say_so(is_tied: bool, tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 2, "all")
+    whole = from_fsmt(model.folder, ImportConfig()).weights
+    weights = model.weights()
+    del weights["model.encoder.embed_tokens.weight"]
+    (model.folder / "model.safetensors").unlink()
+    torch.save(weights, model.folder / "pytorch_model.bin")
+    settings = json.loads((model.folder / "config.json").read_text()) | {"tie_word_embeddings": is_tied}
+    (model.folder / "config.json").write_text(json.dumps(settings))
+    if is_tied:
+        imported = from_fsmt(model.folder, ImportConfig()).weights
+        assert [name for name in whole if not torch.equal(imported[name], whole[name])] == []
+    else:
+        with pytest.raises(UserError, match=r"the weight encoder\.embed_tokens\.weight is missing"):
+            from_fsmt(model.folder, ImportConfig())
+
+
 def shuffled(content: bytes) -> bytes:
     return json.dumps({piece: 2 * number for piece, number in json.loads(content).items()}).encode()
 
