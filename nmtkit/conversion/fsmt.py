@@ -16,6 +16,7 @@ from nmtkit.conversion.huggingface import (
     TOKENIZER_CONFIG,
     read_json,
     read_part,
+    read_settings,
     read_weights,
     transformer_config,
 )
@@ -45,7 +46,7 @@ _MAX_POSITION_ERROR = 2e-4  # of large angles in float32
 def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
     """Read a folder of an FSMT model. Raises UserError if a file is missing or damaged, or for what nmtkit lacks."""
     with as_user_errors(folder, "a model of FSMT"):
-        settings = _DEFAULTS | read_json(folder / CONFIG)
+        settings = read_settings(folder, _REQUIRED | _DEFAULTS)
         if settings.get("model_type") != MODEL_TYPE:
             raise UserError(f"{CONFIG} is of {settings.get('model_type')!r:.40}, not of {MODEL_TYPE}")
         _check_required(settings)
@@ -67,7 +68,7 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
 def _check_required(settings: Mapping[str, Any]) -> None:
     for name, value in _REQUIRED.items():
         if settings.get(name, value) != value:
-            raise UserError(f"{CONFIG}: {name} is {settings[name]!r:.40}: only {value} is supported")
+            raise UserError(f"{name} is {settings[name]!r:.40}: only {value} is supported")
 
 
 def _sides(folder: Path, languages: tuple[str, str]) -> tuple[Side, Side]:

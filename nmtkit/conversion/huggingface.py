@@ -1,6 +1,7 @@
 """Reads folders of Hugging Face's transformers: their JSON files, weights and defaults of generation."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import SAFETENSORS_FILE
 from nmtkit.conversion.pickled import load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
+from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.strict_json import parse_json
@@ -22,6 +24,14 @@ PICKLED = "pytorch_model.bin"
 _INDEX = ".index.json"  # after the name of the file that is stored in shards
 _SHARD = re.compile(r"\w[\w.-]*")
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names -> nmtkit's
+# Options of generation that change the output and that nmtkit lacks, with the values without effect, besides null.
+_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+    **{"forced_bos_token_id": (), "forced_decoder_ids": ([],), "force_words_ids": ([],), "constraints": ([],)},
+    **{"suppress_tokens": ([],), "begin_suppress_tokens": ([],), "sequence_bias": ({}, []), "stop_strings": ([],)},
+    **{"repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,), "encoder_no_repeat_ngram_size": (0,)},
+    **{"exponential_decay_length_penalty": (), "guidance_scale": (1.0,), "watermarking_config": ()},
+    **{"token_healing": (False,), "penalty_alpha": (0,), "dola_layers": ()},
+}
 _MAX_JSON_BYTES = 1 << 26  # a vocabulary of 500,000 pieces takes about 10 MB
 
 
@@ -50,6 +60,32 @@ def model_type(path: Path) -> str | None:
         return None
     kind = read_json(path / CONFIG).get("model_type")
     return kind if isinstance(kind, str) else None
+
+
+def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of config.json over `defaults`, with the special tokens by generation_config.json if it exists.
+
+    Raises UserError for options of generation, in either file, that nmtkit lacks.
+    """
+    settings = {**defaults, **read_json(folder / CONFIG)}
+    generation = settings | _read_generation(folder)
+    for name in ("eos_token_id", "decoder_start_token_id"):
+        token = generation[name]
+        if token is not None and name in settings:
+            settings[name] = token[0] if isinstance(token, list) and len(token) == 1 else token
+    for name, harmless in _WITHOUT_EFFECT.items():
+        if generation.get(name) not in (None, *harmless):
+            raise UserError(f"the option {name} of generation is {generation[name]!r:.60}, which is not supported")
+    if generation.get("forced_eos_token_id") not in (None, generation["eos_token_id"], settings["eos_token_id"]):
+        raise UserError("the option forced_eos_token_id of generation is not eos_token_id, which is not supported")
+    never = [[settings["pad_token_id"]], [settings["decoder_start_token_id"]]]
+    if any(words not in never for words in generation.get("bad_words_ids") or ()):
+        raise UserError("the option bad_words_ids of generation bans more than pad_token_id, which is not supported")
+    return settings
+
+
+def _read_generation(folder: Path) -> dict[str, Any]:
+    return read_json(folder / GENERATION_CONFIG) if (folder / GENERATION_CONFIG).exists() else {}
 
 
 def transformer_config(settings: Mapping[str, Any], positions: str) -> TransformerConfig:
@@ -114,18 +150,22 @@ def _read_shards(folder: Path, index: str, read: Callable[[Path], dict[str, Tens
 def search_options(folder: Path) -> dict[str, float | str]:
     """The options of nmt-generate by name that search like the folder's defaults of generation.
 
-    Raises UserError if the files are damaged.
+    Values that it would refuse are left out. Raises UserError if the files are damaged.
     """
     with as_user_errors(folder, "a model of Hugging Face"):
-        defaults = read_json(folder / CONFIG)
-        if (folder / GENERATION_CONFIG).exists():
-            defaults |= read_json(folder / GENERATION_CONFIG)
+        defaults = read_json(folder / CONFIG) | _read_generation(folder)
     numbers = {name: value for name, value in defaults.items() if type(value) in (int, float)}
-    options: dict[str, float | str] = {
-        "beam": numbers.get("num_beams", 1),
-        "length_penalty_form": "power",
-        "length_penalty": numbers.get("length_penalty", 1.0),
-    }
+    penalty = {"length_penalty_form": "power", "length_penalty": numbers.get("length_penalty", 1.0)}
+    groups: list[dict[str, Any]] = [{"beam": numbers.get("num_beams", 1)}, penalty]
     if "max_length" in numbers:  # counts the start token and EOS
-        options |= {"max_len_a": 0, "max_len_b": max(0, numbers["max_length"] - 2)}
-    return options
+        groups.append({"max_len_a": 0, "max_len_b": max(0, numbers["max_length"] - 2)})
+    return {name: value for group in groups if _is_accepted(group) for name, value in group.items()}
+
+
+def _is_accepted(options: Mapping[str, Any]) -> bool:
+    """Whether nmt-generate accepts these values, which other programs may have checked less strictly."""
+    try:
+        SearchConfig(**options)
+        return all(math.isfinite(value) for value in options.values() if not isinstance(value, str))
+    except (UserError, OverflowError):
+        return False

@@ -19,6 +19,7 @@ from nmtkit.conversion.huggingface import (
     TOKENIZER_CONFIG,
     read_json,
     read_part,
+    read_settings,
     read_weights,
     transformer_config,
 )
@@ -52,7 +53,7 @@ _DEFAULTS: dict[str, Any] = {
 _FIXED: dict[str, Any] = {
     **{"is_encoder_decoder": True, "is_decoder": False, "static_position_embeddings": True},
     **{"normalize_before": False, "normalize_embedding": False, "add_final_layer_norm": False},
-    **{"force_bos_token_to_be_generated": False, "forced_bos_token_id": None, "quantization_config": None},
+    **{"force_bos_token_to_be_generated": False, "quantization_config": None},
 }
 _FIXED_TOKENIZER: dict[str, Any] = {
     **{"eos_token": EOS_PIECE, "unk_token": UNK_PIECE, "pad_token": PAD_PIECE},
@@ -67,7 +68,7 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
     or for what nmtkit's Transformer lacks.
     """
     with as_user_errors(folder, "a Marian model of Hugging Face"):
-        settings = _DEFAULTS | read_json(folder / CONFIG)
+        settings = read_settings(folder, _DEFAULTS)
         _check_fixed(settings, _FIXED, CONFIG)
         tokenizer = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
         _check_fixed({key: _content(value) for key, value in tokenizer.items()}, _FIXED_TOKENIZER, TOKENIZER_CONFIG)
@@ -167,9 +168,9 @@ def _sides(folder: Path, settings: Mapping[str, Any], separate: bool) -> tuple[S
         raise UserError(f"{CONFIG}: vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
     eos, pad, start = (settings[f"{name}_token_id"] for name in ("eos", "pad", "decoder_start"))
     if target_ids.get(EOS_PIECE) != eos:
-        raise UserError(f"{CONFIG}: eos_token_id is {eos!r:.40}, not the id of {EOS_PIECE} in the vocabulary")
+        raise UserError(f"eos_token_id is {eos!r:.40}, not the id of {EOS_PIECE} in the vocabulary")
     if start not in (pad, eos):
-        raise UserError(f"{CONFIG}: decoder_start_token_id is {start!r:.40}: only pad_token_id is supported")
+        raise UserError(f"decoder_start_token_id is {start!r:.40}: only pad_token_id is supported")
     vocabulary, rows = _renumber(target_ids, target_size, start, pad)
     if separate:
         source_pad = ids.get(PAD_PIECE)
