@@ -42,7 +42,6 @@ from nmtkit.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_
 SAFETENSORS_FILE = "model.safetensors"  # written by nmt-export, not a checkpoint
 
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
-_MAX_LANGUAGE = 255  # characters: languages are parts of file names
 
 
 @dataclass
@@ -255,7 +254,7 @@ def from_header(
     the content of a part.
     """
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
-    if not is_direction(*languages) or max(map(len, languages)) > _MAX_LANGUAGE:
+    if not is_direction(*languages):
         raise ValueError(f"{languages[0]!r:.40} and {languages[1]!r:.40} are not two languages")
     if not isinstance(joined, bool):
         raise TypeError("'joined_vocabulary' is not true or false")

@@ -1,11 +1,12 @@
 """The languages of the two sides of a dataset or a model."""
 
 SEVERAL = "mul"  #: ISO 639-2: text of several languages, told apart by tags
+MAX_LANGUAGE = 255  #: characters: languages are parts of file names
 
 
 def is_language(name: object) -> bool:
     """Whether `name` can name a language, and so end a file name."""
-    return isinstance(name, str) and name != "" and "/" not in name and name.isprintable()
+    return isinstance(name, str) and 0 < len(name) <= MAX_LANGUAGE and "/" not in name and name.isprintable()
 
 
 def is_direction(source: object, target: object) -> bool:

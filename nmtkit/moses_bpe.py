@@ -14,13 +14,13 @@ from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
 from nmtkit.errors import UserError
+from nmtkit.languages import MAX_LANGUAGE
 from nmtkit.strict_json import parse_json
 from nmtkit.vocab import SPECIALS, Vocabulary
 
 MOSES_BPE = "moses-bpe"
 INNER_MARK, FINAL_MARK = "@@", "</w>"  # of subword-nmt's output, and of its codes and FSMT's vocabulary
 _MAX_MODEL_BYTES = 1 << 26  # 32,000 merges take about 0.5 MB
-_MAX_LANGUAGE = 255  # characters, as in a checkpoint
 _VERSION = 1
 _CACHED_WORDS, _MAX_CACHED_CHARACTERS = 1 << 16, 64
 
@@ -105,7 +105,7 @@ def _check_fields(fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if not isinstance(value, types.get(name, bool)):
             raise UserError(f"the settings of {MOSES_BPE}: {name} is {value!r:.40}")
-    if fields["mark"] not in (INNER_MARK, FINAL_MARK) or len(fields["language"]) > _MAX_LANGUAGE:
+    if fields["mark"] not in (INNER_MARK, FINAL_MARK) or len(fields["language"]) > MAX_LANGUAGE:
         raise UserError(f"the settings of {MOSES_BPE}: the mark or the language is invalid")
     if not all(isinstance(symbol, str) and symbol for symbol in fields["symbols"]):
         raise UserError(f"the settings of {MOSES_BPE}: a symbol is not a text")

@@ -1,12 +1,13 @@
 """The options of nmt-export, and those of importers."""
 
+import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
-from nmtkit.languages import is_direction
+from nmtkit.languages import is_direction, is_language
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 
@@ -60,6 +61,12 @@ class ImportConfig(Config):
     def languages(self, source: object = None, target: object = None) -> tuple[str, str]:
         """The languages that are given, else those that the model names. Raises UserError for missing or equal ones."""
         source, target = self.source_lang or source, self.target_lang or target
-        if not isinstance(source, str) or not isinstance(target, str) or not is_direction(source, target):
+        for language in (source, target):
+            if language is not None and not is_language(language):
+                shown = reprlib.repr(language)
+                raise UserError(f"{shown} is not the name of a language: give --source-lang and --target-lang")
+        if not isinstance(source, str) or not isinstance(target, str):
             raise UserError("the languages are unknown: give --source-lang and --target-lang")
+        if not is_direction(source, target):
+            raise UserError(f"both languages are {source!r}: give --source-lang and --target-lang")
         return source, target

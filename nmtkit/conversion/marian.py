@@ -208,5 +208,8 @@ def _renumber(
     eos, unk = ids[EOS_PIECE], ids[UNK_PIECE]
     others = [number for number in range(size) if number not in (eos, unk, start, pad)]
     named = [pieces.get(number, EOS_PIECE) for number in others]
-    named = [f"<unused{number}>" if piece in SPECIALS else piece for number, piece in zip(others, named, strict=True)]
+    mark = "unused"
+    while any(piece.startswith(f"<{mark}") for piece in ids):
+        mark += "_"
+    named = [f"<{mark}{number}>" if piece in SPECIALS else piece for number, piece in zip(others, named, strict=True)]
     return Vocabulary([*SPECIALS, *named]), [None, unk, start, eos, *others]

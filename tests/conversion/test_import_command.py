@@ -1,6 +1,7 @@
 """nmt-import as a command: it never overwrites what it reads, and its hints can be copied."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from commands import Run
 from foreign_models import FsmtModel
 from marian_models import MarianModel
 
+from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fsmt import from_fsmt
 from nmtkit.conversion.huggingface import search_options
@@ -110,3 +112,34 @@ def test_a_hint_leaves_out_values_that_the_search_refuses(
     left_out = {"num_beams": {"beam"}, "length_penalty": {"length_penalty_form", "length_penalty"}}.get(name, set())
     expected = {key: number for key, number in usual.items() if key not in left_out} | options
     assert search_options(tmp_path) == expected
+
+
+@pytest.mark.parametrize("is_option", [False, True])
+@pytest.mark.parametrize("name", ["x" * 256, "a/b", "\x1b[31m"])
+def test_a_name_that_is_not_a_language_is_shown_and_refused(name: str, is_option: bool, tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=1)
+    options = ImportConfig(target_lang=name) if is_option else ImportConfig()
+    if not is_option:
+        marian.edit("tokenizer_config.json", target_lang=name)
+    with pytest.raises(UserError, match=re.escape(repr(name)[:10])) as error:
+        from_marian(marian.folder, options)
+    assert "is not the name of a language: give --source-lang and --target-lang" in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+def test_the_longest_name_of_a_language_is_read_again(tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=1)
+    save_checkpoint(tmp_path / "a.pt", from_marian(marian.folder, ImportConfig(target_lang="y" * 255)))
+    assert load_checkpoint(tmp_path / "a.pt").target_language == "y" * 255
+
+
+def test_the_name_of_an_id_without_a_piece_is_not_a_piece_of_the_model(tmp_path: Path) -> None:
+    marian = MarianModel(tmp_path / "marian", seed=1)
+    path = marian.folder / "vocab.json"
+    ids = json.loads(path.read_text(encoding="utf-8"))
+    piece, other = [piece for piece, number in ids.items() if number in (8, 9)]
+    number = ids.pop(piece)
+    ids[f"<unused{number}>"] = ids.pop(other)
+    path.write_text(json.dumps(ids), encoding="utf-8")
+    pieces = from_marian(marian.folder, ImportConfig()).target.vocab.pieces
+    assert {f"<unused{number}>", f"<unused_{number}>"} <= set(pieces)
