@@ -67,21 +67,28 @@ def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError for options of generation, in either file, that nmtkit lacks.
     """
-    settings = {**defaults, **read_json(folder / CONFIG)}
+    config = read_json(folder / CONFIG)
+    settings = {**defaults, **config}
     generation = settings | _read_generation(folder)
     for name in ("eos_token_id", "decoder_start_token_id"):
-        token = generation[name]
-        if token is not None and name in settings:
-            settings[name] = token[0] if isinstance(token, list) and len(token) == 1 else token
+        chosen, stated = _only(generation[name]), _only(config.get(name))
+        settings[name] = chosen if stated is None else stated
+        if chosen not in (None, settings[name]):
+            raise UserError(f"{name} is {stated!r:.40} in {CONFIG}, but {chosen!r:.40} in {GENERATION_CONFIG}")
     for name, harmless in _WITHOUT_EFFECT.items():
         if generation.get(name) not in (None, *harmless):
-            raise UserError(f"the option {name} of generation is {generation[name]!r:.60}, which is not supported")
+            raise UserError(f"{name} is {generation[name]!r:.60}, which is not supported")
     if generation.get("forced_eos_token_id") not in (None, generation["eos_token_id"], settings["eos_token_id"]):
-        raise UserError("the option forced_eos_token_id of generation is not eos_token_id, which is not supported")
+        raise UserError("forced_eos_token_id is not eos_token_id, which is not supported")
     never = [[settings["pad_token_id"]], [settings["decoder_start_token_id"]]]
     if any(words not in never for words in generation.get("bad_words_ids") or ()):
-        raise UserError("the option bad_words_ids of generation bans more than pad_token_id, which is not supported")
+        raise UserError("bad_words_ids bans more than pad_token_id, which is not supported")
     return settings
+
+
+def _only(token: Any) -> Any:
+    """An id, which may be stored as a list of one."""
+    return token[0] if isinstance(token, list) and len(token) == 1 else token
 
 
 def _read_generation(folder: Path) -> dict[str, Any]:
