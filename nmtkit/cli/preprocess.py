@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from nmtkit.cli.command import command
 from nmtkit.cli.options import options, refuse_idle
 from nmtkit.config import flag
+from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.tokenizer import SPACE
@@ -39,7 +40,9 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 
 def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":
-    """Open --vocab-from if it is a checkpoint. Datasets need no torch."""
+    """Open --vocab-from if it is a checkpoint. Datasets need no torch. Raises UserError if it does not exist."""
+    if vocabulary.vocab_from is not None and not vocabulary.vocab_from.exists():
+        raise UserError(f"--vocab-from {vocabulary.vocab_from}: no such file or folder: give a dataset or a checkpoint")
     if vocabulary.vocab_from is None or not vocabulary.vocab_from.is_file():
         return None
     from nmtkit.checkpoint import load_checkpoint

@@ -143,3 +143,12 @@ def test_the_name_of_an_id_without_a_piece_is_not_a_piece_of_the_model(tmp_path:
     path.write_text(json.dumps(ids), encoding="utf-8")
     pieces = from_marian(marian.folder, ImportConfig()).target.vocab.pieces
     assert {f"<unused{number}>", f"<unused_{number}>"} <= set(pieces)
+
+
+def test_a_missing_checkpoint_to_take_the_vocabulary_from_is_named(run_here: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("a\n")
+    (tmp_path / "a.de").write_text("b\n")
+    options = ("--trainpref", tmp_path / "a", "--destdir", tmp_path / "data", "--vocab-from", tmp_path / "missing.pt")
+    done = run_here("nmt-preprocess", "-s", "en", "-t", "de", *options)
+    assert done.returncode == 2
+    assert b"missing.pt: no such file or folder: give a dataset or a checkpoint" in done.stderr
