@@ -270,9 +270,10 @@ def command(name: str, *arguments: object) -> str:
 @click.option("-t", "--target-lang", required=True)
 @click.option("--family", "families", multiple=True, type=click.Choice(list(FAMILIES)), default=list(FAMILIES))
 @click.option("--folder", type=click.Path(path_type=Path), default="build/adopt", help="For models, which are kept.")
-@click.option("--pairs", default=12_000, help="Pairs of the corpus to train with.")
-@click.option("--updates", default=500)
-@click.option("--vocab-size", default=3000, help="Pieces of each SentencePiece model, and BPE merges.")
+@click.option("--pairs", default=8000, help="Pairs of the corpus to train with.")
+@click.option("--updates", default=400)
+@click.option("--batch-tokens", default=1200, help="Target tokens of an update.")
+@click.option("--vocab-size", default=2000, help="Pieces of each SentencePiece model, or BPE merges.")
 @click.option("--lines", default=1000, help="Lines of the test text for greedy search.")
 @click.option("--beam-lines", default=200, help="Lines of them for beam search.")
 def main(
@@ -284,6 +285,7 @@ def main(
     folder: Path,
     pairs: int,
     updates: int,
+    batch_tokens: int,
     vocab_size: int,
     lines: int,
     beam_lines: int,
@@ -291,7 +293,7 @@ def main(
     """Train on TRAIN.SOURCE and TRAIN.TARGET, compare translations of TEST.SOURCE."""
     languages = source_lang, target_lang
     source, target = (list(islice(read_lines(find_side(train, language)), pairs)) for language in languages)
-    corpus, recipe = Corpus(source, target, languages), Recipe(updates, vocabulary=vocab_size)
+    corpus, recipe = Corpus(source, target, languages), Recipe(updates, vocab_size, batch_tokens)
     text = list(islice(read_lines(find_side(test, source_lang)), lines))
     for name in families:
         family, imported = FAMILIES[name], folder / f"{name}.pt"

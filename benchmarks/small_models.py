@@ -36,10 +36,10 @@ class Recipe(NamedTuple):
     """Sizes and training of a small model."""
 
     updates: int
+    vocabulary: int  # pieces of each SentencePiece model, or BPE merges
+    batch_tokens: int  # target tokens of an update
     width: int = 128
     layers: int = 2
-    vocabulary: int = 4000  # pieces of each SentencePiece model, or BPE merges
-    batch_tokens: int = 2048  # target tokens of an update
     learning_rate: float = 2e-3
     warmup: int = 100
 
