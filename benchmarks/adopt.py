@@ -139,8 +139,14 @@ class CTranslate2Model:
         return [self._tokenizer.convert_ids_to_tokens(self._tokenizer(line)["input_ids"]) for line in lines]
 
     def search(self, lines: Lines, beam: int) -> list[Output]:
-        options = {"beam_size": beam, "length_penalty": 0.0, "max_decoding_length": MAX_LENGTH, "return_scores": True}
-        results = self._engine.translate_batch(self._sources(lines), **options)
+        results = self._engine.translate_batch(
+            self._sources(lines),
+            beam_size=beam,
+            length_penalty=0.0,
+            min_decoding_length=0,  # its default, 1, excludes EOS from the softmax of the first token
+            max_decoding_length=MAX_LENGTH,
+            return_scores=True,
+        )
         return [self._output(result.hypotheses[0], result.scores[0]) for result in results]
 
     def _output(self, pieces: list[str], total: float) -> Output:
