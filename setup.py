@@ -18,7 +18,8 @@ REQUIRED = os.environ.get("NMTKIT_NATIVE") == "required"  # a failed compilation
 NATIVE_FLAGS = {
     "_native_scalar": [],
     "_native_avx2": ["-DNMTKIT_AVX2", "-mavx2", "-mfma", "-mno-avx512f"],
-    "_native_avx512": [
+    "_native_avx512": ["-DNMTKIT_AVX512", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma"],
+    "_native_avx512vnni": [
         "-DNMTKIT_AVX512",
         "-mavx512f",
         "-mavx512bw",
@@ -32,6 +33,7 @@ NATIVE_FLAGS = {
 PROCESSORS = {  # the machines of each build that is not portable
     "_native_avx2": ("x86_64", "AMD64"),
     "_native_avx512": ("x86_64", "AMD64"),
+    "_native_avx512vnni": ("x86_64", "AMD64"),
     "_native_neon": ("aarch64", "arm64"),
 }
 # -ffp-contract=off: every compiler and processor rounds x·y + z alike. -g0: debug symbols would make the modules ten

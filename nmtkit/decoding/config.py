@@ -203,7 +203,7 @@ class EngineConfig(DeviceConfig):
         "auto",
         choices=("auto", "fp32", "bf16", "fp16", "int8"),
         help="Number format; auto: fp32 on a CPU, bf16 on a GPU that has it. int8 is for CPUs: faster, and it changes "
-        "about one line in nine (with AVX-512, in fourteen) with no loss of BLEU on average. fp16 is for GPUs.",
+        "about one line in nine (with AVX-512 VNNI, in fourteen) with no loss of BLEU on average. fp16 is for GPUs.",
     )
     workers: int = option(
         1,

@@ -1,4 +1,4 @@
-// Vector primitives for AVX-512 with VNNI: sixteen lanes. scalar.h is the reference.
+// Vector primitives for AVX-512, with VNNI if the compiler may use it: sixteen lanes. scalar.h is the reference.
 #pragma once
 
 #include <immintrin.h>
@@ -14,17 +14,26 @@ using IntVec = __m512i;
 
 constexpr int kLanes = 16;
 constexpr int kTileRows = 12;      // rows of an fp32 tile, whose sums (two vectors a row) fit into the 32 registers
-constexpr int kInt8TileRows = 12;  // rows of an int8 tile
 constexpr int kAccumulators = 16;  // vectors that attention sums side by side, of the 32 registers
 constexpr int kQueryTile = 4;      // queries that attention takes at once
+#ifdef __AVX512VNNI__
+constexpr int kInt8TileRows = 12;   // rows of an int8 tile
 constexpr int kQuantMax = 127;      // inputs in int8 are from -kQuantMax to kQuantMax
 constexpr int kPairSumLimit = 508;  // of |w| over four weights of one sign in `dot_int8`: no limit
 constexpr const char* kIsaName = "AVX-512 with VNNI";
+#else
+constexpr int kInt8TileRows = 8;  // its products need registers beside the sums
+constexpr int kQuantMax = 63;
+constexpr int kPairSumLimit = 258;  // 127 times that fits int16
+constexpr const char* kIsaName = "AVX-512";
+#endif
 
 inline bool cpu_supported() {
+#ifdef __AVX512VNNI__
+  if (!__builtin_cpu_supports("avx512vnni")) return false;
+#endif
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vnni");
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
 inline __mmask16 lane_mask(int n) { return static_cast<__mmask16>((1u << n) - 1); }
@@ -93,10 +102,16 @@ inline void reduce_add4(const FloatVec (&x)[4], float scale, float* to) {
 }
 
 // The int8 product: in each lane, total + Σ x0·w0 + Σ x1·w1 over four unsigned bytes of x and four signed bytes of w.
-// In assembler because GCC 12 spills the totals to memory when it compiles _mm512_dpbusd_epi32.
 inline IntVec dot_int8(IntVec total, IntVec x0, IntVec w0, IntVec x1, IntVec w1) {
+#ifdef __AVX512VNNI__
+  // In assembler because GCC 12 spills the totals to memory when it compiles _mm512_dpbusd_epi32.
   asm("vpdpbusd %2, %1, %0\n\tvpdpbusd %4, %3, %0" : "+&v"(total) : "v"(x0), "v"(w0), "v"(x1), "v"(w1));
   return total;
+#else
+  // Pairs of products are added in int16, which kQuantMax and kPairSumLimit keep from saturating.
+  const IntVec pairs = _mm512_add_epi16(_mm512_maddubs_epi16(x0, w0), _mm512_maddubs_epi16(x1, w1));
+  return add(total, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+#endif
 }
 
 }  // namespace nmtkit

@@ -91,7 +91,7 @@ def test_every_input_line_gives_one_output_line_whatever_it_contains(generate_ap
     assert "2 lines truncated to 60 tokens" in messages
     assert "2 lines had bytes that are not UTF-8" in messages
     assert "translated | sentences 14 | tokens " in messages
-    assert re.search(r" \| precision (bf16|fp32)(, (not compiled|AVX2|AVX-512))?\n", messages)
+    assert re.search(r" \| precision (bf16|fp32)(, (not compiled|AVX2|AVX-512( with VNNI)?))?\n", messages)
 
 
 @pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")

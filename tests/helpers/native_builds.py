@@ -6,7 +6,7 @@ import pytest
 
 from nmtkit import native_build
 
-BUILDS = ("_native_scalar", "_native_avx2", "_native_avx512")
+BUILDS = ("_native_scalar", "_native_avx2", "_native_avx512", "_native_avx512vnni")
 
 
 def use_build(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from native_builds import use_build
+from native_builds import BUILDS, use_build
 from prefix_models import with_lengths
 from step_by_step import StepByStep
 from torch import Tensor
@@ -33,7 +33,7 @@ from nmtkit.model.transformer import Transformer
 from nmtkit.vocab import BOS, EOS, PAD
 
 W = 37  # no multiple of a vector
-QUANT_MAX = {"_native_scalar": 63, "_native_avx2": 63, "_native_avx512": 127}  # kQuantMax of each build
+QUANT_MAX = dict.fromkeys(BUILDS, 63) | {"_native_avx512vnni": 127}  # kQuantMax of each build
 
 
 @pytest.fixture(autouse=True, params=QUANT_MAX)

@@ -19,9 +19,9 @@ from repository import ROOT
 from torch import Tensor
 
 HERE = Path(__file__).parent
-FAST = ("_native_avx2", "_native_avx512")
-# kQuantMax and kPairSumLimit of AVX-512, for a portable program that computes the same int8 products
-AVX512_LIMITS = ("-DNMTKIT_QUANT_MAX=127", "-DNMTKIT_PAIR_SUM_LIMIT=508")
+FAST = ("_native_avx2", "_native_avx512", "_native_avx512vnni")
+# kQuantMax and kPairSumLimit of VNNI, for a portable program that computes the same int8 products
+VNNI_LIMITS = ("-DNMTKIT_QUANT_MAX=127", "-DNMTKIT_PAIR_SUM_LIMIT=508")
 
 
 def module(build: str) -> Any:
@@ -89,8 +89,8 @@ def test_gelu_and_swish_are_as_defined(tmp_path: Path) -> None:
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(1, 1), (16, 24), (83, 256), (40, 5)])
 def test_products_match_the_portable_build(build: str, int8: bool, rows: int, columns: int) -> None:
-    if int8 and build == "_native_avx512":
-        pytest.skip("AVX-512 quantizes with 8 bits, the portable build with 7")
+    if int8 and build == "_native_avx512vnni":
+        pytest.skip("VNNI quantizes with 8 bits, the portable build with 7")
     generator = torch.Generator().manual_seed(1)
     weight, bias = torch.randn(rows, columns, generator=generator), torch.randn(rows, generator=generator)
     for count in (1, 2, 3, 4, 7, 13, 130):
@@ -200,8 +200,8 @@ def beam_search(native: Any, weights: Weights) -> list[Step]:
 def test_a_search_finds_the_tokens_and_scores_of_the_portable_build(
     build: str, changes: dict[str, Any], int8: bool
 ) -> None:
-    if int8 and build == "_native_avx512":
-        pytest.skip("AVX-512 quantizes with 8 bits, the portable build with 7")
+    if int8 and build == "_native_avx512vnni":
+        pytest.skip("VNNI quantizes with 8 bits, the portable build with 7")
     weights = random_weights(int8, **changes)
     for found, expected in zip(
         beam_search(module(build), weights), beam_search(module("_native_scalar"), weights), strict=True
@@ -263,7 +263,7 @@ def check_program(command: list[str | Path], build: str, directory: Path) -> Non
 @pytest.mark.parametrize("build", ["_native_scalar", *FAST])
 def test_a_program_of_the_portable_build_reproduces_the_search_of_each_build(build: str, tmp_path: Path) -> None:
     module(build)
-    limits = AVX512_LIMITS if build == "_native_avx512" else ()
+    limits = VNNI_LIMITS if build == "_native_avx512vnni" else ()
     program = compile_program(HERE / "portable_search.cpp", "_native_scalar", tmp_path / "program", *limits)
     check_program([program], build, tmp_path)
 
