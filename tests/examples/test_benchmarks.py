@@ -1,11 +1,13 @@
 """The benchmarks run; their measurements are not checked."""
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from patience import PATIENCE
 from repository import ROOT
 
@@ -18,13 +20,6 @@ def run(name: str, *arguments: object) -> str:
     return done.stdout
 
 
-def test_the_training_benchmark_for_gpus_also_runs_on_a_cpu() -> None:
-    small = ("--arch", "transformer_tiny", "--vocabulary", 100, "--batch-tokens", 200, "--max-tokens", 100)
-    shown = run("gpu.py", *small, "--updates", 1, "--device", "cpu", "--precision", "fp32", "--no-compile")
-    assert re.findall(r"^without (\w+)", shown, re.MULTILINE) == ["nothing", "fused", "fused", "loss"]
-    assert all(int(rate.replace(",", "")) > 0 for rate in re.findall(r"([\d,]+) target tokens/s", shown))
-
-
 def test_table_1_is_measured_and_drawn(tmp_path: Path) -> None:
     small = ("--max-length", 128, "--max-width", 128, "--length", 64, "--width", 64, "--runs", 1)
     shown = run("table1.py", *small, "--picture", tmp_path / "table1.svg")
@@ -35,8 +30,12 @@ def test_table_1_is_measured_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "table1.svg").read_text(encoding="utf-8").endswith("</svg>\n")
 
 
-def test_the_static_step_of_the_search_benchmark_gives_the_same_outputs_as_the_plain_step() -> None:
-    small = ("--arch", "transformer_tiny", "--vocabulary", 60, "--length", 20, "--batch", 5, "--beam", 3, "--runs", 1)
-    shown = run("generate_gpu.py", *small, "--device", "cpu", "--precision", "fp32")
-    assert re.findall(r"(\w+): (\d+) of 10 outputs", shown) == [("plain", "10"), ("static", "10")]
-    assert len(re.findall(r"[\d,]+ output tokens/s", shown)) == 2
+@pytest.mark.slow
+def test_every_case_of_the_gpu_report_runs_on_a_cpu_where_its_packages_are_installed(tmp_path: Path) -> None:
+    run("gpu_report.py", "--device", "cpu", "--quick", "--output", tmp_path / "report")
+    results = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["results"]
+    assert {result["part"] for result in results} == {"training", "techniques", "decoding", "peers"}
+    failures = [result["failure"] for result in results if result["measurement"] is None]
+    assert all(failure.startswith("ModuleNotFoundError") for failure in failures), failures
+    table = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert all(f"| {result['name']} |" in table for result in results)

@@ -1,0 +1,96 @@
+"""The machine and the software of a report, and two ceilings: the rates of a matrix product and of a copy."""
+
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+
+from gpu.measuring import synchronize
+from nmtkit.model.flops import peak_flops
+from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.training import loss
+
+_PACKAGES = ("torch", "triton", "transformers", "ctranslate2")
+_RUNS = 10  # of a product or a copy
+
+
+def describe(device_name: str, product_size: int) -> dict[str, Any]:
+    """The facts by name; `product_size` is the width of the matrices that are multiplied."""
+    device = resolve_device(device_name)
+    facts: dict[str, Any] = {"device": str(device), "python": platform.python_version(), "cores": os.cpu_count()}
+    facts |= {package: _version(package) for package in _PACKAGES}
+    facts["precision of --precision auto"] = str(resolve_precision("auto", device)).removeprefix("torch.")
+    if device.type == "cuda":
+        facts |= _gpu_facts(device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    x = torch.randn(product_size, product_size, device=device, dtype=dtype)
+    facts[f"{dtype} product, TFLOP/s"] = round(2e-12 * product_size**3 / _seconds(lambda: x @ x, device), 2)
+    copied = 2 * x.numel() * x.element_size()  # bytes read and written
+    facts["copy, GB/s"] = round(1e-9 * copied / _seconds(x.clone, device), 1)
+    return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _gpu_facts(device: torch.device) -> dict[str, Any]:
+    """Facts of a GPU and of torch's settings for it."""
+    properties = torch.cuda.get_device_properties(device)
+    peak = peak_flops(properties.name, half=True)
+    return {
+        "GPU": properties.name,
+        "memory, GiB": round(properties.total_memory / 2**30, 1),
+        "multiprocessors": properties.multi_processor_count,
+        "compute capability": f"{properties.major}.{properties.minor}",
+        "nominal peak of 16 bits, TFLOP/s": peak and peak / 1e12,
+        "driver and clocks": _nvidia_smi(),
+        "CUDA": torch.version.cuda,
+        "cuDNN": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "attention allowed": ", ".join(_allowed_attention()),
+        "loss kernel": "in use" if loss._load_kernel(device) else "not usable",
+    }
+
+
+def _allowed_attention() -> list[str]:
+    """The fused attention that torch may choose from."""
+    backends: Any = torch.backends.cuda
+    allowed = {
+        "flash": backends.flash_sdp_enabled(),
+        "memory-efficient": backends.mem_efficient_sdp_enabled(),
+        "cuDNN": backends.cudnn_sdp_enabled(),
+    }
+    return [name for name, is_allowed in allowed.items() if is_allowed]
+
+
+def _nvidia_smi() -> str:
+    """Driver, clocks of the multiprocessors (now and highest), power limit."""
+    if shutil.which("nvidia-smi") is None:
+        return "unknown: no nvidia-smi"
+    query = "--query-gpu=driver_version,clocks.sm,clocks.max.sm,power.limit"
+    done = subprocess.run(
+        ["nvidia-smi", query, "--format=csv,noheader"], capture_output=True, text=True, timeout=60, check=False
+    )
+    return (done.stdout or done.stderr).strip()
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The median time of `work` after a warm-up."""
+    times = []
+    for _ in range(_RUNS + 1):
+        synchronize(device)
+        start = time.perf_counter()
+        work()
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])

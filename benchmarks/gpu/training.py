@@ -1,0 +1,188 @@
+"""Updates of nmtkit's training on random sentences with the lengths of news."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpu.lengths import LONGEST, clip, news_lengths
+from gpu.measuring import Measurement, measure
+from nmtkit.data.batch import Batch, make_batch
+from nmtkit.data.batching import BatchSampler
+from nmtkit.model import attention
+from nmtkit.model.architectures import make_model
+from nmtkit.model.config import TransformerConfig
+from nmtkit.model.flops import peak_flops, training_flops
+from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.training import loss
+from nmtkit.training.compiling import compile_layers, use_private_cache
+from nmtkit.training.config import OptimizerConfig
+from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.optim import make_optimizer, take_step
+from nmtkit.training.outcome import HostCopy
+from nmtkit.training.ranks import Ranks
+from nmtkit.vocab import SPECIALS
+
+SEED = 1
+SMOOTHING = 0.1
+LEARNING_RATE = 1e-4
+PROFILED = 3  # updates
+_PAIRS = 100_000
+_SPREAD = 0.15  # standard deviation of a source's length relative to its target's
+
+
+@dataclass(frozen=True)
+class TrainingSetting:
+    """What is trained, and how. The defaults are those of nmt-train on a GPU."""
+
+    model: TransformerConfig
+    vocabulary: int  # pieces, shared by both sides
+    batch_tokens: int  # target tokens of an update
+    max_tokens: int  # padded tokens of a micro-batch on each side
+    updates: int  # in a timed run
+    repeats: int  # timed runs
+    device: str
+    precision: str
+    compiled: str = ""  # "layers", as with --compile, or "micro-batch": the whole model with its loss
+    compiler: str = "inductor"  # torch's backend
+    checkpointing: bool = False  # of activations
+    cudnn_attention: bool = False  # allow torch to choose it
+    fused_attention: bool = True
+    fused_loss: bool = True
+    fused_adam: bool = True
+    runs_ahead: bool = True  # the host prepares an update while the GPU computes the one before
+
+
+class Update(NamedTuple):
+    """The micro-batches of an update."""
+
+    share: list[tuple[int, Batch]]
+    tokens: int  # target tokens
+    flops: int
+
+
+def make_updates(setting: TrainingSetting) -> list[Update]:
+    """The updates of a timed run, in pinned memory if there is a GPU."""
+    random = np.random.default_rng(SEED)
+    target = news_lengths(random, _PAIRS)
+    source = clip(target * random.normal(1, _SPREAD, _PAIRS))
+    sampler = BatchSampler(source, target, setting.batch_tokens, setting.max_tokens, SEED)
+    updates = []
+    for update in islice(sampler.epoch(1), setting.updates):
+        micro_batches = ((source[rows], target[rows]) for rows in update.micro_batches)
+        batches = [_random_batch(random, setting.vocabulary, *lengths) for lengths in micro_batches]
+        rows = np.concatenate(update.micro_batches)
+        flops = training_flops(setting.model, setting.vocabulary, source[rows], target[rows])
+        updates.append(Update(list(enumerate(batches)), int(target[rows].sum()), flops))
+    return updates
+
+
+def _random_batch(
+    random: np.random.Generator, vocabulary: int, source: NDArray[np.int32], target: NDArray[np.int32]
+) -> Batch:
+    ids = [random.integers(len(SPECIALS), vocabulary, lengths.sum()) for lengths in (source, target)]
+    batch = make_batch(ids[0], source, ids[1], target)
+    return batch.pin_memory() if torch.cuda.is_available() else batch
+
+
+class Training:
+    """A model with its optimizer; an update is computed as nmt-train does it."""
+
+    def __init__(self, setting: TrainingSetting, device: torch.device) -> None:
+        use_private_cache()
+        torch.manual_seed(SEED)
+        self.setting = setting
+        self.model = make_model(setting.model, setting.vocabulary, setting.vocabulary).to(device)
+        self.model.activation_checkpointing = setting.checkpointing
+        precision = resolve_precision(setting.precision, device)
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
+        ranks = Ranks(device)
+        self.gradient = UpdateGradient(
+            self.model, ranks, precision, self.scaler, SMOOTHING, SEED, max_tokens=setting.max_tokens
+        )
+        self._compile(device)
+        self.optimizer: torch.optim.Optimizer
+        if setting.fused_adam:
+            self.optimizer = make_optimizer(self.model, OptimizerConfig())
+        else:
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, foreach=True)
+
+    def run(self, updates: list[Update]) -> int:
+        """Compute the updates, and return the number of target tokens. The GPU may not have finished."""
+        waiting: HostCopy | None = None
+        for number, update in enumerate(updates, 1):
+            losses, _ = self.gradient.compute(number, update.share, update.tokens, votes=())
+            numbers = HostCopy(torch.cat((losses, self._step().double().unsqueeze(0))))
+            if not self.setting.runs_ahead:
+                numbers.read()
+            elif waiting is not None:
+                waiting.read()
+            waiting = numbers
+        if self.gradient.times_out_of_memory:
+            raise MemoryError(f"out of memory: retried with {str(self.gradient.limits) or 'freed caches'}")
+        return sum(update.tokens for update in updates)
+
+    def _step(self) -> Tensor:
+        """Take a step of Adam, and return the norm of the gradient."""
+        if self.setting.fused_adam:
+            return take_step(self.model, self.optimizer, self.scaler, LEARNING_RATE)
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self.optimizer.step()
+        return norm
+
+    def _compile(self, device: torch.device) -> None:
+        if self.setting.compiled == "layers":
+            compile_layers(self.model, device)
+        elif self.setting.compiled == "micro-batch":
+            for positions in ("source_positions", "target_positions"):
+                self.model.get_submodule(positions)(0, LONGEST)  # tables that grow would be compiled again
+            self.gradient.loss.compile(dynamic=True)
+
+
+@contextlib.contextmanager
+def _changed(setting: TrainingSetting) -> Iterator[None]:
+    """Change torch's settings, and disable the optimizations of attention and loss that the setting does not have."""
+    torch.backends.cuda.enable_cudnn_sdp(setting.cudnn_attention)
+    with contextlib.ExitStack() as stack:
+        compile_with = partial(torch.compile, backend=setting.compiler)
+        stack.enter_context(mock.patch.object(torch, "compile", compile_with))
+        if not setting.fused_attention:
+            stack.enter_context(mock.patch.object(attention, "_fused_pays", return_value=False))
+        if not setting.fused_loss:
+            stack.enter_context(mock.patch.object(loss, "_kernel_for", return_value=None))
+        yield
+
+
+def measure_training(setting: TrainingSetting) -> Measurement:
+    """Target tokens a second and utilization of nmtkit's training."""
+    device = resolve_device(setting.device)
+    updates = make_updates(setting)
+    with _changed(setting):
+        training = Training(setting, device)
+        measurement = measure(
+            lambda: training.run(updates), lambda: training.run(updates[:PROFILED]), setting.repeats, device
+        )
+    return with_utilization(measurement, updates, device, setting.precision)
+
+
+def with_utilization(
+    measurement: Measurement, updates: list[Update], device: torch.device, precision: str
+) -> Measurement:
+    """Add the utilization of a GPU whose peak rate is known."""
+    peak = None
+    if device.type == "cuda":
+        half = resolve_precision(precision, device) != torch.float32
+        peak = peak_flops(torch.cuda.get_device_name(device), half)
+    if not peak:
+        return measurement
+    flops_per_token = sum(update.flops for update in updates) / sum(update.tokens for update in updates)
+    return replace(measurement, utilization=flops_per_token * measurement.rate / peak)

@@ -1,0 +1,79 @@
+"""Benchmark: training and decoding on one GPU, what each technique brings, and other toolkits on the same card.
+
+    PYTHONPATH=. python benchmarks/gpu_report.py --output gpu-report
+    PYTHONPATH=. python benchmarks/gpu_report.py --part training --part techniques --output training
+    PYTHONPATH=. python benchmarks/gpu_report.py --device cpu --quick    # runs all code, measures nothing of value
+
+Needs torch 2.11 or newer, click and NumPy, but no dataset, no network and no compiled nmtkit. transformers and
+ctranslate2 are measured where they are installed.
+
+Every case runs in a process of its own: a warm-up by exactly the timed work, then three timed runs, of which the
+median counts. A case that fails is reported with its reason. The report is written after every case, as OUTPUT.json
+and OUTPUT.md. Weights and sentences are random, with the lengths of news. Utilization counts the operations of the
+model on real tokens; idle is the fraction of the time without a kernel. Both are of a GPU only.
+"""
+
+import time
+from functools import partial
+from pathlib import Path
+
+import click
+from gpu.cases import FULL, PARTS, QUICK, Case, Sizes
+from gpu.environment import describe
+from gpu.isolation import CaseError, run_isolated
+from gpu.results import Report, Result
+
+PART_SECONDS = 480.0
+
+
+def measure_part(report: Report, part: str, sizes: Sizes, device: str, output: Path) -> None:
+    """Measure the cases of a part that begin within its time."""
+    end = time.monotonic() + PART_SECONDS
+    for case in PARTS[part](sizes, device):
+        result = measure_case(part, case, min(sizes.seconds, end - time.monotonic()))
+        report.results.append(result)
+        found = result.measurement
+        click.echo(f"{part}: {case.name}: {f'{found.rate:,.0f} tokens/s' if found else f'failed: {result.failure}'}")
+        write(report, output)
+
+
+def measure_case(part: str, case: Case, seconds: float) -> Result:
+    """The result of a case that may take so many seconds."""
+    start = time.monotonic()
+    measurement, failure = None, f"not begun: the part has used its {PART_SECONDS:.0f} s"
+    if seconds > 0:
+        try:
+            measurement, failure = run_isolated(case.measure, case.variables, seconds), ""
+        except CaseError as error:
+            failure = str(error)
+    return Result(part, case.name, case.baseline, time.monotonic() - start, measurement, failure)
+
+
+def write(report: Report, output: Path) -> None:
+    """Write the report so far as JSON and as Markdown."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.with_name(f"{output.name}.json").write_text(report.to_json(), encoding="utf-8")
+    output.with_name(f"{output.name}.md").write_text(report.to_markdown(), encoding="utf-8")
+
+
+@click.command()
+@click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)), help="Only this part; repeatable.")
+@click.option("--output", default="gpu-report", type=click.Path(path_type=Path), show_default=True)
+@click.option("--device", default="cuda", show_default=True, help="cuda or cpu.")
+@click.option("--quick", is_flag=True, help="Tiny sizes, to try the benchmark itself.")
+def main(parts: tuple[str, ...], output: Path, device: str, quick: bool) -> None:
+    """Write OUTPUT.json and OUTPUT.md with the measurements of all parts, or of those given."""
+    sizes = QUICK if quick else FULL
+    try:
+        environment = run_isolated(partial(describe, device, sizes.product), {}, sizes.seconds)
+    except CaseError as error:
+        raise click.ClickException(str(error)) from error
+    report = Report(environment)
+    for part in parts or PARTS:
+        measure_part(report, part, sizes, device, output)
+    failed = sum(result.measurement is None for result in report.results)
+    click.echo(f"wrote {output}.json and {output}.md: {len(report.results)} cases, {failed} failed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""The GPU report: failures of its cases, and its tables."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from gpu.isolation import CaseError, run_isolated
+from gpu.measuring import Measurement, Profile
+from gpu.results import Report, Result
+
+
+def reason(work: Callable[[], object], seconds: float = 60.0) -> str:
+    """The reason why a case fails."""
+    with pytest.raises(CaseError) as failure:
+        run_isolated(work, {}, seconds)
+    return str(failure.value)
+
+
+def test_a_case_returns_its_result_and_has_the_environment_variables_given_to_it() -> None:
+    assert run_isolated(partial(os.getenv, "NMTKIT_TEST_CASE"), {"NMTKIT_TEST_CASE": "yes"}, 60.0) == "yes"
+    assert "NMTKIT_TEST_CASE" not in os.environ
+
+
+def test_an_exception_a_crash_and_a_hang_of_a_case_become_its_reason() -> None:
+    assert reason(partial(int, "x")).startswith("ValueError: invalid literal")
+    assert reason(partial(os._exit, 3)) == "the process ended with exit code 3"
+    assert reason(partial(time.sleep, 1000.0), seconds=1.0) == "no result within 1 s"
+
+
+def test_the_report_has_medians_ratios_and_failures() -> None:
+    profile = Profile(["flash_attention"], 0.25, {"gemm": 0.5})
+    first = Measurement([1000.0, 3000.0, 2000.0], 3 << 30, 0.4, profile)
+    results = [
+        Result("training", "default", "", 1.0, first),
+        Result("training", "faster", "default", 1.0, Measurement([5000.0])),
+        Result("training", "broken", "default", 1.0, failure="RuntimeError: a | b"),
+    ]
+    report = Report({"GPU": "a card"}, results)
+    rows = [line for line in report.to_markdown().splitlines() if line.startswith("|")]
+    assert "| GPU | a card |" in rows
+    assert "| default | 2,000 | 1,000–3,000 |  | 40.0% | 25.0% | 3.0 | flash_attention |" in rows
+    assert "| faster | 5,000 | 5,000–5,000 | 2.50 |  |  |  | not torch's |" in rows
+    assert "| broken | failed: RuntimeError: a / b |  |  |  |  |  |  |" in rows
+    assert "training, default: `gemm` 50%" in report.to_markdown()
+    assert json.loads(report.to_json())["results"][0]["measurement"]["rates"] == [1000.0, 3000.0, 2000.0]
