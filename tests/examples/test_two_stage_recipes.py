@@ -188,7 +188,7 @@ def test_models_are_compared_with_the_one_of_genuine_pairs(tmp_path: Path) -> No
         backtranslation.read(runs)
 
 
-SMALL = ("CORPORA=tanaka", "SEEDS=1", "UPDATES=2", "VALIDATE_EVERY=1", "AVERAGED=1", "VOCAB_SIZE=40", "PAIRS=40")
+SMALL = ("CORPORA=tanaka", "SEEDS=1", "UPDATES=2", "VALIDATE_EVERY=1", "AVERAGED=1", "VOCAB_SIZE=26", "PAIRS=40")
 LAST_MODEL = {"distillation": "student", "backtranslation": "tagged"}
 KILLED_AFTER = (4.0, 8.0, 16.0, 24.0)  # seconds
 
