@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
+import click
 import curves
 import torch
 from matplotlib.figure import Figure
 
 import nmtkit
+from nmtkit.atomic_io import staged_file
+from nmtkit.cli.options import PathName
 from nmtkit.wording import counted, escaped
 
 STYLE = """
@@ -30,6 +33,17 @@ small { color: #555; overflow-wrap: anywhere }
   .texts td::before { content: attr(data-label) ": "; color: #555 }
 }
 """
+
+
+output_option = click.option(
+    "--output", default="report.html", show_default=True, type=PathName(), metavar="FILE", help="The page to write."
+)
+
+
+def write(path: Path, content: str) -> None:
+    """Write a page; it appears when it is complete."""
+    with staged_file(path) as file:
+        file.write(content.encode())
 
 
 def page(title: str, summary: str, sections: Mapping[str, str]) -> str:

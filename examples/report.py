@@ -18,7 +18,6 @@ import curves
 import html_report
 from matplotlib.figure import Figure
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
@@ -213,7 +212,7 @@ def _commands(runs: Sequence[Run]) -> str:
 @click.option("--sacrebleu", is_flag=True, help="Score by sacreBLEU: BLEU and chrF.")
 @click.option("--tokenized-bleu", is_flag=True, help="Score by BLEU on joined tokens, as fairseq does.")
 @click.option("--title", default="Report", show_default=True, help="Title of the page.")
-@click.option("--output", default="report.html", show_default=True, type=PathName(), metavar="FILE")
+@html_report.output_option
 def main(
     runs: tuple[Path, ...],
     source: Path,
@@ -234,9 +233,7 @@ def main(
             "give both sides of one test set"
         )
     read = [Run.read(folder, test) for folder in runs]
-    content = page(title, read, test)
-    with staged_file(output) as file:
-        file.write(content.encode())
+    html_report.write(output, page(title, read, test))
     click.echo(summary(read))
 
 

@@ -2,17 +2,25 @@
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from nmtkit.errors import UserError
 
 FILE = "scores.txt"  # in the folder of a run: what nmt-generate printed
 
 
-def read_bleu(folder: Path) -> float:
-    """The sacreBLEU of a run. Raises UserError if it is unfinished."""
+class Bleu(NamedTuple):
+    """The sacreBLEU of a run, and its tokenization: 13a, char, …"""
+
+    value: float
+    tokenization: str
+
+
+def read_bleu(folder: Path) -> Bleu:
+    """The BLEU of a run. Raises UserError if it is unfinished."""
     path = folder / FILE
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    found = re.search(r"^BLEU\S* = ([\d.]+)", text, re.MULTILINE)
+    found = re.search(r"^BLEU\S*\|tok:([^|\s]+)\S* = ([\d.]+)", text, re.MULTILINE)
     if found is None:
         raise UserError(f"{path} has no BLEU: finish this run with make")
-    return float(found[1])
+    return Bleu(float(found[2]), found[1])

@@ -13,7 +13,6 @@ import html_report
 import scores
 import seeds
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 
@@ -38,7 +37,7 @@ def read(folders: Sequence[Path]) -> dict[str, Results]:
     found: dict[str, Results] = {}
     for folder in folders:
         corpus, _, model = folder.parts[-3:]
-        found.setdefault(corpus, {}).setdefault(model, []).append(scores.read_bleu(folder))
+        found.setdefault(corpus, {}).setdefault(model, []).append(scores.read_bleu(folder).value)
     return found
 
 
@@ -73,13 +72,11 @@ def page(corpora: dict[str, Results]) -> str:
 
 @command("backtranslation.py")
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=PathName())
-@click.option("--output", default="report.html", show_default=True, type=PathName(), metavar="FILE", help="The page.")
+@html_report.output_option
 def main(folders: tuple[Path, ...], output: Path) -> None:
     """Compare finished runs, each in CORPUS/seed-SEED/MODEL."""
     corpora = read(folders)
-    content = page(corpora)
-    with staged_file(output) as file:
-        file.write(content.encode())
+    html_report.write(output, page(corpora))
     click.echo(markdown(corpora))
 
 

@@ -17,7 +17,6 @@ import seeds
 from measure import STUDENT, TEACHER, Setting
 from seeds import Estimate, Spread
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 
@@ -133,13 +132,11 @@ def _translations(measured: Mapping[str, Any]) -> str:
 
 @command("distillation.py")
 @click.argument("measures", metavar="FILE...", nargs=-1, required=True, type=PathName())
-@click.option("--output", default="report.html", show_default=True, type=PathName(), metavar="FILE", help="The page.")
+@html_report.output_option
 def main(measures: tuple[Path, ...], output: Path) -> None:
     """Compare models by each FILE that measure.py wrote."""
     corpora = read(measures)
-    content = page(corpora)
-    with staged_file(output) as file:
-        file.write(content.encode())
+    html_report.write(output, page(corpora))
     click.echo(markdown(corpora))
 
 

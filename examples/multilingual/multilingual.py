@@ -5,7 +5,6 @@
 The folder has what the Makefile writes: `all/seed-N` for the multilingual model, `DIRECTION/seed-N` for the others.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,13 +14,12 @@ from typing import Any
 import click
 import curves
 import html_report
+import scores
 import seeds as statistics
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
-from nmtkit.errors import UserError
 from nmtkit.run_files import LAST
 from nmtkit.text import read_lines
 
@@ -63,18 +61,9 @@ class Direction:
 
     @classmethod
     def read(cls, folder: Path, name: str, seeds: Sequence[str]) -> "Direction":
-        together = [read_bleu(folder / "all" / f"seed-{seed}" / name / "scores.txt") for seed in seeds]
-        alone = [read_bleu(folder / name / f"seed-{seed}" / "scores.txt") for seed in seeds]
-        return cls(name, [value for value, _ in together], [value for value, _ in alone], together[0][1])
-
-
-def read_bleu(scores: Path) -> tuple[float, str]:
-    """BLEU and its tokenization in the scores of nmt-generate. Raises UserError without them."""
-    text = scores.read_text(encoding="utf-8") if scores.exists() else ""
-    found = re.search(r"^BLEU\S*\|tok:([^|]+)\S* = ([\d.]+)", text, re.MULTILINE)
-    if found is None:
-        raise UserError(f"{scores} has no BLEU: finish this run with make")
-    return float(found[2]), found[1]
+        together = [scores.read_bleu(folder / "all" / f"seed-{seed}" / name) for seed in seeds]
+        alone = [scores.read_bleu(folder / name / f"seed-{seed}") for seed in seeds]
+        return cls(name, [bleu.value for bleu in together], [bleu.value for bleu in alone], together[0].tokenization)
 
 
 def comparison(directions: Sequence[Direction]) -> list[tuple[str, ...]]:
@@ -125,13 +114,11 @@ def _translations(folder: Path, direction: str, seed: str) -> str:
 @click.argument("folder", type=PathName())
 @click.option("--directions", required=True, metavar="NAMES", help="Directions, separated by spaces.")
 @click.option("--seeds", required=True, metavar="SEEDS", help="Seeds of the trainings, separated by spaces.")
-@click.option("--output", default="report.html", show_default=True, type=PathName(), metavar="FILE", help="The page.")
+@html_report.output_option
 def main(folder: Path, directions: str, seeds: str, output: Path) -> None:
     """Compare the finished trainings in FOLDER."""
     read = [Direction.read(folder, name, seeds.split()) for name in directions.split()]
-    content = page(folder, read, seeds.split())
-    with staged_file(output) as file:
-        file.write(content.encode())
+    html_report.write(output, page(folder, read, seeds.split()))
     click.echo(markdown(comparison(read)))
 
 

@@ -39,7 +39,7 @@ class Run:
         weights = load_checkpoint(folder / "averaged.pt").weights
         corpus, model, _ = folder.parts[-3:]
         parameters = sum(tensor.numel() for tensor in weights.values())
-        return cls(corpus, model, parameters, scores.read_bleu(folder), _validations(folder / "checkpoints"))
+        return cls(corpus, model, parameters, scores.read_bleu(folder).value, _validations(folder / "checkpoints"))
 
     @property
     def end(self) -> Validation:

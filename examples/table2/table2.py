@@ -20,7 +20,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from runs import Run
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 
@@ -207,13 +206,11 @@ def page(corpora: dict[str, list[Group]]) -> str:
 
 @command("table2.py")
 @click.argument("folders", metavar="RUN...", nargs=-1, required=True, type=PathName())
-@click.option("--output", default="report.html", show_default=True, type=PathName(), metavar="FILE", help="The page.")
+@html_report.output_option
 def main(folders: tuple[Path, ...], output: Path) -> None:
     """Compare finished runs, each in CORPUS/MODEL/seed-SEED."""
     corpora = grouped([Run.read(folder) for folder in folders])
-    content = page(corpora)
-    with staged_file(output) as file:
-        file.write(content.encode())
+    html_report.write(output, page(corpora))
     click.echo(markdown(corpora))
 
 

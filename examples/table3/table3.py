@@ -74,7 +74,7 @@ def read_result(folder: Path) -> Result | None:
     progress, parameters = trained.progress, sum(weights.numel() for weights in trained.weights.values())
     training = (progress["update"], progress["minutes"], progress["flops"])
     assert isinstance(trained.model_config, TransformerConfig)
-    return Result(trained.model_config, *training, progress["valid_ppl"], scores.read_bleu(folder), parameters)
+    return Result(trained.model_config, *training, progress["valid_ppl"], scores.read_bleu(folder).value, parameters)
 
 
 def verdict(ours: Estimate, paper: float) -> str:

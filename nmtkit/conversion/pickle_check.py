@@ -159,7 +159,7 @@ class _Follower:
         self._push("storage", [])
 
     def _call(self, allowed: tuple[str, ...]) -> None:
-        """The result of a function or class, of which each may be called with the arguments of `torch.save` only."""
+        """Push the result of a call. Only the calls that `torch.save` writes are allowed, with its arguments."""
         function, arguments = self._pop(2)
         name = function.content
         if function.kind != "global" or name not in allowed or arguments.kind != "tuple":

@@ -4,12 +4,9 @@ import shutil
 from pathlib import Path
 
 import multilingual
-import pytest
-from multilingual import Direction, comparison, markdown, read_bleu
+from multilingual import Direction, comparison, markdown
 from recipe_commands import STUBS, called, make_with
 from repository import ROOT
-
-from nmtkit.errors import UserError
 
 
 def test_make_learns_one_vocabulary_then_trains_one_model_and_one_for_each_direction(tmp_path: Path) -> None:
@@ -27,16 +24,6 @@ def test_make_learns_one_vocabulary_then_trains_one_model_and_one_for_each_direc
         *(f"work/{training}/checkpoints" for training in trainings),
     ]
     assert called(make(*trainings)) == []
-
-
-def test_bleu_is_read_with_its_tokenization(tmp_path: Path) -> None:
-    scores = tmp_path / "scores.txt"
-    scores.write_text(
-        "translated\nBLEU|nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:2.6.0 = 33.60 64.8/44.3\n"
-    )
-    assert read_bleu(scores) == (33.6, "char")
-    with pytest.raises(UserError, match="has no BLEU: finish this run with make"):
-        read_bleu(tmp_path / "other.txt")
 
 
 def test_differences_have_intervals_if_there_are_several_seeds() -> None:

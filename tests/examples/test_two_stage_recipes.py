@@ -178,7 +178,7 @@ def test_models_are_compared_with_the_one_of_genuine_pairs(tmp_path: Path) -> No
         for seed, bleu in enumerate(values):
             runs.append(tmp_path / "tanaka" / f"seed-{seed}" / model)
             runs[-1].mkdir(parents=True)
-            (runs[-1] / "scores.txt").write_text(f"BLEU|nrefs:1 = {bleu}.00 60/40\n")
+            (runs[-1] / "scores.txt").write_text(f"BLEU|nrefs:1|tok:13a = {bleu}.00 60/40\n")
     (genuine, every) = backtranslation.rows(backtranslation.read(runs)["tanaka"])
     assert genuine == ["genuine pairs alone", "2", genuine[2], ""]
     assert genuine[2].startswith("31.00 ± ")

@@ -1,0 +1,18 @@
+# Translates a text in parts, one by one or each on a machine that shares the work folder. A recipe defines the command
+# `translate`, the checkpoint that it loads (TRANSLATOR), the other files that it reads (TRANSLATED), the folder of the parts
+# (PARTS_FOLDER) and their suffix (PARTS_SUFFIX), and includes this file after recipe.mk. ALL_PARTS are the results, in order.
+
+PARTS ?= 1
+part_file = $(PARTS_FOLDER)/$(1)-of-$(PARTS).$(PARTS_SUFFIX)
+ALL_PARTS := $(foreach part,$(shell seq $(PARTS)),$(call part_file,$(part)))
+
+# A new checkpoint or a changed command translates all parts again. Otherwise an interrupted part is resumed.
+$(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command
+	rm -f $(PARTS_FOLDER)/*-of-*
+	@touch $@
+
+$(ALL_PARTS): $(call part_file,%): $(PARTS_FOLDER)/begun
+	$(translate) --shard $*/$(PARTS) --resume --output $@
+
+.PHONY: part
+part: $(call part_file,$(PART))

@@ -1,0 +1,16 @@
+"""The scores of finished runs."""
+
+from pathlib import Path
+
+import pytest
+from scores import Bleu, read_bleu
+
+from nmtkit.errors import UserError
+
+
+def test_bleu_is_read_with_its_tokenization(tmp_path: Path) -> None:
+    signature = "BLEU|nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:2.6.0"
+    (tmp_path / "scores.txt").write_text(f"translated\n{signature} = 33.60 64.8/44.3\n")
+    assert read_bleu(tmp_path) == Bleu(33.6, "char")
+    with pytest.raises(UserError, match="has no BLEU: finish this run with make"):
+        read_bleu(tmp_path / "other")
