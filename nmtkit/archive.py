@@ -25,6 +25,7 @@ from torch import Tensor
 from nmtkit.checksum import sha256, sha256_of_file
 from nmtkit.errors import UserError
 from nmtkit.strict_json import parse_json
+from nmtkit.wording import describe_unknown_version
 
 FORMAT = "nmtkit checkpoint"
 VERSION, LORA_VERSION = 1, 2  # of files without and with low-rank additions, which older readers would leave out
@@ -115,8 +116,7 @@ def parse_header(content: bytes) -> dict[str, Any]:
     if header["format"] != FORMAT:
         raise UserError("not an nmtkit checkpoint")
     if header["version"] not in (VERSION, LORA_VERSION) or isinstance(header["version"], bool):
-        version = f"{header['version']!r:.20}"
-        raise UserError(f"format version {version}, this nmtkit reads up to {LORA_VERSION}: use a newer nmtkit")
+        raise UserError(describe_unknown_version("format", header["version"], LORA_VERSION))
     return header
 
 

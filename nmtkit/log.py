@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TextIO
 
 from nmtkit import terminal
 from nmtkit.config import Config, option
-from nmtkit.wording import escaped, escaped_json, format_value
+from nmtkit.wording import escaped, escaped_json, format_value, shortened
 
 logger = logging.getLogger("nmtkit")
 
@@ -49,6 +49,7 @@ def write_line(line: str) -> None:
 
 def write_error(name: str, message: str) -> None:
     """Write in one line why the command `name` fails."""
+    message = shortened(message)
     _write(terminal.styled_error(name, message) if styled() else escaped(f"{name}: {message}"))
 
 
@@ -129,19 +130,20 @@ class _Handler(logging.Handler):
 
     def _format(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)
+        message = record.getMessage() if event else shortened(record.getMessage())
         if self.as_json:
-            values = event or {"event": record.levelname.lower(), "message": record.getMessage()}
+            values = event or {"event": record.levelname.lower(), "message": message}
             return to_json({"time": round(record.created, 3), **values})
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno < logging.WARNING else record.levelname.lower()
         if not styled():
-            return escaped(f"{clock} {f'{level}: ' if level else ''}{record.getMessage()}")
+            return escaped(f"{clock} {f'{level}: ' if level else ''}{message}")
         columns = terminal.width(sys.stderr)
         if table := getattr(record, "table", None):
             return terminal.styled_table(table, columns)
         if event:
             return terminal.styled_event(clock, event["event"], _present(event), columns)
-        return terminal.styled_message(clock, level, record.getMessage())
+        return terminal.styled_message(clock, level, message)
 
 
 def configure(config: LogConfig, is_main: bool = True) -> None:

@@ -17,6 +17,7 @@ from nmtkit.errors import UserError
 from nmtkit.languages import MAX_LANGUAGE
 from nmtkit.strict_json import parse_json
 from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.wording import describe_unknown_version
 
 MOSES_BPE = "moses-bpe"
 INNER_MARK, FINAL_MARK = "@@", "</w>"  # of subword-nmt's output, and of its codes and FSMT's vocabulary
@@ -92,7 +93,7 @@ class MosesBpe:
         if not isinstance(fields, dict) or fields.pop("format", None) != MOSES_BPE:
             raise UserError(f"not the settings of {MOSES_BPE}")
         if (version := fields.pop("version", None)) != _VERSION:
-            raise UserError(f"version {version!r:.20} of {MOSES_BPE}, this nmtkit reads {_VERSION}: use a newer nmtkit")
+            raise UserError(describe_unknown_version(MOSES_BPE, version, _VERSION))
         _check_fields(fields)
         return cls(**fields | {name: tuple(fields[name]) for name in ("merges", "symbols")})
 

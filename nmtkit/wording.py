@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 _SIMILARITY = 0.75  # difflib's default of 0.6 suggests --split for --path
 
+_LONGEST_MESSAGE = 10_000  # characters; holds two of the longest file names
+
 # C0, DEL and C1 control characters, line and paragraph separators, bidirectional controls, and lone surrogates, which
 # cannot be encoded.
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -14,6 +16,14 @@ _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 def escaped(text: str) -> str:
     r"""Escape control characters as in Python strings (`\n`, `\x1b`, `\u202e`), for output to a terminal."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def shortened(message: str) -> str:
+    """Cut the middle out of a message that quotes a file at length: an error is one line, never megabytes."""
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    half = _LONGEST_MESSAGE // 2
+    return f"{message[:half]} … {message[-half:]}"
 
 
 def escaped_json(text: str) -> str:
@@ -48,6 +58,13 @@ def format_value(value: object) -> str:
 
 def _three_digits(number: float) -> str:
     return f"{number:.3g}" if number < 999.5 else f"{number:,.0f}"
+
+
+def describe_unknown_version(name: str, version: object, newest: int) -> str:
+    """Say that a file has a version that this nmtkit does not read; `newest` is the newest that it reads."""
+    is_newer = isinstance(version, int) and version > newest
+    remedy = "use a newer nmtkit" if is_newer else "the file is damaged"
+    return f"{name} version {version!r:.20}, this nmtkit reads up to {newest}: {remedy}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -406,6 +406,7 @@ def test_archives_of_other_programs_are_refused(content: Any, tmp_path: Path) ->
     ("change", "message"),
     [
         ({"version": 3}, "format version 3, this nmtkit reads up to 2: use a newer nmtkit"),
+        ({"version": 0}, "format version 0, this nmtkit reads up to 2: the file is damaged"),
         ({"version": 2, "lora": {"lora_rank": 2}}, r"lora_a\.0 is missing"),
         ({"version": 2, "lora": {"lora_rank": 2, "lora_targets": "*"}}, "--lora-targets: a list of texts is expected"),
         ({"version": 2, "lora": {"lora_rank": -1}}, "--lora-rank: -1 is too small"),

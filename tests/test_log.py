@@ -19,7 +19,7 @@ from terminals import on_terminal
 
 from nmtkit import log
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
-from nmtkit.log import LogConfig, Progress, configure, logger, report
+from nmtkit.log import LogConfig, Progress, configure, logger, report, write_error
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SpaceTokenizer
@@ -159,6 +159,18 @@ def test_a_message_is_one_line_without_control_characters(capsys: pytest.Capture
     first, second = written(capsys)
     assert first.endswith(f" warning: language {SHOWN}")
     assert second.endswith(f" encoded | {SHOWN} {SHOWN}")
+
+
+def test_the_middle_of_a_very_long_message_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    configure(LogConfig(log_format="plain"))
+    logger.warning("start %s end", "x" * 1_000_000)
+    write_error("nmt-train", f"start {'x' * 1_000_000} end")
+    warning, error = written(capsys)
+    for line in (warning, error):
+        assert "start xxx" in line
+        assert "xxx … xxx" in line
+        assert line.endswith("xxx end")
+        assert len(line) < 11_000
 
 
 def test_a_json_line_escapes_control_characters_by_the_rules_of_json(capsys: pytest.CaptureFixture[str]) -> None:

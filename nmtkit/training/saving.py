@@ -51,12 +51,17 @@ class Saver:
             return
         self._failures += 1
         if last or self._failures >= self.options.checkpoints.max_save_failures:
-            raise self.ranks.report_once(RunError(f"{failure}; earlier checkpoints are intact"))
-        logger.warning("%s; earlier checkpoints are intact, and the next save tries again", failure)
+            if self._has_earlier(state):
+                raise self.ranks.report_once(RunError(f"{failure}; earlier checkpoints are intact"))
+            raise self.ranks.report_once(RunError(f"{failure}; there is no earlier checkpoint"))
+        logger.warning("%s; the next save tries again", failure)
 
     def divergence(self, state: RunState) -> str:
         """How the error of a run that has diverged ends."""
-        return describe_divergence(any(update < state.update for update, _ in list_checkpoints(self.save_dir.folder)))
+        return describe_divergence(self._has_earlier(state))
+
+    def _has_earlier(self, state: RunState) -> bool:
+        return any(update < state.update for update, _ in list_checkpoints(self.save_dir.folder))
 
     def _check_weights(self, state: RunState) -> None:
         """Raise RunError if a weight is not finite: the run has diverged. All ranks have the same weights."""

@@ -199,21 +199,39 @@ def test_a_signal_in_a_repeated_validation_adds_no_log_line(
     assert [row["update"] for row in metrics(tmp_path, "valid")] == [3, 6, 7]
 
 
-def test_a_folder_that_accepts_no_more_files_counts_as_a_failed_save(
-    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refuse_to_write(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let the file system be full for files whose names begin with `name`."""
     opened = Path.open
 
     def open_or_fail(self: Path, *arguments: Any, **more: Any) -> Any:
-        if self.name.startswith(".checkpoint_4.pt"):
+        if self.name.startswith(name):
             raise OSError(errno.ENOSPC, "No space left on device")
         return opened(self, *arguments, **more)
 
     monkeypatch.setattr(Path, "open", open_or_fail)
+
+
+def test_a_folder_that_accepts_no_more_files_counts_as_a_failed_save(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_to_write(monkeypatch, ".checkpoint_4.pt")
     result = train("--max-updates", 6, "--save-every", 2)
     assert result.returncode == 0
-    assert b"checkpoint_4.pt: No space left on device; earlier checkpoints are intact" in result.stderr
+    assert b"checkpoint_4.pt: No space left on device; the next save tries again" in result.stderr
     assert updates(tmp_path) == [2, 6]
+
+
+@pytest.mark.parametrize(
+    ("failing", "ending"),
+    [(".checkpoint_2.pt", "there is no earlier checkpoint"), (".checkpoint_4.pt", "earlier checkpoints are intact")],
+)
+def test_the_error_of_a_failed_save_says_whether_earlier_checkpoints_exist(
+    failing: str, ending: str, train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_to_write(monkeypatch, failing)
+    result = train("--max-updates", 6, "--save-every", 2, "--max-save-failures", 1)
+    assert result.returncode == 1
+    assert result.stderr.decode().endswith(f"No space left on device; {ending}\n")
 
 
 @pytest.mark.slow
