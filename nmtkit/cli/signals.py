@@ -3,6 +3,7 @@
 import atexit
 import signal
 import types
+from dataclasses import dataclass
 
 
 class Terminated(BaseException):
@@ -26,14 +27,24 @@ def raise_signals() -> None:
 
 def raise_waiting() -> None:
     """Raise a signal that waits, if there is one."""
-    if signal.getitimer(signal.ITIMER_REAL)[0]:
+    if isinstance(signal.getsignal(signal.SIGALRM), _Waiting) and signal.getitimer(signal.ITIMER_REAL)[0]:
         signal.raise_signal(signal.SIGALRM)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Handles the timer that repeats the signal `number`. Another timer is of the program that runs nmtkit."""
+
+    number: int
+
+    def __call__(self, _: int, frame: types.FrameType | None) -> None:
+        _raise(self.number, frame)
 
 
 def _raise(number: int, frame: types.FrameType | None) -> None:
     if _is_importing(frame):
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # Python's end restores what SIGALRM does: it kills
-        signal.signal(signal.SIGALRM, lambda _, later: _raise(number, later))
+        signal.signal(signal.SIGALRM, _Waiting(number))
         signal.setitimer(signal.ITIMER_REAL, _WAIT)
         return
     signal.setitimer(signal.ITIMER_REAL, 0)

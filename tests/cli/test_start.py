@@ -43,6 +43,12 @@ def test_a_failed_import_is_not_mistaken_for_ctrl_c() -> None:
     assert "ImportError: broken" in done.stderr
 
 
+def test_an_alarm_set_by_the_calling_program_keeps_its_time() -> None:
+    calling = "import os, signal, sys; signal.alarm(3600); os.execv(sys.argv[1], sys.argv[1:])"
+    done = output([sys.executable, "-c", calling, str(BIN / "nmt-train"), "--version"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_python_m_nmtkit_lists_the_commands() -> None:
     done = output([sys.executable, "-m", "nmtkit"])
     assert done.returncode == 0
