@@ -6,6 +6,7 @@ functions may raise MemoryError. The long ones release the global interpreter lo
 
 # Capsules, to be kept and passed on.
 class Matrix: ...
+class RowMatrix: ...
 class Model: ...
 class DecoderState: ...
 
@@ -14,6 +15,9 @@ def matrix(weight: int, bias: int, rows: int, columns: int, int8: bool) -> Matri
 
     MemoryError for more than 2^30 rows or 2^24 columns, or 2^16 columns in int8.
     """
+
+def row_matrix(weight: int, bias: int, rows: int, columns: int, int8: bool) -> RowMatrix:
+    """As `matrix`, for products with chosen rows. In fp32 W is not copied and must outlive it."""
 
 def multiply(matrix: Matrix, x: int, rows: int, y: int, threads: int) -> None:
     """Compute x·Wᵀ + b for x (rows, K) into y (rows, N), fp32."""
@@ -46,6 +50,13 @@ def encode(
     """Encode source (B, width) with lengths (B,), int64, at positions (width, D), fp32, for a search of one row a sentence.
 
     The model must outlive the search. IndexError for a length outside 1..width.
+    """
+
+def restrict_to(state: DecoderState, output: RowMatrix, ids: int, starts: int, sentences: int) -> None:
+    """Restrict the output of sentence b to the ids (int32) from starts[b] to starts[b + 1] - 1 (int64, (sentences + 1,)).
+
+    `output` is the output matrix and must outlive the search. The ids of a sentence are in ascending order. IndexError
+    for ids that are never output or do not exist, for a sentence without ids, and for another number of sentences.
     """
 
 def reorder(state: DecoderState, origins: int, rows: int) -> None:

@@ -13,6 +13,7 @@ from nmtkit.model.config import WeightsConfig
 from nmtkit.run_files import refuse_run_file
 
 CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
+SHORTLIST = "shortlist"
 
 
 @command("nmt-export")
@@ -23,12 +24,15 @@ CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface"
     cls=ConfigOption,
     heading="Result",
     required=True,
-    type=Choice((CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT)),
+    type=Choice((CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT, SHORTLIST)),
     help="ctranslate2: a folder for that engine. huggingface: a folder with a Marian model for transformers. "
     "safetensors: a folder with model.safetensors and config.json. "
-    "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the training state.",
+    "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the training state. "
+    "shortlist: a file for --shortlist of nmt-generate and nmt-serve, learned from --data.",
 )
-@output_option("PATH", "The folder to create, or the file with --to checkpoint; it appears when it is complete.")
+@output_option(
+    "PATH", "The folder to create, or the file with --to checkpoint and shortlist; it appears when it is complete."
+)
 @options(export=ExportConfig, choice=WeightsConfig, log=LogConfig)
 def main(
     checkpoint: Path, target: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig
@@ -40,13 +44,13 @@ def main(
     nmt-export averaged.pt --to huggingface --output ende-marian
     nmt-export averaged.pt --to safetensors --output ende
     nmt-export ende --to checkpoint --output averaged.pt
+    nmt-export averaged.pt --to shortlist --data data-bin/en-de --output ende.shortlist
 
     The vocabularies and SentencePiece models are included. An existing --output is replaced only with --force, and only
     if it is an export or a checkpoint. ctranslate2 needs the package of this name, the other folders safetensors.
     """
     configure(log)
-    if target != CTRANSLATE2:
-        refuse_idle(("quantization",), f"with --to {target}")
+    _check_options(target, export)
 
     from nmtkit.archive import as_user_errors
     from nmtkit.checkpoint import check_finite, load_checkpoint, save_checkpoint
@@ -54,11 +58,14 @@ def main(
     from nmtkit.conversion.folder import check_free
     from nmtkit.conversion.huggingface_export import to_huggingface
     from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
+    from nmtkit.conversion.shortlist_export import check_shortlist_output, export_shortlist
 
     check_free(output, export.force)
     _check_not_input(output, checkpoint)
     if target == CHECKPOINT:
         _check_replaceable(output)
+    if target == SHORTLIST:
+        check_shortlist_output(output)
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
     with as_user_errors(checkpoint):
         check_finite(loaded.chosen(choice.weights))
@@ -66,11 +73,23 @@ def main(
         to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
     elif target == HUGGINGFACE:
         to_huggingface(loaded, output, choice.weights, replace=export.force)
+    elif target == SHORTLIST:
+        export_shortlist(loaded, checkpoint, output, export)
     elif target == SAFETENSORS:
         to_safetensors(loaded, output, choice.weights, replace=export.force)
     else:
         save_checkpoint(output, loaded.without_training(choice.weights))
     logger.info("wrote %s, the model of %s", output, checkpoint)
+
+
+def _check_options(target: str, export: ExportConfig) -> None:
+    """Refuse options of other targets, and a shortlist without data."""
+    if target != CTRANSLATE2:
+        refuse_idle(("quantization",), f"with --to {target}")
+    if target != SHORTLIST:
+        refuse_idle(("data", "translations", "frequent"), f"with --to {target}")
+    elif export.data is None:
+        raise UserError("--to shortlist needs --data DATASET, whose training text is aligned")
 
 
 def _check_not_input(output: Path, checkpoint: Path) -> None:

@@ -41,7 +41,8 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
     _check_search(chosen)
     asked, reference = chosen.requests, chosen.evaluation.reference
     beside = (asked.prefix, asked.constraints, asked.glossary, asked.score, reference, config_file_in_use())
-    _check_files(chosen.output, (*checkpoint, chosen.input.path, *beside), dataset)
+    read = (*checkpoint, chosen.engine.shortlist, chosen.input.path, *beside)
+    _check_files(chosen.output, read, dataset)
 
     from nmtkit.decoding.generation import generate
 
@@ -89,7 +90,8 @@ def _check_search(options: GenerationOptions) -> None:
     search, requests, row_format = options.search, options.requests, options.output.format
     if requests.score is not None:
         penalty, alignment = {"length_penalty", "length_penalty_form"}, {"alignment", "alignment_layer"}
-        refuse_idle(search.to_dict().keys() - penalty - alignment, "with --score, which does not search")
+        searching = {"shortlist"} | search.to_dict().keys() - penalty - alignment
+        refuse_idle(searching, "with --score, which does not search")
         if row_format == "text":
             refuse_idle(penalty, "with --score and --format text, which are log-probabilities")
     else:

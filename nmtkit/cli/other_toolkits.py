@@ -204,7 +204,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--replace-unk": "use `--copy-unknown`",
             "--report-align": "use `--alignment` with `--format pharaoh`",
             "--word-scores --with-score --output-type": "use `--format jsonl` or `tsv`",
-            "--shortlist --restrict-lexicon": "not supported: the whole vocabulary is searched",
+            "--restrict-lexicon": "use `--shortlist`",
             "--quiet-translation": "use `--quiet`",
             "--cpu-threads": "use `--threads`",
             "--gemm-type --int8 --int8shift": "use `--precision int8`",

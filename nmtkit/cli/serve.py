@@ -31,7 +31,7 @@ def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     configure(log)
     chosen = ServingOptions(**groups)
     check_search_options(chosen.search, chosen.requests)
-    for path in filter(None, (*checkpoint, chosen.requests.glossary)):
+    for path in filter(None, (*checkpoint, chosen.requests.glossary, chosen.engine.shortlist)):
         check_readable(path)
     try:
         from nmtkit.serving.server import serve

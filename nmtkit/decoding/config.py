@@ -205,6 +205,12 @@ class EngineConfig(DeviceConfig):
         help="Number format; auto: fp32 on a CPU, bf16 on a GPU that has it. int8 is for CPUs: faster, and it changes "
         "about one line in nine (with AVX-512 VNNI, in fourteen) with no loss of BLEU on average. fp16 is for GPUs.",
     )
+    shortlist: Path | None = option(
+        None,
+        metavar="FILE",
+        help="Score only the tokens that are likely in the translation of a sentence, from a file of nmt-export "
+        "--to shortlist: faster on a CPU, and it changes some translations.",
+    )
     workers: int = option(
         1,
         min=1,

@@ -26,6 +26,7 @@ from nmtkit.inference.protocol import InferenceModel
 from nmtkit.log import logger
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.precision import resolve_device
+from nmtkit.shortlist import Shortlist
 from nmtkit.vocab import EOS
 from nmtkit.wording import counted, format_bytes
 from nmtkit.workers import WorkerPool
@@ -68,10 +69,16 @@ class Engine(Protocol):
 
 
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
-    """Load models as `load_models` does, with the options of `engine`; sets the number of threads of this process."""
+    """Load models as `load_models` does, with the options of `engine`; sets the number of threads of this process.
+
+    Raises UserError also for a shortlist that cannot be read, or was made for other vocabularies.
+    """
     if engine.threads is not None:
         torch.set_num_threads(engine.threads)
-    return load_models(checkpoints, engine.device, engine.precision, weights)
+    model = load_models(checkpoints, engine.device, engine.precision, weights)
+    if engine.shortlist is not None:
+        model.shortlist = Shortlist.read(engine.shortlist, checkpoints[0].source.vocab, checkpoints[0].target.vocab)
+    return model
 
 
 def search_batch(
@@ -136,6 +143,8 @@ def _warn_of_halves() -> None:
 
 def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     targets = [task.target for task in batch.tasks if task.target is not None]
+    if targets and model.shortlist is not None:
+        raise UserError("a given translation may have any tokens: score it without a shortlist")
     if targets:
         found = [[one] for one in score(model, batch.sources, targets, batch.config)]
     else:
@@ -160,7 +169,11 @@ def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[
     """The n best of each sentence. A sentence whose terms are impossible is searched again without them."""
     constraints = [task.constraints for task in batch.tasks]
     src, lengths = (tensor.to(model.device) for tensor in pad(batch.sources))
-    found = search(model, src, lengths, batch.config, constraints, batch.banned, text_of)
+    searched = model
+    if (shortlist := model.shortlist) is not None:
+        lists = [shortlist.tokens(task.source, task.constraints.tokens) for task in batch.tasks]
+        searched = model.restricted_to(lists)
+    found = search(searched, src, lengths, batch.config, constraints, batch.banned, text_of)
     lost = [number for number, nbest in enumerate(found) if not nbest and constraints[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], constraints=replace(constraints[number], terms=())) for number in lost]
@@ -194,9 +207,9 @@ class Workers:
 
     def __init__(self, paths: Sequence[Path], engine: EngineConfig, weights: str) -> None:
         share = max(1, available_cores() // engine.workers)
-        self._search = _WorkerSearch(
-            tuple(path.resolve() for path in paths), replace(engine, threads=engine.threads or share), weights
-        )
+        shortlist = None if engine.shortlist is None else engine.shortlist.resolve()
+        engine = replace(engine, threads=engine.threads or share, shortlist=shortlist)
+        self._search = _WorkerSearch(tuple(path.resolve() for path in paths), engine, weights)
         self._pool: WorkerPool | None = None
         self._turn = Lock()
         self._reader: int | None = None

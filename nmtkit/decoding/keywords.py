@@ -3,6 +3,7 @@
 They are fields of `SearchConfig` and `EngineConfig`, which hold their defaults and check their values.
 """
 
+from pathlib import Path
 from typing import TypedDict
 
 
@@ -40,4 +41,5 @@ class EngineKeywords(TypedDict, total=False):
     device: str
     precision: str
     threads: int | None
+    shortlist: Path | None
     workers: int

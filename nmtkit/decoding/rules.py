@@ -27,6 +27,11 @@ class Constraints:
         """The number of tokens, without EOS, that an output must be allowed: the prefix and all different terms."""
         return len(self.prefix) + sum(map(len, set(self.terms)))
 
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens of the prefix and the terms."""
+        return (*self.prefix, *(token for term in self.terms for token in term))
+
 
 NO_CONSTRAINTS = Constraints()
 

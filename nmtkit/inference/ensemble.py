@@ -10,6 +10,7 @@ from torch import Tensor
 
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import AttentionWeights, InferenceModel, InferenceState
+from nmtkit.shortlist import Ids
 
 
 @dataclass
@@ -48,6 +49,10 @@ class Ensemble(InferenceModel):
     def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
         """As `InferenceModel.step`."""
         return _mean([model.step(tokens, own) for model, own in zip(self.models, state.states, strict=True)])
+
+    def restricted_to(self, shortlists: Sequence[Ids]) -> "Ensemble":
+        """As `InferenceModel.restricted_to`: each model normalizes its probabilities over the shortlists."""
+        return Ensemble([model.restricted_to(shortlists) for model in self.models])
 
     def state_bytes(self, tokens: int) -> int:
         """As `InferenceModel.state_bytes`, of all models."""

@@ -4,10 +4,12 @@ It avoids the overhead of an operator a call, and its products of few rows are f
 not depend on the rows beside it, so a sentence gets the same translation in any batch.
 """
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,9 +18,10 @@ from nmtkit.inference.protocol import AttentionWeights, InferenceModel
 from nmtkit.inference.transformer import TransformerInference
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.transformer import Transformer
+from nmtkit.shortlist import Ids
 
 if TYPE_CHECKING:
-    from nmtkit._native import DecoderState, Model
+    from nmtkit._native import DecoderState, Model, RowMatrix
 
 _NUMBERS: dict[str, Any] = {
     "dtype": torch.float32,
@@ -36,11 +39,11 @@ class NativeLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None, eight_bits: bool) -> None:
         """Weight (N, K) and bias (N,) are copied."""
         self.rows, self.columns = weight.shape
-        eight_bits = eight_bits and self.columns <= _INT8_COLUMNS
+        self.is_int8 = eight_bits and self.columns <= _INT8_COLUMNS
         weight = _floats(weight)
         bias = None if bias is None else _floats(bias)
         address = 0 if bias is None else bias.data_ptr()
-        self.matrix = native_build.native.matrix(weight.data_ptr(), address, self.rows, self.columns, eight_bits)
+        self.matrix = native_build.native.matrix(weight.data_ptr(), address, self.rows, self.columns, self.is_int8)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(…, K) to (…, N). TypeError for other columns or formats, since C++ gets only an address."""
@@ -88,6 +91,8 @@ class NativeTransformer(TransformerInference):
         norms = [(_floats(norm.weight), _floats(norm.bias)) for norm in _norms(model)]
         matrices = [NativeLinear(linear.weight, linear.bias, precision == "int8") for linear in _linears(model)]
         matrices.append(NativeLinear(model.output_matrix, model.output_bias, precision == "int8"))
+        self._output, self._output_is_int8 = (_floats(model.output_matrix), _bias(model)), matrices[-1].is_int8
+        self._shortlists: Sequence[Ids] = ()
         self._model = _build(model, embeddings, matrices, norms)
         self._pointed_at = (embeddings, matrices, norms)  # by C++, so they must live as long
         self._make_reference = reference
@@ -126,8 +131,27 @@ class NativeTransformer(TransformerInference):
         )
         return NativeState(state, self)
 
+    def restricted_to(self, shortlists: Sequence[Ids]) -> "NativeTransformer":
+        """As `InferenceModel.restricted_to`: only the logits of the shortlists are computed."""
+        restricted = copy.copy(self)
+        restricted._shortlists = shortlists
+        return restricted
+
+    @cached_property
+    def _output_rows(self) -> "RowMatrix":
+        weight, bias = self._output
+        address = 0 if bias is None else bias.data_ptr()
+        rows, columns = weight.shape
+        return native_build.native.row_matrix(weight.data_ptr(), address, rows, columns, self._output_is_int8)
+
     def start(self, memory: NativeState) -> NativeState:
-        """What `encode` returns is ready for the first step."""
+        """What `encode` returns is ready for the first step. IndexError for shortlists of another batch."""
+        if self._shortlists:
+            starts = np.cumsum([0, *map(len, self._shortlists)], dtype=np.int64)
+            ids = np.concatenate(self._shortlists)
+            native_build.native.restrict_to(
+                memory.state, self._output_rows, ids.ctypes.data, starts.ctypes.data, len(self._shortlists)
+            )
         return memory
 
     def step(self, tokens: Tensor, state: NativeState) -> Tensor:
@@ -218,6 +242,11 @@ def _norms(model: Transformer) -> list[nn.LayerNorm]:
 def _ids(tensor: Tensor) -> Tensor:
     """As C++ reads ids and row numbers."""
     return tensor.to("cpu", torch.int64).contiguous()
+
+
+def _bias(model: Transformer) -> Tensor | None:
+    """The bias of the output."""
+    return None if model.output_bias is None else _floats(model.output_bias)
 
 
 def _floats(tensor: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ Letters: B sentences, S source length, T target length, R rows (open hypotheses,
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from nmtkit.errors import UserError
 from nmtkit.inference.top_k import top_k
+from nmtkit.shortlist import Ids, Shortlist
 from nmtkit.vocab import BOS
 from nmtkit.wording import counted
 
@@ -45,6 +47,7 @@ class InferenceModel(ABC):
     faster_precision: str | None = None  # a `--precision` that is faster on this device, if one is known
     longest_sequence: int | None = None  # most tokens of a source or an output, beside EOS or BOS; None: any number
     attention_layers: int = 0  # decoder layers whose attention to the source can be shown
+    shortlist: Shortlist | None = None  # that searches use, see `restricted_to`
     step_bytes: int = 0  # that `step` takes for each log-probability beyond its result
 
     @abstractmethod
@@ -70,6 +73,13 @@ class InferenceModel(ABC):
         log_probs = self.step(tokens, state)
         columns = torch.tensor(excluded, dtype=torch.long, device=log_probs.device)
         return top_k(log_probs.index_fill_(1, columns, -torch.inf), count)
+
+    def restricted_to(self, shortlists: Sequence[Ids]) -> "InferenceModel":
+        """This model for a search of B sentences whose outputs contain only ids of their shortlists, one for each.
+
+        The ids are in ascending order. Probabilities are normalized over them; all others are 0.
+        """
+        return _Restricted(self, shortlists)
 
     def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
         """Log-probability (B, T) of each token of tgt (B, T), whose rows hold tgt_lengths[b] tokens, EOS the last.
@@ -106,6 +116,51 @@ class InferenceModel(ABC):
                 "attention to the source"
             )
         return max(0, self.attention_layers - 2) if layer is None else layer - 1
+
+
+@dataclass
+class _RestrictedState:
+    """The state of a model, the tokens of each sentence that it must not output (B, W), and its rows (R,)."""
+
+    state: InferenceState
+    forbidden: Tensor
+    sentence_of_row: Tensor
+
+    def reorder(self, origins: Tensor) -> None:
+        """As `InferenceState.reorder`."""
+        self.state.reorder(origins)
+        self.sentence_of_row = self.sentence_of_row[origins]
+
+
+class _Restricted(InferenceModel):
+    """A model whose other log-probabilities are masked after each step: the reference for faster ways."""
+
+    def __init__(self, model: InferenceModel, shortlists: Sequence[Ids]) -> None:
+        self.model, self.shortlists = model, shortlists
+        self.device, self.vocabulary_size, self.precision = model.device, model.vocabulary_size, model.precision
+        self.longest_sequence = model.longest_sequence
+
+    def encode(self, src: Tensor, lengths: Tensor) -> Any:
+        """As `InferenceModel.encode`."""
+        return self.model.encode(src, lengths)
+
+    def start(self, memory: Any) -> _RestrictedState:
+        """As `InferenceModel.start`."""
+        forbidden = torch.ones(len(self.shortlists), self.vocabulary_size, dtype=torch.bool)
+        for row, ids in zip(forbidden, self.shortlists, strict=True):
+            row[torch.from_numpy(ids).long()] = False
+        rows = torch.arange(len(self.shortlists), device=self.device)
+        return _RestrictedState(self.model.start(memory), forbidden.to(self.device), rows)
+
+    def step(self, tokens: Tensor, state: _RestrictedState) -> Tensor:
+        """As `InferenceModel.step`."""
+        log_probs = self.model.step(tokens, state.state)
+        log_probs.masked_fill_(state.forbidden[state.sentence_of_row], -torch.inf)
+        return log_probs.sub_(log_probs.logsumexp(1, keepdim=True))
+
+    def state_bytes(self, tokens: int) -> int:
+        """As `InferenceModel.state_bytes`."""
+        return self.model.state_bytes(tokens)
 
 
 _NO_ATTENTION = "this kind of model has no attention to show: omit --alignment and --attention-html"

@@ -11,11 +11,6 @@ namespace nmtkit {
 // Rounded up to a multiple of four.
 inline int padded_positions(int positions) { return (positions + 3) / 4 * 4; }
 
-// Fetch memory into the L2 cache: attention waits for memory longer than it computes.
-inline void prefetch(const void* begin, const void* end) {
-  for (auto at = static_cast<const char*>(begin); at < end; at += 64) __builtin_prefetch(at, 0, 2);
-}
-
 // The attention of Q queries to the same positions. The keys and values of position i stand at kv[i]: keys (H, K), then
 // values (H, V), of type T. kv has four more readable pointers behind the last position.
 template <class T, int Q>

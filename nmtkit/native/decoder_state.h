@@ -4,6 +4,7 @@
 // nearer caches, and each thread has blocks of its own from the embedding to the logits.
 #pragma once
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "encoder.h"
 #include "log_softmax.h"
 #include "parallel.h"
+#include "shortlists.h"
 #include "top_k.h"
 
 namespace nmtkit {
@@ -50,12 +52,25 @@ class DecoderState {
     sentence_of_row_ = std::move(sentences);
   }
 
+  // From now on, the output of each sentence has only the tokens of its shortlist. The lists' matrix must outlive this
+  // object. Throws std::out_of_range for another number of sentences.
+  void restrict_to(Shortlists shortlists) {
+    if (shortlists.sentences() != batch_.sentences()) throw std::out_of_range("each sentence needs a shortlist");
+    shortlists_.emplace(std::move(shortlists));
+  }
+
   // Decode a token of each row (R,) at a `position` (D), into the log-probabilities (R, W) of the next tokens. Throws
   // std::out_of_range, TooLarge, std::bad_alloc.
   void step(const int64_t* tokens, int R, const float* position, float* log_probs, int threads) {
     const int W = model_.output->rows();
+    if (shortlists_) std::fill_n(log_probs, static_cast<size_t>(R) * W, -kInfinity);
     decode(tokens, R, position, threads, 0, [&](int begin, int n, Workspace& w) {
       float* out = log_probs + static_cast<size_t>(begin) * W;
+      if (shortlists_)
+        return shortlist_logits(begin, n, w, [&](int i, const int32_t* ids, int count, float* logits) {
+          log_softmax(logits, count);
+          for (int j = 0; j < count; ++j) out[static_cast<size_t>(i) * W + ids[j]] = logits[j];
+        });
       model_.output->multiply(w.x.data(), n, out, w.quantized);
       for (int i = 0; i < n; ++i) {
         mask_never_output(out + static_cast<size_t>(i) * W, W);
@@ -71,7 +86,12 @@ class DecoderState {
     const int W = model_.output->rows();
     check(excluded.data(), static_cast<int>(excluded.size()), W, "token");
     if (k < 0 || k > W) throw std::out_of_range("there are no " + std::to_string(k) + " tokens");
-    decode(tokens, R, position, threads, W, [&](int begin, int n, Workspace& w) {
+    decode(tokens, R, position, threads, shortlists_ ? 0 : W, [&](int begin, int n, Workspace& w) {
+      if (shortlists_)
+        return shortlist_logits(begin, n, w, [&](int i, const int32_t* ids, int count, float* logits) {
+          const size_t at = static_cast<size_t>(begin + i) * k;
+          best_of_shortlist(ids, count, logits, excluded, k, log_probs + at, best_tokens + at);
+        });
       model_.output->multiply(w.x.data(), n, w.logits.data(), w.quantized);
       for (int i = 0; i < n; ++i) {
         float* logits = w.logits.data() + static_cast<size_t>(i) * W;
@@ -89,6 +109,35 @@ class DecoderState {
     for (int i = 0; i < n; ++i)
       if (numbers[i] < 0 || numbers[i] >= end)
         throw std::out_of_range("there is no " + std::string(what) + " " + std::to_string(numbers[i]));
+  }
+
+  // Call use(row of the block, ids, count, logits) for each row, with the logits (count,) of its sentence's shortlist.
+  // The decoder's outputs are in workspace.x.
+  template <class Use>
+  void shortlist_logits(int begin, int n, Workspace& w, Use use) {
+    shortlists_->output().prepare(w.x.data(), n, w.quantized, w.row_input);
+    for (int i = 0, end; i < n; i = end) {
+      const int b = sentence_of_row_[begin + i], count = shortlists_->size(b);
+      for (end = i + 1; end < n && sentence_of_row_[begin + end] == b;) ++end;
+      shortlists_->output().multiply(w.row_input, i, end - i, shortlists_->ids(b), count, w.logits.data());
+      for (int row = i; row < end; ++row)
+        use(row, shortlists_->ids(b), count, w.logits.data() + static_cast<size_t>(row - i) * count);
+    }
+  }
+
+  // The k best tokens of a shortlist and their log-probabilities (k,). If it has fewer, the others are padding and -∞.
+  static void best_of_shortlist(const int32_t* ids, int count, float* logits, const std::vector<int64_t>& excluded,
+                                int k, float* log_probs, int64_t* best_tokens) {
+    const LogSumExp normalize = log_sum_exp(logits, count);
+    for (const int64_t token : excluded) {
+      const int32_t* found = std::lower_bound(ids, ids + count, token);
+      if (found != ids + count && *found == token) logits[found - ids] = -kInfinity;
+    }
+    const int kept = std::min(k, count);
+    top_k(logits, count, kept, normalize, log_probs, best_tokens);
+    for (int j = 0; j < kept; ++j) best_tokens[j] = ids[best_tokens[j]];
+    std::fill(log_probs + kept, log_probs + k, -kInfinity);
+    std::fill(best_tokens + kept, best_tokens + k, 0);
   }
 
   // Decode a token of each row, block by block, and call output(begin, n, workspace) after each block, with the
@@ -116,8 +165,11 @@ class DecoderState {
   void reserve(int threads, int rows, int logits_per_row) {
     workspaces_.resize(std::max<size_t>(workspaces_.size(), std::max(threads, 1)));
     const int positions = std::max(batch_.longest, kv_cache_.length() + 1);
-    for (int thread = 0; thread < std::max(threads, 1); ++thread)
+    if (shortlists_) logits_per_row = shortlists_->longest();
+    for (int thread = 0; thread < std::max(threads, 1); ++thread) {
       workspaces_[thread].reserve(model_, rows, positions, logits_per_row);
+      if (shortlists_) shortlists_->output().reserve(workspaces_[thread].row_input, rows);
+    }
   }
 
   const Model& model_;
@@ -126,6 +178,7 @@ class DecoderState {
   std::vector<void*> cross_kv_;           // by layer: (S, H·(K + V)) of cross-attention
   std::vector<int32_t> sentence_of_row_;  // (R,)
   KeyValueCache kv_cache_;
+  std::optional<Shortlists> shortlists_;
   std::vector<Workspace> workspaces_;  // by thread
 };
 

@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "model.h"
+#include "row_matrix.h"
 
 namespace nmtkit {
 
@@ -18,6 +19,7 @@ struct Workspace {
   Buffer logits;
   std::vector<const void*> kv;  // by position: keys and values, for `Attention`
   QuantizedInput quantized;
+  RowMatrix::Input row_input;  // of the output, with shortlists
 
   // For n rows that attend to at most `positions` positions, with `logits_per_row`. All but the logits is indexed by
   // int. Throws TooLarge, std::bad_alloc.

@@ -4,7 +4,6 @@
 // translation does not depend on its batch or on the number of threads.
 #pragma once
 
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -100,7 +99,7 @@ class Matrix {
       scales_[n] = quantize_weights(weight + static_cast<size_t>(n) * columns_, columns_, integers);
       for (int k = 0; k < columns_; ++k)
         panel[k / 4 * 4 * kPanel + n % kPanel * 4 + k % 4] = static_cast<int8_t>(integers[k]);
-      compensation_[n] = -(kQuantMax + 1) * std::accumulate(integers.begin(), integers.end(), 0);
+      compensation_[n] = compensation_of(integers);
     }
   }
 

@@ -14,6 +14,8 @@ constexpr const char* kName = nullptr;
 template <>
 constexpr const char* kName<Matrix> = "nmtkit.Matrix";
 template <>
+constexpr const char* kName<RowMatrix> = "nmtkit.RowMatrix";
+template <>
 constexpr const char* kName<Model> = "nmtkit.Model";
 template <>
 constexpr const char* kName<DecoderState> = "nmtkit.DecoderState";
@@ -39,6 +41,17 @@ PyObject* matrix(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "KKiip", &weight, &bias, &rows, &columns, &int8)) return nullptr;
   Matrix* made = nullptr;
   if (!without_gil([&] { made = new Matrix(pointer<float>(weight), pointer<float>(bias), rows, columns, int8 != 0); }))
+    return nullptr;
+  return to_capsule(made);
+}
+
+PyObject* row_matrix(PyObject*, PyObject* args) {
+  Address weight, bias;
+  int rows, columns, int8;
+  if (!PyArg_ParseTuple(args, "KKiip", &weight, &bias, &rows, &columns, &int8)) return nullptr;
+  RowMatrix* made = nullptr;
+  if (!without_gil(
+          [&] { made = new RowMatrix(pointer<float>(weight), pointer<float>(bias), rows, columns, int8 != 0); }))
     return nullptr;
   return to_capsule(made);
 }
@@ -159,6 +172,19 @@ PyObject* encode(PyObject*, PyObject* args) {
   return to_capsule(made);
 }
 
+PyObject* restrict_to(PyObject*, PyObject* args) {
+  PyObject *capsule, *output;
+  Address ids, starts;
+  int sentences;
+  if (!PyArg_ParseTuple(args, "OOKKi", &capsule, &output, &ids, &starts, &sentences)) return nullptr;
+  DecoderState* state = from_capsule<DecoderState>(capsule);
+  const RowMatrix* matrix = state ? from_capsule<RowMatrix>(output) : nullptr;
+  if (!matrix) return nullptr;
+  return none_if(catch_exceptions([&] {
+    state->restrict_to(Shortlists(*matrix, pointer<int32_t>(ids), pointer<int64_t>(starts), sentences));
+  }));
+}
+
 PyObject* reorder(PyObject*, PyObject* args) {
   PyObject* capsule;
   Address origins;
@@ -237,9 +263,11 @@ PyObject* top_k(PyObject*, PyObject* args) {
 
 PyMethodDef kMethods[] = {
     {"matrix", matrix, METH_VARARGS, nullptr},
+    {"row_matrix", row_matrix, METH_VARARGS, nullptr},
     {"multiply", multiply, METH_VARARGS, nullptr},
     {"model", model, METH_VARARGS, nullptr},
     {"encode", encode, METH_VARARGS, nullptr},
+    {"restrict_to", restrict_to, METH_VARARGS, nullptr},
     {"reorder", reorder, METH_VARARGS, nullptr},
     {"step", step, METH_VARARGS, nullptr},
     {"best_step", best_step, METH_VARARGS, nullptr},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "parallel.h"
@@ -74,6 +75,12 @@ inline float quantize_weights(const float* row, int columns, std::vector<int>& i
     if (largest <= kPairSumLimit) return scale;
     scale *= static_cast<float>(largest + 1) / kPairSumLimit;
   }
+}
+
+// What a product of bytes, which are kQuantMax + 1 above the integers of an input, with a quantized row exceeds that of
+// the integers by: less it.
+inline int32_t compensation_of(const std::vector<int>& integers) {
+  return -(kQuantMax + 1) * std::accumulate(integers.begin(), integers.end(), 0);
 }
 
 }  // namespace nmtkit

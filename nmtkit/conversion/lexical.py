@@ -1,0 +1,96 @@
+"""Learns a shortlist: lexical translation probabilities by IBM Model 1 (Brown et al. 1993, §4.2).
+
+Letters: P different pairs of a source and a target piece that occur in one sentence pair.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.corpus import Dataset, Split
+from nmtkit.shortlist import Shortlist, fingerprint
+from nmtkit.vocab import EOS, SPECIALS
+
+MAX_SENTENCES = 200_000  #: that are aligned, at equal distances in the training split: more hardly change the lists
+_ITERATIONS = 5
+_CHUNK = 2000  # sentence pairs that are aligned together
+Ints = NDArray[np.int64]
+
+
+def learn_shortlist(dataset: Dataset, translations: int, frequent: int) -> Shortlist:
+    """The `translations` most probable target pieces of each source piece, and the `frequent` most frequent ones.
+
+    With a joined vocabulary each piece is also a translation of itself. Raises UserError without a training split.
+    """
+    model = _Model1(dataset.split("train"), len(dataset.target.vocab))
+    for _ in range(_ITERATIONS):
+        model.improve()
+    size = len(dataset.source.vocab)
+    pieces, ids = model.best(translations)
+    if dataset.joined:
+        same = np.arange(len(SPECIALS), size)
+        pieces, ids = np.concatenate([pieces, same]), np.concatenate([ids, same])
+    keys = np.unique(pieces * model.width + ids)
+    offsets = np.searchsorted(keys, np.arange(size + 1) * model.width)
+    vocabularies = fingerprint(dataset.source.vocab, dataset.target.vocab)
+    own = (keys % model.width).astype(np.int32)
+    return Shortlist(offsets, own, model.most_frequent(frequent), model.width, vocabularies)
+
+
+class _Model1:
+    """P(target piece | source piece), estimated by expectation maximization. EOS of the source is the empty word."""
+
+    def __init__(self, split: Split, width: int) -> None:
+        """`width` is the size of the target vocabulary."""
+        self.width, self._split = width, split
+        count = min(len(split), MAX_SENTENCES)
+        self._sentences = np.arange(count) * len(split) // count
+        # (P,) source · width + target, in ascending order
+        self._pairs = np.unique(np.concatenate([np.unique(keys) for keys, _ in self._chunks()]))
+        self._probabilities = np.ones(len(self._pairs), np.float32)
+
+    def improve(self) -> None:
+        """One iteration of expectation maximization."""
+        counts = np.zeros(len(self._pairs))
+        for keys, starts in self._chunks():
+            different, inverse = np.unique(keys, return_inverse=True)  # sorted keys are found several times as fast
+            index = np.searchsorted(self._pairs, different)[inverse]
+            shares = self._probabilities[index]
+            sizes = np.diff(starts, append=len(keys))
+            np.add.at(counts, index, shares / np.repeat(np.add.reduceat(shares, starts), sizes))
+        pieces = self._pairs // self.width
+        self._probabilities = (counts / np.bincount(pieces, counts)[pieces]).astype(np.float32)
+
+    def best(self, count: int) -> tuple[Ints, Ints]:
+        """The `count` most probable translations of each source piece: the piece and the translation of each."""
+        pieces = self._pairs // self.width
+        order = np.lexsort((-self._probabilities, pieces))
+        rank = np.arange(len(order)) - np.searchsorted(pieces, pieces)  # `pieces` is ascending, and so is pieces[order]
+        chosen = order[rank < count]
+        return pieces[chosen], self._pairs[chosen] % self.width
+
+    def most_frequent(self, count: int) -> NDArray[np.int32]:
+        """The most frequent target pieces, in ascending order."""
+        frequencies = np.zeros(self.width, np.int64)
+        for begin in range(0, len(self._sentences), _CHUNK):
+            tokens, _ = self._split.target.gather(self._sentences[begin : begin + _CHUNK])
+            frequencies += np.bincount(tokens, minlength=self.width)
+        frequencies[: len(SPECIALS)] = 0
+        best = np.argsort(-frequencies, kind="stable")[:count]
+        return np.sort(best[frequencies[best] > 0]).astype(np.int32)
+
+    def _chunks(self) -> Iterator[tuple[Ints, Ints]]:
+        """Yield, for some sentences, each target token with all source tokens of its sentence, coded as `_pairs`, and
+        where the pairs of each target token begin."""
+        for begin in range(0, len(self._sentences), _CHUNK):
+            sentences = self._sentences[begin : begin + _CHUNK]
+            source, lengths = self._split.source.gather(sentences)
+            target, target_lengths = self._split.target.gather(sentences)
+            sentence = np.repeat(np.arange(len(sentences)), target_lengths)[target != EOS]
+            target = target[target != EOS].astype(np.int64)
+            sizes = lengths[sentence].astype(np.int64)
+            starts = np.cumsum(sizes) - sizes
+            first = (np.cumsum(lengths) - lengths)[sentence]  # source token of each target token's sentence
+            positions = np.arange(sizes.sum()) + np.repeat(first - starts, sizes)
+            yield source[positions].astype(np.int64) * self.width + np.repeat(target, sizes), starts

@@ -1,0 +1,36 @@
+"""Writes the shortlist of a checkpoint, learned from a dataset."""
+
+from pathlib import Path
+
+from nmtkit.atomic_io import check_writable, staged_file
+from nmtkit.checkpoint import Checkpoint
+from nmtkit.conversion.config import ExportConfig
+from nmtkit.conversion.lexical import learn_shortlist
+from nmtkit.decoding.inputs import open_dataset
+from nmtkit.errors import UserError
+from nmtkit.shortlist import MAGIC
+from nmtkit.text import is_regular_file
+
+
+def check_shortlist_output(output: Path) -> None:
+    """Raise UserError if the file cannot be written, or replaces one that is not a shortlist."""
+    if output.exists() and not (is_regular_file(output) and _begins_with(output, MAGIC)):
+        raise UserError(f"{output} exists and is not a shortlist: use another --output, or remove it")
+    check_writable(output)
+
+
+def export_shortlist(checkpoint: Checkpoint, path: Path, output: Path, config: ExportConfig) -> None:
+    """Write the shortlist of the checkpoint that was loaded from `path`.
+
+    Raises UserError if the dataset of `config` does not fit the checkpoint, and RunError if writing fails.
+    """
+    assert config.data is not None
+    dataset = open_dataset(config.data, checkpoint, path)
+    shortlist = learn_shortlist(dataset, config.translations, config.frequent)
+    with staged_file(output) as file:
+        shortlist.write(file)
+
+
+def _begins_with(path: Path, start: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(start)) == start
