@@ -28,7 +28,7 @@ SHORTLIST = "shortlist"
     help="ctranslate2: a folder for that engine. huggingface: a folder with a Marian model for transformers. "
     "safetensors: a folder with model.safetensors and config.json. "
     "checkpoint: a file for nmt-generate, nmt-average and --init-from of nmt-train, without the training state. "
-    "shortlist: a file for --shortlist of nmt-generate and nmt-serve, learned from --data.",
+    "shortlist: a file for --shortlist of nmt-generate and nmt-serve, learned from --dataset.",
 )
 @output_option(
     "PATH", "The folder to create, or the file with --to checkpoint and shortlist; it appears when it is complete."
@@ -44,7 +44,7 @@ def main(
     nmt-export averaged.pt --to huggingface --output ende-marian
     nmt-export averaged.pt --to safetensors --output ende
     nmt-export ende --to checkpoint --output averaged.pt
-    nmt-export averaged.pt --to shortlist --data data-bin/en-de --output ende.shortlist
+    nmt-export averaged.pt --to shortlist --dataset data-bin/en-de --output ende.shortlist
 
     The vocabularies and SentencePiece models are included. An existing --output is replaced only with --force, and only
     if it is an export or a checkpoint. ctranslate2 needs the package of this name, the other folders safetensors.
@@ -58,14 +58,12 @@ def main(
     from nmtkit.conversion.folder import check_free
     from nmtkit.conversion.huggingface_export import to_huggingface
     from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
-    from nmtkit.conversion.shortlist_export import check_shortlist_output, export_shortlist
+    from nmtkit.conversion.shortlist_export import export_shortlist
 
     check_free(output, export.force)
     _check_not_input(output, checkpoint)
     if target == CHECKPOINT:
         _check_replaceable(output)
-    if target == SHORTLIST:
-        check_shortlist_output(output)
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
     with as_user_errors(checkpoint):
         check_finite(loaded.chosen(choice.weights))
@@ -87,9 +85,9 @@ def _check_options(target: str, export: ExportConfig) -> None:
     if target != CTRANSLATE2:
         refuse_idle(("quantization",), f"with --to {target}")
     if target != SHORTLIST:
-        refuse_idle(("data", "translations", "frequent"), f"with --to {target}")
-    elif export.data is None:
-        raise UserError("--to shortlist needs --data DATASET, whose training text is aligned")
+        refuse_idle(("dataset", "translations", "frequent"), f"with --to {target}")
+    elif export.dataset is None:
+        raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
 
 def _check_not_input(output: Path, checkpoint: Path) -> None:

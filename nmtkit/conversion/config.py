@@ -22,7 +22,7 @@ class ExportConfig(Config):
         unset="float32",
         help="With --to ctranslate2: the number format of its weights.",
     )
-    data: Path | None = option(
+    dataset: Path | None = option(
         None,
         metavar="DATASET",
         help="With --to shortlist: the dataset whose training text is aligned. It has the vocabularies of CHECKPOINT.",

@@ -12,7 +12,7 @@ from nmtkit.shortlist import MAGIC
 from nmtkit.text import is_regular_file
 
 
-def check_shortlist_output(output: Path) -> None:
+def _check_output(output: Path) -> None:
     """Raise UserError if the file cannot be written, or replaces one that is not a shortlist."""
     if output.exists() and not (is_regular_file(output) and _begins_with(output, MAGIC)):
         raise UserError(f"{output} exists and is not a shortlist: use another --output, or remove it")
@@ -22,10 +22,12 @@ def check_shortlist_output(output: Path) -> None:
 def export_shortlist(checkpoint: Checkpoint, path: Path, output: Path, config: ExportConfig) -> None:
     """Write the shortlist of the checkpoint that was loaded from `path`.
 
-    Raises UserError if the dataset of `config` does not fit the checkpoint, and RunError if writing fails.
+    Raises UserError if the output exists and is not a shortlist, or the dataset of `config` does not fit the
+    checkpoint; RunError if writing fails.
     """
-    assert config.data is not None
-    dataset = open_dataset(config.data, checkpoint, path)
+    assert config.dataset is not None
+    _check_output(output)
+    dataset = open_dataset(config.dataset, checkpoint, path)
     shortlist = learn_shortlist(dataset, config.translations, config.frequent)
     with staged_file(output) as file:
         shortlist.write(file)

@@ -66,9 +66,9 @@ class Translator:
         """Load a checkpoint, or several as an ensemble, whose probabilities are averaged.
 
         `weights` selects the trained weights or their moving average, see `WeightsConfig`. `engine` has fields of
-        `EngineConfig`: device, precision, threads, workers. Each of several workers imports the calling script, which
-        therefore needs `if __name__ == "__main__":`. Raises UserError if a file is missing or damaged, or the device
-        cannot be used.
+        `EngineConfig`: device, precision, threads, shortlist, workers. Each of several workers imports the calling
+        script, which therefore needs `if __name__ == "__main__":`. Raises UserError if a file is missing or damaged,
+        or the device cannot be used.
         """
         if not paths:
             raise TypeError("the path of a checkpoint is expected")

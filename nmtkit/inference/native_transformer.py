@@ -132,7 +132,10 @@ class NativeTransformer(TransformerInference):
         return NativeState(state, self)
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "NativeTransformer":
-        """As `InferenceModel.restricted_to`: only the logits of the shortlists are computed."""
+        """As `InferenceModel.restricted_to`: only the logits of the shortlists are computed.
+
+        `start` raises IndexError for ids that are not in ascending order, never output or beyond the vocabulary.
+        """
         restricted = copy.copy(self)
         restricted._shortlists = shortlists
         return restricted
@@ -145,7 +148,7 @@ class NativeTransformer(TransformerInference):
         return native_build.native.row_matrix(weight.data_ptr(), address, rows, columns, self._output_is_int8)
 
     def start(self, memory: NativeState) -> NativeState:
-        """What `encode` returns is ready for the first step. IndexError for shortlists of another batch."""
+        """As `InferenceModel.start`: what `encode` returns. IndexError for shortlists of another batch."""
         if self._shortlists:
             starts = np.cumsum([0, *map(len, self._shortlists)], dtype=np.int64)
             ids = np.concatenate(self._shortlists)

@@ -38,7 +38,7 @@ LEVELS: list[list[str]] = [
         "wording",
     ],
     ["archive", "cli.start", "config", "leftovers", "run_files", "terminal", "text", "vocab"],
-    ["atomic_io", "log", "moses_bpe"],
+    ["atomic_io", "log", "moses_bpe", "shortlist"],
     ["native_build", "tokenizer"],
     ["data", "model", "source_tags", "user_symbols", "workers"],
     ["checkpoint"],
