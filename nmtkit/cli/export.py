@@ -61,9 +61,7 @@ def main(
     from nmtkit.conversion.shortlist_export import export_shortlist
 
     check_free(output, export.force)
-    _check_not_input(output, checkpoint)
-    if target == CHECKPOINT:
-        _check_replaceable(output)
+    _check_output(target, output, checkpoint)
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
     with as_user_errors(checkpoint):
         check_finite(loaded.chosen(choice.weights))
@@ -90,10 +88,12 @@ def _check_options(target: str, export: ExportConfig) -> None:
         raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
 
-def _check_not_input(output: Path, checkpoint: Path) -> None:
-    """Refuse to replace the checkpoint or the folder that is exported."""
+def _check_output(target: str, output: Path, checkpoint: Path) -> None:
+    """Refuse to replace the checkpoint or the folder that is exported, or with --to checkpoint another kind of file."""
     if output.exists() and checkpoint.exists() and output.samefile(checkpoint):
         raise UserError(f"--output {output} is the model to export, and would be overwritten: use another --output")
+    if target == CHECKPOINT:
+        _check_replaceable(output)
 
 
 def _check_replaceable(output: Path) -> None:
