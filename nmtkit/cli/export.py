@@ -75,7 +75,7 @@ def main(
         to_safetensors(loaded, output, choice.weights, replace=export.force)
     else:
         save_checkpoint(output, loaded.without_training(choice.weights))
-    logger.info("wrote %s, the model of %s", output, checkpoint)
+    logger.info("wrote %s from %s", output, checkpoint)
 
 
 def _check_options(target: str, export: ExportConfig) -> None:

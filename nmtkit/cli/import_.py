@@ -46,7 +46,7 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     checkpoint = importer.read(model, config)
     search = importer.search(model)
     save_checkpoint(output, checkpoint)
-    logger.info("wrote %s, the model of %s", output, model)
+    logger.info("wrote %s from %s", output, model)
     logger.info("translate with it: %s", _shown(["nmt-generate", "--checkpoint", str(output)], search))
     logger.info("fine-tune it: %s", _shown(["nmt-train", "DATASET", "--init-from", str(output)], {}))
 
