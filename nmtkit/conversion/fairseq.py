@@ -17,7 +17,7 @@ from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
-from nmtkit.conversion.pickled import load_pickled, named_tensors
+from nmtkit.conversion.pickled import ConfigNode, load_pickled, named_tensors
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -66,7 +66,10 @@ _UNSUPPORTED = (
 )
 _ACTIVATIONS = ("relu", "gelu", "swish")  # its gelu_accurate and gelu_fast are approximations
 _FINAL_NORM_SINCE = {"encoder": 2, "decoder": 3}  # the version of each stack
-_NO_WEIGHT = re.compile(r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))")
+_NO_WEIGHT = re.compile(
+    r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))"
+    r"|encoder\.layers\.\d+\.(in_proj|out_proj|fc1|fc2)_(weight|bias)"  # of release 0.12.2, which never trains them
+)
 _OLD_NORMS = {  # of a layer, by their numbers
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
@@ -126,9 +129,14 @@ def _options(content: Any) -> dict[str, Any]:
 
 
 def _fields(options: object) -> dict[str, Any]:
+    """Options by name, from any form in which a release of fairseq stores them; none from anything else."""
     if isinstance(options, argparse.Namespace):
-        return dict(vars(options))
-    return dict(options) if isinstance(options, dict) else {}
+        options = vars(options)
+    elif isinstance(options, ConfigNode):
+        options = options.content
+    if not isinstance(options, dict):
+        return {}
+    return {name: value.content if isinstance(value, ConfigNode) else value for name, value in options.items()}
 
 
 def _config(given: Mapping[str, Any]) -> TransformerConfig:

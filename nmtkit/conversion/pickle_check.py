@@ -1,4 +1,4 @@
-"""Checks a pickle before it is loaded: it may only build tensors, plain containers and options.
+"""Checks a pickle before it is loaded: it may only build tensors, plain containers, options, and a few known classes.
 
 The opcodes are followed without building any object. Time and memory are linear in the size of the pickle.
 """
@@ -16,11 +16,21 @@ _MAX_REPETITION = 100  # of shared containers: the repr of a value, and a compar
 _NEW_TENSOR = "torch._utils _rebuild_tensor_v2"
 _ORDERED_DICT, _NAMESPACE = "collections OrderedDict", "argparse Namespace"
 _ENCODE = "_codecs encode"
-SCALARS = (  #: module and name; their values do not matter
-    *("numpy.core.multiarray scalar", "numpy._core.multiarray scalar"),
-    "numpy dtype",
+_NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")  # before release 2, and since
+IGNORED = (  #: module and name of classes and functions beside weights and options; their values do not matter
+    *(f"{module} {name}" for module in _NUMPY for name in ("scalar", "_reconstruct")),
+    *("numpy dtype", "numpy ndarray"),
+    *(f"fairseq.meters {name}" for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")),
+    *("omegaconf.base ContainerMetadata", "omegaconf.base Metadata"),
+    *("typing Any", *(f"__builtin__ {name}" for name in ("dict", "list", "long"))),
 )
-_CALLABLE = (_NEW_TENSOR, "torch._utils _rebuild_parameter", _ORDERED_DICT, _ENCODE, *SCALARS)
+CONFIG_NODES = (  #: classes of omegaconf, which hold options
+    *("omegaconf.dictconfig DictConfig", "omegaconf.listconfig ListConfig", "omegaconf.nodes AnyNode"),
+)
+DEFAULT_DICT = "collections defaultdict"
+_PARENT = "_parent"  # attribute of a node of omegaconf
+_REDUCED = (_NEW_TENSOR, "torch._utils _rebuild_parameter", _ORDERED_DICT, DEFAULT_DICT, _ENCODE, *IGNORED)
+_CREATED = (_NAMESPACE, _ORDERED_DICT, *IGNORED, *CONFIG_NODES)
 _STORAGE_OR_DTYPE = re.compile(r"torch(\.cuda|\.storage)? \w+Storage|torch (bfloat16|bool|float\d+|u?int\d+)")
 _ATOMS = (
     *("NONE", "NEWFALSE", "NEWTRUE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE"),
@@ -81,8 +91,8 @@ class _Follower:
             "SETITEM": lambda _: self._set_items(self._pop(2)),
             "SETITEMS": lambda _: self._set_items(self._pop_mark()),
             "BINPERSID": lambda _: self._push_storage(),
-            "REDUCE": lambda _: self._call(_CALLABLE),
-            "NEWOBJ": lambda _: self._call((_NAMESPACE, _ORDERED_DICT)),
+            "REDUCE": lambda _: self._call(_REDUCED),
+            "NEWOBJ": lambda _: self._call(_CREATED),
             "BUILD": lambda _: self._build(),
         }
 
@@ -109,7 +119,7 @@ class _Follower:
         self._stack.append(_Item("atom", value))
 
     def _push_global(self, name: str) -> None:
-        if name not in (*_CALLABLE, _NAMESPACE) and _STORAGE_OR_DTYPE.fullmatch(name) is None:
+        if name not in (*_REDUCED, *_CREATED) and _STORAGE_OR_DTYPE.fullmatch(name) is None:
             shown = name.replace(" ", ".")
             raise UserError(
                 f"it holds an object of {shown:.100}, which nmtkit does not load: save the weights and options alone"
@@ -145,7 +155,7 @@ class _Follower:
         if any(key.kind != "atom" for key in items[::2]):
             raise UserError("a key of its dicts is not a string or a number: damaged, or hostile")
         target = self._stack[-1]
-        if target.kind not in ("dict", f"result of {_ORDERED_DICT}"):
+        if target.kind not in ("dict", *_results(_ORDERED_DICT, DEFAULT_DICT)):
             raise TypeError(f"{target.kind} is not a dict")
         target.parts += items
 
@@ -172,9 +182,18 @@ class _Follower:
         self._push(f"result of {name}", parts)
 
     def _build(self) -> None:
-        """Attributes or a state of an object."""
+        """Attributes or a state of an object. `load_pickled` drops the parent of a node, so it may be a cycle."""
         state = self._stack.pop()
         target = self._stack[-1]
-        if target.kind not in [f"result of {name}" for name in (_ORDERED_DICT, _NAMESPACE, *SCALARS)]:
+        if target.kind in _results(*CONFIG_NODES) and state.kind == "dict":
+            names, values = state.parts[::2], state.parts[1::2]
+            target.parts += [value for name, value in zip(names, values, strict=True) if name.content != _PARENT]
+        elif target.kind in _results(_ORDERED_DICT, _NAMESPACE, *IGNORED):
+            target.parts.append(state)
+        else:
             raise TypeError(f"{target.kind} has no state")
-        target.parts.append(state)
+
+
+def _results(*names: str) -> list[str]:
+    """The kinds of items that calls of `names` make."""
+    return [f"result of {name}" for name in names]

@@ -1,6 +1,7 @@
-"""Reads files of `torch.save` from other programs: tensors, plain containers and `argparse.Namespace`, nothing else.
+"""Reads files of `torch.save` from other programs: tensors, plain containers, options of argparse and omegaconf.
 
-No code of such a file runs: `check_pickle` and `torch.load(weights_only=True)` both refuse unknown classes.
+No code of such a file runs: `check_pickle` and `torch.load(weights_only=True)` both refuse unknown classes. Neither
+omegaconf nor fairseq is needed, since stand-ins take the place of their classes.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from typing import IO, Any, cast
 import torch
 from torch import Tensor
 
-from nmtkit.conversion.pickle_check import SCALARS, check_pickle
+from nmtkit.conversion.pickle_check import CONFIG_NODES, DEFAULT_DICT, IGNORED, check_pickle
 from nmtkit.errors import UserError
 
 _MAX_SHARING = 4  # embeddings have up to three names
@@ -23,8 +24,8 @@ _ZIP_SIGNATURE = b"PK\3\4"
 _OLD_PICKLES = 5  # a magic number, the version, the machine, the content, and the keys of the storages that follow
 
 
-class _Inert:
-    """Stands for NumPy's scalars, which fairseq stores among its statistics. It ignores all values."""
+class _Ignored:
+    """Stands for a class of `IGNORED`. It drops all values."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -33,7 +34,33 @@ class _Inert:
         pass
 
 
-_ALLOWED: list[Any] = [argparse.Namespace, *((_Inert, name.replace(" ", ".")) for name in SCALARS)]
+class ConfigNode:
+    """A node of omegaconf: a value, or a dict or list of nodes."""
+
+    content: object = None
+
+    def __setstate__(self, state: object) -> None:
+        if isinstance(state, dict):
+            self.content = state.get("_content", state.get("_val"))
+
+
+def _new_dict(*_: object) -> dict[object, object]:
+    return {}
+
+
+def _allowed(name: str, stand_in: object) -> tuple[Any, str]:
+    """As `safe_globals` takes it: torch reads names of Python 2 as those of Python 3."""
+    return stand_in, name.replace("__builtin__ long", "builtins int").replace("__builtin__", "builtins").replace(
+        " ", "."
+    )
+
+
+_ALLOWED: list[Any] = [
+    argparse.Namespace,
+    *(_allowed(name, _Ignored) for name in IGNORED),
+    *(_allowed(name, ConfigNode) for name in CONFIG_NODES),
+    _allowed(DEFAULT_DICT, _new_dict),
+]
 
 
 def load_pickled(path: Path) -> Any:

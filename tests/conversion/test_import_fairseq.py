@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from commands import Run
+from fairseq_objects import FairseqObjects, bleu_state, unused_weights
 from foreign_models import FsmtModel, PreNormModel, fairseq_batch, log_probs_of, renormalized
 from foreign_tokenizers import ENGLISH, GERMAN, train_model
 from sentencepiece import SentencePieceProcessor
@@ -228,6 +229,45 @@ def test_scalars_of_numpy_among_the_statistics_are_ignored(tmp_path: Path) -> No
     state = {"best": np.float64(3.5), "val_loss": np.float32(4), "epoch": np.int64(2)}
     for is_zip in (True, False):
         assert imported(content | {"extra_state": state}, path, _use_new_zipfile_serialization=is_zip).joined
+
+
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_what_trainers_store_beside_weights_and_options_is_ignored(
+    is_zip: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = word_model(tmp_path)
+    content = torch.load(path, weights_only=False)
+    expected = from_fairseq(path, LANGUAGES).weights
+    for extra in (bleu_state(), FairseqObjects(monkeypatch).meters()):
+        weights = imported(content | {"extra_state": extra}, path, _use_new_zipfile_serialization=is_zip).weights
+        assert [name for name in expected if not torch.equal(weights[name], expected[name])] == []
+
+
+def test_weights_for_a_fused_kernel_are_ignored(tmp_path: Path) -> None:
+    path = word_model(tmp_path)
+    content = torch.load(path, weights_only=False)
+    expected = from_fairseq(path, LANGUAGES).weights
+    copies = unused_weights(content["model"])
+    assert len(copies) == 8 * len([name for name in content["model"] if re.match(r"encoder\..*fc1.weight", name)])
+    weights = imported(content | {"model": {**content["model"], **copies}}, path).weights
+    assert [name for name in expected if not torch.equal(weights[name], expected[name])] == []
+    decoder = {name.replace("encoder", "decoder"): weight for name, weight in copies.items()}
+    with pytest.raises(UserError, match=r"decoder.* belongs to no part"):
+        imported(content | {"model": {**content["model"], **decoder}}, path)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_options_are_read_from_nodes_of_omegaconf(whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = FsmtModel(tmp_path / "fsmt", 1).write_fairseq(tmp_path / "model", dropout=0.4)
+    expected = from_fairseq(path, ImportConfig())
+    content = torch.load(path, weights_only=False)
+    model = vars(content["cfg"]["model"]) if whole else content["cfg"]["model"]
+    cfg = {**content["cfg"], "model": model, "optimization": {"lr": [0.1], "update_freq": [1]}}
+    torch.save(content | {"cfg": FairseqObjects(monkeypatch).config(cfg)}, path)
+    checkpoint = from_fairseq(path, ImportConfig())
+    assert checkpoint.model_config == expected.model_config
+    assert checkpoint.model_config.to_dict()["dropout"] == 0.4
+    assert (checkpoint.source_language, checkpoint.target_language) == ("en", "de")
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")

@@ -14,6 +14,14 @@ from nmtkit.archive import as_user_errors
 from nmtkit.conversion.pickled import load_pickled
 from nmtkit.errors import UserError
 
+NODE = b"comegaconf.dictconfig\nDictConfig\n)\x81"
+
+
+def attribute(name: bytes, value: bytes) -> bytes:
+    """A state with one attribute, for BUILD."""
+    return b"}X%c\0\0\0%b%bs" % (len(name), name, value)
+
+
 LEVELS = 38  # of containers that have the next one twice: 2 ** 38 values in less than 1 KB
 NESTED = b"K\1\x85q\0" + b"".join(b"h%c\x86q%c" % (level, level + 1) for level in range(LEVELS))
 EMPTY_LISTS = b"".join(b"]q%c" % level for level in range(LEVELS + 1))
@@ -59,6 +67,10 @@ def refusal(path: Path) -> str:
         (b"ctorch\nfloat32\n)\x81", "it calls torch float32"),
         (b"c_codecs\nencode\nX\1\0\0\0aX\x08\0\0\0punycode\x86R", "it encodes text"),
         (b"ccollections\nOrderedDict\n]\x85R", "with arguments"),
+        (NODE + b"q\0" + attribute(b"_content", b"h\0") + b"b", "nested too deeply"),
+        (NODE + attribute(b"_content", NESTED) + b"b", "repeat each other too often"),
+        (NODE + NESTED + b"b", "damaged"),
+        (b"comegaconf.dictconfig\nDictConfig\n)R", "it calls omegaconf.dictconfig DictConfig"),
         (b"\x8e" + b"\xff" * 7 + b"\x7f", "damaged"),
         (b"h\0", "damaged"),
         (b"\x86", "damaged"),
@@ -82,6 +94,23 @@ def test_a_pickle_that_torch_does_not_write_is_refused(
 def test_a_call_that_could_take_all_memory_is_refused(hostile: object, is_zip: bool, tmp_path: Path) -> None:
     torch.save({"model": {}, "args": hostile}, tmp_path / "a.pt", _use_new_zipfile_serialization=is_zip)
     assert "which nmtkit does not load" in refusal(tmp_path / "a.pt")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"cnumpy\nndarray\nJ\0\0\0\x7f\x85R",
+        b"cnumpy\nndarray\n)\x81" + attribute(b"shape", b"J\0\0\0\x7f") + b"b",
+        b"c__builtin__\nlist\nJ\0\0\0\x7f\x85R",
+        b"ctyping\nAny\n)R",
+        NODE + b"q\0" + attribute(b"_parent", b"h\0") + b"b",
+        NODE + attribute(b"__class__", b"K\1") + b"b",
+    ],
+)
+def test_a_known_class_is_replaced_by_one_that_does_nothing(content: bytes, tmp_path: Path) -> None:
+    loaded = load_pickled(with_pickle(tmp_path / "model.pt", b"\x80\2" + content + b"."))
+    assert type(loaded).__module__ == "nmtkit.conversion.pickled"
+    assert vars(loaded) in ({}, {"content": None})
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
