@@ -10,7 +10,7 @@ reference; CTranslate2's folder is converted from the Marian model. It prints:
 * how many greedy translations of nmt-generate are equal, by their pieces and by their text;
 * the largest difference of the log-probabilities of all tokens (CTranslate2: of the tokens of its translations);
 * the largest difference of the scores of its beam search from those that nmtkit gives the same translations;
-* whether the model is the same after nmt-export and another nmt-import.
+* what nmt-export and another nmt-import change: weights, options, languages and tokenizers are compared.
 
 nmtkit gives `<pad>` and `<s>` no probability, so the scores of transformers are normalized without them.
 """
@@ -30,7 +30,7 @@ from small_models import Corpus, Recipe, fsmt_to_fairseq, padded, train_fsmt, tr
 from torch import Tensor
 
 from nmtkit import Translator
-from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, to_header
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.text import find_side, read_lines
@@ -208,10 +208,10 @@ class Family(NamedTuple):
 
 
 FAMILIES = {
-    "marian": Family(make_marian, ("huggingface", "ctranslate2")),
-    "fsmt": Family(make_fsmt, ("ctranslate2",)),
-    "fairseq": Family(make_fairseq, ("ctranslate2",)),
-    "ctranslate2": Family(make_ctranslate2, ("ctranslate2", "huggingface")),
+    "marian": Family(make_marian, ("huggingface", "ctranslate2", "safetensors")),
+    "fsmt": Family(make_fsmt, ("ctranslate2", "safetensors")),
+    "fairseq": Family(make_fairseq, ("ctranslate2", "safetensors")),
+    "ctranslate2": Family(make_ctranslate2, ("ctranslate2", "huggingface", "safetensors")),
 }
 
 
@@ -244,15 +244,27 @@ def compare_scores(original: Original, ours: Checkpoint, lines: Lines) -> tuple[
     return log_prob_error, score_error
 
 
-def survives(form: str, imported: Path, languages: Sequence[str]) -> bool:
-    """Whether a checkpoint is the same to the last bit after an export and another import."""
+def changed_by(form: str, imported: Path, languages: Sequence[str]) -> list[str]:
+    """The names of all contents of a checkpoint that an export and another import change, to the last bit."""
     exported, again = imported.with_suffix(f".{form}"), imported.with_suffix(".again.pt")
     command("nmt-export", imported, "--to", form, "--output", exported, "--force")
-    command("nmt-import", exported, "--output", again, "-s", languages[0], "-t", languages[1])
-    first, second = load_checkpoint(imported), load_checkpoint(again)
-    return first.weights.keys() == second.weights.keys() and all(
-        torch.equal(weight, second.weights[name]) for name, weight in first.weights.items()
-    )
+    if form == "safetensors":
+        command("nmt-export", exported, "--to", "checkpoint", "--output", again, "--force")
+    else:
+        command("nmt-import", exported, "--output", again, "-s", languages[0], "-t", languages[1])
+    first, second = contents(load_checkpoint(imported)), contents(load_checkpoint(again))
+    return [name for name in sorted(first.keys() | second.keys()) if first.get(name) != second.get(name)]
+
+
+def contents(checkpoint: Checkpoint) -> dict[str, object]:
+    """Everything in a checkpoint by name: weights as bytes, options, languages, vocabularies and their models."""
+    header = to_header(checkpoint)
+    options = header.pop("model")
+    sides = {"source": checkpoint.source, "target": checkpoint.target}
+    tokenizers = {f"{side} vocabulary": tokenizer.vocab.pieces for side, tokenizer in sides.items()}
+    models = {f"{side} model": tokenizer.model for side, tokenizer in sides.items()}
+    weights = {name: (weight.shape, weight.numpy().tobytes()) for name, weight in checkpoint.weights.items()}
+    return {**header, **options, **tokenizers, **models, **weights}
 
 
 def chunks(lines: Lines) -> Iterator[Lines]:
@@ -310,8 +322,8 @@ def main(
         log_probs, scores = compare_scores(original, load_checkpoint(imported), text[:beam_lines])
         print(f"  largest difference of log-probabilities {log_probs:.1e}, of scores of beam search {scores:.1e}")
         for form in family.exports:
-            same = "equal" if survives(form, imported, languages) else "different"
-            print(f"  exported to {form} and imported again: {same}", flush=True)
+            changed = ", ".join(changed_by(form, imported, languages)) or "nothing"
+            print(f"  exported to {form} and imported again: {changed} changed", flush=True)
 
 
 if __name__ == "__main__":

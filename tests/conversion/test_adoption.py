@@ -11,7 +11,7 @@ pytest.importorskip("sacremoses")
 pytest.importorskip("subword_nmt")
 pytest.importorskip("ctranslate2")
 
-from adopt import FAMILIES, command, compare_greedy, compare_scores, survives
+from adopt import FAMILIES, changed_by, command, compare_greedy, compare_scores
 from small_models import Corpus, Recipe
 
 from nmtkit.checkpoint import load_checkpoint
@@ -37,7 +37,7 @@ def shuffled_lines(count: int) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of transformers and of CTranslate2's converter
 @pytest.mark.parametrize("name", FAMILIES)
-def test_imports_keep_outputs_and_scores_of_trained_models_and_exports_keep_weights(name: str, folder: Path) -> None:
+def test_imports_keep_outputs_and_scores_of_trained_models_and_exports_all_but_dropout(name: str, folder: Path) -> None:
     lines = shuffled_lines(60)
     path, original = FAMILIES[name].make(folder, CORPUS, RECIPE)
     imported = folder / f"{name}.pt"
@@ -46,4 +46,7 @@ def test_imports_keep_outputs_and_scores_of_trained_models_and_exports_keep_weig
     log_prob_error, score_error = compare_scores(original, load_checkpoint(imported), lines)
     assert log_prob_error < 1e-4
     assert score_error < 1e-4
-    assert all(survives(form, imported, LANGUAGES) for form in FAMILIES[name].exports)
+    without_dropout = ["attention_dropout", "dropout"]  # formats of engines for translation do not have it
+    for form in FAMILIES[name].exports:
+        changed = changed_by(form, imported, LANGUAGES)
+        assert changed == [] or (form == "ctranslate2" and changed == without_dropout), (form, changed)
