@@ -6,13 +6,14 @@
 Needs fairseq 0.12, installed in the Python that runs this, beside nmtkit. fairseq's trainer takes a few updates on its
 own batches; nmtkit takes them from the same initial weights. "Aligned" means that nmtkit's model also does what its own
 training does differently: the decoder begins with `</s>`, `<s>` and `<pad>` are in the softmax, the smoothing is
-that of fairseq 0.12, and each update has fairseq's learning rate.
+that of fairseq 0.12, and Adam's ε has fairseq's effect. Both nmtkit's have fairseq's learning rates.
 
 Gradients of key biases are left out: they are 0 but for rounding, and Adam magnifies the rounding.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -54,7 +55,7 @@ CONFIG = TransformerConfig(
     share_embeddings="all",
     dropout=0.0,
 )
-OPTIMIZER = OptimizerConfig(lr=0.005, lr_schedule="inverse-sqrt", warmup_updates=WARMUP, adam_eps=1e-8)
+OPTIMIZER = OptimizerConfig(lr=0.005, lr_schedule="inverse-sqrt", warmup_updates=WARMUP, adam_beta2=0.98, adam_eps=1e-8)
 Loss = Callable[[Transformer, Batch], Tensor]
 State = dict[str, Tensor]
 
@@ -115,19 +116,27 @@ class Reference:
 class Own:
     """nmtkit's training from given weights."""
 
-    def __init__(self, weights: State, loss: Loss, config: TransformerConfig = CONFIG) -> None:
+    def __init__(
+        self, weights: State, loss: Loss, config: TransformerConfig = CONFIG, *, aligned_epsilon: bool = False
+    ) -> None:
         size = len(weights["target_embedding.weight"])
         self.model, self._loss = Transformer(config, size, size), loss
         self.model.load_state_dict({**weights, "source_embedding.weight": weights["target_embedding.weight"]})
         self.model.train()
         self._optimizer = make_optimizer(self.model, OPTIMIZER)
         self._scaler = torch.amp.GradScaler("cpu", enabled=False)
+        self._aligned_epsilon, self._updates = aligned_epsilon, 0
 
     def step(self, batches: Sequence[Batch], rate: float) -> Step:
         self.model.zero_grad()
         tokens = sum(batch.target_tokens for batch in batches)
         total = torch.stack([self._loss(self.model, batch) for batch in batches]).sum() / tokens
         total.backward()  # type: ignore[no-untyped-call]
+        self._updates += 1
+        if self._aligned_epsilon:  # fairseq adds it to the root of the second moment before the bias correction
+            self._optimizer.param_groups[0]["eps"] = (
+                OPTIMIZER.adam_eps / (1 - OPTIMIZER.adam_beta2**self._updates) ** 0.5
+            )
         take_step(self.model, self._optimizer, self._scaler, rate, CLIP_NORM)
         gradients = {
             name: weight.grad.clone() for name, weight in self.model.named_parameters() if weight.grad is not None
@@ -223,10 +232,21 @@ def distance(first: State, second: State) -> float:
     return max(float((tensor - second[name]).abs().max()) for name, tensor in first.items())
 
 
+def root_mean_square(first: State, second: State) -> float:
+    """The root of the mean square of the differences of two states."""
+    first, second = without_key_biases(first), without_key_biases(second)
+    return float(
+        torch.cat([(tensor - second[name]).flatten() for name, tensor in first.items()]).square().mean().sqrt()
+    )
+
+
 def compare_steps(reference: Reference) -> None:
     """Take the same updates from the same weights with all three."""
     weights = reference.weights()
-    owns = {"aligned": (Own(weights, aligned_loss), EOS), "nmtkit's own loss and start": (Own(weights, own_loss), BOS)}
+    owns = {
+        "aligned": (Own(weights, aligned_loss, aligned_epsilon=True), EOS),
+        "nmtkit's own": (Own(weights, own_loss), BOS),
+    }
     rates = []
     for number, samples in enumerate(islice(reference.updates(), UPDATES), 1):
         rates.append(reference.trainer.get_lr())
@@ -239,7 +259,10 @@ def compare_steps(reference: Reference) -> None:
             print(f"  clipped gradients: largest {largest:.1e}, largest difference {error:.1e}")
     moved = distance(weights, reference.weights())
     for name, (own, _) in owns.items():
-        print(f"after {UPDATES} updates, {name}: weights differ by {distance(own.weights(), reference.weights()):.1e}")
+        error = distance(own.weights(), reference.weights())
+        share = root_mean_square(own.weights(), reference.weights()) / root_mean_square(weights, reference.weights())
+        print(f"after {UPDATES} updates, {name}: largest difference of weights {error:.1e}")
+        print(f"  root mean square of the differences: {share:.1e} of that of the changes")
     print(f"largest change of a weight: {moved:.1e}")
     print("learning rates of fairseq:", *(f"{rate:.3e}" for rate in rates))
     print("  of nmtkit:", *(f"{learning_rate(n + 1, OPTIMIZER, CONFIG.d_model, 8000):.3e}" for n in range(UPDATES)))
@@ -251,8 +274,8 @@ def compare_dropout(data: Path, languages: tuple[str, str]) -> None:
     reference = Reference(data, languages, *options)
     samples = next(reference.updates())
     for kinds in (("dropout",), ("dropout", "activation_dropout"), tuple(rates)):
-        used = {name: rate if name in kinds else 0.0 for name, rate in rates.items()}
-        config = TransformerConfig(**{**CONFIG.to_dict(), **used})
+        used: dict[str, Any] = {name: rate if name in kinds else 0.0 for name, rate in rates.items()}
+        config = replace(CONFIG, **used)
         own = Own(reference.weights(), aligned_loss, config)
         with dropout_as_factor():
             ours = own.step([to_batch(sample, EOS) for sample in samples], 0.0)

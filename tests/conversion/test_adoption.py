@@ -46,7 +46,6 @@ def test_imports_keep_outputs_and_scores_of_trained_models_and_exports_all_but_d
     log_prob_error, score_error = compare_scores(original, load_checkpoint(imported), lines)
     assert log_prob_error < 1e-4
     assert score_error < 1e-4
-    without_dropout = ["attention_dropout", "dropout"]  # formats of engines for translation do not have it
     for form in FAMILIES[name].exports:
-        changed = changed_by(form, imported, LANGUAGES)
-        assert changed == [] or (form == "ctranslate2" and changed == without_dropout), (form, changed)
+        not_in_format = {"dropout", "attention_dropout", "activation_dropout"} if form == "ctranslate2" else set()
+        assert set(changed_by(form, imported, LANGUAGES)) <= not_in_format, form
