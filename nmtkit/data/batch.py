@@ -52,6 +52,20 @@ class Batch:
         return self.target_indices.numel()
 
     @property
+    def sentences(self) -> int:
+        """B."""
+        return len(self.src)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Tokens of the longest sentence of each side: (S, T)."""
+        return self.src.size(1), self.tgt_out.size(1)
+
+    def parts_within(self, max_tokens: int) -> int:
+        """The number of parts of equally many sentences with at most `max_tokens` tokens a side, padding included."""
+        return -(-self.sentences // max(1, max_tokens // max(self.longest)))
+
+    @property
     def padded_tokens(self) -> int:
         """Tokens of both sides including padding, which determine the cost of computing the batch."""
         return self.src.numel() + self.tgt_out.numel()

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import dropout
+from nmtkit.model.packing import Packing, attend_packed
 from nmtkit.model.short_attention import Sizes, attend_short, serves
 
 
@@ -82,10 +83,23 @@ class SelfAttention(nn.Module):
         self.qkv = StackedLinear(config.d_model, self.widths)
         self.out = nn.Linear(value_width, config.d_model)
 
-    def forward(self, x: Tensor, mask: Tensor | None, record: list[Tensor] | None = None) -> Tensor:
-        """x (B, T, D) to (B, T, D). `mask` (B, 1, 1, T) hides padding; None if there is no padding."""
-        attended: Tensor = self.out(self._attend(self.qkv(x), mask, record))
+    def forward(self, x: Tensor, mask: Tensor | Packing | None, record: list[Tensor] | None = None) -> Tensor:
+        """x (B, T, D) to (B, T, D). `mask` (B, 1, 1, T) hides padding; None if there is no padding.
+
+        With a packing in place of the mask, x (T, D) to (T, D).
+        """
+        qkv = self.qkv(x)
+        heads = self._attend_packed(qkv, mask) if isinstance(mask, Packing) else self._attend(qkv, mask, record)
+        attended: Tensor = self.out(heads)
         return attended
+
+    def _attend_packed(self, qkv: Tensor, packing: Packing) -> Tensor:
+        """As `_attend`, for packed sentences: (T, H·V) from (T, 2·H·K + H·V)."""
+        if packing.by_kernel:
+            q, k, v = (x.view(len(x), self.heads, -1) for x in torch.split(qkv, list(self.widths), dim=-1))
+            left = -1 if self.window is None else self.window
+            return attend_packed(q, k, v, packing, packing, (left, 0 if self.causal else left))
+        return packing.pack(self._attend(packing.pad(qkv), None if self.causal else packing.mask, None))
 
     def _attend(self, qkv: Tensor, mask: Tensor | None, record: list[Tensor] | None) -> Tensor:
         """The attention of all heads side by side, (B, T, H·V), from their projections (B, T, 2·H·K + H·V)."""
@@ -132,10 +146,33 @@ class CrossAttention(nn.Module):
         k, v = self.kv(memory).split(self.widths, dim=-1)
         return split_heads(k, self.heads), split_heads(v, self.heads)
 
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
-        """x (B, T, D), the encoder's output (B, S, D) and mask (B, 1, 1, S): (B, T, D)."""
-        attended: Tensor = self.out(self._attend(self.q(x), self.kv(memory), mask, record))
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | Packing,
+        record: list[Tensor] | None = None,
+        target: Packing | None = None,
+    ) -> Tensor:
+        """x (B, T, D), the encoder's output (B, S, D) and mask (B, 1, 1, S): (B, T, D).
+
+        With packings of the source, in place of the mask, and of the target: x (T, D), memory (S, D): (T, D).
+        """
+        q, kv = self.q(x), self.kv(memory)
+        if isinstance(mask, Packing):
+            assert target is not None
+            heads = self._attend_packed(q, kv, mask, target)
+        else:
+            heads = self._attend(q, kv, mask, record)
+        attended: Tensor = self.out(heads)
         return attended
+
+    def _attend_packed(self, q: Tensor, kv: Tensor, source: Packing, target: Packing) -> Tensor:
+        """As `_attend`, for packed sentences: (T, H·V) from (T, H·K) and (S, …)."""
+        if target.by_kernel:
+            q, k, v = (x.view(len(x), self.heads, -1) for x in (q, *torch.split(kv, list(self.widths), dim=-1)))
+            return attend_packed(q, k, v, target, source)
+        return target.pack(self._attend(target.pad(q), source.pad(kv), source.mask, None))
 
     def _attend(self, q: Tensor, kv: Tensor, mask: Tensor, record: list[Tensor] | None) -> Tensor:
         """The attention of all heads side by side, (B, T, H·V), from queries (B, T, H·K), keys and values (B, S, …)."""

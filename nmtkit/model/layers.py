@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from nmtkit.model.attention import CrossAttention, SelfAttention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
+from nmtkit.model.packing import Packing
 from nmtkit.model.residual import add_and_norm
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}
@@ -63,8 +64,8 @@ class EncoderLayer(nn.Module):
         self.around_self_attention = Residual(config)
         self.around_feed_forward = Residual(config)
 
-    def forward(self, x: Tensor, mask: Tensor, record: list[Tensor] | None = None) -> Tensor:
-        """x (B, S, D), mask (B, 1, 1, S): (B, S, D)."""
+    def forward(self, x: Tensor, mask: Tensor | Packing, record: list[Tensor] | None = None) -> Tensor:
+        """x (B, S, D), mask (B, 1, 1, S): (B, S, D). With a packing in place of the mask, x (S, D): (S, D)."""
         x = self.around_self_attention(x, lambda y: self.self_attention(y, mask, record))
         x = self.around_feed_forward(x, self.feed_forward)
         return x
@@ -86,15 +87,17 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         memory: Tensor,
-        memory_mask: Tensor,
+        memory_mask: Tensor | Packing,
         record_self: list[Tensor] | None = None,
         record_cross: list[Tensor] | None = None,
+        target: Packing | None = None,
     ) -> Tensor:
         """x (B, T, D), memory (B, S, D), memory_mask (B, 1, 1, S): (B, T, D).
 
-        Padding is at the end of a target, so the causal mask hides it from all tokens.
+        Padding is at the end of a target, so the causal mask hides it from all tokens. With packings of the source, in
+        place of the mask, and of the target: x (T, D) and memory (S, D) to (T, D).
         """
-        x = self.around_self_attention(x, lambda y: self.self_attention(y, None, record_self))
-        x = self.around_cross_attention(x, lambda y: self.cross_attention(y, memory, memory_mask, record_cross))
+        x = self.around_self_attention(x, lambda y: self.self_attention(y, target, record_self))
+        x = self.around_cross_attention(x, lambda y: self.cross_attention(y, memory, memory_mask, record_cross, target))
         x = self.around_feed_forward(x, self.feed_forward)
         return x

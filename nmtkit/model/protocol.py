@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nmtkit.model.config import ModelConfig
+from nmtkit.model.packing import Packing
 from nmtkit.vocab import NEVER_OUTPUT
 
 
@@ -36,6 +37,13 @@ class TranslationModel(nn.Module, ABC):
     @abstractmethod
     def decode(self, tgt_in: Tensor, memory: Any) -> Tensor:
         """The decoder's output (B, T, D) before the projection, for the target shifted right, tgt_in (B, T)."""
+
+    def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
+        """The decoder's output (T, D) for packed sentences: src (S,) and tgt_in (T,), as many on both sides.
+
+        Only models of the architectures for which `--packing` is allowed have it.
+        """
+        raise NotImplementedError
 
     @property
     @abstractmethod

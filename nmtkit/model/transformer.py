@@ -15,6 +15,7 @@ from nmtkit.model.attention import StackedLinear
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
+from nmtkit.model.packing import Packing
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
 from nmtkit.model.protocol import TranslationModel
 
@@ -113,6 +114,17 @@ class Transformer(TranslationModel):
             x = self.through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
         return cast(Tensor, self.decoder_norm(x))
 
+    def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
+        """As `TranslationModel.decode_packed`."""
+        memory = self.embed(src, self.source_embedding, _positions_of(source, self.source_positions))
+        for layer in self.encoder:
+            memory = self.through(layer, memory, source)
+        memory = self.encoder_norm(memory)
+        x = self.embed(tgt_in, self.target_embedding, _positions_of(target, self.target_positions))
+        for layer in self.decoder:
+            x = self.through(layer, x, memory, source, None, None, target)
+        return cast(Tensor, self.decoder_norm(x))
+
     @property
     def output_matrix(self) -> Tensor:
         """The pre-softmax projection (W, D): the target embedding, unless nothing is shared."""
@@ -131,6 +143,11 @@ class Transformer(TranslationModel):
         """ids (…) to √D · embedding + position, with dropout (§3.4, §3.5, §5.4): (…, D)."""
         scaled = embedding(ids) * self.config.d_model**0.5
         return cast(Tensor, self.dropout(scaled + positions))
+
+
+def _positions_of(packing: Packing, positions: nn.Module) -> Tensor:
+    """The encodings (T, D) of the positions of packed tokens."""
+    return cast(Tensor, positions(0, packing.span)).index_select(0, packing.positions)
 
 
 def _positions(config: TransformerConfig) -> nn.Module:

@@ -1,11 +1,12 @@
-"""--max-tokens auto: the largest micro-batch that fits into a device's memory, determined when a run begins.
+"""What follows from the devices when a run begins: --packing auto, and --max-tokens auto, the largest micro-batch that
+fits into a device's memory.
 
-The micro-batches of an update determine its dropout masks. So checkpoints record the number as if it had been given,
-and a resumed run uses that number on any machine.
+The micro-batches of an update determine its dropout masks. So checkpoints record both as if they had been given, and a
+resumed run uses them on any machine.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,41 +21,76 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.log import logger
+from nmtkit.model.config import TransformerConfig
 from nmtkit.model.memory import free_memory, is_out_of_memory
+from nmtkit.model.packing import has_kernel
 from nmtkit.model.precision import resolve_precision
 from nmtkit.run_files import list_checkpoints
-from nmtkit.training.config import AUTO, TrainingOptions
+from nmtkit.training.config import AUTO, CPU_TOKENS, BatchConfig, TrainingOptions
 from nmtkit.training.construction import build_model
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.ranks import Ranks
-from nmtkit.training.training_data import TrainingData
+from nmtkit.training.training_data import TRAINING, TrainingData
 from nmtkit.vocab import EOS
 
 _SHARE = 0.9  # of the free memory; the rest is for temporary tensors and fragmentation
 _TRIAL_TOKENS = 1024  # of the smaller of two trials
 
 
-def with_max_tokens(data: TrainingData, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
-    """Replace `--max-tokens auto` by the run's previous number, or by the largest that fits on every rank."""
-    if AUTO not in ranks.gather(options.batches.max_tokens):
-        return options
-    found = ranks.run_on_main(lambda: _recorded(options.checkpoints.save_dir))
-    if found is None:
-        largest = ranks.run_on_all(lambda: _Trial(data.first, data.longest(), options, ranks).largest())
-        found = min(ranks.gather(largest))
-    logger.info("--max-tokens auto: %d", found)
-    batches = options.batches
-    return replace(options, batches=replace(batches, max_tokens=batches.max_tokens or found))
+def with_batches_of_device(data: TrainingData, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
+    """Determine `--packing` and `--max-tokens` where the user has not: as in the run so far, or by the devices.
+
+    UserError for --packing with an architecture that cannot pack.
+    """
+    recorded = ranks.run_on_main(lambda: _recorded(options.checkpoints.save_dir))
+    options = _with(options, packing=_packing(recorded, options, ranks))
+    return _with(options, max_tokens=_max_tokens(recorded, data, options, ranks))
 
 
-def _recorded(save_dir: Path) -> int | None:
+def _with(options: TrainingOptions, **values: Any) -> TrainingOptions:
+    return replace(options, batches=replace(options.batches, **values))
+
+
+def _recorded(save_dir: Path) -> Mapping[str, Any] | None:
+    """The options of batches in the newest checkpoint of the run; None for a new run."""
     for _, path in reversed(list_checkpoints(save_dir)):
         try:
-            return int(read_progress(path)["options"]["batches"]["max_tokens"])
+            batches: Mapping[str, Any] = read_progress(path)["options"]["batches"]
+            return {"max_tokens": int(batches["max_tokens"]), "packing": str(batches.get("packing", "off"))}
         except (UserError, KeyError):  # damaged, or an average
             continue
     return None
+
+
+def _packing(recorded: Mapping[str, Any] | None, options: TrainingOptions, ranks: Ranks) -> str:
+    """Whether the run packs: on or off."""
+    packing, model = options.batches.packing, options.model
+    if packing == "auto" and recorded is not None:
+        return str(recorded["packing"])
+    if packing == "on" and model.arch != TransformerConfig.arch:
+        raise UserError(f"--packing on is for Transformers, not for the architecture {model.arch}: omit it")
+    if packing != "auto":
+        return packing
+    precision = resolve_precision(options.device.precision, ranks.device)
+    return "on" if all(ranks.gather(has_kernel(model, precision, ranks.device))) else "off"
+
+
+def _max_tokens(recorded: Mapping[str, Any] | None, data: TrainingData, options: TrainingOptions, ranks: Ranks) -> int:
+    """The tokens of a micro-batch: those given, those of the run so far, or as many as fit on every rank."""
+    given = options.batches.max_tokens
+    wanted = ranks.gather(given)
+    if all(wanted):
+        return options.batches.micro_batch_tokens
+    if recorded is not None:
+        found = int(recorded["max_tokens"])
+    elif AUTO not in wanted and ranks.device.type == "cpu":
+        return options.batches.micro_batch_tokens
+    else:
+        largest = ranks.run_on_all(lambda: _Trial(data.first, data.longest(), options, ranks).largest())
+        found = min(ranks.gather(largest))
+    logger.info("--max-tokens auto: %d", found)
+    return given or found
 
 
 class _Trial:
@@ -62,7 +98,7 @@ class _Trial:
 
     def __init__(self, dataset: Dataset, longest: int, options: TrainingOptions, ranks: Ranks) -> None:
         self.longest = longest
-        share = -(-options.batches.batch_tokens // ranks.size)  # of an update: a larger micro-batch leaves ranks idle
+        share = -(-_largest_update(dataset, options.batches) // ranks.size)  # more in a micro-batch leaves ranks idle
         self.at_most = max(self.longest, share)
         self.device, self.precision = ranks.device, resolve_precision(options.device.precision, ranks.device)
         self.smoothing = options.optimizer.label_smoothing
@@ -115,6 +151,19 @@ class _Trial:
         with autocast(self.device, self.precision):
             loss, _ = batch_loss(self.model, batch, self.smoothing)
         torch.autograd.backward(loss)
+
+
+def _largest_update(dataset: Dataset, batches: BatchConfig) -> int:
+    """About the most tokens of a side in an update.
+
+    Packing cuts a whole update into equal micro-batches, of which each rank gets one only if even the largest update
+    has no more than there are ranks. Without it, micro-batches have about a rank's share of target tokens.
+    """
+    if batches.packing != "on":
+        return batches.batch_tokens
+    train = dataset.split(TRAINING)
+    ratio = max(1.0, train.source.tokens / train.target.tokens)
+    return int(ratio * (batches.batch_tokens + CPU_TOKENS // 2))
 
 
 def _peak_memory(device: torch.device, work: Callable[[], None]) -> float:

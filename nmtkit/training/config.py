@@ -13,6 +13,7 @@ from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
 
 AUTO = 0  # --max-tokens, before it is determined
+CPU_TOKENS = 4096  #: --max-tokens where it is not determined: on a CPU
 _VALIDATE_EVERY = 1000  # updates, unless --validate-every or --validate-epochs is given
 _OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
 
@@ -22,12 +23,19 @@ class BatchConfig(Config):
     heading: ClassVar[str] = "Batches"
 
     batch_tokens: int = option(25000, min=1, help="Target tokens of one update, over all devices (§5.1).")
-    max_tokens: int = option(
-        4096,
+    max_tokens: int | None = option(
+        None,
         min=0,
         words={"auto": AUTO},
-        help="Limit of one micro-batch on one device: padded tokens of source and of target. auto: as many as fit "
-        "into its memory, determined when a run begins.",
+        unset=f"auto on a GPU, {CPU_TOKENS} on a CPU",
+        help="Limit of one micro-batch on one device: tokens of source and of target, with padding. auto: as many as "
+        "fit into its memory, at most --batch-tokens divided by the devices, determined when a run begins.",
+    )
+    packing: str = option(
+        "auto",
+        choices=("auto", "on", "off"),
+        help="Put sentences of all lengths one after the other into micro-batches without padding. auto: on GPUs where "
+        "torch has an attention kernel for it, for a Transformer in 16 bits without --attention-dropout.",
     )
     mix: str | None = option(
         None,
@@ -60,6 +68,20 @@ class BatchConfig(Config):
         for weight in self.weights or ():
             if not 0 < weight < math.inf:
                 raise UserError(f"--mix {self.mix}: each weight must be a number above 0")
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """The limit of a micro-batch once `max_tokens` is determined, or on a CPU."""
+        return CPU_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def planned_tokens(self) -> int:
+        """The limit of the groups of similar sentences of which an update is made.
+
+        Packing makes micro-batches of a whole update: its sentences can be of more lengths than a micro-batch would
+        have, and are those of a CPU's updates.
+        """
+        return min(self.micro_batch_tokens, CPU_TOKENS) if self.packing == "on" else self.micro_batch_tokens
 
     @property
     def weights(self) -> list[float] | None:

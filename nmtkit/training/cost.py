@@ -1,12 +1,10 @@
 """The floating-point operations of a run, and its model FLOP utilization."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.packing import Share
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import peak_flops, rates_of, table2_flops, training_flops
 from nmtkit.training.ranks import Ranks
@@ -24,7 +22,7 @@ class Cost:
         """Operations of forward and backward passes of sentence pairs of these lengths (n,), without padding."""
         return training_flops(self.config, self.target_size, source, target)
 
-    def flops_of_sampled(self, share: Sequence[tuple[int, Batch]]) -> int:
+    def flops_of_sampled(self, share: Share) -> int:
         """As `flops` for sampled subwords, whose lengths are known only from the micro-batches. Collective."""
         lengths = [[side.numpy() for side in (batch.source_lengths, batch.target_lengths)] for _, batch in share]
         (flops,) = self.ranks.sum([sum(training_flops(self.config, self.target_size, *sides) for sides in lengths)])

@@ -16,6 +16,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nmtkit.data.batch import Batch
+from nmtkit.data.packing import MicroBatchTensors, Share
 from nmtkit.errors import RunError
 from nmtkit.log import logger
 from nmtkit.model.memory import is_out_of_memory
@@ -33,7 +34,7 @@ class MicroBatchLoss(nn.Module):
         super().__init__()
         self.model, self.smoothing = model, smoothing
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: MicroBatchTensors) -> tuple[Tensor, Tensor]:
         return batch_loss(self.model, batch, self.smoothing)
 
 
@@ -52,24 +53,24 @@ class MemoryLimits:
         limits = sorted(self.by_length.items(), key=lambda item: int(item[0]))
         return ", ".join(f"{limit} tokens for sentences of up to {length}" for length, limit in limits)
 
-    def cut(self, batch: Batch) -> Iterator[Batch]:
+    def cut(self, batch: MicroBatchTensors) -> Iterator[MicroBatchTensors]:
         """Split a batch into parts of about equal size within `max_tokens` and the limit for its length."""
-        rows = len(batch.src)
-        parts = -(-rows // max(1, self.max_tokens // max(batch.src.size(1), batch.tgt_out.size(1))))
+        rows, parts = batch.sentences, batch.parts_within(self.max_tokens)
         if limit := self.by_length.get(_length_class(batch)):
             parts = max(parts, -(-rows // max(1, limit * rows // batch.padded_tokens)))
         size = -(-rows // parts)
         for begin in range(0, rows, size):
             yield batch.rows(slice(begin, begin + size)) if size < rows else batch
 
-    def lower(self, batch: Batch) -> str | None:
+    def lower(self, batch: MicroBatchTensors) -> str | None:
         """Halve the limit for a batch's length; returns an error message if the batch has only one sentence pair."""
         self.by_length[_length_class(batch)] = batch.padded_tokens // 2
-        if len(batch.src) > 1:
+        if batch.sentences > 1:
             return None
+        source, target = batch.longest
         return (
-            f"out of memory for one sentence pair of {batch.src.size(1)} and {batch.tgt_out.size(1)} tokens: "
-            "preprocess with a smaller --max-length, or train a smaller model"
+            f"out of memory for one sentence pair of {source} and {target} tokens: preprocess with a smaller "
+            "--max-length, or train a smaller model"
         )
 
     def merge(self, learned: dict[str, int]) -> None:
@@ -78,8 +79,8 @@ class MemoryLimits:
             self.by_length[length] = min(limit, self.by_length.get(length, limit))
 
 
-def _length_class(batch: Batch) -> str:
-    return str(1 << (max(batch.src.size(1), batch.tgt_out.size(1)) - 1).bit_length())
+def _length_class(batch: MicroBatchTensors) -> str:
+    return str(1 << (max(batch.longest) - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class _Chunk:
 
     number: int
     part: int
-    batch: Batch
+    batch: MicroBatchTensors
     dataset: int = 0
     weight: float = 1.0
 
@@ -116,7 +117,7 @@ class UpdateGradient:
             None  # called in the next update with the number of its parts
         )
         self.loss = MicroBatchLoss(model, smoothing)
-        self._attempt: Batch  # the most recent chunk
+        self._attempt: MicroBatchTensors  # the most recent chunk
         self._wrapped: DistributedDataParallel | None = None
         self._bucket_sizes: dict[int, int] = {}  # of the buckets in which torch sums the gradient over ranks
         self._buckets_summed = 0
@@ -125,7 +126,7 @@ class UpdateGradient:
     def compute(
         self,
         update: int,
-        share: Sequence[tuple[int, Batch]],
+        share: Share,
         tokens: int,
         votes: Sequence[float],
         dataset_of: Sequence[int] = (),
@@ -165,7 +166,7 @@ class UpdateGradient:
                 self._agree_on_limits(update, out_of_memory)
             self._wrap()
 
-    def nonfinite_rows(self, update: int, number: int, batch: Batch, tokens: int) -> list[int]:
+    def nonfinite_rows(self, update: int, number: int, batch: MicroBatchTensors, tokens: int) -> list[int]:
         """The rows of a micro-batch whose gradient is not finite, each computed alone.
 
         `tokens` is the whole update's: with a smaller divisor, a gradient multiplied by the loss scale would overflow.
@@ -174,11 +175,11 @@ class UpdateGradient:
         begin = 0
         for part, chunk in enumerate(self.limits.cut(batch)):
             if not self._norm(update, _Chunk(number, part, chunk), tokens) < torch.inf:
-                for row in range(len(chunk.src)):
+                for row in range(chunk.sentences):
                     alone = _Chunk(number, part, chunk.rows(slice(row, row + 1)))
                     if not self._norm(update, alone, tokens) < torch.inf:
                         found.append(begin + row)
-            begin += len(chunk.src)
+            begin += chunk.sentences
         return found
 
     def _norm(self, update: int, chunk: _Chunk, tokens: int) -> float:
@@ -187,9 +188,7 @@ class UpdateGradient:
         gradients = [parameter.grad for parameter in self.loss.parameters() if parameter.grad is not None]
         return float(torch.nn.utils.get_total_norm(gradients))
 
-    def _accumulate(
-        self, update: int, share: Sequence[tuple[int, Batch]], tokens: int, dataset_of: Sequence[int] = ()
-    ) -> Tensor:
+    def _accumulate(self, update: int, share: Share, tokens: int, dataset_of: Sequence[int] = ()) -> Tensor:
         """Forward and backward of this rank's share; returns loss and negative log-likelihood of each dataset.
 
         They are (2 · datasets,) in float64, on the device. The sum over ranks overlaps with the last backward pass.

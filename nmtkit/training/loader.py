@@ -8,9 +8,17 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.batch import Batch, collate, make_batch
+from nmtkit.data.batch import make_batch
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, MixturePosition, Plans, seed_of
+from nmtkit.data.packing import (
+    MicroBatchTensors,
+    Share,
+    Side,
+    make_packed_batch,
+    pack_micro_batches,
+    packed_size,
+)
 from nmtkit.data.subwords import SubwordSampling
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.ranks import Ranks
@@ -26,18 +34,18 @@ class Work:
     tokens: int  # of both sides, like the next
     padded_tokens: int
     numbers: list[int]
-    batches: Iterable[Batch]
+    batches: Iterable[MicroBatchTensors]
 
     @property
     def datasets(self) -> list[int]:
         """The number of the dataset of each micro-batch of the update."""
         return [micro_batch.corpus for micro_batch in self.update.micro_batches]
 
-    def share(self) -> list[tuple[int, Batch]]:
+    def share(self) -> Share:
         """This rank's micro-batches with their numbers; waits for the threads that prepare them."""
         return list(zip(self.numbers, self.batches, strict=True))
 
-    def with_exact_counts(self, share: list[tuple[int, Batch]], ranks: Ranks) -> "Work":
+    def with_exact_counts(self, share: Share, ranks: Ranks) -> "Work":
         """The same with exact token counts: sampled subwords are counted only now. Collective."""
         datasets, mine = self.datasets, [0] * len(self.target_tokens)
         for number, batch in share:
@@ -60,10 +68,12 @@ class Loader:
         num_workers: int,
         sampling: Sequence[SubwordSampling] = (),
         pinned: bool = False,
+        packed_tokens: int | None = None,
     ) -> None:
         """`sampling` is that of each split, if any; `pinned` puts batches into page-locked memory, for asynchronous
-        copies to a GPU."""
+        copies to a GPU; with `packed_tokens`, sentences are packed into micro-batches of at most so many tokens."""
         self.splits, self.mixture, self.sampling, self.pinned = splits, mixture, sampling, pinned
+        self.packed_tokens = packed_tokens
         self.rank, self.size, self.num_workers = rank, size, num_workers
 
     def updates(self, position: MixturePosition) -> Iterator[Work]:
@@ -78,9 +88,11 @@ class Loader:
                 yield now
 
     def _work(self, update: MixedUpdate, pool: ThreadPoolExecutor | None) -> Work:
-        sources = [self.splits[each.corpus].source.lengths[each.pairs] for each in update.micro_batches]
-        targets = [self.splits[each.corpus].target.lengths[each.pairs] for each in update.micro_batches]
-        costs = [len(s) * int(s.max() + t.max()) for s, t in zip(sources, targets, strict=True)]
+        if self.packed_tokens is not None:
+            micro_batches = pack_micro_batches(update.micro_batches, self._lengths, self.packed_tokens)
+            update = replace(update, micro_batches=micro_batches)
+        sources, targets = zip(*map(self._lengths, update.micro_batches), strict=True)
+        costs = [self._cost(*sides) for sides in zip(sources, targets, strict=True)]
         numbers = balanced_shares(costs, self.size)[self.rank]
         lengths = np.concatenate(sources), np.concatenate(targets)
         target_tokens = [0] * len(self.splits)
@@ -90,13 +102,27 @@ class Loader:
         batches = (pool.map if pool else map)(self._collate, [update.micro_batches[number] for number in numbers])
         return Work(update, lengths, target_tokens, tokens, sum(costs), numbers, batches)
 
-    def _collate(self, micro_batch: MicroBatch) -> Batch:
+    def _lengths(self, micro_batch: MicroBatch) -> tuple[Side, Side]:
+        """The tokens of the stored sentences of each side, EOS counted."""
+        split, pairs = self.splits[micro_batch.corpus], micro_batch.pairs
+        return split.source.lengths[pairs], split.target.lengths[pairs]
+
+    def _cost(self, source: Side, target: Side) -> int:
+        """Tokens of both sides of a micro-batch, with padding."""
+        if self.packed_tokens is not None:
+            return packed_size(int(source.sum())) + packed_size(int(target.sum()))
+        return len(source) * int(source.max() + target.max())
+
+    def _collate(self, micro_batch: MicroBatch) -> MicroBatchTensors:
         corpus, epoch, pairs = micro_batch
-        if not self.sampling:
-            batch = collate(self.splits[corpus], pairs)
-        else:
+        make = make_batch if self.packed_tokens is None else make_packed_batch
+        batch: MicroBatchTensors
+        if self.sampling:
             source, target = self.sampling[corpus].gather(epoch, pairs)
-            batch = make_batch(*source, *target)
+            batch = make(*source, *target)
+        else:
+            split = self.splits[corpus]
+            batch = make(*split.source.gather(pairs), *split.target.gather(pairs))
         return batch.pin_memory() if self.pinned else batch
 
 
@@ -120,7 +146,7 @@ def subword_sampling(
     batches, limit = options.batches, options.model.length_limit
     if not batches.subword_sampling:
         return []
-    longest = min(batches.max_tokens, limit.tokens) if limit else batches.max_tokens
+    longest = min(batches.micro_batch_tokens, limit.tokens) if limit else batches.micro_batch_tokens
     return [
         SubwordSampling(dataset, split, batches.subword_sampling, longest, seed_of(batches.seed, number))
         for number, (dataset, split) in enumerate(zip(datasets, splits, strict=True))

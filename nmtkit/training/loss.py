@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit import native_build
-from nmtkit.data.batch import Batch
+from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.log import logger
+from nmtkit.model.packing import Packing, has_kernel
 from nmtkit.model.protocol import TranslationModel, mask_never_output
 from nmtkit.vocab import EOS, NEVER_OUTPUT
 
@@ -186,15 +187,34 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
     )
 
 
-def batch_loss(model: TranslationModel, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The sums of smoothed loss and negative log-likelihood over the real target tokens of a batch."""
-    hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths)).flatten(0, 1)  # (B·T, D)
-    hidden = hidden.index_select(0, batch.target_indices)
-    target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
+def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The sums of smoothed loss and negative log-likelihood over the real target tokens of a batch.
+
+    The model of a packed batch must be able to pack.
+    """
+    if isinstance(batch, PackedBatch):
+        hidden, target = _decode_packed(model, batch), batch.tgt_out[: batch.target_tokens]
+    else:
+        hidden = model.decode(batch.tgt_in, model.encode(batch.src, batch.source_lengths)).flatten(0, 1)  # (B·T, D)
+        hidden = hidden.index_select(0, batch.target_indices)
+        target = batch.tgt_out.flatten().index_select(0, batch.target_indices)
     matrix, bias = model.output_matrix, model.output_bias
     if bias is not None:
         hidden, matrix = _with_bias_as_column(hidden, matrix, bias)
     return projected_cross_entropy(hidden, matrix, target, smoothing)
+
+
+def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
+    """The decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
+    by_kernel = has_kernel(model.config, _dtype_of_products(model.output_matrix), batch.src.device)
+    source, target = (
+        Packing.of(lengths, len(ids), longest, len(ids) - real, by_kernel)
+        for lengths, ids, longest, real in (
+            (batch.source_lengths, batch.src, batch.longest[0], batch.source_tokens),
+            (batch.target_lengths, batch.tgt_out, batch.longest[1], batch.target_tokens),
+        )
+    )
+    return model.decode_packed(batch.src, source, batch.tgt_in, target)[: batch.target_tokens]
 
 
 def _with_bias_as_column(hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

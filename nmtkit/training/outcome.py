@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.packing import Share
 from nmtkit.training.loader import Work
 
 
@@ -35,4 +35,4 @@ class Outcome:
     learning_rate: float
     numbers: HostCopy  #: loss and negative log-likelihood of each dataset, then the norm of the gradient
     work: Work
-    share: list[tuple[int, Batch]]  #: this rank's micro-batches with their numbers
+    share: Share  #: this rank's micro-batches

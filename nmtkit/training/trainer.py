@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import torch
 
-from nmtkit.data.batch import Batch
+from nmtkit.data.packing import Share
 from nmtkit.errors import Interrupted, NmtkitError, RunError
 from nmtkit.log import Progress, finite_or_none, logger, working
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.allocation import keep_freed_memory
-from nmtkit.training.capacity import with_max_tokens
+from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.compiling import first_line, is_compile_error
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import memory_for_model
@@ -70,7 +70,7 @@ def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -
             folders, verify = [folder, *others], options.reading.verify
             data = ranks.run_on_all(lambda: TrainingData.open(folders, verify, options.batches))
         with memory_for_model(data.first, options):
-            options = with_max_tokens(data, options, ranks)
+            options = with_batches_of_device(data, options, ranks)
             with working("creating the model"):
                 trainer = ranks.run_on_all(lambda: Trainer(data, options, ranks))
             ranks.check_same({**options.common(), "--precision": trainer.learner.precision, **data.checksums()})
@@ -91,6 +91,7 @@ class Trainer:
             options.loading.num_workers,
             subword_sampling(data.datasets, data.splits, options),
             pinned=ranks.device.type == "cuda",
+            packed_tokens=options.batches.micro_batch_tokens if options.batches.packing == "on" else None,
         )
         self.learner = Learner(data.first, data.languages, options, ranks)
         model, precision = self.learner.model.config, self.learner.precision
@@ -180,7 +181,7 @@ class Trainer:
             learner.scaler,
             smoothing,
             batches.seed,
-            batches.max_tokens,
+            batches.micro_batch_tokens,
             len(self.data.datasets),
         )
         gradient.limits.by_length = self.state.memory_limits
@@ -297,7 +298,7 @@ class Trainer:
         until = self.options.stop.max_updates - start
         return learning_rate(self.state.update - start, self.options.optimizer, self.options.model.d_model, until)
 
-    def _diverged(self, work: Work, share: list[tuple[int, Batch]]) -> RunError:
+    def _diverged(self, work: Work, share: Share) -> RunError:
         """The error after too many skipped updates, with the sentence pairs responsible in the last one. Collective."""
         micro_batches, tokens = work.update.micro_batches, sum(work.target_tokens)
         mine = [

@@ -76,7 +76,7 @@ class TrainingData:
     def mixture(self, batches: BatchConfig) -> Mixture:
         """The plan of the run's updates."""
         lengths = [(split.source.lengths, split.target.lengths) for split in self.splits]
-        return Mixture(lengths, self.shares, batches.batch_tokens, batches.max_tokens, batches.seed)
+        return Mixture(lengths, self.shares, batches.batch_tokens, batches.planned_tokens, batches.seed)
 
     def longest(self) -> int:
         """The number of tokens of the longest training sentence on either side."""
@@ -90,7 +90,7 @@ class TrainingData:
                     if name in (TRAINING, VALIDATION):
                         dataset.split(name).check_lengths(limit.flag, limit.tokens, limit.remedy)
         for split in self.splits:
-            split.check_lengths("--max-tokens", batches.max_tokens, "preprocess with a smaller --max-length")
+            split.check_lengths("--max-tokens", batches.micro_batch_tokens, "preprocess with a smaller --max-length")
 
     def checksums(self) -> dict[str, str]:
         """The checksums of all files by name, those of other datasets with the name of the dataset before it."""

@@ -96,7 +96,7 @@ class Validator:
         if self.possible:
             self.dataset, self.split = dataset, dataset.split(VALIDATION)
             source, target = self.split.source.lengths[:], self.split.target.lengths[:]
-            self.max_tokens = options.batches.max_tokens
+            self.max_tokens = options.batches.micro_batch_tokens
             self.batches = batch_by_tokens(
                 np.lexsort((source, target)), source, target, self.max_tokens, self.max_tokens
             )

@@ -18,10 +18,10 @@ from training_runs import OPTIONS, TRAIN, assert_near, finish, start
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data import subwords
-from nmtkit.data.batch import Batch
 from nmtkit.data.batching import START, DataPosition
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.mixture import BEGINNING, Mixture, MixturePosition
+from nmtkit.data.packing import Share
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -315,7 +315,7 @@ def test_operation_counts_use_the_sampled_segmentation(dataset: Dataset) -> None
     mixture = Mixture([(split.source.lengths, split.target.lengths)], [1.0], batch_tokens=500, max_tokens=100, seed=1)
     cost = Cost(TransformerConfig(), len(dataset.target.vocab), Ranks(torch.device("cpu")), torch.float32)
 
-    def work_and_share(*drawn: SubwordSampling) -> tuple[Work, list[tuple[int, Batch]]]:
+    def work_and_share(*drawn: SubwordSampling) -> tuple[Work, Share]:
         work = next(Loader([split], mixture, 0, 1, 0, drawn).updates(BEGINNING))
         return work, work.share()
 

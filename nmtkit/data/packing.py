@@ -1,0 +1,150 @@
+"""Packed micro-batches: sentence pairs of all lengths, one after the other on each side, without padding.
+
+An update is cut into micro-batches of about equal size after it is planned. So packing changes neither the sentences of
+an update nor their order.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmtkit.data.batch import Batch, Lengths
+from nmtkit.data.mixture import MicroBatch
+from nmtkit.vocab import BOS, PAD
+
+_STEP = 128  # tokens: a side has a multiple of it, so that few shapes occur
+Side = NDArray[np.int32]
+LengthsOf = Callable[[MicroBatch], tuple[Side, Side]]
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """A micro-batch of N sentence pairs without padding between them. tgt_in is tgt_out shifted, BOS first (§3.1).
+
+    Each side ends with a filler of 1 to 128 PADs, which is a sentence of its own without a loss. Lengths count EOS.
+    """
+
+    src: Tensor  # (S,) int64
+    source_lengths: Tensor  # (N,), without the filler's
+    tgt_in: Tensor  # (T,)
+    tgt_out: Tensor  # (T,)
+    target_lengths: Tensor  # (N,)
+    longest: tuple[int, int]  # tokens of the longest sentence of each side
+    source_tokens: int  # without the filler, like the next
+    target_tokens: int
+
+    @classmethod
+    def of(
+        cls, src: Tensor, source_lengths: Tensor, tgt_in: Tensor, tgt_out: Tensor, target_lengths: Tensor
+    ) -> "PackedBatch":
+        """Make a batch of the concatenated tokens of each side, on the CPU, and append the fillers."""
+        longest = int(source_lengths.max()), int(target_lengths.max())
+        src, tgt_in, tgt_out = (
+            F.pad(side, (0, packed_size(len(side)) - len(side)), value=PAD) for side in (src, tgt_in, tgt_out)
+        )
+        tokens = int(source_lengths.sum()), int(target_lengths.sum())
+        return cls(src, source_lengths, tgt_in, tgt_out, target_lengths, longest, *tokens)
+
+    @property
+    def sentences(self) -> int:
+        """N."""
+        return len(self.source_lengths)
+
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens of both sides with the fillers."""
+        return self.src.numel() + self.tgt_out.numel()
+
+    def parts_within(self, max_tokens: int) -> int:
+        """The number of parts with at most about `max_tokens` tokens a side."""
+        return -(-max(self.source_tokens, self.target_tokens) // max_tokens)
+
+    def rows(self, rows: slice) -> "PackedBatch":
+        """Select sentence pairs."""
+        source, target = (_tokens_of(lengths, rows) for lengths in (self.source_lengths, self.target_lengths))
+        return PackedBatch.of(
+            self.src[source],
+            self.source_lengths[rows],
+            self.tgt_in[target],
+            self.tgt_out[target],
+            self.target_lengths[rows],
+        )
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        """Copy the batch to a device, asynchronously if it is in pinned memory."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "PackedBatch":
+        """Copy the batch to pinned memory, from which a GPU can copy asynchronously."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "PackedBatch":
+        return replace(
+            self,
+            src=change(self.src),
+            source_lengths=change(self.source_lengths),
+            tgt_in=change(self.tgt_in),
+            tgt_out=change(self.tgt_out),
+            target_lengths=change(self.target_lengths),
+        )
+
+
+MicroBatchTensors = Batch | PackedBatch
+Share = Sequence[tuple[int, MicroBatchTensors]]  #: micro-batches, each with its number in the update
+
+
+def packed_size(tokens: int) -> int:
+    """The tokens of a side with its filler, which has at least one."""
+    return (tokens // _STEP + 1) * _STEP
+
+
+def make_packed_batch(
+    source: NDArray[np.generic], source_lengths: Lengths, target: NDArray[np.generic], target_lengths: Lengths
+) -> PackedBatch:
+    """As `make_batch`, from the concatenated tokens of each side and the lengths of its sentences, EOS counted."""
+    tgt_out = target.astype(np.int64)
+    tgt_in = np.roll(tgt_out, 1)  # EOS is never an input: BOS takes its place
+    lengths = target_lengths.astype(np.int64)
+    tgt_in[np.cumsum(lengths) - lengths] = BOS
+    sides = source.astype(np.int64), source_lengths.astype(np.int64), tgt_in, tgt_out, lengths
+    return PackedBatch.of(*map(torch.from_numpy, sides))
+
+
+def pack_micro_batches(micro_batches: Sequence[MicroBatch], lengths_of: LengthsOf, max_tokens: int) -> list[MicroBatch]:
+    """The same sentence pairs in packed micro-batches, each of one corpus, with at most `max_tokens` tokens a side
+    unless it is a single pair. The micro-batches of a corpus have about the same size."""
+    packed = []
+    ordered = sorted(micro_batches, key=lambda each: each[:2])  # stable
+    for (corpus, epoch), group in groupby(ordered, key=lambda each: each[:2]):
+        together = MicroBatch(corpus, epoch, np.concatenate([each.pairs for each in group]))
+        parts = _cut(*lengths_of(together), max_tokens)
+        packed += [MicroBatch(corpus, epoch, together.pairs[part]) for part in parts]
+    return packed
+
+
+def _cut(source: Side, target: Side, max_tokens: int) -> Iterator[slice]:
+    """Successive sentence pairs of about equal numbers of tokens, by the longer side."""
+    sums = np.cumsum(source, dtype=np.int64), np.cumsum(target, dtype=np.int64)
+    longer = max(sums, key=lambda each: int(each[-1]))
+    total = int(longer[-1])
+    size = -(-total // -(-total // max_tokens))
+    begin = 0
+    while begin < len(source):
+        done = [int(each[begin - 1]) if begin else 0 for each in sums]
+        fitting = (each.searchsorted(before + max_tokens, "right") for each, before in zip(sums, done, strict=True))
+        full = int(longer.searchsorted((int(longer[begin - 1]) if begin else 0) + size)) + 1
+        end = max(begin + 1, min(full, *map(int, fitting)))
+        yield slice(begin, end)
+        begin = end
+
+
+def _tokens_of(lengths: Tensor, rows: slice) -> slice:
+    """The tokens of some rows."""
+    begin = int(lengths[: rows.start].sum())
+    return slice(begin, begin + int(lengths[rows].sum()))
