@@ -21,13 +21,13 @@ from nmtkit.model import attention
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.flops import peak_flops, training_flops
+from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.training import loss
 from nmtkit.training.compiling import compile_layers, use_private_cache
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.optim import make_optimizer, take_step
-from nmtkit.training.outcome import HostCopy
 from nmtkit.training.ranks import Ranks
 from nmtkit.vocab import SPECIALS
 

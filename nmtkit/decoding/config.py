@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from nmtkit.config import Config, OptionGroups, option
 from nmtkit.data.config import DatasetConfig
@@ -165,23 +165,29 @@ class RequestConfig(Config):
             raise UserError("--score does not search: --prefix, --constraints and --glossary have no effect")
 
 
+_ON_CPU, _ON_GPU = 4096, 32_768  # source tokens of a batch, and lines of a buffer: a GPU's steps are long enough then
+_BY_DEVICE = f"{_ON_GPU} on a GPU, {_ON_CPU} on a CPU"
+
+
 @dataclass(frozen=True)
 class StreamConfig(Config):
     """How a stream of lines becomes batches."""
 
     heading: ClassVar[str] = "Batches"
 
-    max_tokens: int = option(
-        4096,
+    max_tokens: int | None = option(
+        None,
         min=1,
         aliases=("batch_tokens",),
+        unset=_BY_DEVICE,
         help="Size of a batch in source tokens, including padding; a longer sentence is a batch of its own.",
     )
-    buffer: int = option(
-        4096,
+    buffer: int | None = option(
+        None,
         min=1,
         max=10**9,
         metavar="LINES",
+        unset=_BY_DEVICE,
         help="Lines to read ahead and sort by length; limits memory.",
     )
     max_source_tokens: int = option(
@@ -193,6 +199,18 @@ class StreamConfig(Config):
         help="cut: lines longer than --max-source-tokens are truncated. split: they are translated in parts, which end "
         "at the end of a sentence, else of a clause, a word or a piece; the translations are joined.",
     )
+
+    def sizes_on(self, device: str) -> "BatchSizes":
+        """The size of a batch and of the buffer on a type of device, such as "cuda"."""
+        default = _ON_CPU if device == "cpu" else _ON_GPU
+        return BatchSizes(self.max_tokens or default, self.buffer or default)
+
+
+class BatchSizes(NamedTuple):
+    """The sizes of `StreamConfig` on a device."""
+
+    max_tokens: int  # source tokens of a batch
+    buffer: int  # lines
 
 
 @dataclass(frozen=True)

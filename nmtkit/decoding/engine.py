@@ -16,6 +16,7 @@ from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.batch import pad
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig
+from nmtkit.decoding.fixed_search import fixed_search, serves
 from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
@@ -169,11 +170,14 @@ def _search(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[
     """The n best of each sentence. A sentence whose terms are impossible is searched again without them."""
     constraints = [task.constraints for task in batch.tasks]
     src, lengths = (tensor.to(model.device) for tensor in pad(batch.sources))
-    searched = model
     if (shortlist := model.shortlist) is not None:
         lists = [shortlist.tokens(task.source, task.constraints.tokens) for task in batch.tasks]
-        searched = model.restricted_to(lists)
-    found = search(searched, src, lengths, batch.config, constraints, batch.banned, text_of)
+        restricted = model.restricted_to(lists)
+        found = search(restricted, src, lengths, batch.config, constraints, batch.banned, text_of)
+    elif serves(model.device, batch.config, constraints, batch.banned):
+        found = fixed_search(model, src, lengths, batch.config, batch.banned)
+    else:
+        found = search(model, src, lengths, batch.config, constraints, batch.banned, text_of)
     lost = [number for number, nbest in enumerate(found) if not nbest and constraints[number].terms]
     if lost:
         tasks = [replace(batch.tasks[number], constraints=replace(constraints[number], terms=())) for number in lost]

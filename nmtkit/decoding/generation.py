@@ -103,15 +103,16 @@ def translate(
         translator.check_attention()
     if output.format == "pharaoh":
         search = replace(search, alignment=True)
-    shard = shard_of(source, options.input.shard, batches.buffer)
+    buffer = translator.sizes(batches).buffer
+    shard = shard_of(source, options.input.shard, buffer)
     if options.input.interactive or source.is_terminal():
-        batches = replace(batches, buffer=1)
+        buffer = 1
     row_format = LOG_PROB if options.requests.score is not None and output.format == "text" else output.format
     with _open_output(output, row_format, search.nbest, shard.start) as (file, done, last):
         stats = StreamStats(done)
         repeated = done - len(last)  # the last lines are translated again, for a comparison
         with _progress(output, _length(source, shard), repeated) as advance:
-            lines = source.chunks(shard, batches.buffer, stats)
+            lines = source.chunks(shard, buffer, stats)
             if output.attention_html is not None:
                 lines = at_most_a_page(lines)
             requests = request_files.attach(lines, shard)

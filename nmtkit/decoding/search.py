@@ -149,10 +149,7 @@ class _Beam:
     ) -> None:
         B, device = src.size(0), src.device
         self.prefix = _prefixes(constraints, B).to(device)  # (b, p) required first tokens, then PAD
-        limit = (config.max_len_a * (lengths - 1).double() + config.max_len_b).long()
-        if constraints:
-            limit = torch.maximum(limit, torch.tensor([each.required_tokens for each in constraints], device=device))
-        self.limit = limit if longest is None else limit.clamp(max=longest)  # (b,) tokens before EOS
+        self.limit = length_limits(config, lengths, longest, constraints)  # (b,) tokens before EOS
         most = int(self.limit.max()) + 1
         self.penalty = length_penalties(config, most).to(device)  # lp by |Y|
         self.longest_penalty = self.penalty[self.limit + 1]  # (b,)
@@ -323,6 +320,17 @@ class _Beam:
 def _select(index: Tensor, *columns: Tensor) -> list[Tensor]:
     """Index each column along dimension 0. column[index] would wake torch's threads, which spin in the next step."""
     return [column.index_select(0, index) for column in columns]
+
+
+def length_limits(
+    config: SearchConfig, lengths: Tensor, longest: int | None, constraints: Sequence[Constraints] = ()
+) -> Tensor:
+    """(B,) the most tokens before EOS for sources with `lengths` (B,), EOS included; `longest` is the model's limit."""
+    limit = (config.max_len_a * (lengths - 1).double() + config.max_len_b).long()
+    if constraints:
+        required = [constraint.required_tokens for constraint in constraints]
+        limit = torch.maximum(limit, torch.tensor(required, device=limit.device))
+    return limit if longest is None else limit.clamp(max=longest)
 
 
 def length_penalties(config: SearchConfig, most: int) -> Tensor:

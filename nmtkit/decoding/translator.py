@@ -10,7 +10,7 @@ from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.decoding.alignment import all_heads
 from nmtkit.decoding.attention_page import Attention
 from nmtkit.decoding.batched_search import Advance, search_in_batches
-from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.config import BatchSizes, EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, load, local_engine
 from nmtkit.decoding.input_stream import chunks
 from nmtkit.decoding.keywords import EngineKeywords, PenaltyKeywords, SearchKeywords
@@ -190,7 +190,7 @@ class Translator:
         batches: StreamConfig | None = None,
         advance: Advance = _ignore,
     ) -> Iterator[Translation]:
-        """Yield one translation for each line, in order, reading at most `batches.buffer` lines ahead.
+        """Yield one translation for each line, in order, reading at most a buffer of lines ahead.
 
         Blank lines, and lines without any piece, become empty translations; the model does not see them. Lines longer
         than `batches.max_source_tokens` are cut or split, see `batches.overlong`; a warning at the end counts them.
@@ -201,7 +201,7 @@ class Translator:
         model gives no finite probabilities.
         """
         batches = batches or StreamConfig()
-        return self.stream_chunks(chunks(lines, batches.buffer), config, batches, advance)
+        return self.stream_chunks(chunks(lines, self.sizes(batches).buffer), config, batches, advance)
 
     def stream_encoded(
         self,
@@ -213,7 +213,12 @@ class Translator:
     ) -> Iterator[Translation]:
         """Like `stream`, for sentences as ids of the source vocabulary, without EOS."""
         batches = batches or StreamConfig()
-        return self.stream_chunks(chunks(map(self.request, sentences), batches.buffer), config, batches, advance, done)
+        lines = map(self.request, sentences)
+        return self.stream_chunks(chunks(lines, self.sizes(batches).buffer), config, batches, advance, done)
+
+    def sizes(self, batches: StreamConfig) -> BatchSizes:
+        """The sizes of batches and buffer on the model's device."""
+        return batches.sizes_on(self.model.device.type)
 
     def request(self, ids: Sequence[int], source_tag: str = "") -> Request:
         """The request to translate ids of the source vocabulary, without EOS, which begin with those of the tag."""
@@ -236,14 +241,14 @@ class Translator:
         """
         config, batches = config or SearchConfig(), batches or StreamConfig()
         self._check(config)
-        limit = SourceLimit.of(batches, self.model.longest_sequence)
+        limit, max_tokens = SourceLimit.of(batches, self.model.longest_sequence), self.sizes(batches).max_tokens
         make_batch = partial(SearchBatch, config=config, banned=self._encoder.banned(config.ban))
         warnings = LineWarnings(limit, self.model.longest_sequence)
         for chunk in lines:
             skipped = min(done, len(chunk))
             if skipped < len(chunk):
                 sentences = self._encoder.sentences(chunk, limit, first_line)
-                found = search_in_batches(self._engine, sentences, skipped, make_batch, batches.max_tokens, advance)
+                found = search_in_batches(self._engine, sentences, skipped, make_batch, max_tokens, advance)
                 for sentence in sentences[skipped:]:
                     hypotheses = [next(found) for _ in sentence.tasks]
                     warnings.add(sentence, hypotheses)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import UserError
-from nmtkit.inference.protocol import AttentionWeights, InferenceModel, InferenceState
+from nmtkit.inference.protocol import AttentionWeights, FixedInferenceState, InferenceModel, InferenceState
 from nmtkit.shortlist import Ids
 
 
@@ -17,12 +17,17 @@ from nmtkit.shortlist import Ids
 class EnsembleState:
     """The state of each model."""
 
-    states: list[InferenceState]
+    states: list[FixedInferenceState]
 
     def reorder(self, origins: Tensor) -> None:
         """As `InferenceState.reorder`, for all models."""
         for state in self.states:
             state.reorder(origins)
+
+    def reorder_fixed(self, origins: Tensor, width: int) -> None:
+        """As `FixedInferenceState.reorder_fixed`, for all models."""
+        for state in self.states:
+            state.reorder_fixed(origins, width)
 
 
 class Ensemble(InferenceModel):

@@ -53,10 +53,18 @@ class KeyValueCache:
         """As `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
-        for cache in self.layers:
-            cache.keys, cache.values = self._reordered(cache.keys, origins), self._reordered(cache.values, origins)
+        self._reorder_layers(origins)
         if (kept := self.rows.reorder(origins)) is not None:
             self._keep_sentences(kept)
+
+    def reorder_fixed(self, origins: Tensor, width: int) -> None:
+        """As `FixedInferenceState.reorder_fixed`."""
+        self._reorder_layers(origins)
+        self.rows.widen(width)
+
+    def _reorder_layers(self, origins: Tensor) -> None:
+        for cache in self.layers:
+            cache.keys, cache.values = self._reordered(cache.keys, origins), self._reordered(cache.values, origins)
 
     def _keep_sentences(self, sentences: Tensor) -> None:
         self.memory_bias = self.memory_bias.index_select(0, sentences)

@@ -6,6 +6,7 @@ defaults in terms of these, which a backend replaces where it has a faster way.
 Letters: B sentences, S source length, T target length, R rows (open hypotheses, in decoder order), W vocabulary.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,13 @@ class InferenceState(Protocol):
     def reorder(self, origins: Tensor) -> None:
         """Row i continues row `origins[i]`, for origins (R',): rows may be repeated, dropped, and moved within a
         sentence. Sentences without a row leave the batch."""
+
+
+class FixedInferenceState(InferenceState, Protocol):
+    """A state that can also be reordered without a wait of the host; those of backends on GPUs are such states."""
+
+    def reorder_fixed(self, origins: Tensor, width: int) -> None:
+        """As `reorder`, where every sentence has `width` rows afterwards, for origins (sentences · width,)."""
 
 
 @dataclass
@@ -71,8 +79,9 @@ class InferenceModel(ABC):
         """As `step`, but only the `count` highest log-probabilities of each row and their tokens, both (R, count),
         highest first, without the tokens in `excluded`."""
         log_probs = self.step(tokens, state)
-        columns = torch.tensor(excluded, dtype=torch.long, device=log_probs.device)
-        return top_k(log_probs.index_fill_(1, columns, -torch.inf), count)
+        if excluded:
+            log_probs.index_fill_(1, columns_of(excluded, log_probs.device), -torch.inf)
+        return top_k(log_probs, count)
 
     def restricted_to(self, shortlists: Sequence[Ids]) -> "InferenceModel":
         """This model for a search of B sentences whose outputs contain only ids of their shortlists, one for each.
@@ -164,6 +173,12 @@ class _Restricted(InferenceModel):
 
 
 _NO_ATTENTION = "this kind of model has no attention to show: omit --alignment and --attention-html"
+
+
+@functools.lru_cache(maxsize=8)
+def columns_of(tokens: tuple[int, ...], device: torch.device) -> Tensor:
+    """The ids of tokens on a device, copied there once: the host would wait for each copy to a GPU."""
+    return torch.tensor(tokens, device=device)
 
 
 def shift_right(tgt: Tensor) -> Tensor:

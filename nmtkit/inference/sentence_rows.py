@@ -9,7 +9,7 @@ Letters: R rows, B sentences.
 import torch
 from torch import Tensor
 
-_FILLED = 0.75  # share of sentences that still have rows, above which compacting the source is not worth a copy
+FILLED = 0.75  #: share of sentences that still have rows, above which compacting the source is not worth a copy
 
 
 class SentenceRows:
@@ -37,13 +37,20 @@ class SentenceRows:
         rows = self._sentence_of_row.numel()
         return origins.numel() == rows and torch.equal(origins, torch.arange(rows, device=origins.device))
 
+    def widen(self, width: int) -> None:
+        """Give every sentence `width` rows, as `FixedInferenceState.reorder_fixed` does."""
+        if self._widest != width or self._slots is not None:
+            sentences = torch.arange(self.sentences, device=self._sentence_of_row.device)
+            self._sentence_of_row = sentences.repeat_interleave(width, output_size=self.sentences * width)
+            self._widest, self._slots = width, None
+
     def reorder(self, origins: Tensor) -> Tensor | None:
         """As `InferenceState.reorder`. Returns the numbers of the sentences to keep; None to keep all of them."""
         self._sentence_of_row = self._sentence_of_row[origins]
         present, numbers, counts = torch.unique_consecutive(
             self._sentence_of_row, return_inverse=True, return_counts=True
         )
-        is_sparse = present.numel() <= _FILLED * self.sentences
+        is_sparse = present.numel() <= FILLED * self.sentences
         if is_sparse:
             self._sentence_of_row, self.sentences = numbers, present.numel()
         self._widest = int(counts.max())

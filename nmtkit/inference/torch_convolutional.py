@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.inference.sentence_rows import SentenceRows
-from nmtkit.inference.torch_inference import TorchInference, log_softmax
+from nmtkit.inference.torch_inference import TorchInference
 from nmtkit.model.convolutional import Convolutional, DecoderLayer, Memory, WeightNorm
 
 
@@ -26,10 +26,18 @@ class ConvolutionalState:
         """As `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
-        self.inputs = [past.index_select(0, origins) for past in self.inputs]
+        self._reorder_inputs(origins)
         if (kept := self.rows.reorder(origins)) is not None:
             memory = self.memory
             self.memory = Memory(memory.keys[kept], memory.values[kept], memory.mask[kept])
+
+    def reorder_fixed(self, origins: Tensor, width: int) -> None:
+        """As `FixedInferenceState.reorder_fixed`."""
+        self._reorder_inputs(origins)
+        self.rows.widen(width)
+
+    def _reorder_inputs(self, origins: Tensor) -> None:
+        self.inputs = [past.index_select(0, origins) for past in self.inputs]
 
 
 class TorchConvolutional(TorchInference):
@@ -49,8 +57,8 @@ class TorchConvolutional(TorchInference):
             memory, [memory.keys.new_zeros(rows, layer.convolution.direction.size(1), layer.reach) for layer in layers]
         )
 
-    def step(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
-        """As `InferenceModel.step`."""
+    def logits(self, tokens: Tensor, state: ConvolutionalState) -> Tensor:
+        """As `TorchInference.logits`."""
         model = self.model
         target = model.embed(tokens, model.target_embedding, model.target_positions(state.length, 1))  # (R, E)
         x, embedded = model.decoder_in(target), state.rows.by_sentence(target)
@@ -61,7 +69,7 @@ class TorchConvolutional(TorchInference):
             attended = state.rows.by_row(layer.attention(queries, embedded, state.memory))
             x = layer.add_residual(attended, x)
         state.length += 1
-        return log_softmax(model.project(model.decoder_out(x)))
+        return model.project(model.decoder_out(x))
 
     def state_bytes(self, tokens: int) -> int:
         """As `InferenceModel.state_bytes`: the inputs of each layer, whatever the number of tokens."""

@@ -1,11 +1,13 @@
 """The parts of a search with plain torch that do not depend on the architecture."""
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nmtkit.inference.protocol import AttentionWeights, InferenceModel, shift_right
+from nmtkit.inference.protocol import AttentionWeights, InferenceModel, columns_of, shift_right
+from nmtkit.inference.top_k import top_k
 from nmtkit.model.protocol import TranslationModel
 
 _SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
@@ -25,6 +27,26 @@ class TorchInference(InferenceModel):
     def encode(self, src: Tensor, lengths: Tensor) -> Any:
         """As `InferenceModel.encode`."""
         return self.model.encode(src, lengths)
+
+    @abstractmethod
+    def logits(self, tokens: Tensor, state: Any) -> Tensor:
+        """Feed tokens (R,) and return the logits (R, W) of the next ones, -inf for `NEVER_OUTPUT`. The caller may
+        modify them."""
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor:
+        """As `InferenceModel.step`."""
+        return log_softmax(self.logits(tokens, state))
+
+    def best_step(self, tokens: Tensor, state: Any, count: int, excluded: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """As `InferenceModel.best_step`. On a GPU, all but the best logits stay in the model's precision."""
+        if self.device.type != "cuda":
+            return super().best_step(tokens, state, count, excluded)
+        logits = self.logits(tokens, state)
+        normalizer = log_sum_exp(logits)
+        if excluded:
+            logits.index_fill_(1, columns_of(excluded, logits.device), -torch.inf)
+        best, columns = top_k(logits, count)
+        return best.float() - normalizer, columns
 
     def score(self, src: Tensor, lengths: Tensor, tgt: Tensor, tgt_lengths: Tensor) -> Tensor:
         """As `InferenceModel.score`, in one pass over all positions."""
@@ -49,6 +71,15 @@ class TorchInference(InferenceModel):
         """As `InferenceModel.alignment`."""
         number = self.alignment_layer(layer)
         return self.attention(src, lengths, tgt_in).cross[number].float().mean(1)
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """The log of the sum of exponentials (R, 1) in fp32, of logits (R, W) in any precision, without a copy in fp32.
+
+    The terms are rounded like the logits, and added up in fp32: their error is far below that of the logits.
+    """
+    largest = logits.amax(1, keepdim=True)
+    return (logits - largest).exp_().sum(1, keepdim=True, dtype=torch.float32).log_() + largest
 
 
 def log_softmax(logits: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import cast
 from torch import Tensor
 
 from nmtkit.inference.sentence_rows import SentenceRows
-from nmtkit.inference.torch_inference import TorchInference, log_softmax
+from nmtkit.inference.torch_inference import TorchInference
 from nmtkit.model.recurrent import LstmState, Memory, Recurrent, RecurrentLayer
 
 
@@ -26,10 +26,18 @@ class RecurrentState:
         """As `InferenceState.reorder`."""
         if self.rows.is_unchanged(origins):
             return
-        self.layers = [(h.index_select(1, origins), c.index_select(1, origins)) for h, c in self.layers]
+        self._reorder_layers(origins)
         if (kept := self.rows.reorder(origins)) is not None:
             self.memory = Memory(self.memory.values[kept], self.memory.mask[kept])
             self.keys = self.keys[kept]
+
+    def reorder_fixed(self, origins: Tensor, width: int) -> None:
+        """As `FixedInferenceState.reorder_fixed`."""
+        self._reorder_layers(origins)
+        self.rows.widen(width)
+
+    def _reorder_layers(self, origins: Tensor) -> None:
+        self.layers = [(h.index_select(1, origins), c.index_select(1, origins)) for h, c in self.layers]
 
 
 class TorchRecurrent(TorchInference):
@@ -42,8 +50,8 @@ class TorchRecurrent(TorchInference):
         """As `InferenceModel.start`."""
         return RecurrentState(memory, self.model.attention.keys(memory.values), len(self.model.decoder))
 
-    def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        """As `InferenceModel.step`."""
+    def logits(self, tokens: Tensor, state: RecurrentState) -> Tensor:
+        """As `TorchInference.logits`."""
         model = self.model
         bottom, *others = cast(Iterable[RecurrentLayer], model.decoder)
         x, state.layers[0] = bottom(model.target_embedding(tokens).unsqueeze(1), None, state.layers[0])  # (R, 1, H)
@@ -51,7 +59,7 @@ class TorchRecurrent(TorchInference):
         context = state.rows.by_row(model.attention(queries, state.keys, state.memory)).unsqueeze(1)
         for number, layer in enumerate(others, 1):
             x, state.layers[number] = layer(x, context, state.layers[number])
-        return log_softmax(model.project(x.squeeze(1)))
+        return model.project(x.squeeze(1))
 
     def state_bytes(self, tokens: int) -> int:
         """As `InferenceModel.state_bytes`: h and c of each layer, whatever the number of tokens."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from nmtkit.inference.decoder_step import layer_step
 from nmtkit.inference.kv_cache import KeyValueCache, LayerCache
 from nmtkit.inference.protocol import AttentionWeights
-from nmtkit.inference.torch_inference import TorchInference, log_softmax
+from nmtkit.inference.torch_inference import TorchInference
 from nmtkit.inference.transformer import TransformerInference
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Memory, Transformer
@@ -47,14 +47,14 @@ class TorchTransformer(TorchInference, TransformerInference):
         bias = memory.values.new_zeros(memory.mask.shape).masked_fill_(~memory.mask, -torch.inf)
         return KeyValueCache(layers, bias[:, None, None, :].repeat(1, self.config.heads, 1, 1))
 
-    def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
-        """As `InferenceModel.step`."""
+    def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
+        """As `TorchInference.logits`."""
         model = self.model
         x = model.embed(tokens, model.target_embedding, model.target_positions(state.length, 1))
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
             x = layer_step(layer, x, state, number)
         state.advance()
-        return log_softmax(model.project(model.decoder_norm(x)))
+        return model.project(model.decoder_norm(x))
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
         """As `InferenceModel.attention`."""

@@ -21,6 +21,7 @@ import torch
 from nmtkit.data.packing import Share
 from nmtkit.errors import Interrupted, NmtkitError, RunError
 from nmtkit.log import Progress, finite_or_none, logger, working
+from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.allocation import keep_freed_memory
 from nmtkit.training.capacity import with_batches_of_device
@@ -32,7 +33,7 @@ from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.optim import learning_rate
-from nmtkit.training.outcome import HostCopy, Outcome
+from nmtkit.training.outcome import Outcome
 from nmtkit.training.ranks import Ranks, join
 from nmtkit.training.resuming import resume
 from nmtkit.training.run_log import RunLog

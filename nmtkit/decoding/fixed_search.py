@@ -1,0 +1,226 @@
+"""Beam search with fixed shapes, for GPUs: the results of `search`, without a wait of the host in a step.
+
+Each of the K slots of a sentence is a row of the decoder at every step, also one whose hypothesis has ended. So the
+shapes of a step follow from the number of sentences alone. What `search` keeps in lists stays on the device: of the
+best finished hypothesis its score, its length and the slot of its prefix; of every step the chosen tokens and the slots
+of their prefixes. The host reads them when sentences leave the batch.
+
+Which sentences are done is copied to the host every few steps and read some steps later, when the copy is there. Steps
+in between change nothing: no open hypothesis of a sentence that is done can become its best.
+
+Letters: B sentences, b sentences still in the batch, K slots, W vocabulary, t tokens so far.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.rules import Constraints, rules_of
+from nmtkit.decoding.search import Hypothesis, length_limits, length_penalties
+from nmtkit.inference.protocol import FixedInferenceState, InferenceModel, columns_of
+from nmtkit.inference.sentence_rows import FILLED
+from nmtkit.inference.top_k import top_k
+from nmtkit.log import SECONDS_BETWEEN_LINES, report
+from nmtkit.model.host_copy import HostCopy
+from nmtkit.vocab import BOS, EOS
+
+_EVERY, _LATER = 4, 2  # steps from one copy of `done` to the next, and from a copy to its reading
+
+
+def serves(
+    device: torch.device, config: SearchConfig, constraints: Sequence[Constraints], banned: Sequence[tuple[int, ...]]
+) -> bool:
+    """Whether this search is for a device and options: the best output of beam search, with rules for all rows."""
+    is_plain = config.nbest == 1 and not config.sampling and config.diverse_groups == 1
+    is_plain &= not any(constraint.prefix or constraint.terms for constraint in constraints)
+    return device.type == "cuda" and is_plain and not rules_of(config, banned)[1]
+
+
+@torch.inference_mode()
+def fixed_search(
+    model: InferenceModel, src: Tensor, lengths: Tensor, config: SearchConfig, banned: Sequence[tuple[int, ...]] = ()
+) -> list[list[Hypothesis]]:
+    """As `search`, for options that `serves` accepts."""
+    beam = _FixedBeam(src, lengths, config, model, banned)
+    state: FixedInferenceState = model.start(model.encode(src, lengths))
+    state.reorder_fixed(torch.arange(len(src), device=src.device).repeat_interleave(config.beam), config.beam)
+    pending: HostCopy | None = None
+    reported = time.monotonic()
+    for t in range(beam.most + 1):
+        beam.advance(model, state)
+        if t % _EVERY == 0:
+            pending = HostCopy(beam.done().float())
+        if t % _EVERY == _LATER and pending is not None:
+            staying = [number for number, done in enumerate(pending.read()) if not done]
+            if not staying:
+                break
+            if len(staying) <= FILLED * len(beam.sentences):
+                beam.leave(staying, state)
+        if time.monotonic() - reported >= SECONDS_BETWEEN_LINES:
+            reported = time.monotonic()
+            report("long search", {"sentences": len(beam.sentences), "step": t + 1, "of at most": beam.most + 1})
+    return beam.results()
+
+
+class _Finished(NamedTuple):
+    """The best finished hypothesis of each sentence, each (b,)."""
+
+    score: Tensor  # -inf if there is none
+    tokens: Tensor  # their number, without EOS
+    slot: Tensor  # of its prefix
+    end: Tensor  # log-probability of EOS
+
+
+class _Step(NamedTuple):
+    """What the slots were given at a step, each (b, K)."""
+
+    origin: Tensor  # slot of the prefix
+    token: Tensor
+    log_prob: Tensor
+
+
+class _FixedBeam:
+    """The hypotheses of the sentences still in the batch, in fixed rows."""
+
+    def __init__(
+        self,
+        src: Tensor,
+        lengths: Tensor,
+        config: SearchConfig,
+        model: InferenceModel,
+        banned: Sequence[tuple[int, ...]],
+    ) -> None:
+        B, K, device = src.size(0), config.beam, src.device
+        self.limit = length_limits(config, lengths, model.longest_sequence)  # (b,) tokens before EOS
+        self.least, self.most = (int(each) for each in self.limit.aminmax())
+        penalties = length_penalties(config, self.most + 1)
+        self.penalties: list[float] = penalties.tolist()  # by |Y|
+        self.longest_penalty = penalties.to(device)[self.limit + 1]  # (b,)
+        self.token_mask, _ = rules_of(config, banned)
+        self.K, self.ranks = K, torch.arange(K, device=device)
+        self.sentences = list(range(B))  # index into `src` of each still in the batch
+        self.left = torch.full((B, 1), K, device=device)  # slots that hold no finished hypothesis
+        numbers: dict[str, Any] = {"device": device, "dtype": torch.float32}
+        self.log_probs = torch.full((B, K), -torch.inf, **numbers)  # of open hypotheses, -inf for other slots
+        self.log_probs[:, 0] = 0.0
+        self.tokens = torch.full((B * K,), BOS, device=device)  # the next input of the decoder
+        none = torch.zeros(B, dtype=torch.long, device=device)
+        self.finished = _Finished(torch.full((B,), -torch.inf, **numbers), none, none, torch.zeros(B, **numbers))
+        self.steps: list[_Step] = []
+        self._set_rows()
+        self._results: list[list[Hypothesis]] = [[] for _ in range(B)]
+
+    def _set_rows(self) -> None:
+        """The first row of each sentence, (b, 1)."""
+        self.first_rows = torch.arange(0, len(self.sentences) * self.K, self.K, device=self.ranks.device).unsqueeze(1)
+
+    def advance(self, model: InferenceModel, state: FixedInferenceState) -> None:
+        """Extend the hypotheses by one token."""
+        K, t = self.K, len(self.steps)
+        steps, tokens = self._candidates(model, state)  # (b · K, K)
+        c = steps.size(1)
+        totals = self.log_probs.unsqueeze(2) + steps.view(-1, K, c)
+        total, index = top_k(totals.flatten(1), K)  # (b, K), as all that follow
+        token, log_prob = (each.view(-1, K * c).gather(1, index) for each in (tokens, steps))
+        origin = index.div(c, rounding_mode="floor")
+        chosen = (self.ranks < self.left) & (total > -torch.inf)
+        ended = chosen & (token == EOS)
+        self._finish((total / self.penalties[t + 1]).masked_fill(~ended, -torch.inf), origin, log_prob)
+        self.left = self.left - ended.sum(1, keepdim=True)
+        self.log_probs = total.masked_fill(~chosen | ended, -torch.inf)
+        self.tokens = token.flatten()
+        self.steps.append(_Step(origin, token, log_prob))
+        if K > 1:
+            state.reorder_fixed((origin + self.first_rows).flatten(), K)
+
+    def _candidates(self, model: InferenceModel, state: FixedInferenceState) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and tokens of the best candidates of each row, both (b · K, K)."""
+        t = len(self.steps)
+        excluded = self.token_mask.after(t)
+        if t < self.least:
+            return model.best_step(self.tokens, state, self.K, excluded)
+        log_probs = model.step(self.tokens, state)  # (b · K, W)
+        end = log_probs[:, EOS].clone()
+        if excluded:
+            log_probs.index_fill_(1, columns_of(excluded, log_probs.device), -torch.inf)
+        forced = (self.limit == t).repeat_interleave(self.K, output_size=len(log_probs))
+        log_probs.masked_fill_(forced.unsqueeze(1), -torch.inf)
+        log_probs[:, EOS] = torch.where(forced, end, log_probs[:, EOS])
+        return top_k(log_probs, self.K)
+
+    def _finish(self, scores: Tensor, origin: Tensor, log_prob: Tensor) -> None:
+        """Keep the best hypothesis that ends at this step, if it is better than those before; scores (b, K)."""
+        score, rank = scores.max(1, keepdim=True)
+        before = self.finished
+        better = score.squeeze(1) > before.score
+        self.finished = _Finished(
+            torch.where(better, score.squeeze(1), before.score),
+            before.tokens.masked_fill(better, len(self.steps)),
+            torch.where(better, origin.gather(1, rank).squeeze(1), before.slot),
+            torch.where(better, log_prob.gather(1, rank).squeeze(1), before.end),
+        )
+
+    def done(self) -> Tensor:
+        """(b,) True for sentences without an open hypothesis that can still become the best."""
+        return self.log_probs.amax(1) / self.longest_penalty <= self.finished.score
+
+    def leave(self, staying: list[int], state: FixedInferenceState) -> None:
+        """Keep only some sentences in the batch, and read the results of the others."""
+        keep = torch.tensor(staying, device=self.ranks.device)
+        leaving = sorted(set(range(len(self.sentences))) - set(staying))
+        self._read(leaving)
+        state.reorder((self.first_rows[keep] + self.ranks).flatten())
+        self.tokens = self.tokens.view(-1, self.K)[keep].flatten()
+        self.limit, self.longest_penalty = self.limit[keep], self.longest_penalty[keep]
+        self.left, self.log_probs = self.left[keep], self.log_probs[keep]
+        self.finished = _Finished(*(column[keep] for column in self.finished))
+        self.steps = [_Step(*(column[keep] for column in step)) for step in self.steps]
+        self.sentences = [self.sentences[number] for number in staying]
+        self._set_rows()
+
+    def results(self) -> list[list[Hypothesis]]:
+        """The best output of each sentence, a list without any if no probability is finite."""
+        self._read(list(range(len(self.sentences))))
+        return self._results
+
+    def _read(self, numbers: list[int]) -> None:
+        """Read the best outputs of some sentences from the device, by following their slots back from the end."""
+        index = torch.tensor(numbers, device=self.ranks.device)
+        score, length, slot, end = (column[index].cpu().numpy() for column in self.finished)
+        origins, tokens, steps = (
+            torch.stack(columns)[:, index].cpu().numpy() for columns in zip(*self.steps, strict=True)
+        )
+        ids, log_probs = _followed(origins, tokens, steps, length, slot)
+        for row, number in enumerate(numbers):
+            if score[row] > -np.inf:
+                found = Hypothesis(
+                    ids[row, : length[row]].tolist(),
+                    float(score[row]),
+                    [*log_probs[row, : length[row]].tolist(), float(end[row])],
+                )
+                self._results[self.sentences[number]] = [found]
+
+
+def _followed(
+    origins: NDArray[np.int64],
+    tokens: NDArray[np.int64],
+    log_probs: NDArray[np.float32],
+    lengths: NDArray[np.int64],
+    slots: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Tokens and log-probabilities (n, t) of the hypotheses with `lengths` (n,) that end in `slots` (n,).
+
+    The other arguments (t, n, K) have what the slots were given at each step.
+    """
+    rows, slots = np.arange(len(slots)), slots.copy()
+    ids, probs = (np.zeros((len(slots), len(tokens)), each.dtype) for each in (tokens, log_probs))
+    for t in reversed(range(len(tokens))):
+        ids[:, t], probs[:, t] = tokens[t, rows, slots], log_probs[t, rows, slots]
+        slots = np.where(t < lengths, origins[t, rows, slots], slots)
+    return ids, probs
