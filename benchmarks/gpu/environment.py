@@ -14,8 +14,8 @@ import torch
 
 from gpu.measuring import synchronize
 from nmtkit.model.flops import peak_flops
+from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.precision import resolve_device, resolve_precision
-from nmtkit.training import loss
 
 _PACKAGES = ("torch", "triton", "transformers", "ctranslate2")
 _RUNS = 10  # of a product or a copy
@@ -58,7 +58,7 @@ def _gpu_facts(device: torch.device) -> dict[str, Any]:
         "CUDA": torch.version.cuda,
         "cuDNN": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "attention allowed": ", ".join(_allowed_attention()),
-        "loss kernel": "in use" if loss._load_kernel(device) else "not usable",
+        "loss kernel": "in use" if loss_kernel_on(device) else "not usable",
     }
 
 

@@ -1,13 +1,14 @@
 """The parts of a search with plain torch that do not depend on the architecture."""
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from nmtkit.inference.protocol import AttentionWeights, InferenceModel, columns_of, shift_right
 from nmtkit.inference.top_k import top_k
+from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.protocol import TranslationModel
 
 _SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
@@ -76,8 +77,11 @@ class TorchInference(InferenceModel):
 def log_sum_exp(logits: Tensor) -> Tensor:
     """The log of the sum of exponentials (R, 1) in fp32, of logits (R, W) in any precision, without a copy in fp32.
 
-    The terms are rounded like the logits, and added up in fp32: their error is far below that of the logits.
+    Without nmtkit's kernel, the terms are rounded like the logits, and added up in fp32: their error is far below that
+    of the logits.
     """
+    if (kernel := loss_kernel_on(logits.device)) is not None:
+        return cast(Tensor, kernel.log_sum_exp(logits))
     largest = logits.amax(1, keepdim=True)
     return (logits - largest).exp_().sum(1, keepdim=True, dtype=torch.float32).log_() + largest
 

@@ -95,7 +95,7 @@ class SelfAttention(nn.Module):
 
     def _attend_packed(self, qkv: Tensor, packing: Packing) -> Tensor:
         """As `_attend`, for packed sentences: (T, H·V) from (T, 2·H·K + H·V)."""
-        if packing.by_kernel:
+        if packing.kernel is not None:
             q, k, v = (x.view(len(x), self.heads, -1) for x in torch.split(qkv, list(self.widths), dim=-1))
             left = -1 if self.window is None else self.window
             return attend_packed(q, k, v, packing, packing, (left, 0 if self.causal else left))
@@ -169,7 +169,7 @@ class CrossAttention(nn.Module):
 
     def _attend_packed(self, q: Tensor, kv: Tensor, source: Packing, target: Packing) -> Tensor:
         """As `_attend`, for packed sentences: (T, H·V) from (T, H·K) and (S, …)."""
-        if target.by_kernel:
+        if target.kernel is not None:
             q, k, v = (x.view(len(x), self.heads, -1) for x in (q, *torch.split(kv, list(self.widths), dim=-1)))
             return attend_packed(q, k, v, target, source)
         return target.pack(self._attend(target.pad(q), source.pad(kv), source.mask, None))

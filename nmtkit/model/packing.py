@@ -8,7 +8,10 @@ Letters: N sentences, T tokens of a side, L tokens of the longest sentence, H he
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +20,7 @@ from torch.nn import functional as F
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig, TransformerConfig
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch < 2.10
-    varlen_attn = None  # type: ignore[assignment]
+Kernel = Callable[..., Any]  #: torch's `varlen_attn`
 
 _WIDEST = 256  # of a head, for the kernel
 
@@ -34,10 +34,10 @@ class Packing:
     positions: Tensor  # (T,) the position of each token in its sentence; those of the filler are of no importance
     longest: int  # L, the filler included
     span: int  # above all positions
-    by_kernel: bool  # torch's kernel computes the attention
+    kernel: Kernel | None  # computes the attention; None to pad for it
 
     @classmethod
-    def of(cls, lengths: Tensor, tokens: int, longest: int, filler: int, by_kernel: bool) -> "Packing":
+    def of(cls, lengths: Tensor, tokens: int, longest: int, filler: int, kernel: Kernel | None) -> "Packing":
         """The packing of T = `tokens`: sentences with `lengths` (N - 1,), at most `longest`, then `filler` tokens.
 
         Nothing is read from the device of the lengths.
@@ -48,7 +48,7 @@ class Packing:
         every = torch.arange(tokens, device=lengths.device, dtype=torch.int32)
         sentences = torch.searchsorted(ends, every, right=True)
         positions = every - starts.index_select(0, sentences)
-        return cls(starts, sentences * widest + positions, positions % longest, widest, longest, by_kernel)
+        return cls(starts, sentences * widest + positions, positions % longest, widest, longest, kernel)
 
     @property
     def mask(self) -> Tensor:
@@ -69,40 +69,43 @@ class Packing:
 def attend_packed(
     q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, window: tuple[int, int] = (-1, -1)
 ) -> Tensor:
-    """softmax(Q·Kᵀ / √d_k)·V within each sentence, for q (T, H, K), k and v (S, H, K): (T, H·K).
+    """softmax(Q·Kᵀ / √d_k)·V within each sentence, for q (T, H, K), k and v (S, H, K), by the kernel: (T, H·K).
 
     `window` is how far a token attends to the left and to the right, -1 without a limit; (-1, 0) is causal.
     """
-    heads = varlen_attn(
-        q, k, v, queries.starts, keys.starts, queries.longest, keys.longest, window_size=window
-    )  # scaled by 1 / √d_k
-    assert isinstance(heads, Tensor)
+    assert queries.kernel is not None
+    lengths = queries.starts, keys.starts, queries.longest, keys.longest
+    heads: Tensor = queries.kernel(q, k, v, *lengths, window_size=window)
     return heads.flatten(1)
 
 
-def has_kernel(config: ModelConfig, precision: torch.dtype, device: torch.device) -> bool:
-    """Whether torch has a kernel for the attention of packed sentences in a model of these options.
+def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device) -> Kernel | None:
+    """Torch's kernel for the attention of packed sentences in a model of these options; None if there is none.
 
     It needs a GPU and 16 bits, heads with keys as wide as values, and no dropout of attention weights.
     """
     if device.type != "cuda" or not isinstance(config, TransformerConfig) or config.attention_dropout:
-        return False
+        return None
     has_sizes = config.key_size == config.value_size <= _WIDEST and config.key_size % 8 == 0
-    return has_sizes and _is_usable(precision, device)
+    return _kernel_on(device, precision) if has_sizes else None
 
 
 @functools.cache
-def _is_usable(precision: torch.dtype, device: torch.device) -> bool:
-    """Whether the kernel runs on a GPU, forward and backward: tried on a tiny tensor."""
-    if varlen_attn is None or precision not in (torch.bfloat16, torch.float16):
-        return False
-    x = torch.zeros(1, 1, 8, dtype=precision, device=device, requires_grad=True)
-    packing = Packing.of(torch.zeros(0, dtype=torch.int64, device=device), 1, 1, 1, True)
+def _kernel_on(device: torch.device, precision: torch.dtype) -> Kernel | None:
+    """The kernel if it runs on a GPU, forward and backward: tried on a tiny tensor.
+
+    It is imported here, because its import takes more than a second.
+    """
+    if precision not in (torch.bfloat16, torch.float16):
+        return None
     try:
+        kernel: Kernel = import_module("torch.nn.attention.varlen").varlen_attn  # from torch 2.10 on
         with torch.inference_mode(False), torch.enable_grad():
+            x = torch.zeros(1, 1, 8, dtype=precision, device=device, requires_grad=True)
+            packing = Packing.of(torch.zeros(0, dtype=torch.int64, device=device), 1, 1, 1, kernel)
             torch.autograd.backward(attend_packed(x, x, x, packing, packing).sum())
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         logger.info("sentences are not packed, because torch has no attention for it here: %s", reason)
-        return False
-    return True
+        return None
+    return kernel

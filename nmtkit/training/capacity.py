@@ -23,7 +23,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.memory import free_memory, is_out_of_memory
-from nmtkit.model.packing import has_kernel
+from nmtkit.model.packing import kernel_for
 from nmtkit.model.precision import resolve_precision
 from nmtkit.run_files import list_checkpoints
 from nmtkit.training.config import AUTO, CPU_TOKENS, BatchConfig, TrainingOptions
@@ -73,7 +73,8 @@ def _packing(recorded: Mapping[str, Any] | None, options: TrainingOptions, ranks
     if packing != "auto":
         return packing
     precision = resolve_precision(options.device.precision, ranks.device)
-    return "on" if all(ranks.gather(has_kernel(model, precision, ranks.device))) else "off"
+    has_kernel = kernel_for(model, precision, ranks.device) is not None
+    return "on" if all(ranks.gather(has_kernel)) else "off"
 
 
 def _max_tokens(recorded: Mapping[str, Any] | None, data: TrainingData, options: TrainingOptions, ranks: Ranks) -> int:

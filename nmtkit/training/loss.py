@@ -1,6 +1,5 @@
 """Label-smoothed cross-entropy (§5.4), fused with the projection to the vocabulary."""
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, cast
@@ -11,20 +10,16 @@ from torch.nn import functional as F
 
 from nmtkit import native_build
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
-from nmtkit.log import logger
-from nmtkit.model.packing import Packing, has_kernel
+from nmtkit.model.kernels import loss_kernel_on
+from nmtkit.model.packing import Packing, kernel_for
 from nmtkit.model.protocol import TranslationModel, mask_never_output
-from nmtkit.vocab import EOS, NEVER_OUTPUT
-
-try:
-    from nmtkit.training.loss_kernel import cross_entropy_
-except ImportError:  # Triton is not installed
-    cross_entropy_ = None  # type: ignore[assignment]
+from nmtkit.vocab import NEVER_OUTPUT
 
 LOSS_VERSION = 2  #: 1 gave probability to PAD and BOS
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
 _ROWS_CPU, _ROWS_GPU = 256, 8192
 _LARGEST_FP16 = 2.0**15
+_Kernel = Callable[[Tensor, Tensor, float, bool], Tensor]
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
@@ -105,26 +100,10 @@ def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: flo
     return sums
 
 
-def _kernel_for(logits: Tensor) -> Callable[[Tensor, Tensor, float, bool], Tensor] | None:
+def _kernel_for(logits: Tensor) -> _Kernel | None:
     """The fused kernel for logits of this dtype and device, if there is one. fp16 needs the gradient in fp32."""
-    return _load_kernel(logits.device) if logits.is_cuda and logits.dtype != torch.float16 else None
-
-
-@functools.cache
-def _load_kernel(device: torch.device) -> Callable[[Tensor, Tensor, float, bool], Tensor] | None:
-    """The fused kernel, tried on a row; None if it cannot run on this machine.
-
-    Triton comes with torch for GPUs, but it also needs a C compiler and a GPU that it supports.
-    """
-    if cross_entropy_ is None:
-        return None
-    try:
-        cross_entropy_(torch.zeros(1, 8, device=device), torch.full((1,), EOS, device=device), 0.0, True)
-    except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        logger.info("the loss is computed without Triton, which is slower: %s", reason)
-        return None
-    return cross_entropy_
+    kernel = loss_kernel_on(logits.device) if logits.is_cuda and logits.dtype != torch.float16 else None
+    return None if kernel is None else cast(_Kernel, kernel.cross_entropy_)
 
 
 def _clear_never_output(exact: Tensor) -> None:
@@ -206,9 +185,9 @@ def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: flo
 
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
     """The decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
-    by_kernel = has_kernel(model.config, _dtype_of_products(model.output_matrix), batch.src.device)
+    kernel = kernel_for(model.config, _dtype_of_products(model.output_matrix), batch.src.device)
     source, target = (
-        Packing.of(lengths, len(ids), longest, len(ids) - real, by_kernel)
+        Packing.of(lengths, len(ids), longest, len(ids) - real, kernel)
         for lengths, ids, longest, real in (
             (batch.source_lengths, batch.src, batch.longest[0], batch.source_tokens),
             (batch.target_lengths, batch.tgt_out, batch.longest[1], batch.target_tokens),

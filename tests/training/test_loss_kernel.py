@@ -17,10 +17,12 @@ if torch.cuda.is_available():
 os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when nmtkit imports it
 pytest.importorskip("triton")
 
+from nmtkit.model.kernels import loss_kernel_on
+from nmtkit.model.protocol import mask_never_output
 from nmtkit.training import loss
 from nmtkit.vocab import EOS, NEVER_OUTPUT
 
-KERNEL = "nmtkit.training.loss_kernel"
+KERNEL = "nmtkit.model.loss_kernel"
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-8}  # of a gradient of at most 1
 
 
@@ -28,7 +30,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-8}  # of a gradient of at 
 def kernel() -> Iterator[Any]:
     """The kernel's module, interpreted."""
     yield importlib.import_module(KERNEL)
-    loss._load_kernel.cache_clear()
+    loss_kernel_on.cache_clear()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -64,6 +66,13 @@ def test_a_nan_among_the_logits_makes_the_loss_nan(kernel: Any) -> None:
     assert kernel.cross_entropy_(logits, torch.full((2,), 7), 0.1, True).isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [*TOLERANCE, torch.float16])
+def test_the_sum_of_exponentials_matches_the_reference(dtype: torch.dtype, kernel: Any) -> None:
+    logits = mask_never_output((torch.randn(6, 5000) * 4).to(dtype))
+    expected = logits.double().logsumexp(1, keepdim=True).float()
+    assert_close(kernel.log_sum_exp(logits), expected, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("bf16", [False, True])
 def test_the_loss_on_a_gpu_uses_the_kernel_with_the_same_result(
     bf16: bool, kernel: Any, monkeypatch: pytest.MonkeyPatch
@@ -84,7 +93,7 @@ def test_the_loss_on_a_gpu_uses_the_kernel_with_the_same_result(
         calls.append(len(logits))
         return original(logits, *inputs)
 
-    monkeypatch.setattr(loss, "cross_entropy_", counted)
+    monkeypatch.setattr(kernel, "cross_entropy_", counted)
     with fake_gpu(monkeypatch, bf16=bf16):
         found = compute(GPU)
     assert calls == [1, 9]  # a trial, then all rows
@@ -96,5 +105,5 @@ def test_without_a_working_kernel_torch_computes_the_loss(kernel: Any, monkeypat
     def failing(*inputs: Any) -> Any:
         raise RuntimeError("Failed to find C compiler")
 
-    monkeypatch.setattr(loss, "cross_entropy_", failing)
-    assert loss._load_kernel(torch.device("cpu")) is None
+    monkeypatch.setattr(kernel, "cross_entropy_", failing)
+    assert loss_kernel_on(GPU) is None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import TINY, Run
+from fake_gpu import fake_gpu
 from small_transformers import W, make, variants
 from torch import Tensor
 from torch.testing import assert_close
@@ -20,7 +23,7 @@ from nmtkit.data.packing import MicroBatchTensors, PackedBatch, make_packed_batc
 from nmtkit.errors import UserError
 from nmtkit.model import packing
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.packing import Packing, attend_packed, has_kernel
+from nmtkit.model.packing import Packing, attend_packed, kernel_for
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.config import BatchConfig, CheckpointConfig, LoadingConfig, OptimizerConfig, TrainingOptions
@@ -83,7 +86,7 @@ def test_a_sentence_is_blind_to_the_others_of_its_packed_batch_and_to_the_filler
             (batch.target_lengths, batch.tgt_in, batch.longest[1], batch.target_tokens),
         )
         source, target = (
-            Packing.of(lengths, len(ids), longest, len(ids) - real, by_kernel=False)
+            Packing.of(lengths, len(ids), longest, len(ids) - real, kernel=None)
             for lengths, ids, longest, real in sides
         )
         outputs.append(model.decode_packed(batch.src, source, batch.tgt_in, target)[:7])
@@ -115,41 +118,42 @@ def per_sentence_kernel(
 def test_the_kernel_is_called_such_that_it_computes_what_padding_does(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "varlen_attn", per_sentence_kernel)
     model = make(**changes)
     padded, packed = both_batches(*LENGTHS)
     expected = loss_and_gradients(model, padded)
-    monkeypatch.setattr("nmtkit.training.loss.has_kernel", lambda *facts: True)
+    monkeypatch.setattr("nmtkit.training.loss.kernel_for", lambda *facts: per_sentence_kernel)
     for name, value in loss_and_gradients(model, packed).items():
         assert_close(value, expected[name], msg=name)
 
 
 @pytest.mark.skipif(not HAS_KERNEL, reason="torch < 2.10")
 def test_the_kernel_of_this_torch_accepts_the_arguments() -> None:
+    kernel = import_module("torch.nn.attention.varlen").varlen_attn
     with torch.device("meta"):
         x = torch.zeros(128, 2, 8, dtype=torch.bfloat16)
         starts, slots = torch.zeros(4, dtype=torch.int32), torch.zeros(128, dtype=torch.int64)
-        own = Packing(starts, slots, slots, 50, 40, True)
+        own = Packing(starts, slots, slots, 50, 40, kernel)
         assert attend_packed(x, x, x, own, own, (-1, 0)).shape == (128, 16)
 
 
 def test_packing_is_chosen_only_where_the_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, config = torch.device("cuda"), TransformerConfig()
-    monkeypatch.setattr(packing, "_is_usable", lambda precision, device: precision == torch.bfloat16)
-    assert has_kernel(config, torch.bfloat16, gpu)
-    assert not has_kernel(config, torch.bfloat16, CPU)
-    assert not has_kernel(config, torch.float32, gpu)
+    monkeypatch.setattr(packing, "_kernel_on", lambda device, precision: len if precision == torch.bfloat16 else None)
+    assert kernel_for(config, torch.bfloat16, gpu)
+    assert not kernel_for(config, torch.bfloat16, CPU)
+    assert not kernel_for(config, torch.float32, gpu)
     for other in ({"attention_dropout": 0.1}, {"d_k": 60, "d_v": 60}, {"d_k": 32}, {"heads": 1}):
-        assert not has_kernel(replace(config, **other), torch.bfloat16, gpu), other
+        assert not kernel_for(replace(config, **other), torch.bfloat16, gpu), other
 
 
 def test_a_gpu_without_a_usable_kernel_trains_with_padding(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_here: Run, datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not packing._is_usable(torch.float32, CPU)
-    if HAS_KERNEL:  # without a GPU it fails
-        assert not packing._is_usable(torch.bfloat16, CPU)
-    train(tmp_path, "--max-updates", 1)
+    command = "nmt-train", datasets["joined"], "--save-dir", tmp_path, *TINY, "--max-updates", 1, "--device", "cuda"
+    with fake_gpu(monkeypatch, bf16=True):  # on which the kernel fails
+        done = run_here(*command, "--precision", "bf16")
+    packing._kernel_on.cache_clear()
+    assert b"sentences are not packed" in done.stderr
     batches = load_checkpoint(tmp_path / "checkpoint_last.pt").progress["options"]["batches"]
     assert batches["packing"] == "off"
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmtkit.vocab import NEVER_OUTPUT
+from nmtkit.vocab import EOS, NEVER_OUTPUT
 
 _BLOCK = 4096  # columns that a program has in registers
 _WARPS = 8
@@ -73,6 +73,18 @@ def cross_entropy_(logits: Tensor, target: Tensor, smoothing: float, learning: b
     logits (N, W) are contiguous in fp32 or bf16, target (N,) are ids that may be output. If `learning`, the gradient
     of the smoothed loss is written over the logits, with 0 for `NEVER_OUTPUT`.
     """
+    return _losses_of_rows(logits, target, smoothing, learning).sum(0)
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """The log of the sum of exponentials (N, 1) in fp32 of contiguous logits (N, W), without those of NEVER_OUTPUT."""
+    target = torch.full((len(logits),), EOS, device=logits.device)
+    losses = _losses_of_rows(logits, target, 0.0, learning=False)
+    return (losses[:, 0] + logits[:, EOS]).unsqueeze(1)
+
+
+def _losses_of_rows(logits: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
+    """As `cross_entropy_`, of each row: (N, 2)."""
     losses = torch.empty(len(logits), 2, dtype=torch.float32, device=logits.device)
     pad, bos = NEVER_OUTPUT
     _kernel[(len(logits),)](
@@ -88,4 +100,4 @@ def cross_entropy_(logits: Tensor, target: Tensor, smoothing: float, learning: b
         block=min(_BLOCK, triton.next_power_of_2(logits.size(1))),
         num_warps=_WARPS,
     )
-    return losses.sum(0)
+    return losses
