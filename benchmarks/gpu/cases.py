@@ -103,16 +103,17 @@ def technique_cases(sizes: Sizes, device: str) -> list[Case]:
     """One technique changed at a time: the base model with large updates."""
     setting = _training(sizes, device, "base", sizes.large_update)
     changes: dict[str, dict[str, Any]] = {
+        "padding instead of packing": {"packing": False},
         "loss without the fused kernel": {"fused_loss": False},
-        "cuDNN attention allowed": {"cudnn_attention": True},
-        "attention of separate operators": {"fused_attention": False},
+        "cuDNN attention allowed, padding": {"cudnn_attention": True, "packing": False},
+        "attention of separate operators, padding": {"fused_attention": False, "packing": False},
         "Adam of separate operators": {"fused_adam": False},
         "the host waits for each update": {"runs_ahead": False},
         f"micro-batches of {sizes.small_update:,} tokens": {"max_tokens": sizes.small_update},
         f"vocabulary of {sizes.padded_vocabulary:,}, a multiple of 64": {"vocabulary": sizes.padded_vocabulary},
         "activation checkpointing": {"checkpointing": True},
         "fp16 with loss scaling": {"precision": "fp16"},
-        "fp32": {"precision": "fp32"},
+        "fp32, padding": {"precision": "fp32", "packing": False},
         "compiled micro-batch, one graph": {"compiled": "micro-batch"},
     }
     cases = [Case(DEFAULT, partial(measure_training, setting))]
@@ -137,6 +138,20 @@ def decoding_cases(sizes: Sizes, device: str) -> list[Case]:
             cases.append(Case(name, partial(measure_decoding, setting), "" if name == smallest else smallest))
         half = replace(_decoding(sizes, device, model, largest), precision="fp16")
         cases.append(Case(f"{model}, {largest:,} tokens a batch, fp16", partial(measure_decoding, half), smallest))
+    return cases
+
+
+def search_technique_cases(sizes: Sizes, device: str) -> list[Case]:
+    """One technique changed at a time: the base model with the largest batches."""
+    setting = _decoding(sizes, device, "base", sizes.search_batches[-1])
+    changes = {
+        "search with shapes that follow the hypotheses": {"fixed_shapes": False},
+        "candidates chosen from log-probabilities in fp32": {"half_logits": False},
+        "candidates chosen in one stage": {"two_stages": False},
+    }
+    cases = [Case(DEFAULT, partial(measure_decoding, setting))]
+    for name, change in changes.items():
+        cases.append(Case(name, partial(measure_decoding, replace(setting, **change)), DEFAULT))  # type: ignore[arg-type]
     return cases
 
 
@@ -166,6 +181,7 @@ PARTS: dict[str, Callable[[Sizes, str], list[Case]]] = {
     "training": training_cases,
     "techniques": technique_cases,
     "decoding": decoding_cases,
+    "search techniques": search_technique_cases,
     "peers": peer_cases,
 }
 

@@ -1,7 +1,11 @@
 """Beam search by nmtkit's Python API, of a model with random weights."""
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -10,8 +14,12 @@ from gpu.lengths import AVERAGE, news_lengths
 from gpu.measuring import Measurement, measure
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, collect_weights
+from nmtkit.decoding import engine
 from nmtkit.decoding.config import SearchConfig, StreamConfig
+from nmtkit.inference import top_k
 from nmtkit.inference.backends import torch_backend
+from nmtkit.inference.protocol import InferenceModel
+from nmtkit.inference.torch_inference import TorchInference
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.precision import resolve_device, resolve_precision
@@ -34,6 +42,9 @@ class DecodingSetting:
     repeats: int  # timed runs
     device: str
     precision: str
+    fixed_shapes: bool = True  # the search of GPUs
+    half_logits: bool = True  # the best candidates are chosen from logits in the model's precision
+    two_stages: bool = True  # of the choice of the best candidates
 
 
 def make_sentences(setting: DecodingSetting) -> list[list[int]]:
@@ -64,7 +75,21 @@ def measure_decoding(setting: DecodingSetting) -> Measurement:
         return sum(len(line.candidates[0].tokens) for line in translator.stream_encoded(some, search, batches))
 
     few = sentences[: max(1, setting.max_tokens // AVERAGE)]  # a batch or two
-    return measure(lambda: translate(sentences), lambda: translate(few), setting.repeats, device)
+    with _changed(setting):
+        return measure(lambda: translate(sentences), lambda: translate(few), setting.repeats, device)
+
+
+@contextlib.contextmanager
+def _changed(setting: DecodingSetting) -> Iterator[None]:
+    """Disable the optimizations that the setting does not have."""
+    with contextlib.ExitStack() as stack:
+        if not setting.fixed_shapes:
+            stack.enter_context(mock.patch.object(engine, "serves", return_value=False))
+        if not setting.half_logits:
+            stack.enter_context(mock.patch.object(TorchInference, "best_step", InferenceModel.best_step))
+        if not setting.two_stages:
+            stack.enter_context(mock.patch.object(top_k, "_SMALL", sys.maxsize))
+        yield
 
 
 def _limits(length: int | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,10 +37,10 @@ _CTRANSLATE2_TYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def measure_marian_training(setting: TrainingSetting) -> Measurement:
-    """Target tokens a second and utilization of Marian's training, with the same batches and fused Adam."""
+    """Target tokens a second and utilization of Marian's training, with padding and fused Adam."""
     device = resolve_device(setting.device)
     precision = resolve_precision(setting.precision, device)
-    updates = make_updates(setting)
+    updates = make_updates(replace(setting, packing=False))
     model = _marian(setting.model, setting.vocabulary).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
 
@@ -47,6 +48,7 @@ def measure_marian_training(setting: TrainingSetting) -> Measurement:
         for update in some:
             optimizer.zero_grad()
             for _, batch in update.share:
+                assert isinstance(batch, Batch)
                 with autocast(device, precision):
                     loss = _marian_loss(model, batch.to(device))
                 (loss / update.tokens).backward()  # type: ignore[no-untyped-call]

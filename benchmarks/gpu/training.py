@@ -1,7 +1,7 @@
 """Updates of nmtkit's training on random sentences with the lengths of news."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -10,13 +10,14 @@ from unittest import mock
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu.lengths import LONGEST, clip, news_lengths
 from gpu.measuring import Measurement, measure
-from nmtkit.data.batch import Batch, make_batch
+from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import BatchSampler
+from nmtkit.data.mixture import MicroBatch
+from nmtkit.data.packing import MicroBatchTensors, Share, Side, make_packed_batch, pack_micro_batches
 from nmtkit.model import attention
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
@@ -25,7 +26,7 @@ from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.training import loss
 from nmtkit.training.compiling import compile_layers, use_private_cache
-from nmtkit.training.config import OptimizerConfig
+from nmtkit.training.config import BatchConfig, OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.optim import make_optimizer, take_step
 from nmtkit.training.ranks import Ranks
@@ -46,13 +47,14 @@ class TrainingSetting:
     model: TransformerConfig
     vocabulary: int  # pieces, shared by both sides
     batch_tokens: int  # target tokens of an update
-    max_tokens: int  # padded tokens of a micro-batch on each side
+    max_tokens: int  # tokens of a micro-batch on each side, with padding
     updates: int  # in a timed run
     repeats: int  # timed runs
     device: str
     precision: str
     compiled: str = ""  # "layers", as with --compile, or "micro-batch": the whole model with its loss
     compiler: str = "inductor"  # torch's backend
+    packing: bool = True  # sentences of all lengths in a micro-batch, without padding
     checkpointing: bool = False  # of activations
     cudnn_attention: bool = False  # allow torch to choose it
     fused_attention: bool = True
@@ -64,7 +66,7 @@ class TrainingSetting:
 class Update(NamedTuple):
     """The micro-batches of an update."""
 
-    share: list[tuple[int, Batch]]
+    share: Share
     tokens: int  # target tokens
     flops: int
 
@@ -74,22 +76,34 @@ def make_updates(setting: TrainingSetting) -> list[Update]:
     random = np.random.default_rng(SEED)
     target = news_lengths(random, _PAIRS)
     source = clip(target * random.normal(1, _SPREAD, _PAIRS))
-    sampler = BatchSampler(source, target, setting.batch_tokens, setting.max_tokens, SEED)
+    planned = BatchConfig(max_tokens=setting.max_tokens, packing="on" if setting.packing else "off").planned_tokens
+    sampler = BatchSampler(source, target, setting.batch_tokens, planned, SEED)
     updates = []
     for update in islice(sampler.epoch(1), setting.updates):
-        micro_batches = ((source[rows], target[rows]) for rows in update.micro_batches)
-        batches = [_random_batch(random, setting.vocabulary, *lengths) for lengths in micro_batches]
         rows = np.concatenate(update.micro_batches)
+        micro_batches = [MicroBatch(0, 1, pairs) for pairs in update.micro_batches]
+        if setting.packing:
+            lengths_of = partial(_lengths_of, source, target)
+            micro_batches = pack_micro_batches(micro_batches, lengths_of, setting.max_tokens)
+        make = make_packed_batch if setting.packing else make_batch
+        batches = [
+            _random_batch(random, setting.vocabulary, make, *_lengths_of(source, target, each))
+            for each in micro_batches
+        ]
         flops = training_flops(setting.model, setting.vocabulary, source[rows], target[rows])
         updates.append(Update(list(enumerate(batches)), int(target[rows].sum()), flops))
     return updates
 
 
+def _lengths_of(source: Side, target: Side, micro_batch: MicroBatch) -> tuple[Side, Side]:
+    return source[micro_batch.pairs], target[micro_batch.pairs]
+
+
 def _random_batch(
-    random: np.random.Generator, vocabulary: int, source: NDArray[np.int32], target: NDArray[np.int32]
-) -> Batch:
+    random: np.random.Generator, vocabulary: int, make: Callable[..., MicroBatchTensors], source: Side, target: Side
+) -> MicroBatchTensors:
     ids = [random.integers(len(SPECIALS), vocabulary, lengths.sum()) for lengths in (source, target)]
-    batch = make_batch(ids[0], source, ids[1], target)
+    batch = make(ids[0], source, ids[1], target)
     return batch.pin_memory() if torch.cuda.is_available() else batch
 
 
