@@ -4,17 +4,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from fake_gpu import fake_gpu
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.corpus import Dataset
+from nmtkit.data.mixture import Mixture
 from nmtkit.model import memory
 from nmtkit.model.config import TransformerConfig
 from nmtkit.training import capacity
-from nmtkit.training.config import BatchConfig, TrainingOptions
+from nmtkit.training.config import BatchConfig, CheckpointConfig, TrainingOptions
 from nmtkit.training.learner import Learner
 from nmtkit.training.ranks import Ranks
+from nmtkit.training.training_data import TrainingData
 
 Train = Callable[..., Any]
 
@@ -81,6 +85,50 @@ def test_auto_max_tokens_leaves_a_micro_batch_for_each_rank(size: int, most: int
     options = TrainingOptions(model=small, batches=BatchConfig(batch_tokens=3000))
     ranks = Ranks(torch.device("cpu"), size=size)
     assert capacity._Trial(Dataset.open(datasets["joined"]), 8, options, ranks).at_most == most
+
+
+def test_a_packed_update_fits_into_one_micro_batch_for_each_rank(datasets: dict[str, Path]) -> None:
+    small = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
+    options = TrainingOptions(model=small, batches=BatchConfig(batch_tokens=6000, packing="on"))
+    dataset = Dataset.open(datasets["joined"])
+    most = capacity._Trial(dataset, 8, options, Ranks(torch.device("cpu"), size=3)).at_most
+    train = dataset.split("train")
+    lengths = [(train.source.lengths, train.target.lengths)]
+    for update in Mixture(lengths, [1.0], 6000, options.batches.planned_tokens, seed=1).samplers[0].epoch(1):
+        pairs = np.concatenate(update.micro_batches)
+        assert max(side[pairs].sum() for side in lengths[0]) <= 3 * most
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [("cpu", None, 4096), ("cuda", None, 25_000), ("cuda", 300, 300), ("cpu", 0, 25_000)],
+)
+def test_the_default_micro_batch_is_large_on_a_gpu_only(
+    device: str,
+    given: int | None,
+    expected: int,
+    datasets: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
+    options = TrainingOptions(
+        model=small, batches=BatchConfig(max_tokens=given), checkpoints=CheckpointConfig(save_dir=tmp_path)
+    )
+    data = TrainingData.open([datasets["joined"]], False, options.batches)
+    monkeypatch.setattr(capacity, "_peak_memory", lambda device, work: 1000.0)
+    with fake_gpu(monkeypatch):
+        found = capacity.with_batches_of_device(data, options, Ranks(torch.device(device))).batches
+    assert found.max_tokens == expected
+    assert found.packing == "off"
+
+
+def test_a_resumed_run_keeps_its_micro_batches_without_the_option(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 1, "--max-tokens", 300)
+    options = TrainingOptions(checkpoints=CheckpointConfig(save_dir=tmp_path))
+    recorded = capacity._recorded(options.checkpoints.save_dir)
+    assert recorded == {"max_tokens": 300, "packing": "off"}
+    assert capacity._max_tokens(recorded, None, options, Ranks(torch.device("cpu"))) == 300  # type: ignore[arg-type]
 
 
 GIB = 1 << 30

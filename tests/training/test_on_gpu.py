@@ -126,7 +126,9 @@ def test_a_resumed_run_on_a_fake_gpu_ends_like_a_straight_run_on_a_cpu(
     assert bleu[0] == bleu[1]
 
 
-@pytest.mark.parametrize("options", [("--norm", "pre", "--positions", "learned"), ("--attention-window", 2)])
+@pytest.mark.parametrize(
+    "options", [("--norm", "pre", "--positions", "learned"), ("--attention-window", 2), ("--packing", "on")]
+)
 def test_training_in_bf16_on_a_fake_gpu_does_not_mix_devices(
     options: tuple[object, ...],
     run_here: Run,
@@ -143,13 +145,18 @@ def test_training_in_bf16_on_a_fake_gpu_does_not_mix_devices(
 
 
 @pytest.mark.parametrize("more", [{}, {"clip_norm": 1.0, "ema": 0.9}], ids=["plain", "clipped and averaged"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize(("precision", "packing"), [("fp32", "off"), ("bf16", "off"), ("fp16", "off"), ("bf16", "on")])
 def test_the_host_never_waits_for_a_gpu_in_an_update(
-    precision: str, more: dict[str, float], datasets: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    precision: str,
+    packing: str,
+    more: dict[str, float],
+    datasets: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = TrainingOptions(
         model=TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2),
-        batches=BatchConfig(batch_tokens=400, max_tokens=200),
+        batches=BatchConfig(batch_tokens=400, max_tokens=200, packing=packing),
         loading=LoadingConfig(num_workers=0),
         optimizer=OptimizerConfig(**more),  # type: ignore[arg-type]
         stop=StopConfig(max_updates=4),
