@@ -78,7 +78,7 @@ class RunLog:
         micro_batches, began = len(work.update.micro_batches), time.monotonic()
         self.description.add("plan", describe_plan(work))
         self.description.show()
-        if warning := idle_devices(micro_batches, self.ranks.size):
+        if warning := idle_devices(micro_batches, self.ranks.size, self.options.batches.packing == "on"):
             logger.warning("%s", warning)
 
         def estimate(parts: int) -> None:

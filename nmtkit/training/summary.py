@@ -85,14 +85,18 @@ def describe_plan(work: Work) -> str:
     )
 
 
-def idle_devices(micro_batches: int, devices: int) -> str | None:
-    """A warning for updates with too few micro-batches to keep all devices busy; None if there are enough."""
-    if devices == 1 or micro_batches >= 2 * devices:
+def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
+    """A warning for updates with too few micro-batches to keep all devices busy; None if there are enough.
+
+    Packed ones are of equal size: one for each device is enough.
+    """
+    enough = devices if packed else 2 * devices
+    if devices == 1 or micro_batches >= enough:
         return None
     return (
         f"an update has {counted(micro_batches, 'micro-batch', 'micro-batches')} for {devices} devices, which wait for "
-        "each other: lower --max-tokens, or raise --batch-tokens with a learning rate to match, until it has two or "
-        "more for each"
+        "each other: lower --max-tokens, or raise --batch-tokens with a learning rate to match, until it has "
+        f"{counted(enough, 'micro-batch', 'micro-batches')} or more"
     )
 
 

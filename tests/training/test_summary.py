@@ -254,11 +254,13 @@ def test_a_dry_run_refuses_invalid_runs(train: Train, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("micro_batches", "devices"), [(1, 1), (16, 8), (4, 2)])
 def test_updates_with_work_for_all_devices_give_no_warning(micro_batches: int, devices: int) -> None:
-    assert idle_devices(micro_batches, devices) is None
+    assert idle_devices(micro_batches, devices, packed=False) is None
+    assert idle_devices(devices, devices, packed=True) is None
 
 
 def test_updates_with_too_few_micro_batches_give_a_warning_with_the_remedy() -> None:
-    said = idle_devices(7, 8)
+    assert idle_devices(7, 8, packed=True) is not None
+    said = idle_devices(7, 8, packed=False)
     assert said is not None
     assert said.startswith("an update has 7 micro-batches for 8 devices")
     assert "--max-tokens" in said
