@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import UserError
-from nmtkit.inference.protocol import AttentionWeights, FixedInferenceState, InferenceModel, InferenceState
+from nmtkit.inference.protocol import AttentionWeights, FixedInferenceState, InferenceModel
 from nmtkit.shortlist import Ids
 
 
