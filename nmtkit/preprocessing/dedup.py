@@ -66,15 +66,28 @@ def mark_duplicates(hashes: Path, marks: Marks) -> None:
     values = np.memmap(hashes, HASH, "r")
     bits = max(0, (len(values) - 1).bit_length() - (HASHES_PER_CHUNK - 1).bit_length())
     for partition in range(1 << bits):
-        seen: NDArray[np.uint64] = np.empty(0, HASH)
-        for start in range(0, len(values), HASHES_PER_CHUNK):
-            chunk = np.asarray(values[start : start + HASHES_PER_CHUNK])
-            candidates = marks[start : start + len(chunk)] == KEPT
-            if bits:
-                candidates &= (chunk >> np.uint64(64 - bits)) == partition
-            positions = np.flatnonzero(candidates)
-            distinct, first = np.unique(chunk[positions], return_index=True)
-            is_new = np.isin(distinct, seen, assume_unique=True, invert=True)
-            marks[start + positions] = MARKS[DUPLICATE]
-            marks[start + positions[first[is_new]]] = KEPT
-            seen = np.union1d(seen, distinct)
+        first = list(_first_positions(values, marks, partition, bits))
+        positions = np.concatenate([np.empty(0, np.int64), *first])
+        _, is_first = np.unique(values[positions], return_index=True)
+        marks[positions] = MARKS[DUPLICATE]
+        marks[positions[is_first]] = KEPT
+
+
+def _first_positions(
+    values: NDArray[np.uint64], marks: Marks, partition: int, bits: int
+) -> Iterator[NDArray[np.int64]]:
+    """Mark the duplicates within each chunk of the hashes. Yields the ascending positions of the others.
+
+    Only kept pairs of a partition count: those whose hash has its number as its leading `bits`.
+    """
+    for start in range(0, len(values), HASHES_PER_CHUNK):
+        chunk = np.asarray(values[start : start + HASHES_PER_CHUNK])
+        candidates = marks[start : start + len(chunk)] == KEPT
+        if bits:
+            candidates &= (chunk >> np.uint64(64 - bits)) == partition
+        positions = np.flatnonzero(candidates)
+        _, first = np.unique(chunk[positions], return_index=True)
+        marks[start + positions] = MARKS[DUPLICATE]
+        kept = start + positions[np.sort(first)]
+        marks[kept] = KEPT
+        yield kept
