@@ -32,23 +32,36 @@ BLOCK = 1 << 20
 LONGEST = 250
 
 
-def make_dataset(folder: Path, pairs: int) -> None:
-    """Write a dataset of sentences of about 25 tokens, all of the same word; one line in twenty was dropped."""
+def make_dataset(folder: Path, pairs: int, shards: int) -> None:
+    """Write a dataset of sentences of about 25 tokens, all of the same word; one line in twenty was dropped.
+
+    Without shards (0), each side is one file.
+    """
     random = np.random.default_rng(1)
     tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "a"]))
     corpus.write_tokenizers(folder, ("en", "de"), tokenizer, tokenizer)
-    tokens = {language: write_side(folder, language, pairs, random) for language in ("en", "de")}
+    numbers: list[int] | list[None] = list(range(shards)) or [None]
+    sizes = np.diff(np.linspace(0, pairs, len(numbers) + 1, dtype=np.int64)).tolist()
+    parts = [
+        description.ShardSummary(
+            size, {language: write_side(folder, language, number, size, random) for language in ("en", "de")}
+        )
+        for number, size in zip(numbers, sizes, strict=True)
+    ]
+    tokens = {language: sum(part.tokens[language] for part in parts) for language in ("en", "de")}
     dropped = np.arange(0, pairs, 20, dtype=LINE_DTYPE)
     dropped.tofile(dropped_path(folder, "train"))
     texts = [("text", pairs + len(dropped))]
-    row = description.SplitSummary("train", pairs, tokens, {"en": 0, "de": 0}, {"empty": len(dropped)}, texts)
+    row = description.SplitSummary(
+        "train", pairs, tokens, {"en": 0, "de": 0}, {"empty": len(dropped)}, texts, parts if shards else []
+    )
     with mock.patch.object(description, "sha256", return_value=""):  # read on request only for a large dataset
         description.write_description(folder, ("en", "de"), tokenizer, tokenizer, [row])
 
 
-def write_side(folder: Path, language: str, pairs: int, random: np.random.Generator) -> int:
-    """Write the files of one side; return its number of tokens."""
-    with TokenFileWriter(description.split_stem(folder, "train", language), len(SPECIALS) + 1) as writer:
+def write_side(folder: Path, language: str, shard: int | None, pairs: int, random: np.random.Generator) -> int:
+    """Write the files of one side or of a shard of it; return its number of tokens."""
+    with TokenFileWriter(description.split_stem(folder, "train", language, shard), len(SPECIALS) + 1) as writer:
         for begin in range(0, pairs, BLOCK):
             lengths = np.clip(random.gamma(3, 8, min(BLOCK, pairs - begin)), 2, LONGEST).astype(np.int32)
             tokens = np.full(lengths.sum(), len(SPECIALS), np.uint16)
@@ -110,14 +123,15 @@ def measure(folder: Path, place: DataPosition, rank: int, ranks: int, max_tokens
 @click.command()
 @click.option("--pairs", default=100_000_000, help="Sentence pairs; above about 40 million, without checksums.")
 @click.option("--max-tokens", default=4096)
-def main(pairs: int, max_tokens: int) -> None:
+@click.option("--shards", default=0, help="Shards of the dataset; 0: one file for each side.")
+def main(pairs: int, max_tokens: int, shards: int) -> None:
     """Print a table with one row per process."""
     print("| from | process | lengths checked | first update | updates/s | own memory | mapped | share of that |")
     print("|---|---|---|---|---|---|---|---|")
     middle = DataPosition(3, pairs // PART // 2, 77)
     places = {"beginning, nothing in memory": START, "beginning": START, f"part {middle.part} of epoch 3": middle}
     with tempfile.TemporaryDirectory() as name:
-        make_dataset(Path(name), pairs)
+        make_dataset(Path(name), pairs, shards)
         for (where, place), ranks in itertools.product(places.items(), (1, 2)):
             if "nothing" in where:
                 drop_page_cache(Path(name))
