@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import click
 
-from nmtkit.data.binary import TokenFile
 from nmtkit.data.corpus import Dataset
+from nmtkit.data.sentences import Sentences
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.vocab import SPECIALS
 
@@ -73,7 +73,7 @@ accum_count: [1]
 """
 
 
-def write_pieces(sentences: TokenFile, tokenizer: Tokenizer, path: Path) -> None:
+def write_pieces(sentences: Sentences, tokenizer: Tokenizer, path: Path) -> None:
     """Write one side of a split as text: pieces separated by spaces, without </s>."""
     with path.open("w", encoding="utf-8") as file:
         for i in range(len(sentences)):

@@ -28,16 +28,22 @@ from nmtkit.leftovers import (
 from nmtkit.run_files import refuse_run_file
 
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_STAGED_FILE = re.compile(r"\.(.+)\.\d+\.partial", re.DOTALL)
+_STAGED_FILE = re.compile(r"\.(.+)\.\d+\.partial", re.DOTALL)  # as `_staging_path` names it
 
 
 @contextlib.contextmanager
-def staged_folder(destination: Path, is_own: NamePredicate, may_replace: Callable[[Path], bool]) -> Iterator[Path]:
+def staged_folder(
+    destination: Path,
+    is_own: NamePredicate,
+    may_replace: Callable[[Path], bool],
+    is_resumable: Callable[[Path], bool] = lambda folder: False,
+) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `destination` at the end, or removed on an error.
 
     An existing `destination` is replaced if it is empty or `may_replace` accepts it. A killed process leaves at most
     hidden folders beside it. The next process removes them if they belong to this user and hold only files whose names
     `is_own` accepts. Only this user can access the folder before it is renamed.
+    A folder that `is_resumable` accepts is kept on an error, and the next process gets it with its files.
 
     Raises UserError if the destination exists and may not be replaced, cannot be created, has the name of a training
     run's file, or is being written by another process, or if something else has the name of a hidden folder. Raises
@@ -49,7 +55,7 @@ def staged_folder(destination: Path, is_own: NamePredicate, may_replace: Callabl
     refuse_run_file(destination)
     staging = destination.with_name(f".{destination.name}.partial")
     replaced = destination.with_name(f".{destination.name}.replaced")
-    with _locked_staging_folder(staging, destination, is_own) as (descriptor, mode):
+    with _locked_staging_folder(staging, destination, is_own, is_resumable) as (descriptor, mode):
         try:
             if has_leftover_folder(replaced, is_own) and not destination.exists():  # killed between the renames below
                 replaced.rename(destination)
@@ -57,15 +63,16 @@ def staged_folder(destination: Path, is_own: NamePredicate, may_replace: Callabl
             _check_replaceable(destination, may_replace)
             yield staging
             _check_replaceable(destination, may_replace)  # again: it may have been created since
-            _fsync_folder(staging)
+            fsync_folder(staging)
             _set_mode(descriptor, mode)
             if destination.exists():
                 destination.rename(replaced)
             staging.rename(destination)
         except BaseException as error:
             with contextlib.suppress(OSError):
-                remove_files(descriptor)
-                staging.rmdir()
+                if not is_resumable(staging):
+                    remove_files(descriptor)
+                    staging.rmdir()
             if isinstance(error, OSError):
                 raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
             raise
@@ -155,6 +162,12 @@ def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
         _staging_path(resolved).unlink()
 
 
+def final_name(name: str) -> str | None:
+    """The name that a temporary file of `staged_file` gets at the end; None for other names."""
+    match = _STAGED_FILE.fullmatch(name)
+    return match and match[1]
+
+
 @contextlib.contextmanager
 def staged_file(destination: Path) -> Iterator[BinaryIO]:
     """Yield a temporary file that is renamed to `destination` at the end, or removed on an error.
@@ -209,8 +222,8 @@ def link_file(source: Path, destination: Path) -> None:
 def remove_partial_files(folder: Path, is_own: NamePredicate) -> None:
     """Remove temporary files of killed processes of this user, if `is_own` accepts their final names."""
     for path in folder.glob(".*.partial"):
-        name = _STAGED_FILE.fullmatch(path.name)
-        if name and is_own(name[1]) and foreign_reason(path.lstat(), stat.S_IFREG, folder) is None:
+        name = final_name(path.name)
+        if name and is_own(name) and foreign_reason(path.lstat(), stat.S_IFREG, folder) is None:
             path.unlink(missing_ok=True)
 
 
@@ -288,28 +301,63 @@ def _open_exclusively(path: Path, destination: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _locked_staging_folder(staging: Path, destination: Path, is_own: NamePredicate) -> Iterator[tuple[int, int]]:
-    """Create the staging folder, empty and accessible to this user only, and lock it against other processes.
+def _locked_staging_folder(
+    staging: Path, destination: Path, is_own: NamePredicate, is_resumable: Callable[[Path], bool]
+) -> Iterator[tuple[int, int]]:
+    """Create the staging folder, accessible to this user only, and lock it against other processes.
 
-    Yields its descriptor, and the mode to restore at the end.
+    It is empty, or a leftover that `is_resumable` accepts. Yields its descriptor, and the mode to restore at the end.
     """
     with contextlib.ExitStack() as stack:
         try:
-            if (leftover := open_own_folder(staging)) is not None:
-                stack.callback(os.close, leftover)
-                _lock(leftover, staging, destination)
-                check_contents(leftover, staging, is_own)
-                remove_files(leftover)
-                staging.rmdir()
-            descriptor = _make_folder(staging, destination)
-            stack.callback(os.close, descriptor)
-            _lock(descriptor, staging, destination)
-            mode = os.fstat(descriptor).st_mode
-            _set_mode(descriptor, mode & ~_GROUP_AND_OTHERS)
-            check_contents(descriptor, staging, lambda name: False)  # from now on no other user can add files
+            opened = _open_leftover(staging, destination, is_own, is_resumable, stack)
+            if opened is None:
+                opened = _open_new(staging, destination, stack)
         except OSError as error:
             raise UserError(f"cannot write {destination}: {error.strerror}") from error
-        yield descriptor, mode
+        yield opened
+
+
+def _open_leftover(
+    staging: Path,
+    destination: Path,
+    is_own: NamePredicate,
+    is_resumable: Callable[[Path], bool],
+    stack: contextlib.ExitStack,
+) -> tuple[int, int] | None:
+    """Open and lock a leftover that `is_resumable` accepts; remove any other. Returns its descriptor and final mode."""
+    if (leftover := open_own_folder(staging)) is None:
+        return None
+    stack.callback(os.close, leftover)
+    _lock(leftover, staging, destination)
+    check_contents(leftover, staging, is_own)
+    if _is_private(leftover) and is_resumable(staging):
+        return leftover, os.fstat(leftover).st_mode | _mode_of_new_folders()
+    remove_files(leftover)
+    staging.rmdir()
+    return None
+
+
+def _open_new(staging: Path, destination: Path, stack: contextlib.ExitStack) -> tuple[int, int]:
+    """Create and lock an empty folder. Returns its descriptor and final mode."""
+    descriptor = _make_folder(staging, destination)
+    stack.callback(os.close, descriptor)
+    _lock(descriptor, staging, destination)
+    mode = os.fstat(descriptor).st_mode
+    _set_mode(descriptor, mode & ~_GROUP_AND_OTHERS)
+    check_contents(descriptor, staging, lambda name: False)  # from now on no other user can add files
+    return descriptor, mode
+
+
+def _is_private(descriptor: int) -> bool:
+    """Whether no other user can have put files into an open folder since it was made."""
+    return not os.fstat(descriptor).st_mode & _GROUP_AND_OTHERS
+
+
+def _mode_of_new_folders() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o777 & ~mask
 
 
 def _make_folder(staging: Path, destination: Path) -> int:
@@ -342,7 +390,7 @@ def _set_mode(descriptor: int, mode: int) -> None:
         os.fchmod(descriptor, stat.S_IMODE(mode))
 
 
-def _fsync_folder(folder: Path) -> None:
+def fsync_folder(folder: Path) -> None:
     """Flush every file of a folder, and the folder itself, to disk."""
     for path in folder.iterdir():
         _fsync(path)

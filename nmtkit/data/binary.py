@@ -4,9 +4,11 @@
 Inside a sentence there is no PAD, BOS or EOS: writer and reader check this.
 """
 
+import errno
 import mmap
 import struct
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -141,9 +143,9 @@ class StoredLengths:
 class TokenFile:
     """Reads the sentences of one side of a split: `file[i]` is the array of ids of sentence i, EOS included.
 
-    The files are memory-mapped, so all processes share their pages. Raises UserError, naming the file, if one is
-    missing, of another format or version, or of the wrong size. Reading raises UserError for damaged offsets and for
-    invalid sentences: see `find_invalid_sentence`.
+    The files are memory-mapped when they are first read, so all processes share their pages. Raises UserError, naming
+    the file, if one is missing, of another format or version, or of the wrong size. Reading raises UserError for
+    damaged offsets and for invalid sentences: see `find_invalid_sentence`.
     """
 
     def __init__(self, stem: Path, vocabulary_size: int) -> None:
@@ -155,23 +157,35 @@ class TokenFile:
             sizes = index.stat().st_size, tokens.stat().st_size
         except OSError as error:
             raise UserError(f"cannot read {error.filename}: {error.strerror}; {REMEDY}") from error
-        sentences, self.tokens, dtype = _read_header(header, index)
-        if sizes[0] != HEADER.size + (sentences + 1) * OFFSET.itemsize:
-            raise UserError(f"{index}: {sizes[0]} bytes do not fit {sentences} sentences; {REMEDY}")
-        if sizes[1] != self.tokens * dtype.itemsize:
+        self._sentences, self.tokens, self._dtype = _read_header(header, index)
+        if sizes[0] != HEADER.size + (self._sentences + 1) * OFFSET.itemsize:
+            raise UserError(f"{index}: {sizes[0]} bytes do not fit {self._sentences} sentences; {REMEDY}")
+        if sizes[1] != self.tokens * self._dtype.itemsize:
             raise UserError(f"{tokens}: {sizes[1]} bytes do not fit {self.tokens} tokens; {REMEDY}")
-        self._offsets = np.frombuffer(_map(index), np.dtype("<i8"), offset=HEADER.size)  # signed, for differences
-        self._tokens: Tokens = np.empty(0, dtype)
-        if self.tokens:
-            mapped = _map(tokens)
-            mapped.madvise(mmap.MADV_RANDOM)  # otherwise each random access reads ahead a megabyte
-            self._tokens = np.frombuffer(mapped, dtype)
-        if self._offsets[0] != 0 or self._offsets[-1] != self.tokens:
+
+    @cached_property
+    def _offsets(self) -> Indices:
+        index = index_path(self.stem)
+        offsets: Indices = np.frombuffer(_map(index), np.dtype("<i8"), offset=HEADER.size)  # signed, for differences
+        if offsets[0] != 0 or offsets[-1] != self.tokens:
             raise UserError(f"{index}: the offsets are damaged; {REMEDY}")
-        self.lengths = StoredLengths(self._offsets, index)
+        return offsets
+
+    @cached_property
+    def _tokens(self) -> Tokens:
+        if not self.tokens:
+            return np.empty(0, self._dtype)
+        mapped = _map(token_path(self.stem))
+        mapped.madvise(mmap.MADV_RANDOM)  # otherwise each random access reads ahead a megabyte
+        return np.frombuffer(mapped, self._dtype)
+
+    @cached_property
+    def lengths(self) -> StoredLengths:
+        """The length of each sentence, EOS counted."""
+        return StoredLengths(self._offsets, index_path(self.stem))
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return self._sentences
 
     def __getitem__(self, number: int) -> Tokens:
         if not 0 <= number < len(self):
@@ -196,8 +210,12 @@ class TokenFile:
 
 
 def _map(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        remedy = "raise the limit with 'ulimit -n'" if error.errno == errno.EMFILE else REMEDY
+        raise UserError(f"cannot read {path}: {error.strerror}; {remedy}") from error
 
 
 def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:

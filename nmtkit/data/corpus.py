@@ -9,15 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from nmtkit.checksum import sha256
-from nmtkit.data.binary import REMEDY, TokenFile
+from nmtkit.data.binary import REMEDY
 from nmtkit.data.description import (
     DESCRIPTION,
     Description,
+    SplitSummary,
     read_description,
-    split_stem,
     tokenizer_files,
 )
 from nmtkit.data.lines import MAX_NAMED_LINES, LineNumbers, dropped_path
+from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
 from nmtkit.tokenizer import Tokenizer, restore_tokenizers, shares_vocabulary
 from nmtkit.wording import counted
@@ -31,8 +32,8 @@ class Split:
     """The sentence pairs `source[i]`, `target[i]` of a split. `lines` finds their line numbers in the original text."""
 
     name: str
-    source: TokenFile
-    target: TokenFile
+    source: Sentences
+    target: Sentences
     lines: LineNumbers
 
     def __len__(self) -> int:
@@ -75,7 +76,9 @@ class Dataset:
         self.joined, self.source_tag = description.joined, description.source_tag
         self.summaries = {summary.name: summary for summary in description.splits}
         self._files = description.files
-        self.source, self.target = self._read_tokenizers(description)
+        self.source, self.target = read_tokenizers(
+            folder, (description.tokenizer, description.tokenizer), description.joined, description.languages
+        )
         self._sides = tuple(zip(description.sides, (self.source, self.target), strict=True))
         for side, tokenizer in self._sides:
             if len(tokenizer.vocab) != description.vocabulary[side]:
@@ -106,38 +109,43 @@ class Dataset:
         if name not in self.summaries:
             raise UserError(f"{self.folder} has no split {name!r}, only {', '.join(self.summaries)}")
         summary = self.summaries[name]
-        source, target = (
-            TokenFile(split_stem(self.folder, name, side), len(tokenizer.vocab)) for side, tokenizer in self._sides
-        )
-        for quantity, stored, described in (
-            ("sentences", (len(source), len(target)), (summary.sentences, summary.sentences)),
-            ("tokens", (source.tokens, target.tokens), tuple(summary.tokens[side] for side, _ in self._sides)),
-        ):
-            if stored != described:
-                raise UserError(
-                    f"{self.folder / DESCRIPTION}: the {quantity} of split {name} differ from those stored; {REMEDY}"
-                )
+        source, target = (self._open_side(summary, side, tokenizer) for side, tokenizer in self._sides)
         lines = LineNumbers(len(source), summary.corpora, dropped_path(self.folder, name))
         return Split(name, source, target, lines)
+
+    def _open_side(self, summary: SplitSummary, side: str, tokenizer: Tokenizer) -> Sentences:
+        """Open one side of a split. Raises UserError if its files have other counts than the description."""
+        sentences = Sentences(summary.stems(self.folder, side), len(tokenizer.vocab))
+        for shard, described in zip(sentences.shards, summary.stored_counts(side), strict=True):
+            if (len(shard), shard.tokens) != described:
+                quantity = "sentences" if len(shard) != described[0] else "tokens"
+                raise UserError(
+                    f"{self.folder / DESCRIPTION}: the {quantity} of split {summary.name} differ from those stored in "
+                    f"{shard.stem.name}; {REMEDY}"
+                )
+        return sentences
 
     @property
     def languages(self) -> tuple[str, str]:
         """Source and target."""
         return self.source_language, self.target_language
 
-    def _read_tokenizers(self, description: Description) -> tuple[Tokenizer, Tokenizer]:
-        path = self.folder
 
-        def read(name: str) -> bytes:
-            nonlocal path
-            path = self.folder / name
-            return path.read_bytes()
+def read_tokenizers(
+    folder: Path, kinds: tuple[str, str], joined: bool, languages: tuple[str, str]
+) -> tuple[Tokenizer, Tokenizer]:
+    """The inverse of `write_tokenizers`. Raises UserError, naming the file, if one is damaged."""
+    path = folder
 
-        kinds = (description.tokenizer, description.tokenizer)
-        try:
-            return restore_tokenizers(kinds, tokenizer_files(kinds, self.joined, description.languages), read)
-        except UserError as error:
-            raise UserError(f"{path}: {error}; {REMEDY}") from error
+    def read(name: str) -> bytes:
+        nonlocal path
+        path = folder / name
+        return path.read_bytes()
+
+    try:
+        return restore_tokenizers(kinds, tokenizer_files(kinds, joined, languages), read)
+    except UserError as error:
+        raise UserError(f"{path}: {error}; {REMEDY}") from error
 
 
 def write_tokenizers(folder: Path, languages: tuple[str, str], source: Tokenizer, target: Tokenizer) -> None:

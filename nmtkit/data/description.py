@@ -7,8 +7,8 @@ leaves the folder or opens a file that was not verified.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from nmtkit.version import __version__
 DESCRIPTION = "dataset.json"
 FORMAT = "nmtkit dataset"
 VERSION = 2
+SHARDED_VERSION = 3  #: of a dataset whose splits are stored in shards
 _MAX_BYTES = 1 << 24  # of dataset.json
 
 _SPLIT = r"(train|valid\d*|test\d*)"
@@ -52,9 +53,9 @@ def _model_file(kind: str, joined: bool, side: str) -> str | None:
     return f"{stem}.{suffix}" if shares_model(kind, joined) else f"{stem}.{side}.{suffix}"
 
 
-def split_stem(folder: Path, split: str, side: str) -> Path:
-    """The path of the token file and index of one side of a split, without their suffixes."""
-    return folder / f"{split}.{side}"
+def split_stem(folder: Path, split: str, side: str, shard: int | None = None) -> Path:
+    """The path of the token file and index of one side of a split or of one of its shards, without their suffixes."""
+    return folder / (f"{split}.{side}" if shard is None else f"{split}.{shard:05}.{side}")
 
 
 def is_dataset_file(name: str) -> bool:
@@ -69,6 +70,14 @@ def may_replace(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
+class ShardSummary:
+    """The sentence pairs of a shard, and its tokens by side, each EOS counted."""
+
+    sentences: int
+    tokens: dict[str, int]
+
+
+@dataclass(frozen=True)
 class SplitSummary:
     """The entry of a split in dataset.json. `tokens` (each EOS counted) and `unknown` are by side."""
 
@@ -78,6 +87,17 @@ class SplitSummary:
     unknown: dict[str, int]
     dropped: dict[str, int]  #: number of dropped sentence pairs, by reason
     corpora: list[tuple[str, int]]  #: file prefix and number of lines of each text, in order
+    shards: list[ShardSummary] = field(default_factory=list)  #: in order; empty if the split is not sharded
+
+    def stems(self, folder: Path, side: str) -> list[Path]:
+        """The paths of the token files of one side, without their suffixes."""
+        numbers: Iterable[int | None] = range(len(self.shards)) if self.shards else [None]
+        return [split_stem(folder, self.name, side, number) for number in numbers]
+
+    def stored_counts(self, side: str) -> list[tuple[int, int]]:
+        """The sentences and tokens of each of these files."""
+        parts = self.shards or [ShardSummary(self.sentences, self.tokens)]
+        return [(part.sentences, part.tokens[side]) for part in parts]
 
 
 class FileRecord(NamedTuple):
@@ -120,14 +140,18 @@ def write_description(
     summaries: Iterable[SplitSummary],
     source_tag: str = "",
 ) -> None:
-    """Write dataset.json for a folder whose other files are complete."""
-    names = sorted(path.name for path in folder.iterdir())
+    """Write dataset.json for a folder whose other files are complete. It lists those of a dataset only."""
+    names = sorted(path.name for path in folder.iterdir() if is_dataset_file(path.name) and path.name != DESCRIPTION)
     sizes = {name: len(side.vocab) for name, side in zip(side_names(languages), (source, target), strict=True)}
     files = {name: _record(folder / name) for name in names}
     joined = shares_vocabulary(source, target)
     description = Description(*languages, source.kind, joined, sizes, list(summaries), files, source_tag)
-    fields: dict[str, Any] = {"format": FORMAT, "version": VERSION, "writer": f"nmtkit {__version__}"}
+    version = SHARDED_VERSION if any(summary.shards for summary in description.splits) else VERSION
+    fields: dict[str, Any] = {"format": FORMAT, "version": version, "writer": f"nmtkit {__version__}"}
     fields |= asdict(description)
+    if version == VERSION:
+        for split in fields["splits"]:
+            del split["shards"]
     if not source_tag:
         del fields["source_tag"]  # as in datasets of earlier versions
     fields["files"] = {name: record._asdict() for name, record in files.items()}
@@ -170,9 +194,10 @@ def _read_fields(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: damaged ({error}); {REMEDY}") from error
     if not isinstance(fields, dict) or fields.get("format") != FORMAT:
         raise UserError(f"{path}: not the description of an nmtkit dataset; {REMEDY}")
-    if fields.get("version") != VERSION:
-        version = fields.get("version")
-        raise UserError(f"{path}: version {version} of the format, this nmtkit reads version {VERSION}; {REMEDY}")
+    version = fields.get("version")
+    if version not in (VERSION, SHARDED_VERSION):
+        readable = f"versions {VERSION} and {SHARDED_VERSION}"
+        raise UserError(f"{path}: version {version} of the format, this nmtkit reads {readable}; {REMEDY}")
     if fields.get("sha256") != checksum:
         raise UserError(f"{path}: damaged, the checksum is wrong; {REMEDY}")
     return fields
@@ -192,13 +217,13 @@ def _parse(fields: Mapping[str, Any]) -> Description:
     check_kind(fields["tokenizer"])
     if not isinstance(fields["joined"], bool) or not isinstance(fields["splits"], list) or not fields["splits"]:
         raise ValueError("'joined' or 'splits' is invalid")
-    sides = side_names(languages)
+    sides, is_sharded = side_names(languages), fields["version"] == SHARDED_VERSION
     description = Description(
         *languages,
         fields["tokenizer"],
         fields["joined"],
         {side: _parse_count(fields["vocabulary"][side]) for side in sides},
-        [_parse_summary(summary, sides) for summary in fields["splits"]],
+        [_parse_summary(summary, sides, is_sharded) for summary in fields["splits"]],
         {
             name: FileRecord(_parse_count(record["bytes"]), _parse_text(record["sha256"]))
             for name, record in fields["files"].items()
@@ -212,19 +237,34 @@ def _parse(fields: Mapping[str, Any]) -> Description:
     return description
 
 
-def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str]) -> SplitSummary:
+def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str], is_sharded: bool) -> SplitSummary:
     if not re.fullmatch(_SPLIT, summary["name"]):
         raise ValueError(f"{summary['name']!r} is not the name of a split")
     if not summary["sentences"]:
         raise ValueError(f"split {summary['name']} has no sentences")
-    return SplitSummary(
+    parsed = SplitSummary(
         summary["name"],
         _parse_count(summary["sentences"]),
         {side: _parse_count(summary["tokens"][side]) for side in sides},
         {side: _parse_count(summary["unknown"][side]) for side in sides},
         {reason: _parse_count(pairs) for reason, pairs in summary["dropped"].items()},
         [(_parse_text(prefix), _parse_count(lines)) for prefix, lines in summary["corpora"]],
+        [_parse_shard(shard, sides) for shard in summary["shards"]] if is_sharded else [],
     )
+    if is_sharded and _totals(parsed.shards, sides) != ShardSummary(parsed.sentences, parsed.tokens):
+        raise ValueError(f"the shards of split {parsed.name} do not add up to it")
+    return parsed
+
+
+def _parse_shard(shard: Mapping[str, Any], sides: tuple[str, str]) -> ShardSummary:
+    if not shard["sentences"]:
+        raise ValueError("a shard has no sentences")
+    return ShardSummary(_parse_count(shard["sentences"]), {side: _parse_count(shard["tokens"][side]) for side in sides})
+
+
+def _totals(shards: Sequence[ShardSummary], sides: tuple[str, str]) -> ShardSummary:
+    tokens = {side: sum(shard.tokens[side] for shard in shards) for side in sides}
+    return ShardSummary(sum(shard.sentences for shard in shards), tokens)
 
 
 def _parse_count(value: object) -> int:
@@ -245,7 +285,7 @@ def _check_names(description: Description) -> None:
     parts = tokenizer_files((kind, kind), description.joined, description.languages)
     expected = {name for stored in parts for name in stored if name is not None}
     for summary in description.splits:
-        stems = [split_stem(Path(), summary.name, side) for side in description.sides]
+        stems = [stem for side in description.sides for stem in summary.stems(Path(), side)]
         expected |= {path.name for stem in stems for path in (token_path(stem), index_path(stem))}
     optional = {dropped_path(Path(), summary.name).name for summary in description.splits}
     for name in description.files:

@@ -17,14 +17,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.binary import Indices, TokenFile
+from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Dataset, Split
+from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
 from nmtkit.spm_model import ModelType, Piece, PieceType, read_model
 from nmtkit.tokenizer import SENTENCEPIECE_KINDS, SPACE, Tokenizer
 from nmtkit.vocab import EOS, UNK
 
-Sentences = tuple[NDArray[np.int64], NDArray[np.int32]]  # tokens, lengths
+Drawn = tuple[NDArray[np.int64], NDArray[np.int32]]  # tokens, lengths
 Draw = Callable[[], float]  # a random number in [0, 1)
 Scores = dict[str, tuple[float, int]]  # score and id of each normal piece
 
@@ -52,7 +53,7 @@ class SubwordSampling:
         target = source if dataset.target is dataset.source else Resegmenter(dataset.target, rate)
         self._sides = (split.source, source), (split.target, target)
 
-    def gather(self, epoch: int, pairs: Indices) -> tuple[Sentences, Sentences]:
+    def gather(self, epoch: int, pairs: Indices) -> tuple[Drawn, Drawn]:
         """Read several pairs: for each side the concatenated tokens, and the length of each sentence."""
         source: list[list[int]] = []
         target: list[list[int]] = []
@@ -66,12 +67,12 @@ class SubwordSampling:
         return _concatenate(source), _concatenate(target)
 
 
-def _without_eos(file: TokenFile, sentences: Indices) -> list[list[int]]:
+def _without_eos(file: Sentences, sentences: Indices) -> list[list[int]]:
     tokens, lengths = file.gather(sentences)
     return [sentence[:-1].tolist() for sentence in np.split(tokens, np.cumsum(lengths)[:-1])]
 
 
-def _concatenate(sentences: list[list[int]]) -> Sentences:
+def _concatenate(sentences: list[list[int]]) -> Drawn:
     lengths = np.fromiter(map(len, sentences), np.int32, len(sentences))
     return np.fromiter(chain.from_iterable(sentences), np.int64, int(lengths.sum())), lengths
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.data.binary import TokenFile
 from nmtkit.data.corpus import Dataset, Split
+from nmtkit.data.sentences import Sentences
 from nmtkit.decoding.input_stream import ALL_LINES, Shard, chunks, chunks_as_they_come, reads_terminal
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.stats import StreamStats
@@ -110,7 +110,7 @@ class SplitInput:
         return [target.decode(ids) for ids in _without_eos(self.split.target, ALL_LINES)]
 
 
-def _without_eos(sentences: TokenFile, shard: slice) -> Iterator[list[int]]:
+def _without_eos(sentences: Sentences, shard: slice) -> Iterator[list[int]]:
     for number in range(len(sentences))[shard]:
         yield sentences[number][:-1].tolist()
 

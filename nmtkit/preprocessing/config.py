@@ -1,5 +1,6 @@
 """The options of nmt-preprocess."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,6 +12,7 @@ from nmtkit.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
 from nmtkit.user_symbols import check_symbols
 
 DEFAULT_VOCAB_SIZE = 32_000
+_SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,12 @@ class FilesConfig(Config):
     workers: int = option(
         1, min=1, max=1024, help="Processes that share the work. The result is the same for any number."
     )
+    shard_size: str = option(
+        "",
+        metavar="SIZE",
+        help="Write each side of a split to several files of at most SIZE bytes, such as 4G (K, M, G, T: powers of "
+        "1024). If the command is killed, the same command resumes after the last complete file. Without it: one file.",
+    )
     report: Path | None = option(
         None, metavar="FILE", help="Write a page (HTML) about the training text: what was dropped, lengths, vocabulary."
     )
@@ -55,12 +63,23 @@ class FilesConfig(Config):
                 raise UserError(f"{name} {language!r}: a language must be usable as the suffix of a file name")
         if not is_direction(*self.languages):
             raise UserError(f"--source-lang and --target-lang are both {self.source_lang}: only mul can be both")
+        _ = self.shard_bytes  # checks it
         if not (self.trainpref or self.validpref or self.testpref):
             raise UserError("no text: give --trainpref, --validpref or --testpref")
 
     @property
     def languages(self) -> tuple[str, str]:
         return self.source_lang, self.target_lang
+
+    @property
+    def shard_bytes(self) -> int | None:
+        """--shard-size in bytes; None without it."""
+        if not self.shard_size:
+            return None
+        size = _SIZE.fullmatch(self.shard_size)
+        if size is None or not int(size[1]):
+            raise UserError(f"--shard-size {self.shard_size!r}: not a size: give a number of bytes, such as 500M or 4G")
+        return int(size[1]) << 10 * (" KMGT".index(size[2].upper() or " "))
 
     @property
     def splits(self) -> dict[str, tuple[str, ...]]:
@@ -202,6 +221,11 @@ class CleaningConfig(Config):
         super().__post_init__()
         if len(self.langid_labels) not in (0, 2):
             raise UserError(f"--langid-labels: {len(self.langid_labels)} names, but there are two languages")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that the filters read."""
+        return (*self.exclude_overlap, *([self.langid_model] if self.langid_model else []))
 
     @property
     def removes_duplicates(self) -> bool:

@@ -1,38 +1,26 @@
 """The second pass: encodes text as ids, and drops unsuitable pairs of the training text."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import compress
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.binary import TokenFileWriter, Tokens
-from nmtkit.data.description import SplitSummary, split_stem
-from nmtkit.data.lines import LINE_DTYPE, dropped_path
-from nmtkit.languages import side_names
+from nmtkit.data.binary import Tokens
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
+from nmtkit.preprocessing.encoded import EXAMPLES, EncodedBlock, EncodedSide, EncodedSplit, Example
 from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
-from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, RATIO, REASONS, TOO_LONG, Marks, by_reason, count_marks
+from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, RATIO, TOO_LONG, Marks
 from nmtkit.preprocessing.scan import Corpus
+from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.source_tags import tag_ids
 from nmtkit.text import Block, read_parallel
-from nmtkit.vocab import UNK
 from nmtkit.workers import WorkerPool
 
-EXAMPLES = 5  #: dropped pairs kept for each reason
 EXAMPLE_CHARACTERS = 300  #: of each side of an example
-
-
-class Example(NamedTuple):
-    """A dropped pair; long lines are cut."""
-
-    mark: int
-    source: str
-    target: str
 
 
 class Task(NamedTuple):
@@ -42,75 +30,6 @@ class Task(NamedTuple):
     source: Block
     target: Block
     marks: bytes
-
-
-@dataclass(frozen=True)
-class EncodedSide:
-    """One side of an encoded block: its concatenated tokens, and the length of each sentence, EOS counted."""
-
-    tokens: Tokens
-    lengths: Lengths
-    unknown: int  #: number of unknown tokens
-
-    @classmethod
-    def of(cls, tokens: Tokens, lengths: Lengths) -> "EncodedSide":
-        return cls(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
-
-
-@dataclass(frozen=True)
-class EncodedBlock:
-    """The kept sentence pairs of a block of text."""
-
-    corpus: int  #: number of the corpus
-    marks: Marks  #: of every pair of the block
-    sides: tuple[EncodedSide, EncodedSide]
-    examples: list[Example]  #: the first dropped pairs of each reason
-
-
-@dataclass
-class CorpusCounts:
-    """What was kept and dropped of a corpus. `tokens` (each EOS counted) and `unknown` are of source and target."""
-
-    prefix: str
-    marks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1 + len(REASONS), np.int64))  #: pairs by mark
-    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
-    unknown: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
-
-    def add(self, block: EncodedBlock) -> None:
-        self.marks += count_marks(block.marks)
-        self.tokens += [len(side.tokens) for side in block.sides]
-        self.unknown += [side.unknown for side in block.sides]
-
-    @property
-    def pairs(self) -> int:
-        return int(self.marks.sum())
-
-    @property
-    def kept(self) -> int:
-        return int(self.marks[KEPT])
-
-
-@dataclass(frozen=True)
-class EncodedSplit:
-    """The counts of a split by corpus, and the first `EXAMPLES` dropped pairs of each reason."""
-
-    name: str
-    corpora: list[CorpusCounts]
-    examples: list[Example]
-
-    def summary(self, languages: tuple[str, str]) -> SplitSummary:
-        """The entry of the split in dataset.json."""
-        marks = np.sum([corpus.marks for corpus in self.corpora], axis=0)
-        tokens = np.sum([corpus.tokens for corpus in self.corpora], axis=0)
-        unknown = np.sum([corpus.unknown for corpus in self.corpora], axis=0)
-        return SplitSummary(
-            self.name,
-            int(marks[KEPT]),
-            dict(zip(side_names(languages), tokens.tolist(), strict=True)),
-            dict(zip(side_names(languages), unknown.tolist(), strict=True)),
-            by_reason(marks),
-            [(corpus.prefix, corpus.pairs) for corpus in self.corpora],
-        )
 
 
 @dataclass(frozen=True)
@@ -176,48 +95,29 @@ def _prepend(tag: Sequence[int], tokens: Tokens, lengths: Lengths) -> tuple[Toke
 
 
 def encode_split(
-    name: str,
+    split: EncodedSplit,
     corpora: Sequence[Corpus],
     pairs: int,
     encoder: Encoder,
     marks: Marks | None,
-    languages: tuple[str, str],
-    folder: Path,
+    writer: SplitWriter,
     pool: WorkerPool,
-) -> EncodedSplit:
-    """Encode a split of `pairs` sentence pairs with these `marks`, write its files into `folder`, and count."""
-    counts, examples = [CorpusCounts(corpus.prefix) for corpus in corpora], list[Example]()
-    lines, sides = 0, side_names(languages)
-    source_size, target_size = (len(side.tokenizer.vocab) for side in (encoder.source, encoder.target))
-    with (
-        TokenFileWriter(split_stem(folder, name, sides[0]), source_size) as source_file,
-        TokenFileWriter(split_stem(folder, name, sides[1]), target_size) as target_file,
-        dropped_path(folder, name).open("wb") as dropped_lines,
-        Progress(f"encoding {name}", total=pairs, unit="pairs") as progress,
-    ):
-        for block in pool.map(encoder, _tasks(corpora, marks)):
-            for writer, side in zip((source_file, target_file), block.sides, strict=True):
-                writer.write(side.tokens, side.lengths)
-            counts[block.corpus].add(block)
-            dropped_lines.write((np.flatnonzero(block.marks) + lines).astype(LINE_DTYPE).data)
-            _add_examples(examples, block.examples)
-            lines += len(block.marks)
+) -> None:
+    """Encode a split of `pairs` sentence pairs with these `marks` after the lines that `split` counts already."""
+    with writer, Progress(f"encoding {split.name}", total=pairs, unit="pairs") as progress:
+        progress.advance(split.lines)
+        for block in pool.map(encoder, _tasks(corpora, marks, split.lines)):
+            writer.write(block)
             progress.advance(len(block.marks))
-    if not dropped_path(folder, name).stat().st_size:
-        dropped_path(folder, name).unlink()
-    return EncodedSplit(name, counts, examples)
 
 
-def _add_examples(examples: list[Example], more: list[Example]) -> None:
-    for example in more:
-        if sum(example.mark == earlier.mark for earlier in examples) < EXAMPLES:
-            examples.append(example)
-
-
-def _tasks(corpora: Sequence[Corpus], marks: Marks | None) -> Iterator[Task]:
+def _tasks(corpora: Sequence[Corpus], marks: Marks | None, done: int) -> Iterator[Task]:
+    """The blocks of a text after its first `done` lines, which are whole blocks."""
     begin = 0
     for number, corpus in enumerate(corpora):
         for source, target in read_parallel(corpus.source, corpus.target):
             end = begin + source.count
-            yield Task(number, source, target, bytes(source.count) if marks is None else marks[begin:end].tobytes())
+            if begin >= done:
+                given = bytes(source.count) if marks is None else marks[begin:end].tobytes()
+                yield Task(number, source, target, given)
             begin = end

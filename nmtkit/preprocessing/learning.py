@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from nmtkit.data.corpus import Dataset
+from nmtkit.data.corpus import Dataset, read_tokenizers
 from nmtkit.errors import UserError
 from nmtkit.languages import includes, side_names
 from nmtkit.log import logger, working
@@ -105,6 +105,11 @@ def learn_tokenizers(
         with working("training SentencePiece"):
             tokenizers = [SentencePieceTokenizer(model) for model in pool.map(train, sides)]
     return tokenizers[0], tokenizers[-1]
+
+
+def read_learned(config: VocabularyConfig, folder: Path, languages: tuple[str, str]) -> Tokenizers:
+    """Read the tokenizers that `learn_tokenizers` made with these options from the folder of the dataset."""
+    return read_tokenizers(folder, (config.tokenizer, config.tokenizer), config.joined_vocab, languages)
 
 
 def _frequent_words(words: Words, config: VocabularyConfig) -> Vocabulary:

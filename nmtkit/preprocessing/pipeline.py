@@ -1,12 +1,13 @@
 """The pipeline of nmt-preprocess: from raw text to a dataset folder."""
 
+import functools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from nmtkit.atomic_io import check_writable, staged_folder
+from nmtkit.atomic_io import check_writable, final_name, staged_folder
 from nmtkit.data.corpus import Dataset, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
@@ -14,13 +15,22 @@ from nmtkit.languages import side_names
 from nmtkit.log import logger, report, styled, write_table
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
-from nmtkit.preprocessing.encoding import EncodedSplit, Encoder, encode_split
-from nmtkit.preprocessing.filters import make_marker
-from nmtkit.preprocessing.learning import HasTokenizers, Tokenizers, learn_tokenizers, reuse_tokenizers
+from nmtkit.preprocessing.encoded import EncodedSplit
+from nmtkit.preprocessing.encoding import Encoder, encode_split
+from nmtkit.preprocessing.filters import PairMarker, make_marker
+from nmtkit.preprocessing.learning import (
+    HasTokenizers,
+    Tokenizers,
+    learn_tokenizers,
+    read_learned,
+    reuse_tokenizers,
+)
 from nmtkit.preprocessing.line_encoder import make_line_encoders
+from nmtkit.preprocessing.progress import PROGRESS_FILE, Progress, identify_task
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
 from nmtkit.preprocessing.report import corpus_row, write_report
 from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
+from nmtkit.preprocessing.split_writer import SplitWriter
 from nmtkit.source_tags import not_a_piece, tag_ids
 from nmtkit.terminal import Table
 from nmtkit.text import find_side
@@ -41,50 +51,100 @@ def preprocess(
 
     `given` is the checkpoint that `vocabulary.vocab_from` names, if it names one; opening that needs torch.
     The text is read once to validate, count and filter it, once to sample sentences for SentencePiece training, and
-    once to encode it. Raises UserError for invalid text, and RunError if writing fails or the text changes meanwhile.
+    once to encode it. With --shard-size, a run that was killed is resumed. Raises UserError for invalid text, and
+    RunError if writing fails or the text changes meanwhile.
     """
     corpora = {name: [_find_corpus(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
     if vocabulary.is_learned and TRAIN not in corpora:
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
-    versions = _versions(corpora)
-    _check_report(files, versions)
+    texts = [path for split in corpora.values() for corpus in split for path in (corpus.source, corpus.target)]
+    versions = _versions(texts)
+    _check_report(files, texts)
     reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
     _check_tag(files.source_tag, vocabulary, reused)
     marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
+    task = identify_task(files, vocabulary, cleaning, versions | _versions(cleaning.files), reused)
     with (
-        staged_folder(files.destdir, _is_dataset_or_temporary, may_replace) as folder,
+        staged_folder(
+            files.destdir, _is_dataset_or_temporary, may_replace, lambda folder: Progress.load(folder, task) is not None
+        ) as folder,
         WorkerPool(files.workers) as pool,
     ):
-        scans = _scan(corpora, Scanner(vocabulary.counts_words, marker), folder, pool)
-        if (reused[0].kind if reused else vocabulary.tokenizer) != SPACE:
-            _warn_if_segmented(scans, files.languages)
-        marks = folder / MARKS_FILE if marker else None
-        tokenizers = reused or learn_tokenizers(vocabulary, corpora[TRAIN], scans[TRAIN], marks, files.languages, pool)
-        _write_tokenizers(folder, files.languages, tokenizers)
-        line_encoders = make_line_encoders(*tokenizers)
-        encoded: list[EncodedSplit] = []
-        for name, paths in corpora.items():
-            encoder = Encoder(*line_encoders, cleaning if name == TRAIN else None, files.source_tag)
-            given_marks = np.memmap(marks, np.uint8, "r") if marks and name == TRAIN else None
-            split = encode_split(name, paths, scans[name].pairs, encoder, given_marks, files.languages, folder, pool)
-            _report(split, files.languages, warn_unknown=reused is not None or name != TRAIN)
-            encoded.append(split)
-        if marks:
-            marks.unlink()
-        if changed := [str(path) for path, version in _versions(corpora).items() if version != versions[path]]:
+        progress = Progress.load(folder, task)
+        if progress is None:
+            tokenizers, pairs = _first_pass(files, vocabulary, corpora, marker, reused, folder, pool)
+            progress = Progress(task, pairs)
+            if files.shard_bytes:
+                progress.save(folder)
+        else:
+            logger.info("resuming after %s", progress)
+            tokenizers = reused or read_learned(vocabulary, folder, files.languages)
+        _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary.is_learned, folder, pool)
+        if changed := [str(path) for path, version in _versions(texts).items() if version != versions[path]]:
             raise RunError(f"{changed[0]} has changed while it was read: run the command again")
-        summaries = [split.summary(files.languages) for split in encoded]
+        summaries = [split.summary(files.languages) for split in progress.splits]
         write_description(folder, files.languages, *tokenizers, summaries, files.source_tag)
+        _remove_temporary_files(folder)
     dataset = Dataset.open(files.destdir)
     if files.report:
-        write_report(files.report, dataset, encoded[0])
-    _show_result(encoded, dataset)
+        write_report(files.report, dataset, progress.splits[0])
+    _show_result(progress.splits, dataset)
     return dataset
 
 
-def _versions(corpora: Mapping[str, Sequence[Corpus]]) -> dict[Path, tuple[int, int, int]]:
-    """The identity, size and time of change of each file of text: each is read several times."""
-    paths = [path for split in corpora.values() for corpus in split for path in (corpus.source, corpus.target)]
+def _first_pass(
+    files: FilesConfig,
+    vocabulary: VocabularyConfig,
+    corpora: Mapping[str, Sequence[Corpus]],
+    marker: PairMarker | None,
+    reused: Tokenizers | None,
+    folder: Path,
+    pool: WorkerPool,
+) -> tuple[Tokenizers, dict[str, int]]:
+    """Scan the text, and make and write the tokenizers. Returns them, and the number of pairs of each split."""
+    scans = _scan(corpora, Scanner(vocabulary.counts_words, marker), folder, pool)
+    if (reused[0].kind if reused else vocabulary.tokenizer) != SPACE:
+        _warn_if_segmented(scans, files.languages)
+    marks = folder / MARKS_FILE if marker else None
+    tokenizers = reused or learn_tokenizers(vocabulary, corpora[TRAIN], scans[TRAIN], marks, files.languages, pool)
+    _write_tokenizers(folder, files.languages, tokenizers)
+    return tokenizers, {name: found.pairs for name, found in scans.items()}
+
+
+def _second_pass(
+    progress: Progress,
+    corpora: Mapping[str, Sequence[Corpus]],
+    files: FilesConfig,
+    cleaning: CleaningConfig,
+    tokenizers: Tokenizers,
+    is_learned: bool,
+    folder: Path,
+    pool: WorkerPool,
+) -> None:
+    """Encode what `progress` lacks, and report each split."""
+    line_encoders, marks = make_line_encoders(*tokenizers), folder / MARKS_FILE
+    sides, sizes = side_names(files.languages), (len(tokenizers[0].vocab), len(tokenizers[1].vocab))
+    for name, paths in corpora.items():
+        is_cleaned = name == TRAIN
+        split = progress.split(name, [corpus.prefix for corpus in paths])
+        if split.lines < progress.pairs[name]:
+            encoder = Encoder(*line_encoders, cleaning if is_cleaned else None, files.source_tag)
+            given_marks = np.memmap(marks, np.uint8, "r") if is_cleaned and marks.exists() else None
+            writer = SplitWriter(
+                folder, split, sides, sizes, files.shard_bytes, functools.partial(progress.save, folder)
+            )
+            encode_split(split, paths, progress.pairs[name], encoder, given_marks, writer, pool)
+        _report(split, files.languages, warn_unknown=not (is_cleaned and is_learned))
+
+
+def _remove_temporary_files(folder: Path) -> None:
+    for path in folder.iterdir():
+        if not is_dataset_file(path.name):
+            path.unlink()
+
+
+def _versions(paths: Iterable[Path]) -> dict[Path, tuple[int, int, int]]:
+    """The identity, size and time of change of files that are read several times."""
     return {path: (found.st_ino, found.st_size, found.st_mtime_ns) for path in paths for found in [path.stat()]}
 
 
@@ -98,7 +158,8 @@ def _check_report(files: FilesConfig, texts: Iterable[Path]) -> None:
 
 
 def _is_dataset_or_temporary(name: str) -> bool:
-    return is_dataset_file(name) or name in (HASHES_FILE, MARKS_FILE)
+    temporary = (HASHES_FILE, MARKS_FILE, PROGRESS_FILE)
+    return is_dataset_file(name) or name in temporary or final_name(name) == PROGRESS_FILE
 
 
 def _find_corpus(prefix: str, files: FilesConfig) -> Corpus:

@@ -11,7 +11,7 @@ from nmtkit.atomic_io import staged_file
 from nmtkit.data.corpus import Dataset
 from nmtkit.languages import side_names
 from nmtkit.preprocessing.charts import histogram, length_histogram, rank_curve
-from nmtkit.preprocessing.encoding import CorpusCounts, EncodedSplit, Example
+from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit, Example
 from nmtkit.preprocessing.reasons import MARKS, REASONS
 from nmtkit.preprocessing.statistics import (
     RATIO_LIMIT,

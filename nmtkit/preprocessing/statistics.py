@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.data.binary import TokenFile
 from nmtkit.data.corpus import Split
+from nmtkit.data.sentences import Sentences
 from nmtkit.vocab import SPECIALS, UNK
 
 _PAIRS_PER_READ = 1 << 14
@@ -76,7 +76,7 @@ def split_statistics(split: Split, sizes: tuple[int, int]) -> SplitStatistics:
     return SplitStatistics(_side_statistics(source, sizes[0]), _side_statistics(target, sizes[1]), ratios)
 
 
-def _side_statistics(side: TokenFile, size: int) -> SideStatistics:
+def _side_statistics(side: Sentences, size: int) -> SideStatistics:
     lengths, pieces = np.zeros(1, np.int64), np.zeros(size, np.int64)
     for begin in range(0, len(side), _PAIRS_PER_READ):
         tokens, read = side.gather(np.arange(begin, min(begin + _PAIRS_PER_READ, len(side))))

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 from nmtkit.data.batch import Batch, collate, pad
-from nmtkit.data.binary import TokenFile, TokenFileWriter
+from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.corpus import Split
 from nmtkit.data.lines import LineNumbers
+from nmtkit.data.sentences import Sentences
 from nmtkit.vocab import BOS, EOS, PAD
 
 
@@ -17,7 +18,7 @@ def make_split(folder: Path, source: list[list[int]], target: list[list[int]]) -
         with TokenFileWriter(folder / name, 100) as file:
             file.write(np.concatenate(side).astype(np.uint16), np.array([len(ids) for ids in side], np.int32))
     lines = LineNumbers(len(source), [("text", len(source))], folder / "none")
-    return Split("train", TokenFile(folder / "s", 100), TokenFile(folder / "t", 100), lines)
+    return Split("train", Sentences([folder / "s"], 100), Sentences([folder / "t"], 100), lines)
 
 
 def test_a_batch_has_padded_pairs_and_a_shifted_target(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, start: int
         file.seek(start)
         file.write(content)
     with pytest.raises(UserError, match=rf"{message}.*; run nmt-preprocess again"):
-        opened(tmp_path / "a")
+        assert opened(tmp_path / "a").lengths
 
 
 @pytest.mark.parametrize("size", [0, 10, HEADER.size, 71])

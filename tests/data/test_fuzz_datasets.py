@@ -33,7 +33,7 @@ ODD_VALUES: tuple[Any, ...] = (
 )
 
 
-@pytest.fixture(scope="module", params=["space", "sentencepiece"])
+@pytest.fixture(scope="module", params=["space", "sentencepiece", "space in shards"])
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Files:
     """The files of a small dataset, by name."""
     folder, draw = tmp_path_factory.mktemp("fuzz"), random.Random(1)
@@ -41,11 +41,12 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     for language in ("en", "de"):
         lines = [" ".join(draw.choices(words, k=draw.randint(0, 6))) for _ in range(24)]
         (folder / f"text.{language}").write_text("".join(f"{line}\n" for line in ["hund der", *lines]))
-    text = str(folder / "text")
-    config = FilesConfig("en", "de", trainpref=(text,), testpref=(text,), destdir=folder / "dataset")
-    kind = {"tokenizer": request.param, "joined_vocab": request.param == SENTENCEPIECE}
-    size = {"vocab_size": 30} if request.param == SENTENCEPIECE else {}
-    made = preprocess(config, VocabularyConfig(**kind, **size), CleaningConfig()).folder  # type: ignore[arg-type]
+    text, (tokenizer, *in_shards) = str(folder / "text"), request.param.split(maxsplit=1)
+    size = "100" if in_shards else ""
+    config = FilesConfig("en", "de", (text,), testpref=(text,), destdir=folder / "dataset", shard_size=size)
+    is_joined = tokenizer == SENTENCEPIECE
+    vocabulary = VocabularyConfig(tokenizer, 30 if is_joined else None, is_joined)
+    made = preprocess(config, vocabulary, CleaningConfig()).folder
     return {path.name: path.read_bytes() for path in made.iterdir()}
 
 

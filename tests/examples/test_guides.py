@@ -29,7 +29,7 @@ from nmtkit.native_build import available
 GUIDES = (
     *("translate", "pipes", "machines", "search", "n-best", "constraints", "alignment", "score", "quantize", "export"),
     *("server", "server-limits", "reverse-proxy"),
-    *("production", "prepare-real-data", "production-data", "production-training"),
+    *("production", "prepare-real-data", "production-data", "very-large-data", "production-training"),
     *("back-translation", "production-release"),
 )
 

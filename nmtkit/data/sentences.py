@@ -1,0 +1,81 @@
+"""The sentences of one side of a split, stored in one or more token files: its shards."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.binary import Indices, TokenFile, Tokens, token_type
+
+
+class SentenceLengths:
+    """Looks up sentence lengths, EOS counted, in several token files: by a slice, or by an array of numbers.
+
+    Raises UserError for damaged offsets, as `StoredLengths` does.
+    """
+
+    def __init__(self, shards: Sequence[TokenFile]) -> None:
+        self._shards = shards
+        self._begins = np.cumsum([0, *map(len, shards)])
+
+    def __len__(self) -> int:
+        return int(self._begins[-1])
+
+    def __getitem__(self, sentences: Indices | slice, /) -> NDArray[np.int32]:
+        if isinstance(sentences, slice):
+            first, last, _ = sentences.indices(len(self))
+            return np.concatenate([np.empty(0, np.int32), *self._parts(first, last)])
+        lengths = np.empty(len(sentences), np.int32)
+        for shard, places, numbers in self.by_shard(sentences):
+            lengths[places] = shard.lengths[numbers]
+        return lengths
+
+    def _parts(self, first: int, last: int) -> Iterator[NDArray[np.int32]]:
+        """The lengths of the sentences from `first` to `last`, exclusive, in each shard that has some of them."""
+        for shard, begin in zip(self._shards, self._begins.tolist(), strict=False):
+            if first < begin + len(shard) and begin < last:
+                yield shard.lengths[max(0, first - begin) : last - begin]
+
+    def by_shard(self, sentences: Indices) -> Iterator[tuple[TokenFile, Indices, Indices]]:
+        """Yield each shard that has some of these sentences, their places in `sentences`, and their numbers there."""
+        shards = np.searchsorted(self._begins, sentences, side="right") - 1
+        order = np.argsort(shards, kind="stable")
+        found, firsts = np.unique(shards[order], return_index=True)
+        for shard, places in zip(found.tolist(), np.split(order, firsts[1:]), strict=False):
+            yield self._shards[shard], places, sentences[places] - self._begins[shard]
+
+
+class Sentences:
+    """Reads the sentences of one side: `sentences[i]` is the array of ids of sentence i, EOS included.
+
+    `stems` are the paths of the token files, without suffixes; at least one. Each file is mapped when it is first read.
+    Raises UserError as `TokenFile` does.
+    """
+
+    def __init__(self, stems: Sequence[Path], vocabulary_size: int) -> None:
+        self.shards = [TokenFile(stem, vocabulary_size) for stem in stems]
+        self.tokens = sum(shard.tokens for shard in self.shards)
+        self.lengths = SentenceLengths(self.shards)
+        self._dtype = token_type(vocabulary_size)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, number: int) -> Tokens:
+        if not 0 <= number < len(self):
+            raise IndexError(f"sentence {number} of {len(self)}")
+        return self.gather(np.array([number]))[0]
+
+    def gather(self, sentences: Indices) -> tuple[Tokens, NDArray[np.int32]]:
+        """Read several sentences: their concatenated tokens, and the length of each."""
+        if len(self.shards) == 1:
+            return self.shards[0].gather(sentences)
+        lengths = self.lengths[sentences]
+        begins = np.cumsum(lengths) - lengths
+        tokens: Tokens = np.empty(int(lengths.sum()), self._dtype)
+        for shard, places, numbers in self.lengths.by_shard(sentences):
+            part, own = shard.gather(numbers)
+            shifts = begins[places] - (np.cumsum(own) - own)  # from the part to the result
+            tokens[np.arange(len(part)) + np.repeat(shifts, own)] = part
+        return tokens, lengths

@@ -1,0 +1,135 @@
+"""What encoding makes of a text: blocks of sentences as ids, and the counts of a split."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nmtkit.data.binary import Tokens
+from nmtkit.data.description import ShardSummary, SplitSummary
+from nmtkit.languages import side_names
+from nmtkit.preprocessing.line_encoder import Lengths
+from nmtkit.preprocessing.reasons import KEPT, REASONS, Marks, by_reason, count_marks
+from nmtkit.vocab import UNK
+
+_COUNTS = ("marks", "tokens", "unknown")  # of `CorpusCounts`
+EXAMPLES = 5  #: dropped pairs kept for each reason
+
+
+class Example(NamedTuple):
+    """A dropped pair; long lines are cut."""
+
+    mark: int
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class EncodedSide:
+    """One side of an encoded block: its concatenated tokens, and the length of each sentence, EOS counted."""
+
+    tokens: Tokens
+    lengths: Lengths
+    unknown: int  #: number of unknown tokens
+
+    @classmethod
+    def of(cls, tokens: Tokens, lengths: Lengths) -> "EncodedSide":
+        return cls(tokens, lengths, int(np.count_nonzero(tokens == UNK)))
+
+
+@dataclass(frozen=True)
+class EncodedBlock:
+    """The kept sentence pairs of a block of text."""
+
+    corpus: int  #: number of the corpus
+    marks: Marks  #: of every pair of the block
+    sides: tuple[EncodedSide, EncodedSide]
+    examples: list[Example]  #: the first dropped pairs of each reason
+
+
+@dataclass
+class CorpusCounts:
+    """What was kept and dropped of a corpus. `tokens` (each EOS counted) and `unknown` are of source and target."""
+
+    prefix: str
+    marks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1 + len(REASONS), np.int64))  #: pairs by mark
+    tokens: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
+    unknown: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
+
+    def add(self, block: EncodedBlock) -> None:
+        self.marks += count_marks(block.marks)
+        self.tokens += [len(side.tokens) for side in block.sides]
+        self.unknown += [side.unknown for side in block.sides]
+
+    @property
+    def pairs(self) -> int:
+        return int(self.marks.sum())
+
+    @property
+    def kept(self) -> int:
+        return int(self.marks[KEPT])
+
+
+@dataclass
+class EncodedSplit:
+    """The counts of a split by corpus, the first `EXAMPLES` dropped pairs of each reason, and its complete shards.
+
+    While a split is encoded, it counts whole blocks; the shards may already have some pairs of the next block.
+    """
+
+    name: str
+    corpora: list[CorpusCounts]
+    examples: list[Example] = field(default_factory=list)
+    shards: list[ShardSummary] = field(default_factory=list)  #: empty if the split is not sharded
+
+    @property
+    def lines(self) -> int:
+        """The number of lines of the text that are counted."""
+        return sum(corpus.pairs for corpus in self.corpora)
+
+    @property
+    def kept(self) -> int:
+        """The number of pairs among them that are kept."""
+        return sum(corpus.kept for corpus in self.corpora)
+
+    def add(self, block: EncodedBlock) -> None:
+        self.corpora[block.corpus].add(block)
+        for example in block.examples:
+            if sum(example.mark == earlier.mark for earlier in self.examples) < EXAMPLES:
+                self.examples.append(example)
+
+    def summary(self, languages: tuple[str, str]) -> SplitSummary:
+        """The entry of the split in dataset.json."""
+        marks = np.sum([corpus.marks for corpus in self.corpora], axis=0)
+        tokens = np.sum([corpus.tokens for corpus in self.corpora], axis=0)
+        unknown = np.sum([corpus.unknown for corpus in self.corpora], axis=0)
+        return SplitSummary(
+            self.name,
+            int(marks[KEPT]),
+            dict(zip(side_names(languages), tokens.tolist(), strict=True)),
+            dict(zip(side_names(languages), unknown.tolist(), strict=True)),
+            by_reason(marks),
+            [(corpus.prefix, corpus.pairs) for corpus in self.corpora],
+            self.shards,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to values that JSON can represent."""
+        corpora = [
+            {"prefix": corpus.prefix} | {name: getattr(corpus, name).tolist() for name in _COUNTS}
+            for corpus in self.corpora
+        ]
+        shards = [asdict(shard) for shard in self.shards]
+        return {"name": self.name, "corpora": corpora, "examples": self.examples, "shards": shards}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "EncodedSplit":
+        """The inverse of `to_dict`."""
+        corpora = [
+            CorpusCounts(corpus["prefix"], *(np.array(corpus[name], np.int64) for name in _COUNTS))
+            for corpus in values["corpora"]
+        ]
+        examples = [Example(*example) for example in values["examples"]]
+        return cls(values["name"], corpora, examples, [ShardSummary(**shard) for shard in values["shards"]])

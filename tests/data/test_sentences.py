@@ -1,0 +1,95 @@
+"""The sentences of one side in several token files."""
+
+import mmap
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmtkit.data import binary
+from nmtkit.data.binary import HEADER, TokenFileWriter
+from nmtkit.data.sentences import Sentences
+from nmtkit.errors import UserError
+from nmtkit.vocab import EOS
+
+COUNT = 50
+
+
+def stored(folder: Path, *ends: int) -> Sentences:
+    """The same random sentences, in token files that end at these numbers of sentences."""
+    random = np.random.default_rng(1)
+    sentences = [np.append(random.integers(4, 100, random.integers(0, 9)), EOS) for _ in range(COUNT)]
+    stems = [folder / f"{len(ends)}.{end}" for end in ends]
+    for stem, begin, end in zip(stems, (0, *ends), ends, strict=False):
+        with TokenFileWriter(stem, 100) as writer:
+            part = sentences[begin:end]
+            writer.write(np.concatenate(part).astype("<u2"), np.array([len(each) for each in part], np.int32))
+    return Sentences(stems, 100)
+
+
+def test_sentences_in_several_files_are_read_as_from_one(tmp_path: Path) -> None:
+    one, many = stored(tmp_path, COUNT), stored(tmp_path, 1, 7, 8, 30, COUNT)
+    assert (len(many), many.tokens) == (len(one), one.tokens)
+    random = np.random.default_rng(2)
+    for size in (0, 1, 5, 200):
+        numbers = random.integers(0, COUNT, size)
+        assert many.lengths[numbers].tolist() == one.lengths[numbers].tolist()
+        assert many.lengths[numbers].dtype == np.int32
+        for ours, theirs in zip(many.gather(numbers), one.gather(numbers), strict=True):
+            assert (ours.tolist(), ours.dtype) == (theirs.tolist(), theirs.dtype)
+    assert all(many[number].tolist() == one[number].tolist() for number in range(COUNT))
+    with pytest.raises(IndexError, match="sentence 50 of 50"):
+        many[COUNT]
+
+
+def test_every_slice_of_the_lengths_is_that_of_one_file(tmp_path: Path) -> None:
+    one, many = stored(tmp_path, COUNT), stored(tmp_path, 1, 7, 8, 30, COUNT)
+    for first in range(COUNT + 2):
+        for last in range(COUNT + 2):
+            assert many.lengths[first:last].tolist() == one.lengths[first:last].tolist()
+            assert many.lengths[first:last].dtype == np.int32
+
+
+def test_a_file_is_mapped_when_it_is_first_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mapped: list[str] = []
+    original = binary._map
+
+    def record(path: Path) -> mmap.mmap:
+        mapped.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(binary, "_map", record)
+    many = stored(tmp_path, 10, 20, COUNT)
+    assert mapped == []
+    many.gather(np.array([12, 19]))
+    assert sorted(mapped) == ["3.20.bin", "3.20.idx"]
+
+
+def test_a_damaged_file_among_several_is_named(tmp_path: Path) -> None:
+    many = stored(tmp_path, 10, 20, COUNT)
+    with (tmp_path / "3.20.idx").open("r+b") as file:
+        file.seek(HEADER.size + 8)
+        file.write(struct.pack("<Q", 2**62))
+    with (tmp_path / "3.50.bin").open("r+b") as file:
+        file.write(struct.pack("<H", 200))
+    assert many.lengths[0:10].min() > 0
+    for lengths in (slice(5, 15), np.array([3, 10])):
+        with pytest.raises(UserError, match=r"3\.20\.idx: the offsets are damaged"):
+            many.lengths[lengths]
+    with pytest.raises(UserError, match=r"3\.50\.bin: sentence 0 has the id 200"):
+        many.gather(np.array([1, 20]))
+    (tmp_path / "3.10.bin").write_bytes(b"")
+    with pytest.raises(UserError, match=r"3\.10\.bin: 0 bytes do not fit"):
+        Sentences([tmp_path / "3.10"], 100)
+
+
+def test_too_many_open_files_are_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = stored(tmp_path, 10, COUNT)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr("mmap.mmap", refuse)
+    with pytest.raises(UserError, match=r"2\.10\.idx: Too many open files; raise the limit with 'ulimit -n'"):
+        many.lengths[0:3]

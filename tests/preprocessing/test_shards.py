@@ -1,0 +1,317 @@
+"""Datasets in shards: their layout, and runs that are killed and resumed."""
+
+import contextlib
+import dataclasses
+import gzip
+import hashlib
+import itertools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from patience import PATIENCE
+from repository import BIN
+
+from nmtkit import text
+from nmtkit.data.corpus import Dataset
+from nmtkit.errors import UserError
+from nmtkit.preprocessing import progress
+from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
+from nmtkit.preprocessing.encoded import EncodedBlock
+from nmtkit.preprocessing.pipeline import preprocess
+from nmtkit.preprocessing.split_writer import SplitWriter
+
+WORDS = ["the", "a", "small", "big", "dog", "cat", "house", "street", "runs", "sleeps", "sees", "over", "under"]
+
+
+class Killed(BaseException):
+    """Takes the place of a kill."""
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "BLOCK_BYTES", 1000)
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    """A text of two corpora in which pairs are empty, repeated, too long or in the test set."""
+    draw = np.random.default_rng(1)
+    for name, count in (("one", 150), ("two", 90), ("test", 20)):
+        for language in ("en", "de"):
+            lines = [" ".join(draw.choice(WORDS, draw.integers(0, 9))) for _ in range(count)]
+            lines[9::10] = [lines[0]] * len(lines[9::10])
+            (tmp_path / f"{name}.{language}").write_text("".join(f"{line}\n" for line in ["dog", *lines]))
+    return str(tmp_path)
+
+
+def config(prefix: str, name: str, size: str, **more: Any) -> FilesConfig:
+    train = (f"{prefix}/one", f"{prefix}/two")
+    return FilesConfig(
+        "en", "de", train, testpref=(f"{prefix}/test",), destdir=Path(prefix, name), shard_size=size, **more
+    )
+
+
+def make(prefix: str, name: str, size: str, cleaning: CleaningConfig | None = None, **more: Any) -> Dataset:
+    return preprocess(config(prefix, name, size, **more), VocabularyConfig("space"), cleaning or CleaningConfig())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# The layout
+
+
+@pytest.mark.parametrize("size", ["100", "333", "1K", "1G"])
+def test_shards_of_any_size_hold_the_same_sentences_in_files_that_are_not_larger(prefix: str, size: str) -> None:
+    one, many = make(prefix, "one_file", ""), make(prefix, "shards", size)
+    limit = config(prefix, "", size).shard_bytes
+    assert limit is not None
+    sizes = [path.stat().st_size for path in many.folder.iterdir() if path.suffix in (".bin", ".idx")]
+    assert max(sizes) <= limit
+    for name in ("train", "test"):
+        ours, theirs = many.split(name), one.split(name)
+        every = np.random.default_rng(1).permutation(len(ours))
+        for side, other in ((ours.source, theirs.source), (ours.target, theirs.target)):
+            assert side.gather(every)[0].tolist() == other.gather(every)[0].tolist()
+            assert side.lengths[:].tolist() == other.lengths[:].tolist()
+        assert [ours.lines.locate(n) for n in range(len(ours))] == [theirs.lines.locate(n) for n in range(len(ours))]
+    summaries = many.summaries["train"]
+    assert sum(shard.sentences for shard in summaries.shards) == one.summaries["train"].sentences
+    assert (len(summaries.shards) > 1) == (size != "1G")
+
+
+def test_a_shard_is_as_full_as_its_largest_file_allows(prefix: str) -> None:
+    dataset = make(prefix, "shards", "200")
+    shards = dataset.split("train").source.shards, dataset.split("train").target.shards
+    for number in range(len(shards[0]) - 1):
+        tokens = [side[number].tokens + len(side[number + 1][0]) for side in shards]
+        assert max(2 * max(tokens), 32 + 8 * (len(shards[0][number]) + 2)) > 200
+
+
+def test_without_the_option_nothing_of_the_format_changes(prefix: str) -> None:
+    dataset = make(prefix, "one_file", "")
+    description = json.loads((dataset.folder / "dataset.json").read_text())
+    assert description["version"] == 2
+    assert all("shards" not in split for split in description["splits"])
+    assert {"train.en.bin", "train.en.idx", "test.de.bin"} <= contents(dataset.folder).keys()
+
+
+@pytest.mark.parametrize("size", ["16", "50"])
+def test_a_size_below_that_of_a_sentence_is_refused(prefix: str, size: str) -> None:
+    Path(prefix, "two.en").write_text(Path(prefix, "two.en").read_text().replace("cat", "cat " * 30, 1))
+    with pytest.raises(UserError, match=rf"--shard-size {size}: a sentence pair needs \d+ bytes: give a larger size"):
+        make(prefix, "shards", size)
+    assert not Path(prefix, "shards").exists()
+
+
+@pytest.mark.parametrize("size", ["0", "K", "-1", "1.5G", "4GB", "1 G", "١"])
+def test_what_is_not_a_size_is_refused(prefix: str, size: str) -> None:
+    with pytest.raises(UserError, match=r"--shard-size .*: not a size"):
+        config(prefix, "shards", size)
+
+
+def test_sizes_have_binary_suffixes(prefix: str) -> None:
+    sizes = {size: config(prefix, "shards", size).shard_bytes for size in ("", "7", "2k", "3M", "4G", "5T")}
+    assert list(sizes.values()) == [None, 7, 2 << 10, 3 << 20, 4 << 30, 5 << 40]
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change dataset.json, and correct its checksum."""
+    path = folder / "dataset.json"
+    description = json.loads(path.read_text())
+    change(description)
+    del description["sha256"]
+    compact = json.dumps(description, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    path.write_text(json.dumps(description | {"sha256": hashlib.sha256(compact.encode()).hexdigest()}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda train: train["shards"].pop(), "do not add up"),
+        (lambda train: train["shards"].reverse(), "differ from those stored in train.00000.en"),
+        (lambda train: train["shards"].append({"sentences": 0, "tokens": {"en": 0, "de": 0}}), "no sentences"),
+        (lambda train: train["shards"][0].update(sentences=-1), "not a count"),
+        (lambda train: train.update(shards=[]), "do not add up"),
+        (lambda train: train.pop("shards"), "damaged"),
+        (lambda train: train["shards"].__setitem__(0, None), "damaged"),
+    ],
+)
+def test_a_description_with_wrong_shards_is_refused(
+    prefix: str, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    folder = make(prefix, "shards", "400").folder
+    rewrite(folder, lambda description: change(description["splits"][0]))
+    with pytest.raises(UserError, match=message):
+        Dataset.open(folder).split("train")
+
+
+def test_a_missing_truncated_or_foreign_shard_is_refused(prefix: str) -> None:
+    folder = make(prefix, "shards", "400").folder
+    victim, other = folder / "train.00001.en.bin", folder / "train.00000.en.bin"
+    content = victim.read_bytes()
+    for damage, message in ((content[:-2], "bytes instead of"), (other.read_bytes()[: len(content)], None)):
+        victim.write_bytes(damage.ljust(len(content) if message is None else 0, b"\4"))
+        with pytest.raises(UserError, match=rf"train\.00001\.en\.bin.*{message or 'checksum'}"):
+            Dataset.open(folder)
+    victim.unlink()
+    with pytest.raises(UserError, match=r"train\.00001\.en\.bin is missing"):
+        Dataset.open(folder)
+
+
+# Runs that are killed
+
+CLEANING = {
+    "no filter": CleaningConfig(),
+    "dedup": CleaningConfig(dedup="pair", max_length=7),
+    "filters": CleaningConfig(drop_identical=True, max_repeats=2, dedup="source", dedup_normalized=True),
+}
+
+
+def kill_after_three_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a run end when it has written three blocks, which complete at least one shard."""
+    counter, original = itertools.count(), SplitWriter.write
+
+    def write(self: SplitWriter, block: EncodedBlock) -> None:
+        if next(counter) == 3:
+            raise Killed
+        original(self, block)
+
+    monkeypatch.setattr(SplitWriter, "write", write)
+
+
+@pytest.mark.parametrize("name", CLEANING)
+def test_a_run_killed_again_and_again_ends_as_an_undisturbed_one(
+    prefix: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleaning = dataclasses.replace(CLEANING[name], exclude_overlap=(Path(prefix, "test.en"),))
+    expected = contents(make(prefix, "straight", "300", cleaning, report=Path(prefix, "straight.html")).folder)
+    kills = 0
+    while not Path(prefix, "killed").exists():
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            kill_after_three_blocks(patch)
+            make(prefix, "killed", "300", cleaning, report=Path(prefix, "killed.html"))
+        kills += 1
+    assert kills > 2
+    assert contents(Path(prefix, "killed")) == expected
+    pages = [Path(prefix, f"{run}.html").read_text().replace(f"/{run}", "") for run in ("killed", "straight")]
+    assert pages[0] == pages[1]
+    assert not Path(prefix, ".killed.partial").exists()
+
+
+def kill_at_save(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a run end when it is about to save its progress for this time, counted from 0."""
+    counter = itertools.count()
+
+    def fsync_folder(folder: Path) -> None:
+        if next(counter) == number:
+            raise Killed
+
+    monkeypatch.setattr(progress, "fsync_folder", fsync_folder)
+
+
+@pytest.mark.parametrize("save", [0, 1, 6])
+def test_a_run_on_compressed_text_killed_within_a_block_ends_as_an_undisturbed_one_on_other_workers(
+    prefix: str, save: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in list(Path(prefix).iterdir()):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    expected = contents(make(prefix, "straight", "300").folder)
+    with monkeypatch.context() as patch:
+        kill_at_save(save, patch)
+        with pytest.raises(Killed):
+            make(prefix, "killed", "300")
+    assert contents(make(prefix, "killed", "300", workers=2).folder) == expected
+
+
+@pytest.fixture
+def unfinished(prefix: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that a killed run left, with some shards."""
+    with monkeypatch.context() as patch:
+        kill_at_save(6, patch)
+        with pytest.raises(Killed):
+            make(prefix, "killed", "300")
+    return Path(prefix, ".killed.partial")
+
+
+def test_complete_shards_are_not_encoded_again(prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = unfinished / "train.00000.en.bin"
+    identity = first.stat().st_ino, first.stat().st_mtime_ns
+    with caplog.at_level("INFO"):
+        make(prefix, "killed", "300")
+    assert "resuming after 5 shards of train" in caplog.messages
+    kept = Path(prefix, "killed", first.name).stat()
+    assert (kept.st_ino, kept.st_mtime_ns) == identity
+
+
+@pytest.mark.parametrize("change", ["text", "options", "size", "damage"])
+def test_a_run_on_other_text_or_with_other_options_starts_over_and_says_so(
+    prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture, change: str
+) -> None:
+    cleaning, size = CleaningConfig(), "300"
+    if change == "text":
+        Path(prefix, "two.en").write_text(Path(prefix, "two.en").read_text().replace("dog", "cat"))
+    elif change == "options":
+        cleaning = CleaningConfig(max_length=6)
+    elif change == "size":
+        size = ""
+    else:
+        (unfinished / "progress.json").write_text("{")
+    made = contents(make(prefix, "killed", size, cleaning).folder)
+    assert [message for message in caplog.messages if "starting over" in message] == [
+        "starting over: the unfinished dataset was made of other text or with other options"
+    ]
+    assert made == contents(make(prefix, "straight", size, cleaning).folder)
+
+
+def test_a_folder_that_others_could_write_to_is_not_resumed(prefix: str, unfinished: Path) -> None:
+    (unfinished / "train.00000.en.bin").write_bytes(b"planted")
+    unfinished.chmod(0o770)
+    assert contents(make(prefix, "killed", "300").folder) == contents(make(prefix, "straight", "300").folder)
+
+
+def test_an_unfinished_folder_with_a_foreign_file_or_a_symlink_is_left_alone(prefix: str, unfinished: Path) -> None:
+    for name in ("thesis", "train.00009.en.bin"):
+        (unfinished / name).symlink_to(Path(prefix, "one.en"))
+        with pytest.raises(UserError, match=rf"is in the way \(it holds {name}"):
+            make(prefix, "killed", "300")
+        (unfinished / name).unlink()
+    assert (unfinished / "progress.json").exists()
+    make(prefix, "killed", "300")
+
+
+def test_a_resumed_dataset_has_the_access_rights_of_an_undisturbed_one(prefix: str, unfinished: Path) -> None:
+    assert unfinished.stat().st_mode & 0o077 == 0
+    modes = {make(prefix, name, "300").folder.stat().st_mode for name in ("killed", "straight")}
+    assert len(modes) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_command_resumes_after_a_signal(prefix: str, number: signal.Signals) -> None:
+    for name in ("one.en", "one.de"):
+        Path(prefix, name).write_text(Path(prefix, name).read_text() * 200)
+    command = [sys.executable, str(BIN / "nmt-preprocess"), "-s", "en", "-t", "de", "--trainpref", f"{prefix}/one"]
+    command += ["--tokenizer", "space", "--shard-size", "20K", "--workers", "2", "--destdir"]
+    subprocess.run([*command, f"{prefix}/straight"], check=True, timeout=PATIENCE, capture_output=True)
+    process = subprocess.Popen([*command, f"{prefix}/killed"], stderr=subprocess.PIPE)
+    deadline = time.monotonic() + PATIENCE
+    while not Path(prefix, ".killed.partial", "train.00001.en.bin").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE)
+    assert not Path(prefix, "killed").exists()
+    done = subprocess.run([*command, f"{prefix}/killed"], check=True, timeout=PATIENCE, capture_output=True)
+    assert b"resuming after" in done.stderr
+    assert contents(Path(prefix, "killed")) == contents(Path(prefix, "straight"))
