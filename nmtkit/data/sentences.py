@@ -71,11 +71,13 @@ class Sentences:
         """Read several sentences: their concatenated tokens, and the length of each."""
         if len(self.shards) == 1:
             return self.shards[0].gather(sentences)
-        lengths = self.lengths[sentences]
+        parts = [(places, *shard.gather(numbers)) for shard, places, numbers in self.lengths.by_shard(sentences)]
+        lengths = np.empty(len(sentences), np.int32)
+        for places, _, own in parts:
+            lengths[places] = own
         begins = np.cumsum(lengths) - lengths
         tokens: Tokens = np.empty(int(lengths.sum()), self._dtype)
-        for shard, places, numbers in self.lengths.by_shard(sentences):
-            part, own = shard.gather(numbers)
+        for places, part, own in parts:
             shifts = begins[places] - (np.cumsum(own) - own)  # from the part to the result
             tokens[np.arange(len(part)) + np.repeat(shifts, own)] = part
         return tokens, lengths

@@ -124,8 +124,10 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_a_newer_version_is_refused(dataset: Path) -> None:
-    rewrite(dataset, lambda description: description.update(version=3))
-    with pytest.raises(UserError, match=r"dataset\.json: version 3 .* reads version 2; run nmt-preprocess again"):
+    rewrite(dataset, lambda description: description.update(version=4))
+    with pytest.raises(
+        UserError, match=r"dataset\.json: version 4 .* reads versions 2 and 3; run nmt-preprocess again"
+    ):
         Dataset.open(dataset)
 
 
