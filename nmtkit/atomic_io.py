@@ -164,8 +164,7 @@ def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
 
 def final_name(name: str) -> str | None:
     """The name that a temporary file of `staged_file` gets at the end; None for other names."""
-    match = _STAGED_FILE.fullmatch(name)
-    return match and match[1]
+    return match[1] if (match := _STAGED_FILE.fullmatch(name)) else None
 
 
 @contextlib.contextmanager
@@ -310,9 +309,8 @@ def _locked_staging_folder(
     """
     with contextlib.ExitStack() as stack:
         try:
-            opened = _open_leftover(staging, destination, is_own, is_resumable, stack)
-            if opened is None:
-                opened = _open_new(staging, destination, stack)
+            leftover = _open_leftover(staging, destination, is_own, is_resumable, stack)
+            opened = leftover or _open_new(staging, destination, stack)
         except OSError as error:
             raise UserError(f"cannot write {destination}: {error.strerror}") from error
         yield opened
@@ -331,8 +329,9 @@ def _open_leftover(
     stack.callback(os.close, leftover)
     _lock(leftover, staging, destination)
     check_contents(leftover, staging, is_own)
-    if _is_private(leftover) and is_resumable(staging):
-        return leftover, os.fstat(leftover).st_mode | _mode_of_new_folders()
+    mode = os.fstat(leftover).st_mode
+    if not mode & _GROUP_AND_OTHERS and is_resumable(staging):  # no other user can have put files there
+        return leftover, mode | _mode_of_new_folders()
     remove_files(leftover)
     staging.rmdir()
     return None
@@ -347,11 +346,6 @@ def _open_new(staging: Path, destination: Path, stack: contextlib.ExitStack) -> 
     _set_mode(descriptor, mode & ~_GROUP_AND_OTHERS)
     check_contents(descriptor, staging, lambda name: False)  # from now on no other user can add files
     return descriptor, mode
-
-
-def _is_private(descriptor: int) -> bool:
-    """Whether no other user can have put files into an open folder since it was made."""
-    return not os.fstat(descriptor).st_mode & _GROUP_AND_OTHERS
 
 
 def _mode_of_new_folders() -> int:
