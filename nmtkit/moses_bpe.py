@@ -6,7 +6,6 @@ are looked up in the vocabulary as strings.
 
 import heapq
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from nmtkit.errors import UserError
 from nmtkit.languages import MAX_LANGUAGE
 from nmtkit.strict_json import parse_json
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.vocab import SPECIALS, Vocabulary, symbol_pattern
 from nmtkit.wording import describe_unknown_version
 
 MOSES_BPE = "moses-bpe"
@@ -135,8 +134,7 @@ class MosesBpeTokenizer:
         for rank, merge in enumerate(settings.merges):
             left, right = merge.split(" ")
             self._ranks.setdefault((left, right), rank)
-        symbols = sorted(settings.symbols, key=len, reverse=True)
-        self._symbol = re.compile(f"({'|'.join(map(re.escape, symbols)) or '(?!)'})")  # without symbols never found
+        self._symbol = symbol_pattern(settings.symbols)
         self._cached_segment = lru_cache(_CACHED_WORDS)(self._segment)
 
     def __reduce__(self) -> tuple[type["MosesBpeTokenizer"], tuple[Vocabulary, bytes]]:

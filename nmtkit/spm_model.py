@@ -14,6 +14,7 @@ import numpy as np
 
 _VARINT_BYTES = 10  # of 64 bits
 _SPACE = "▁"  # how pieces spell a space
+_SPLIT_SYMBOL = 1000  # a field that SentencePiece leaves to extensions, and skips
 _TRIE_LABEL = 0x800000FF  # the bits of a trie's unit that tell whether it is a value, and for which byte it is
 
 
@@ -63,6 +64,7 @@ def encodes_words_apart(model: bytes) -> bool:
       their rounding depends on all words before.
     * ▁ is a piece: no word begins with an unknown piece, which would be joined to one before. No piece is UNUSED:
       such pieces are split as they were merged last, maybe in another word.
+    * No split symbol has a space.
 
     Raises ValueError if the model is malformed.
     """
@@ -71,6 +73,8 @@ def encodes_words_apart(model: bytes) -> bool:
         return False
     texts = {piece.text for piece in pieces if piece.type in (PieceType.NORMAL, PieceType.USER_DEFINED)}
     if _SPACE not in texts or any(_SPACE in text[1:] or " " in text for text in texts):
+        return False
+    if any(" " in symbol for symbol in read_split_symbols(model)):
         return False
     return _normalizes_words_apart(model)
 
@@ -101,9 +105,26 @@ def append_user_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
     return model
 
 
+def append_split_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
+    """Append symbols to a serialized model at which text is split before SentencePiece segments the parts.
+
+    A symbol of `append_user_symbols` differs: SentencePiece segments the line as a whole, so the text after a symbol is
+    not the beginning of a line, and a line that begins with a symbol has the piece ▁ before it.
+    """
+    return model + b"".join(_message(_SPLIT_SYMBOL, symbol.encode()) for symbol in symbols)
+
+
+def read_split_symbols(model: bytes) -> list[str]:
+    """Read the symbols of `append_split_symbols`. Raises ValueError if the model is malformed."""
+    try:
+        return [str(value, "utf-8") for number, value in _fields(model) if number == _SPLIT_SYMBOL]
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a SentencePiece model ({error})") from error
+
+
 def _message(number: int, content: bytes) -> bytes:
     """Encode a field of bytes."""
-    return bytes([number << 3 | 2]) + _encode_varint(len(content)) + content
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
 
 
 def _encode_varint(value: int) -> bytes:

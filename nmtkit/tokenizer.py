@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Protocol
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.moses_bpe import MOSES_BPE, MosesBpeTokenizer
-from nmtkit.vocab import SPECIALS, UNK, Vocabulary
+from nmtkit.spm_model import read_split_symbols
+from nmtkit.vocab import SPECIALS, UNK, Vocabulary, symbol_pattern
 
 SENTENCEPIECE, SENTENCEPIECE_VOCAB, SPACE = "sentencepiece", "sentencepiece-vocab", "space"
 LEARNED_KINDS = (SENTENCEPIECE, SPACE)
@@ -78,8 +79,9 @@ class SentencePieceTokenizer:
 class SentencePieceVocabTokenizer:
     """Segments raw text by a SentencePiece model, and looks up the pieces in a vocabulary as strings.
 
-    So do Marian's models at Hugging Face: both sides share a vocabulary, and each has a model of its own. A tag like
-    `>>de<<` at the beginning of a line is a piece. Pieces that the vocabulary lacks are UNK.
+    Marian's models at Hugging Face do this: both sides share a vocabulary, and each has a model of its own. Text is
+    split at the model's split symbols first. A tag like `>>de<<` at the beginning of a part is a piece. Pieces that the
+    vocabulary lacks are UNK.
     """
 
     kind = SENTENCEPIECE_VOCAB
@@ -87,14 +89,33 @@ class SentencePieceVocabTokenizer:
     def __init__(self, vocab: Vocabulary, model: bytes) -> None:
         self.vocab, self.model = vocab, model
         self._processor = _load_processor(model)
+        try:
+            symbols = read_split_symbols(model)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        if UNK in vocab.to_ids(symbols):
+            raise UserError("a SentencePiece model with a split symbol that is not in the vocabulary")
+        self._symbol = symbol_pattern(symbols)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        tags = [_TAG.match(line) for line in lines]
-        texts = [line[tag.end() :] if tag else line for line, tag in zip(lines, tags, strict=True)]
-        encoded: list[list[str]] = _encode(self._processor, texts, str)
-        return [
-            self.vocab.to_ids([tag[0], *pieces] if tag else pieces) for tag, pieces in zip(tags, encoded, strict=True)
-        ]
+        split_lines = [self._parts(line) for line in lines]
+        texts = [text for parts in split_lines for text in parts[::2]]
+        segmented: Iterator[list[str]] = iter(_encode(self._processor, texts, str))
+        encoded = []
+        for parts in split_lines:
+            pieces = next(segmented)
+            for symbol in parts[1::2]:
+                pieces += [symbol, *next(segmented)]
+            encoded.append(self.vocab.to_ids(pieces))
+        return encoded
+
+    def _parts(self, line: str) -> list[str]:
+        """Split a line into texts, at even positions, and the pieces between them that are not segmented."""
+        parts = []
+        for number, part in enumerate(self._symbol.split(line)):
+            tag = None if number % 2 else _TAG.match(part)
+            parts += ["", tag[0], part[tag.end() :]] if tag else [part]
+        return parts
 
     def decode(self, ids: Sequence[int]) -> str:
         """Join the pieces by the SentencePiece model; special ids, UNK among them, have no text."""

@@ -12,8 +12,11 @@ from nmtkit.vocab import SPECIALS, Vocabulary
 _MARKS = ("▁", INNER_MARK, FINAL_MARK)  # of subwords
 
 
-def check_symbols(symbols: Sequence[str]) -> None:
-    """Raise UserError for symbols that cannot be pieces of every kind of tokenizer, or are given twice."""
+def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
+    """Raise UserError for symbols that cannot be pieces of every kind of tokenizer, or are given twice.
+
+    `name` is how the message calls a symbol.
+    """
     for number, symbol in enumerate(symbols):
         reason = None
         if not symbol or " " in symbol or not symbol.isprintable():
@@ -25,7 +28,7 @@ def check_symbols(symbols: Sequence[str]) -> None:
         elif symbol in symbols[:number]:
             reason = "given twice"
         if reason:
-            raise UserError(f"--user-symbol {symbol!r}: {reason}")
+            raise UserError(f"{name} {symbol!r}: {reason}")
 
 
 def add_symbols(tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:

@@ -1,5 +1,6 @@
 """The vocabulary: maps pieces to ids and back. The four special ids are the same in every dataset."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from nmtkit.errors import UserError
@@ -57,6 +58,15 @@ class Vocabulary:
         if rest:
             raise UserError("not a vocabulary: its last line has no line feed")
         return cls(pieces)
+
+
+def symbol_pattern(symbols: Iterable[str]) -> re.Pattern[str]:
+    """A pattern whose `split` returns texts, at even positions, and the symbols between them.
+
+    The leftmost symbol is found first, the longest of those that begin there. Without symbols nothing is found.
+    """
+    longest_first = sorted(symbols, key=len, reverse=True)
+    return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
 
 def unknown_percent(unknown: int, tokens: int) -> float:

@@ -11,15 +11,9 @@ from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import joint, sides_of
-from nmtkit.conversion.huggingface import (
-    CONFIG,
-    TOKENIZER_CONFIG,
-    read_json,
-    read_part,
-    read_settings,
-    read_weights,
-    transformer_config,
-)
+from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_json, read_part, read_weights
+from nmtkit.conversion.huggingface_settings import read_settings, transformer_config
+from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_tokenizer_settings
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
 from nmtkit.log import logger
@@ -35,9 +29,17 @@ _REQUIRED: dict[str, Any] = {  # values without which the model would be another
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
 }
+# The defaults of transformers' FSMTConfig.
 _DEFAULTS: dict[str, Any] = {
-    **{"activation_function": "relu", "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
-    "scale_embedding": True,
+    **{"d_model": 1024, "activation_function": "relu", "scale_embedding": True, "tie_word_embeddings": False},
+    **{f"{stack}_layers": 12 for stack in ("encoder", "decoder")},
+    **{f"{stack}_ffn_dim": 4096 for stack in ("encoder", "decoder")},
+    **{f"{stack}_attention_heads": 16 for stack in ("encoder", "decoder")},
+    **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
+}
+SEARCH_DEFAULTS: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "max_length": 200}  #: of FSMTConfig, too
+_FIXED_TOKENIZER: dict[str, Any] = {
+    **{"unk_token": "<unk>", "bos_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"}
 }
 _POSITIONS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight")
 _MAX_POSITION_ERROR = 2e-4  # of large angles in float32
@@ -51,10 +53,10 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
             raise UserError(f"{CONFIG} is of {settings.get('model_type')!r:.40}, not of {MODEL_TYPE}")
         _check_required(settings)
         config = transformer_config(settings, "fairseq")
-        languages = settings.get("langs")
-        named = languages if isinstance(languages, list) and len(languages) == 2 else (None, None)
-        pair = options.languages(*named)
-        sides = _sides(folder, pair)
+        tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
+        _refuse_added_tokens(folder, tokenizer)
+        pair = options.languages(*_languages(settings, tokenizer))
+        sides = _sides(folder, pair, _is_lowercase(tokenizer))
         weights = ForeignWeights({name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()})
         others = weights.take_stacks(config)
         if tables := _take_learned_positions(weights, config.d_model):
@@ -71,13 +73,34 @@ def _check_required(settings: Mapping[str, Any]) -> None:
             raise UserError(f"{name} is {settings[name]!r:.40}: only {value} is supported")
 
 
-def _sides(folder: Path, languages: tuple[str, str]) -> tuple[Side, Side]:
+def _refuse_added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> None:
+    for token, number in read_added_tokens(folder, tokenizer, _SPECIALS).items():
+        if _SPECIALS.get(token) != number:
+            raise UserError(f"added token {token!r:.60} with the id {number} is not supported")
+
+
+def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> tuple[object, object]:
+    """The languages that the files name; None for unknown ones. Raises UserError if they name different ones."""
+    found = [values["langs"] for values in (settings, tokenizer) if values.get("langs") is not None]
+    if len(found) == 2 and found[0] != found[1]:
+        raise UserError(f"langs is {found[0]!r:.40} in {CONFIG}, but {found[1]!r:.40} in {TOKENIZER_CONFIG}")
+    pairs = [languages for languages in found if isinstance(languages, list) and len(languages) == 2]
+    return tuple(pairs[0]) if pairs else (None, None)
+
+
+def _is_lowercase(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether text becomes lower case first. Raises UserError for a setting that is not a truth value."""
+    lowercase = tokenizer.get("do_lower_case")
+    if lowercase not in (True, False, None):
+        raise UserError(f"{TOKENIZER_CONFIG}: do_lower_case is {lowercase!r:.40}, only true and false are supported")
+    return bool(lowercase)
+
+
+def _sides(folder: Path, languages: tuple[str, str], lowercase: bool) -> tuple[Side, Side]:
     """Both sides, from the files of FSMTTokenizer."""
     vocabularies = joint((_read_vocabulary(folder / "vocab-src.json"), _read_vocabulary(folder / "vocab-tgt.json")))
     lines = read_part(folder / "merges.txt", _MAX_MERGES_BYTES).decode().split("\n")[:-1]
     merges = tuple(" ".join(line.split()[:2]) for line in lines)  # counts may follow
-    settings = folder / TOKENIZER_CONFIG
-    lowercase = settings.exists() and read_json(settings).get("do_lower_case") is True
     return sides_of(
         [
             MosesBpeTokenizer(
@@ -132,7 +155,7 @@ def _take_embeddings(weights: ForeignWeights, settings: Mapping[str, Any]) -> Em
     """
     names = ("decoder.embed_tokens.weight", "decoder.output_projection.weight", "encoder.embed_tokens.weight")
     taken = {name: weights.take(name) for name in names if name in weights}
-    is_tied = settings.get("tie_word_embeddings")
+    is_tied = settings["tie_word_embeddings"]
     if not taken or (not is_tied and names[2] not in taken):
         weights.take(names[2])  # raises
     if not is_tied and taken.keys() == {names[2]}:

@@ -15,10 +15,12 @@ from nmtkit.checkpoint import SAFETENSORS_FILE, Checkpoint
 from nmtkit.conversion.folder import export_folder
 from nmtkit.conversion.heads import with_full_heads
 from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG
+from nmtkit.conversion.huggingface_tokenizer import ADDED_TOKENS
 from nmtkit.conversion.marian import (
     EOS_PIECE,
     PAD_PIECE,
     SOURCE_MODEL,
+    SPECIAL_PIECES,
     TARGET_MODEL,
     TARGET_VOCABULARY,
     UNK_PIECE,
@@ -29,6 +31,7 @@ from nmtkit.conversion.weights import DECODER_LAYER, ENCODER_LAYER, alternating,
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.spm_model import read_split_symbols
 from nmtkit.tokenizer import SENTENCEPIECE_KINDS
 from nmtkit.vocab import BOS, EOS, SPECIALS, UNK
 
@@ -126,6 +129,7 @@ def _json_files(
     """The JSON files by name."""
     start, eos = orders[1].index(BOS), orders[1].index(EOS)
     ids = {"pad_token_id": start, "decoder_start_token_id": start, "eos_token_id": eos, "forced_eos_token_id": eos}
+    vocabulary = _vocabulary(checkpoint.source.vocab.pieces, orders[0])
     files = {
         CONFIG: _config(checkpoint, config) | ids,
         GENERATION_CONFIG: {**ids, "max_length": _MAX_TOKENS, "num_beams": SearchConfig().beam},
@@ -135,8 +139,9 @@ def _json_files(
             "target_lang": checkpoint.target_language,
             "separate_vocabs": not checkpoint.joined,
             "model_max_length": _MAX_TOKENS,
+            **_added_tokens(checkpoint, vocabulary),
         },
-        VOCABULARY: _vocabulary(checkpoint.source.vocab.pieces, orders[0]),
+        VOCABULARY: vocabulary,
     }
     if not checkpoint.joined:
         files[TARGET_VOCABULARY] = _vocabulary(checkpoint.target.vocab.pieces, orders[1])
@@ -147,6 +152,20 @@ def _vocabulary(pieces: Sequence[str], order: Sequence[int]) -> dict[str, int]:
     """The ids there by piece."""
     names = {EOS: EOS_PIECE, UNK: UNK_PIECE, BOS: PAD_PIECE}
     return {names.get(ours, pieces[ours]): theirs for theirs, ours in enumerate(order)}
+
+
+def _added_tokens(checkpoint: Checkpoint, ids: dict[str, int]) -> dict[str, Any]:
+    """The setting that splits text at the split symbols of an imported model; empty without them.
+
+    Such a model has one vocabulary, and the same symbols on both sides.
+    """
+    symbols = read_split_symbols(checkpoint.source.model)
+    if not symbols:
+        return {}
+    flags = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+    tokens = (*SPECIAL_PIECES, *symbols)
+    listed = {str(ids[token]): {"content": token, **flags, "special": token in SPECIAL_PIECES} for token in tokens}
+    return {ADDED_TOKENS: listed}
 
 
 def _config(checkpoint: Checkpoint, config: TransformerConfig) -> dict[str, Any]:

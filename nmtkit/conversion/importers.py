@@ -11,7 +11,8 @@ from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
 from nmtkit.conversion.fairseq import from_fairseq
 from nmtkit.conversion.fairseq_tokenizers import tokenizer_files_beside
-from nmtkit.conversion.huggingface import model_type, search_options
+from nmtkit.conversion.huggingface import model_type
+from nmtkit.conversion.huggingface_settings import search_options
 from nmtkit.errors import UserError
 
 
@@ -32,14 +33,14 @@ IMPORTERS = (  # the first that recognizes a path reads it
         lambda path: model_type(path) == marian.MODEL_TYPE,
         marian.from_marian,
         _LANGUAGES,
-        search_options,
+        lambda path: search_options(path, {}),
     ),
     Importer(
         "an FSMT model of Hugging Face",
         lambda path: model_type(path) == fsmt.MODEL_TYPE,
         fsmt.from_fsmt,
         _LANGUAGES,
-        search_options,
+        lambda path: search_options(path, fsmt.SEARCH_DEFAULTS),
     ),
     Importer(
         "a CTranslate2 model",

@@ -14,25 +14,22 @@ from torch import Tensor
 from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.huggingface import (
-    CONFIG,
-    TOKENIZER_CONFIG,
-    read_json,
-    read_part,
-    read_settings,
-    read_weights,
-    transformer_config,
-)
+from nmtkit.conversion.huggingface import CONFIG, read_json, read_part, read_weights
+from nmtkit.conversion.huggingface_settings import read_settings, transformer_config
+from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_tokenizer_settings
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first
 from nmtkit.errors import UserError
 from nmtkit.model.positions import sinusoids
+from nmtkit.spm_model import append_split_symbols, read_split_symbols
 from nmtkit.tokenizer import SentencePieceVocabTokenizer
+from nmtkit.user_symbols import check_symbols
 from nmtkit.vocab import SPECIALS, Vocabulary
 
 MODEL_TYPE = "marian"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 EOS_PIECE, UNK_PIECE, PAD_PIECE = "</s>", "<unk>", "<pad>"
+SPECIAL_PIECES = (EOS_PIECE, UNK_PIECE, PAD_PIECE)
 
 # The names of the embeddings and of the output matrix, without `model.`.
 _SHARED, _SOURCE, _TARGET = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
@@ -56,8 +53,7 @@ _FIXED: dict[str, Any] = {
     **{"force_bos_token_to_be_generated": False, "quantization_config": None},
 }
 _FIXED_TOKENIZER: dict[str, Any] = {
-    **{"eos_token": EOS_PIECE, "unk_token": UNK_PIECE, "pad_token": PAD_PIECE},
-    **{"sp_model_kwargs": {}, "additional_special_tokens": [], "extra_special_tokens": []},
+    **{"eos_token": EOS_PIECE, "unk_token": UNK_PIECE, "pad_token": PAD_PIECE, "sp_model_kwargs": {}}
 }
 
 
@@ -69,9 +65,8 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
     """
     with as_user_errors(folder, "a Marian model of Hugging Face"):
         settings = read_settings(folder, _DEFAULTS)
-        _check_fixed(settings, _FIXED, CONFIG)
-        tokenizer = read_json(folder / TOKENIZER_CONFIG) if (folder / TOKENIZER_CONFIG).exists() else {}
-        _check_fixed({key: _content(value) for key, value in tokenizer.items()}, _FIXED_TOKENIZER, TOKENIZER_CONFIG)
+        _check_fixed(settings)
+        tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         languages = options.languages(tokenizer.get("source_lang"), tokenizer.get("target_lang"))
         config = transformer_config(settings, "sinusoidal")
         weights = {name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()}
@@ -80,19 +75,15 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
         _drop_positions(tensors, config.d_model)
         others = tensors.take_stacks(config)
         tensors.refuse_rest()
-        sides = _sides(folder, settings, bool(tokenizer.get("separate_vocabs")))
+        added = read_added_tokens(folder, tokenizer, SPECIAL_PIECES)
+        sides = _sides(folder, settings, added, bool(tokenizer.get("separate_vocabs")))
         return assemble(config, languages, sides, embeddings, others, halves=True)
 
 
-def _check_fixed(values: Mapping[str, Any], fixed: Mapping[str, Any], file: str) -> None:
-    for name, value in fixed.items():
-        if values.get(name, value) not in (value, None):
-            raise UserError(f"{file}: {name} is {values[name]!r:.60}, only {value!r} is supported")
-
-
-def _content(token: Any) -> Any:
-    """The text of a token, which may be stored with its properties."""
-    return token["content"] if isinstance(token, dict) and "content" in token else token
+def _check_fixed(settings: Mapping[str, Any]) -> None:
+    for name, value in _FIXED.items():
+        if settings.get(name, value) not in (value, None):
+            raise UserError(f"{CONFIG}: {name} is {settings[name]!r:.60}, only {value!r} is supported")
 
 
 def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
@@ -158,10 +149,16 @@ def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:
                 raise UserError(f"{name} is not the table of sinusoids: other positions are not supported")
 
 
-def _sides(folder: Path, settings: Mapping[str, Any], separate: bool) -> tuple[Side, Side]:
-    """The tokenizers of both sides: one vocabulary and two SentencePiece models, or two of each."""
-    ids = _read_vocabulary(folder / VOCABULARY)
-    target_ids = _read_vocabulary(folder / TARGET_VOCABULARY) if separate else ids
+def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], separate: bool) -> tuple[Side, Side]:
+    """The tokenizers of both sides: one vocabulary and two SentencePiece models, or two of each.
+
+    `added` are the ids of added tokens, at which text of both sides is split.
+    """
+    symbols = _symbols(added)
+    if separate and symbols:
+        raise UserError(f"added token {symbols[0]!r:.60}: not supported with separate vocabularies")
+    ids = _with_added(_read_vocabulary(folder / VOCABULARY), added)
+    target_ids = _with_added(_read_vocabulary(folder / TARGET_VOCABULARY), added) if separate else ids
     source_size = settings["vocab_size"]
     target_size = settings.get("decoder_vocab_size") or source_size
     if not separate and target_size != source_size and not settings["share_encoder_decoder_embeddings"]:
@@ -177,7 +174,7 @@ def _sides(folder: Path, settings: Mapping[str, Any], separate: bool) -> tuple[S
         source_vocabulary, source_rows = _renumber(ids, source_size, source_pad, source_pad)
     else:
         source_vocabulary, source_rows = vocabulary, rows
-    models = [read_part(folder / name, _MAX_MODEL_BYTES) for name in (SOURCE_MODEL, TARGET_MODEL)]
+    models = [_read_model(folder / name, symbols) for name in (SOURCE_MODEL, TARGET_MODEL)]
     return (
         Side(SentencePieceVocabTokenizer(source_vocabulary, models[0]), source_rows, source_size),
         Side(SentencePieceVocabTokenizer(vocabulary, models[1]), rows, target_size),
@@ -193,6 +190,43 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
         if piece not in ids:
             raise UserError(f"{path.name} has no {piece}")
     return ids
+
+
+def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
+    """Read a SentencePiece model, with split symbols. Raises UserError if it has others, from an export by nmtkit."""
+    model = read_part(path, _MAX_MODEL_BYTES)
+    try:
+        stored = read_split_symbols(model)
+    except ValueError as error:
+        raise UserError(f"{path.name} is {error}") from error
+    if not stored:
+        return append_split_symbols(model, symbols)
+    if set(stored) != set(symbols):
+        listed, added = " ".join(stored), " ".join(symbols) or "no added tokens"
+        raise UserError(f"{path.name} has the split symbols {listed:.60}, but the tokenizer has {added:.60}")
+    return model
+
+
+def _symbols(added: Mapping[str, int]) -> list[str]:
+    """The added tokens that are not special. Raises UserError for those at which nmtkit cannot split text alike."""
+    symbols = [token for token in added if token not in SPECIAL_PIECES]
+    check_symbols(symbols, "added token")
+    for outer in added:
+        for inner in added:
+            if inner in outer[1:]:  # there, what is found then depends on the text after it
+                raise UserError(f"added token {outer!r:.60}: it contains {inner!r:.60}, which is not supported")
+    return symbols
+
+
+def _with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]:
+    """A vocabulary, piece -> id, with the added tokens. Raises UserError if one is a piece with another id."""
+    pieces = {number: piece for piece, number in ids.items()}
+    for token, number in added.items():
+        if ids.get(token, number) != number:
+            raise UserError(f"added token {token!r:.60}: its id is {number}, but {ids[token]} in the vocabulary")
+        if pieces.get(number, token) != token:
+            raise UserError(f"added token {token!r:.60}: its id {number} is that of {pieces[number]!r:.60}")
+    return {**ids, **added}
 
 
 def _renumber(

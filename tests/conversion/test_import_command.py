@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import Run
@@ -12,8 +11,6 @@ from marian_models import MarianModel
 
 from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.conversion.fsmt import from_fsmt
-from nmtkit.conversion.huggingface import search_options
 from nmtkit.conversion.marian import from_marian
 from nmtkit.errors import UserError
 
@@ -49,69 +46,6 @@ def test_no_dictionary_or_code_of_a_fairseq_model_is_overwritten(run_here: Run, 
         done = run_here("nmt-import", model, "--output", path, *options)
         assert (done.returncode, done.stderr.count(b"is an input and would be overwritten")) == (2, 1), done.stderr
     assert {path: path.read_bytes() for path in contents} == contents
-
-
-@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("forced_bos_token_id", 0),
-        ("forced_eos_token_id", 4),
-        ("decoder_start_token_id", 4),
-        ("eos_token_id", [0, 4]),
-        ("suppress_tokens", [4]),
-        ("begin_suppress_tokens", [4]),
-        ("bad_words_ids", [[4]]),
-        ("force_words_ids", [[4]]),
-        ("repetition_penalty", 1.2),
-        ("sequence_bias", [[[4], 1.0]]),
-    ],
-)
-def test_options_of_generation_that_change_the_output_are_refused_by_name(
-    name: str, value: Any, file: str, tmp_path: Path
-) -> None:
-    marian = MarianModel(tmp_path / "marian", seed=1)
-    marian.edit(file, **{name: value})
-    if file == "config.json":
-        (marian.folder / "generation_config.json").unlink()
-    with pytest.raises(UserError, match=name):
-        from_marian(marian.folder, ImportConfig())
-    fsmt = FsmtModel(tmp_path / "fsmt", 1)
-    (fsmt.folder / "generation_config.json").write_text(json.dumps({name: value}))
-    with pytest.raises(UserError, match=name):
-        from_fsmt(fsmt.folder, ImportConfig())
-
-
-def test_options_of_generation_without_effect_are_accepted(tmp_path: Path) -> None:
-    marian = MarianModel(tmp_path / "marian", seed=1)
-    pad = marian.model.config.pad_token_id
-    usual = {"bad_words_ids": [[pad]], "eos_token_id": [0], "forced_eos_token_id": 0, "renormalize_logits": True}
-    marian.edit("generation_config.json", **usual, suppress_tokens=[], repetition_penalty=1, forced_bos_token_id=None)
-    assert from_marian(marian.folder, ImportConfig()).joined
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "options"),
-    [
-        ("num_beams", 7, {"beam": 7}),
-        ("num_beams", -3, {}),
-        ("num_beams", 2.5, {}),
-        ("num_beams", 1e308, {}),
-        ("length_penalty", -1.0, {}),
-        ("length_penalty", float("nan"), {}),
-        ("length_penalty", 10**400, {}),
-        ("max_length", 1e300, {}),
-        ("max_length", 12, {"max_len_a": 0, "max_len_b": 10}),
-    ],
-)
-def test_a_hint_leaves_out_values_that_the_search_refuses(
-    name: str, value: float, options: dict[str, Any], tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({name: value}))
-    usual = {"beam": 1, "length_penalty_form": "power", "length_penalty": 1.0}
-    left_out = {"num_beams": {"beam"}, "length_penalty": {"length_penalty_form", "length_penalty"}}.get(name, set())
-    expected = {key: number for key, number in usual.items() if key not in left_out} | options
-    assert search_options(tmp_path) == expected
 
 
 @pytest.mark.parametrize("is_option", [False, True])

@@ -1,0 +1,164 @@
+"""Options of a model and of its generation, from the files of Hugging Face's transformers."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nmtkit.archive import as_user_errors
+from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, read_json
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.errors import UserError
+from nmtkit.log import logger
+from nmtkit.model.config import TransformerConfig
+
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names -> nmtkit's
+# Other names in config.json, by the `attribute_map` of MarianConfig and FSMTConfig.
+_ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
+# Options of generation that change the output of a model and that nmtkit lacks, with the values without effect, besides
+# null: a model with another value is refused.
+_WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
+    **{"forced_bos_token_id": (), "forced_decoder_ids": ([],), "force_words_ids": ([],), "constraints": ([],)},
+    **{"suppress_tokens": ([],), "begin_suppress_tokens": ([],), "sequence_bias": ({}, []), "stop_strings": ([],)},
+    **{"repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,), "encoder_no_repeat_ngram_size": (0,)},
+    **{"exponential_decay_length_penalty": (), "guidance_scale": (1.0,), "watermarking_config": ()},
+    **{"token_healing": (False,), "penalty_alpha": (0,), "dola_layers": ()},
+}
+# Options of the search that nmt-generate lacks, with the values without effect: the model is imported with a warning.
+_OTHER_SEARCH: dict[str, tuple[object, ...]] = {
+    **{"do_sample": (False,), "num_beam_groups": (0, 1), "diversity_penalty": (0,)}
+}
+_SEARCH_DEFAULTS = {"num_beams": 1, "length_penalty": 1.0}  # of transformers
+Options = dict[str, float | str]  # of nmt-generate, by name
+# The options of nmt-generate for a value in transformers, where lengths count the start token, and maxima EOS too.
+_SEARCH: dict[str, Callable[[float], Options]] = {
+    "num_beams": lambda beams: {"beam": beams},
+    "length_penalty": lambda alpha: {"length_penalty_form": "power", "length_penalty": alpha},
+    "max_new_tokens": lambda count: {"max_len_a": 0, "max_len_b": count - 1},
+    "max_length": lambda length: {"max_len_a": 0, "max_len_b": max(0, length - 2)},
+    "min_new_tokens": lambda count: {"min_len": count} if count > 0 else {},
+    "min_length": lambda length: {"min_len": length - 1} if length > 1 else {},
+    "no_repeat_ngram_size": lambda order: {"no_repeat_ngram": order} if order > 0 else {},
+}
+_OVERRIDES = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
+
+
+def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of config.json over `defaults`, with the special tokens by generation_config.json if it exists.
+
+    Raises UserError for two names of an option with different values, and for options of generation, in either file,
+    that nmtkit lacks.
+    """
+    config = _without_aliases(read_json(folder / CONFIG))
+    settings = {**defaults, **config}
+    generation = settings | (_read_generation(folder) or {})
+    for name in ("eos_token_id", "decoder_start_token_id"):
+        chosen, stated = _only(generation[name]), _only(config.get(name))
+        settings[name] = chosen if stated is None else stated
+        if chosen not in (None, settings[name]):
+            raise UserError(f"{name} is {stated!r:.40} in {CONFIG}, but {chosen!r:.40} in {GENERATION_CONFIG}")
+    for name, harmless in _WITHOUT_EFFECT.items():
+        if generation.get(name) not in (None, *harmless):
+            raise UserError(f"{name} is {generation[name]!r:.60}, which is not supported")
+    if generation.get("forced_eos_token_id") not in (None, generation["eos_token_id"], settings["eos_token_id"]):
+        raise UserError("forced_eos_token_id is not eos_token_id, which is not supported")
+    never = [[settings["pad_token_id"]], [settings["decoder_start_token_id"]]]
+    if any(words not in never for words in generation.get("bad_words_ids") or ()):
+        raise UserError("bad_words_ids bans more than pad_token_id, which is not supported")
+    return settings
+
+
+def _without_aliases(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of config.json under their own names. Raises UserError if an alias has another value."""
+    values = {name: value for name, value in config.items() if name not in _ALIASES}
+    for alias, name in _ALIASES.items():
+        if alias in config and values.setdefault(name, config[alias]) != config[alias]:
+            raise UserError(
+                f"{CONFIG}: {name} is {values[name]!r:.40}, but {alias}, another name of it, is {config[alias]!r:.40}"
+            )
+    return values
+
+
+def _only(token: Any) -> Any:
+    """An id, which may be stored as a list of one."""
+    return token[0] if isinstance(token, list) and len(token) == 1 else token
+
+
+def _read_generation(folder: Path) -> dict[str, Any] | None:
+    """The values of generation_config.json; None if it does not exist."""
+    return read_json(folder / GENERATION_CONFIG) if (folder / GENERATION_CONFIG).exists() else None
+
+
+def transformer_config(settings: Mapping[str, Any], positions: str) -> TransformerConfig:
+    """The options of the model by config.json, in which no value is missing. UserError for those that nmtkit lacks."""
+    for name in ("ffn_dim", "attention_heads"):
+        if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
+            raise UserError(f"{CONFIG}: encoder_{name} and decoder_{name} differ, which is not supported")
+    activation = settings["activation_function"]
+    if activation not in _ACTIVATIONS:
+        supported = ", ".join(_ACTIVATIONS)
+        raise UserError(f"{CONFIG}: activation_function is {activation!r:.40}, only {supported} are supported")
+    if settings["d_model"] % settings["encoder_attention_heads"]:
+        raise UserError(f"{CONFIG}: d_model is not a multiple of encoder_attention_heads")
+    same = ("encoder_layers", "decoder_layers", "d_model", "dropout", "attention_dropout", "activation_dropout")
+    return TransformerConfig(
+        **{name: settings[name] for name in same},
+        d_ff=settings["encoder_ffn_dim"],
+        heads=settings["encoder_attention_heads"],
+        activation=_ACTIVATIONS[activation],
+        positions=positions,
+    )
+
+
+def search_options(folder: Path, defaults: Mapping[str, Any]) -> Options:
+    """The options of nmt-generate by name that search like the folder's defaults of generation.
+
+    Those are in generation_config.json, otherwise in config.json over `defaults`. A warning names those that
+    nmt-generate lacks or would refuse. Raises UserError if the files are damaged.
+    """
+    with as_user_errors(folder, "a model of Hugging Face"):
+        stored = _read_generation(folder)
+        stored = {**defaults, **read_json(folder / CONFIG)} if stored is None else stored
+    generation = _SEARCH_DEFAULTS | {name: value for name, value in stored.items() if value is not None}
+    options: Options = {}
+    lacking = [name for name, harmless in _OTHER_SEARCH.items() if generation.get(name, harmless[0]) not in harmless]
+    for name, found in _suggestions(generation):
+        if found is None:
+            lacking.append(name)
+        else:
+            options |= found
+    if lacking:
+        named = ", ".join(f"{name} {generation[name]!r:.40}" for name in lacking)
+        logger.warning("the suggested nmt-generate command leaves out settings that it does not support: %s", named)
+    return options
+
+
+def _suggestions(generation: Mapping[str, Any]) -> Iterator[tuple[str, Options | None]]:
+    """For each option of the search, the options of nmt-generate that do the same, None if it would refuse them."""
+    overridden = {other for name, other in _OVERRIDES.items() if name in generation}
+    for name, convert in _SEARCH.items():
+        if name in generation and name not in overridden:
+            value = generation[name]
+            options = convert(value) if _is_finite(value) else None
+            yield name, options if options is not None and _is_accepted(options) else None
+
+
+def _is_finite(value: object) -> bool:
+    """Whether a value is a number that fits into a float."""
+    try:
+        return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return False
+
+
+def _is_accepted(options: Mapping[str, Any]) -> bool:
+    """Whether nmt-generate accepts these values, which other programs may have checked less strictly."""
+    try:
+        SearchConfig(**options)
+    except UserError:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""Reads the settings of a slow tokenizer of Hugging Face's transformers, and the tokens that were added to it."""
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nmtkit.conversion.huggingface import TOKENIZER_CONFIG, read_json
+from nmtkit.errors import UserError
+
+ADDED_TOKENS = "added_tokens_decoder"  # in tokenizer_config.json
+_SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+_ADDED_TOKENS_FILE = "added_tokens.json"
+_TOKENIZER_FILE = "tokenizer.json"
+# Settings of all tokenizers with the only values that are supported, which a missing setting has too.
+_FIXED: dict[str, Any] = {
+    **{"additional_special_tokens": [], "extra_special_tokens": [], "model_specific_special_tokens": {}},
+    "split_special_tokens": False,
+}
+_UNSUPPORTED_FLAGS = ("lstrip", "rstrip", "single_word", "special")  # of an added token
+
+
+def read_tokenizer_settings(folder: Path, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Read tokenizer_config.json; a missing file is empty.
+
+    Raises UserError if it or special_tokens_map.json has special tokens or settings with values other than in `fixed`.
+    """
+    settings = _read_optional(folder / TOKENIZER_CONFIG)
+    _check_settings(settings, fixed, TOKENIZER_CONFIG)
+    _check_settings(_read_optional(folder / _SPECIAL_TOKENS_MAP), fixed, _SPECIAL_TOKENS_MAP)
+    return settings
+
+
+def _check_settings(settings: Mapping[str, Any], fixed: Mapping[str, Any], file: str) -> None:
+    """Raise UserError for a value other than in `_FIXED` and `fixed`, and for any other special token."""
+    fixed = {**_FIXED, **fixed}
+    for name, value in settings.items():
+        content = value["content"] if isinstance(value, dict) and "content" in value else value
+        if name in fixed:
+            if content not in (fixed[name], None) and (content or fixed[name]):
+                raise UserError(f"{file}: {name} is {content!r:.60}, only {fixed[name]!r} is supported")
+        elif name.endswith("_token") and isinstance(content, str):
+            raise UserError(f"{file}: {name} is {content!r:.60}, which is not supported")
+
+
+def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collection[str]) -> dict[str, int]:
+    """The ids of the tokens that were added to the vocabulary, by token; `special` ones may be listed among them.
+
+    The tokens are in tokenizer_config.json (`settings`), otherwise in added_tokens.json and tokenizer.json, as older
+    releases of transformers wrote them. Raises UserError for a token with a flag that is not supported.
+    """
+    added: dict[str, int] = {}
+    for number, token in _added_tokens(folder, settings):
+        content = token["content"]
+        if added.setdefault(content, number) != number:
+            raise UserError(f"added token {content!r:.60}: it has the ids {added[content]} and {number}")
+        for flag in () if content in special else _UNSUPPORTED_FLAGS:
+            if token.get(flag):
+                raise UserError(f"added token {content!r:.60}: {flag} is {token[flag]!r:.40}, which is not supported")
+    return added
+
+
+def _added_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if settings.get(ADDED_TOKENS) is not None:
+        for number, token in settings[ADDED_TOKENS].items():
+            yield int(number), token
+        return
+    for content, number in _read_optional(folder / _ADDED_TOKENS_FILE).items():
+        yield int(number), {"content": content}
+    for token in _read_optional(folder / _TOKENIZER_FILE).get("added_tokens", ()):
+        yield int(token["id"]), token
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    """Read a JSON object; empty if there is no such file."""
+    return read_json(path) if path.exists() else {}
