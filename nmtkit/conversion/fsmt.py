@@ -55,7 +55,7 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
         config = transformer_config(settings, "fairseq")
         tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
         _refuse_added_tokens(folder, tokenizer)
-        pair = options.languages(*_languages(settings, tokenizer))
+        pair = _languages(settings, tokenizer, options)
         sides = _sides(folder, pair, _is_lowercase(tokenizer))
         weights = ForeignWeights({name.removeprefix("model."): tensor for name, tensor in read_weights(folder).items()})
         others = weights.take_stacks(config)
@@ -79,13 +79,16 @@ def _refuse_added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> None:
             raise UserError(f"added token {token!r:.60} with the id {number} is not supported")
 
 
-def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> tuple[object, object]:
-    """The languages that the files name; None for unknown ones. Raises UserError if they name different ones."""
+def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any], options: ImportConfig) -> tuple[str, str]:
+    """The languages by the options, else by the files. Raises UserError if they are unknown, or the files differ."""
     found = [values["langs"] for values in (settings, tokenizer) if values.get("langs") is not None]
-    if len(found) == 2 and found[0] != found[1]:
-        raise UserError(f"langs is {found[0]!r:.40} in {CONFIG}, but {found[1]!r:.40} in {TOKENIZER_CONFIG}")
-    pairs = [languages for languages in found if isinstance(languages, list) and len(languages) == 2]
-    return tuple(pairs[0]) if pairs else (None, None)
+    if len(found) == 2 and found[0] != found[1] and not (options.source_lang and options.target_lang):
+        raise UserError(
+            f"langs is {found[0]!r:.40} in {CONFIG}, but {found[1]!r:.40} in {TOKENIZER_CONFIG}: "
+            "give --source-lang and --target-lang"
+        )
+    named = found[0] if found and isinstance(found[0], list) and len(found[0]) == 2 else (None, None)
+    return options.languages(*named)
 
 
 def _is_lowercase(tokenizer: Mapping[str, Any]) -> bool:

@@ -268,3 +268,11 @@ def test_other_settings_of_fsmt_tokenizers_are_refused_by_name(
     path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | settings))
     with pytest.raises(UserError, match=words):
         from_fsmt(folder, OPTIONS)
+
+
+def test_languages_of_fsmt_come_from_the_options_if_the_files_differ(tmp_path: Path) -> None:
+    folder = FsmtModel(tmp_path / "fsmt", 1).folder
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"langs": ["de", "en"]}))
+    checkpoint = from_fsmt(folder, ImportConfig(source_lang="fr", target_lang="en"))
+    assert (checkpoint.source_language, checkpoint.target_language) == ("fr", "en")
