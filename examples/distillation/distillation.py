@@ -53,7 +53,7 @@ class Corpus(NamedTuple):
         found: dict[Setting, list[Result]] = {}
         for measured in self.measures:
             for one in measured["results"]:
-                setting = Setting(one["model"], one["beam"], one["precision"])
+                setting = Setting(one["model"], one["beam"], one["precision"], one["shortlist"])
                 found.setdefault(setting, []).append(Result(one["bleu"], one["sentences_per_second"]))
         return found
 
@@ -77,7 +77,7 @@ class Corpus(NamedTuple):
         size = self.measures[0]["sizes"][setting.model]
         above = "" if setting == TEACHER else self.above_teacher(setting).shown(2, "+")
         return [
-            *(setting.model, "greedy" if setting.beam == 1 else f"beam {setting.beam}", setting.precision),
+            *(setting.model, _search(setting), setting.precision),
             *(seeds.mean([one.bleu for one in several], self.spread()).shown(2), above),
             *(f"{mean(one.speed for one in several):.0f}", f"{self.times_teacher(setting):.1f}"),
             *(f"{size['parameters'] / 1e6:.2f}", f"{size['int8_megabytes']:.1f}"),
@@ -88,10 +88,15 @@ class Corpus(NamedTuple):
         above, times = self.above_teacher(STUDENT).mean, self.times_teacher(STUDENT)
         reached = above >= -MOST_LOST and times >= TIMES_FASTER
         return (
-            f"{self.name}: the greedy student has {above:+.2f} BLEU and {times:.1f} times the speed of its teacher; "
-            f"the aim, at least {-MOST_LOST:g} BLEU and {TIMES_FASTER:g} times the speed, "
+            f"{self.name}: the greedy student with a shortlist has {above:+.2f} BLEU and {times:.1f} times the speed of its "
+            f"teacher; the aim, at least {-MOST_LOST:g} BLEU and {TIMES_FASTER:g} times the speed, "
             f"is {'reached' if reached else 'missed'}."
         )
+
+
+def _search(setting: Setting) -> str:
+    search = "greedy" if setting.beam == 1 else f"beam {setting.beam}"
+    return f"{search}, shortlist" if setting.shortlist else search
 
 
 def read(paths: Sequence[Path]) -> list[Corpus]:
@@ -126,7 +131,7 @@ def page(corpora: Sequence[Corpus]) -> str:
 def _translations(measured: Mapping[str, Any]) -> str:
     columns = (measured["source"], measured["reference"], *measured["translations"])
     step = -(-len(measured["source"]) // EXAMPLES) or 1
-    header = ("source", "reference", "teacher", "student, greedy")
+    header = ("source", "reference", "teacher", f"student, {_search(STUDENT)}")
     return html_report.table(header, list(zip(*columns, strict=True))[::step], "texts")
 
 

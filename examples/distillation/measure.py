@@ -3,7 +3,8 @@
     python measure.py work/multi30k/seed-1 --source test.en.gz --reference test.de.gz --target-lang de \\
         --output measures.json
 
-The models are `teacher/averaged.pt`, `plain/averaged.pt` and `student/averaged.pt` in the folder.
+The models are `teacher/averaged.pt`, `plain/averaged.pt` and `student/averaged.pt` in the folder. The student's folder
+also has its shortlist.
 """
 
 import json
@@ -30,28 +31,27 @@ BEAM = 5
 
 
 class Setting(NamedTuple):
-    """A model with the beam and the number format of its search."""
+    """A model with the beam and the number format of its search, and whether it uses the model's shortlist."""
 
     model: str
     beam: int
     precision: str
+    shortlist: bool = False
 
 
-TEACHER, STUDENT = Setting("teacher", BEAM, "fp32"), Setting("student", 1, "fp32")
-PLAIN = STUDENT._replace(model="plain")
+TEACHER, STUDENT = Setting("teacher", BEAM, "fp32"), Setting("student", 1, "fp32", shortlist=True)
+PLAIN, WHOLE = Setting("plain", 1, "fp32"), STUDENT._replace(shortlist=False)
 SETTINGS = (
     *(TEACHER, TEACHER._replace(beam=1), TEACHER._replace(precision="int8")),
     *(PLAIN._replace(beam=BEAM), PLAIN),
-    *(STUDENT._replace(beam=BEAM), STUDENT, STUDENT._replace(precision="int8")),
+    *(WHOLE._replace(beam=BEAM), WHOLE, WHOLE._replace(precision="int8")),
+    *(STUDENT, STUDENT._replace(precision="int8")),
 )
 
 
 def measure(folder: Path, source: Sequence[str], reference: Sequence[str], language: str) -> dict[str, Any]:
     """The results of all settings, the sizes of the models, and the translations of the teacher and the student."""
-    translators = {
-        setting: Translator.from_checkpoint(_checkpoint(folder, setting.model), precision=setting.precision, threads=1)
-        for setting in SETTINGS
-    }
+    translators = {setting: _translator(folder, setting) for setting in SETTINGS}
     seconds: dict[Setting, list[float]] = {setting: [] for setting in SETTINGS}
     translations: dict[Setting, list[str]] = {}
     for _ in range(TURNS):
@@ -69,6 +69,12 @@ def measure(folder: Path, source: Sequence[str], reference: Sequence[str], langu
     ]
     sizes = {model: _sizes(folder, model) for model in dict.fromkeys(setting.model for setting in SETTINGS)}
     return {"results": results, "sizes": sizes, "translations": [translations[TEACHER], translations[STUDENT]]}
+
+
+def _translator(folder: Path, setting: Setting) -> Translator:
+    shortlist = folder / setting.model / "shortlist.bin" if setting.shortlist else None
+    checkpoint = _checkpoint(folder, setting.model)
+    return Translator.from_checkpoint(checkpoint, precision=setting.precision, threads=1, shortlist=shortlist)
 
 
 def _checkpoint(folder: Path, model: str) -> Path:

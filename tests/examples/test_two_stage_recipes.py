@@ -133,7 +133,7 @@ def test_the_aim_of_a_student_has_two_conditions(bleu: float, speed: float, end:
 def test_students_are_compared_with_their_teacher_by_means_over_seeds() -> None:
     corpus = distillation.Corpus("multi30k", [measures(29.0, 300.0), measures(31.0, 500.0)])
     row = corpus.row(STUDENT)
-    assert row[:3] == ["student", "greedy", "fp32"]
+    assert row[:3] == ["student", "greedy, shortlist", "fp32"]
     assert (row[3].split(" ±")[0], row[4].split(" ±")[0], *row[5:]) == ("30.00", "+0.00", "400", "4.0", "4.00", "5.0")
     assert corpus.row(TEACHER)[4] == ""
     assert "a &lt;b&gt;" in distillation.page([corpus])
