@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +25,6 @@ from nmtkit.leftovers import (
     remove_leftover_file,
     remove_leftover_folder,
 )
-from nmtkit.run_files import refuse_run_file
 
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STAGED_FILE = re.compile(r"\.(.+)\.\d+\.partial", re.DOTALL)  # as `_staging_path` names it
@@ -45,14 +44,12 @@ def staged_folder(
     `is_own` accepts. Only this user can access the folder before it is renamed.
     A folder that `is_resumable` accepts is kept on an error, and the next process gets it with its files.
 
-    Raises UserError if the destination exists and may not be replaced, cannot be created, has the name of a training
-    run's file, or is being written by another process, or if something else has the name of a hidden folder. Raises
-    RunError if writing fails.
+    Raises UserError if the destination exists and may not be replaced, cannot be created, or is being written by
+    another process, or if something else has the name of a hidden folder. Raises RunError if writing fails.
     """
     destination = _resolve_checked(destination)
     if not destination.name:
         raise UserError(f"{destination} is the root folder: choose another destination")
-    refuse_run_file(destination)
     staging = destination.with_name(f".{destination.name}.partial")
     replaced = destination.with_name(f".{destination.name}.replaced")
     with _locked_staging_folder(staging, destination, is_own, is_resumable) as (descriptor, mode):
@@ -143,20 +140,12 @@ def check_regular(path: Path) -> None:
             raise UserError(f"{path} is not a file: remove it, or choose another folder")
 
 
-def check_writable(destination: Path, sources: Iterable[Path] = ()) -> None:
-    """Raise UserError if `staged_file` could not write `destination`, or should not.
-
-    It must be none of the `sources`, and no file of a training run.
-    Commands call it before long work, so that a mistake is reported at once.
-    """
+def check_writable(destination: Path) -> None:
+    """Raise UserError if `staged_file` could not write `destination`. Special files are not tried."""
     resolved = _resolve_file(destination)
     is_special = _is_special_file(resolved)
     if is_special and not resolved.is_dir():
         return  # opening a pipe would already have an effect
-    for source in sources:
-        if _resolve(source) == resolved:
-            raise UserError(f"{source} is an input and would be overwritten: choose another output")
-    refuse_run_file(destination)
     _open(resolved, is_special).close()
     if not is_special:
         _staging_path(resolved).unlink()
@@ -247,6 +236,11 @@ def _open(destination: Path, is_special: bool) -> BinaryIO:
         raise UserError(f"cannot write {destination}: {error.strerror}") from error
 
 
+def partial_path(destination: Path) -> Path:
+    """The file that `resumable_file` writes until `destination` is complete."""
+    return destination.with_name(f"{destination.name}.partial")
+
+
 @contextlib.contextmanager
 def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
     """Yield a file that is renamed to `destination` at the end; on an error it is kept as `destination`.partial.
@@ -263,7 +257,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
         with staged_file(destination) as file:
             yield file
         return
-    partial = destination.with_name(f"{destination.name}.partial")
+    partial = partial_path(destination)
     file = _open_exclusively(partial, destination)
     try:
         with file:

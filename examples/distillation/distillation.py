@@ -88,8 +88,8 @@ class Corpus(NamedTuple):
         above, times = self.above_teacher(STUDENT).mean, self.times_teacher(STUDENT)
         reached = above >= -MOST_LOST and times >= TIMES_FASTER
         return (
-            f"{self.name}: the greedy student with a shortlist has {above:+.2f} BLEU and {times:.1f} times the speed of "
-            f"its teacher; the aim, at least {-MOST_LOST:g} BLEU and {TIMES_FASTER:g} times the speed, "
+            f"{self.name}: the greedy student with a shortlist has {above:+.2f} BLEU and {times:.1f} times the speed "
+            f"of its teacher; the aim, at least {-MOST_LOST:g} BLEU and {TIMES_FASTER:g} times the speed, "
             f"is {'reached' if reached else 'missed'}."
         )
 

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import click
 
-from nmtkit.atomic_io import check_writable
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, options, output_option
@@ -16,6 +15,7 @@ from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger, write_table
 from nmtkit.model.config import WeightsConfig
+from nmtkit.outputs import check_output_file
 from nmtkit.terminal import Table
 from nmtkit.wording import counted
 
@@ -64,7 +64,7 @@ def main(
     """
     configure(log)
     folder = _folder(checkpoints, config)
-    check_writable(output, filter(None, (*checkpoints, config_file_in_use())))
+    check_output_file(output, (*checkpoints, config_file_in_use()))
 
     from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints, relative_names
     from nmtkit.checkpoint import refuse_pipe, save_checkpoint

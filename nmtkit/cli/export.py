@@ -1,16 +1,18 @@
 """nmt-export: checkpoints for other programs, and back."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from nmtkit.cli.command import command
+from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import Choice, ConfigOption, PathName, options, output_option, refuse_idle
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import WeightsConfig
-from nmtkit.run_files import refuse_run_file
+from nmtkit.outputs import check_output_file, check_output_folder
 
 CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
 SHORTLIST = "shortlist"
@@ -61,7 +63,7 @@ def main(
     from nmtkit.conversion.shortlist_export import export_shortlist
 
     check_free(output, export.force)
-    _check_output(target, output, checkpoint)
+    _check_output(output, target, (checkpoint, export.dataset))
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
     with as_user_errors(checkpoint):
         check_finite(loaded.chosen(choice.weights))
@@ -88,19 +90,22 @@ def _check_options(target: str, export: ExportConfig) -> None:
         raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
 
-def _check_output(target: str, output: Path, checkpoint: Path) -> None:
-    """Refuse to replace the checkpoint or the folder that is exported, or with --to checkpoint another kind of file."""
-    if output.exists() and checkpoint.exists() and output.samefile(checkpoint):
-        raise UserError(f"--output {output} is the model to export, and would be overwritten: use another --output")
+def _check_output(output: Path, target: str, given: Iterable[Path | None]) -> None:
+    """Refuse an output that would replace one of the `given` inputs, or a file that is not an export."""
+    paths = [path for path in (*given, config_file_in_use()) if path is not None]
+    inputs = [file for path in paths for file in (path, *(path.iterdir() if path.is_dir() else ()))]
+    if target in (CHECKPOINT, SHORTLIST):
+        check_output_file(output, inputs)
+    else:
+        check_output_folder(output, inputs)
     if target == CHECKPOINT:
         _check_replaceable(output)
 
 
 def _check_replaceable(output: Path) -> None:
-    """Refuse to replace a file of a training, or a file that is not a checkpoint."""
+    """Refuse to replace a file that is not a checkpoint."""
     from nmtkit.checkpoint import read_progress
 
-    refuse_run_file(output)
     if not output.exists():
         return
     if not output.is_file():  # reading a pipe would wait for its writer

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from nmtkit.atomic_io import check_writable
+from nmtkit.atomic_io import partial_path
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, given, options, refuse_idle
@@ -15,6 +15,7 @@ from nmtkit.cli.translation_options import check_search_options, checkpoint_opti
 from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
+from nmtkit.outputs import check_output_file
 from nmtkit.text import check_readable
 
 
@@ -42,7 +43,7 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
     asked, reference = chosen.requests, chosen.evaluation.reference
     beside = (asked.prefix, asked.constraints, asked.glossary, asked.score, reference, config_file_in_use())
     read = (*checkpoint, chosen.engine.shortlist, chosen.input.path, *beside)
-    _check_files(chosen.output, read, dataset)
+    _check_files(chosen.output, read)
 
     from nmtkit.decoding.generation import generate
 
@@ -102,15 +103,15 @@ def _check_search(options: GenerationOptions) -> None:
         refuse_idle(("alignment_layer",), "without --alignment")
 
 
-def _check_files(output: OutputConfig, read: Iterable[Path | None], dataset: Path | None) -> None:
+def _check_files(output: OutputConfig, read: Iterable[Path | None]) -> None:
     """Refuse files that cannot be read, and outputs that cannot be written or would replace a file that is `read`."""
     sources = [path for path in read if path is not None]
-    in_dataset = list(dataset.iterdir()) if dataset is not None and dataset.is_dir() else []
     page = None if output.attention_html == STANDARD_STREAM else output.attention_html
-    for path in (output.path, page):
+    text = [] if output.path is None else [output.path, partial_path(Path(os.path.realpath(output.path)))]
+    for path in (*text, page):
         if path is not None:
-            check_writable(path, [*sources, *in_dataset])
-    if page is not None and output.path is not None and os.path.realpath(page) == os.path.realpath(output.path):
+            check_output_file(path, sources)
+    if page is not None and os.path.realpath(page) in map(os.path.realpath, text):
         raise UserError(f"--output and --attention-html are both {output.path}: use two files")
     for path in sources:
         check_readable(path)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from nmtkit.atomic_io import check_writable
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, options, output_option, refuse_idle
 from nmtkit.config import flag
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.log import LogConfig, configure, logger
+from nmtkit.outputs import check_output_file
 
 
 @command("nmt-import")
@@ -37,7 +37,7 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     from nmtkit.checkpoint import refuse_pipe, save_checkpoint
     from nmtkit.conversion.importers import find_importer, input_files
 
-    check_writable(output, filter(None, (*input_files(model, config), config_file_in_use())))
+    check_output_file(output, (*input_files(model, config), config_file_in_use()))
     refuse_pipe(output)
     importer = find_importer(model)
     unused = {field.name for field in fields(ImportConfig)} - set(importer.options)

@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from nmtkit.cli.command import command
+from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import options, refuse_idle
 from nmtkit.config import flag
 from nmtkit.errors import UserError
@@ -60,6 +61,7 @@ def main(files: FilesConfig, vocabulary: VocabularyConfig, cleaning: CleaningCon
         --destdir data-bin/en-de --vocab-size 37000 --workers 8
     """
     configure(log)
-    from nmtkit.preprocessing.pipeline import preprocess
+    from nmtkit.preprocessing.pipeline import check_outputs, preprocess
 
+    check_outputs(files, [config_file_in_use()])
     preprocess(files, vocabulary, cleaning, open_checkpoint(vocabulary))

@@ -28,6 +28,7 @@ FORMAT = "nmtkit dataset"
 VERSION = 2
 SHARDED_VERSION = 3  #: of a dataset whose splits are stored in shards
 _MAX_BYTES = 1 << 24  # of dataset.json
+_FORMAT_WITHIN = 256  # bytes: the first key of dataset.json
 
 _SPLIT = r"(train|valid\d*|test\d*)"
 TOKENIZER_FILE = r"vocab(\..+)?\.txt|spm(\..+)?\.model|bpe\..+\.json"  #: pattern of the names by `tokenizer_files`
@@ -61,6 +62,15 @@ def split_stem(folder: Path, split: str, side: str, shard: int | None = None) ->
 def is_dataset_file(name: str) -> bool:
     """Whether a dataset can contain a file of this name."""
     return _DATASET_FILE.fullmatch(name) is not None
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder has a dataset.json of nmtkit, even if it is damaged or of another version."""
+    path = folder / DESCRIPTION
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return FORMAT.encode() in file.read(_FORMAT_WITHIN)
 
 
 def may_replace(folder: Path) -> bool:

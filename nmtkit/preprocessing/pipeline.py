@@ -2,17 +2,18 @@
 
 import functools
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from nmtkit.atomic_io import check_writable, final_name, staged_folder
+from nmtkit.atomic_io import final_name, staged_folder
 from nmtkit.data.corpus import Dataset, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
 from nmtkit.languages import side_names
 from nmtkit.log import logger, report, styled, write_table
+from nmtkit.outputs import check_output_file, check_output_folder
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
 from nmtkit.preprocessing.encoded import EncodedSplit
@@ -59,7 +60,7 @@ def preprocess(
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
     texts = [path for split in corpora.values() for corpus in split for path in (corpus.source, corpus.target)]
     versions = _versions(texts)
-    _check_report(files, texts)
+    check_outputs(files, [*texts, vocabulary.vocab_from, vocabulary.spm_model, *cleaning.files])
     reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
     _check_tag(files.source_tag, vocabulary, reused)
     marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
@@ -148,13 +149,14 @@ def _versions(paths: Iterable[Path]) -> dict[Path, tuple[int, int, int]]:
     return {path: (found.st_ino, found.st_size, found.st_mtime_ns) for path in paths for found in [path.stat()]}
 
 
-def _check_report(files: FilesConfig, texts: Iterable[Path]) -> None:
-    """Raise UserError if the page of --report cannot be written, or would be in the dataset folder."""
+def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:
+    """Raise UserError if the dataset or the page of --report cannot be written, or would replace one of the inputs."""
+    check_output_folder(files.destdir, inputs)
     if files.report is None:
         return
     if files.destdir.resolve() in files.report.resolve().parents:
         raise UserError(f"--report {files.report}: a dataset folder contains nothing else: choose another folder")
-    check_writable(files.report, texts)
+    check_output_file(files.report, inputs)
 
 
 def _is_dataset_or_temporary(name: str) -> bool:

@@ -19,9 +19,9 @@ from nmtkit.checkpoint import (
     read_progress,
     save_checkpoint,
 )
-from nmtkit.data.description import DESCRIPTION
 from nmtkit.errors import UserError
 from nmtkit.log import logger
+from nmtkit.outputs import refuse_dataset
 from nmtkit.run_files import BEST, LAST, METRICS, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.optim import check_optimizer
@@ -43,20 +43,16 @@ class SaveDir:
 
     def check(self) -> None:
         """UserError if the folder is a dataset, or could not be created or written. Creates nothing."""
-        self._refuse_dataset()
+        refuse_dataset(self.folder, f"--save-dir {self.folder}")
         check_symlinks(self.folder)
         existing = existing_part(self.folder)
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
             raise UserError(f"--save-dir {self.folder}: {existing} is not writable")
 
-    def _refuse_dataset(self) -> None:
-        if (self.folder / DESCRIPTION).exists():
-            raise UserError(f"--save-dir {self.folder} is a dataset ({DESCRIPTION}): choose another folder")
-
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Create the folder, and lock out other runs. A run that writes nothing leaves no new folder."""
-        self._refuse_dataset()
+        refuse_dataset(self.folder, f"--save-dir {self.folder}")
         missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

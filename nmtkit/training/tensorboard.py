@@ -9,6 +9,7 @@ from typing import Any
 from nmtkit.atomic_io import check_symlinks
 from nmtkit.errors import UserError
 from nmtkit.log import logger
+from nmtkit.outputs import refuse_dataset
 from nmtkit.training.validation import Sample
 
 # The tag of each number, by event and by its name in metrics.jsonl. The part before the slash is a group on the page.
@@ -61,11 +62,12 @@ class Board:
     def __init__(self, folder: Path, update: int) -> None:
         """Continue after an update; TensorBoard hides what an earlier start wrote beyond it.
 
-        Raises UserError if the folder cannot be written.
+        Raises UserError if the folder cannot be written, or is a dataset.
         """
         from torch.utils.tensorboard.writer import SummaryWriter  # slow to import, rarely needed
 
         check_symlinks(folder)
+        refuse_dataset(folder, f"--tensorboard {folder}")
         self._folder, self._failed = folder, False
         # torch's file name has only the time, host and process. Without a secret, another user of the folder could
         # guess it and create a symlink of that name.

@@ -41,7 +41,7 @@ LEVELS: list[list[str]] = [
     ["atomic_io", "log", "moses_bpe", "shortlist"],
     ["native_build", "tokenizer"],
     ["data", "model", "source_tags", "user_symbols", "workers"],
-    ["checkpoint"],
+    ["checkpoint", "outputs"],
     ["inference"],
     ["decoding"],
     ["averaging", "cli.moved_options", "cli.other_toolkits", "conversion", "preprocessing", "serving", "training"],

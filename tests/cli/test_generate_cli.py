@@ -433,14 +433,6 @@ def test_an_input_file_is_not_overwritten_by_an_output(run_here: Run, tmp_path: 
     assert (tmp_path / "text").read_text() == "a dog\n"
 
 
-@pytest.mark.parametrize("name", ["dataset.json", "test.de.idx"])
-def test_no_dataset_file_is_overwritten(run_here: Run, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("of the dataset")
-    arguments = ("--checkpoint", "a.pt", tmp_path, "--split", "test", "--output", tmp_path / name)
-    refused(run_here("nmt-generate", *arguments), f"{name} is an input and would be overwritten")
-    assert (tmp_path / name).read_text() == "of the dataset"
-
-
 @pytest.mark.parametrize(("command", "arguments"), [("generate", ("--checkpoint", "a.pt")), ("average", ("a.pt",))])
 def test_the_config_file_is_not_overwritten(
     run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, arguments: tuple[str, ...]

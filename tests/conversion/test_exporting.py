@@ -161,9 +161,9 @@ def test_only_an_export_is_replaced_and_only_by_force(export: Run, run_here: Run
     assert "model.pt exists" in refusal(checkpoint())
     assert checkpoint("--force").returncode == 0
     itself = ("--to", "checkpoint", "--output", tmp_path / "model.pt", "--force")
-    assert "is the model to export" in refusal(run_here("nmt-export", tmp_path / "model.pt", *itself))
+    assert "is an input and would be overwritten" in refusal(run_here("nmt-export", tmp_path / "model.pt", *itself))
     itself = ("--to", "safetensors", "--output", tmp_path / "model", "--force")
-    assert "is the model to export" in refusal(run_here("nmt-export", tmp_path / "model", *itself))
+    assert "is an input and would be overwritten" in refusal(run_here("nmt-export", tmp_path / "model", *itself))
     assert "cannot read" in refusal(run_here("nmt-export", tmp_path / "missing.pt", *itself))
     assert "Choose from: ctranslate2, huggingface, safetensors" in refusal(
         run_here("nmt-export", "a.pt", "--output", "b")

@@ -1,0 +1,41 @@
+"""The paths that a command may write: no input, no file of a training run, and nothing in a dataset folder.
+
+Commands call these checks before long work, so that a mistake is reported at once.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from nmtkit.atomic_io import check_writable
+from nmtkit.data.description import is_dataset
+from nmtkit.errors import UserError
+from nmtkit.run_files import refuse_run_file
+
+
+def check_output_file(output: Path, inputs: Iterable[Path | None]) -> None:
+    """Raise UserError for a file that cannot be written, or must not be. Special files such as pipes are accepted."""
+    if output.is_file() or output.is_dir() or not output.exists():
+        _check_place(output, inputs)
+    check_writable(output)
+
+
+def check_output_folder(output: Path, inputs: Iterable[Path | None]) -> None:
+    """Raise UserError for a folder that must not be created or replaced."""
+    _check_place(output, inputs)
+
+
+def refuse_dataset(folder: Path, name: str) -> None:
+    """Raise UserError for a folder of outputs that is a dataset; the message calls it `name`."""
+    if is_dataset(folder):
+        raise UserError(f"{name} is a dataset, which contains nothing else: choose another folder")
+
+
+def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
+    """Raise UserError for an output that is an input, contains one, or belongs to a training run or a dataset."""
+    real = Path(os.path.realpath(output))
+    for path in inputs:
+        if path is not None and Path(os.path.realpath(path)).is_relative_to(real):
+            raise UserError(f"{path} is an input and would be overwritten: choose another output")
+    refuse_run_file(output)
+    refuse_dataset(real.parent, f"{output}: its folder")
