@@ -27,13 +27,18 @@ PairFilter = Callable[[str, str], bool]  # source, target -> whether the pair is
 SideFilter = Callable[[str], bool]
 
 # Scripts that are written without spaces between words.
-_UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]+")
 _LETTER_OF_ONE_SCRIPT = regex.compile(r"[\p{L}--\p{Common}--\p{Inherited}]", regex.VERSION1)
 # Bounded and anchored, so that the time is linear in the length of any line.
 _ADDRESS = re.compile(r"(?:https?|ftp)://[!-~]+|www\.[!-~]+|(?<![\w.+-])[\w.+-]{1,64}@[\w.-]+\.\w+", re.IGNORECASE)
 _SCRIPT_NAME = re.compile(r"[A-Za-z_]+")
 _IS_ALPHANUMERIC = CharacterTable(lambda character: unicodedata.category(character)[0] in "LMN")  # M: combining marks
 _IS_LETTER = CharacterTable(lambda character: _LETTER_OF_ONE_SCRIPT.match(character) is not None)
+
+
+def has_blank_side(source: str, target: str) -> bool:
+    """Whether a side has only white space. Pairs without tokens are empty too, which `encoding` finds."""
+    return not source.strip() or not target.strip()
 
 
 def identical(source: str, target: str) -> bool:
@@ -61,13 +66,8 @@ def differs_in_length(source: str, target: str, ratio: float) -> bool:
 
 def has_long_word(text: str, longest: int) -> bool:
     """Whether a word has more characters than `longest`. Scripts without spaces end a word."""
-    return max(map(len, text.split()), default=0) > longest and bool(_long_word(longest).search(text))
-
-
-@functools.cache
-def _long_word(longest: int) -> "regex.Pattern[str]":
-    character = rf"[^\s{_UNSPACED}]"
-    return regex.compile(rf"(?<!{character}){character}{{{longest + 1}}}")
+    long_words = (word for word in text.split() if len(word) > longest)
+    return any(len(part) > longest for word in long_words for part in _UNSPACED.split(word))
 
 
 def has_repetition(text: str, most: int) -> bool:
@@ -177,7 +177,7 @@ class PairMarker:
 
     def __call__(self, source: str, target: str) -> int:
         """The mark of a pair: `KEPT`, or that of a reason."""
-        if not source.strip() or not target.strip():
+        if has_blank_side(source, target):
             return MARKS[EMPTY]
         return next((mark for mark, drops in self._filters if drops(source, target)), KEPT)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtkit.errors import UserError
+from nmtkit.preprocessing.fasttext_file import check_classifier
 
 _PREFIX = "__label__"
 
@@ -39,17 +40,18 @@ def _load(path: Path) -> Any:
     if not path.is_file():
         raise UserError(f"--langid-model {path}: no such file")
     try:
+        check_classifier(path)
         return fasttext.load_model(str(path))
     except (ValueError, RuntimeError, MemoryError) as error:
-        raise UserError(f"--langid-model {path}: not a fastText model ({error})") from error
+        reason = "out of memory" if isinstance(error, MemoryError) else error
+        raise UserError(
+            f"--langid-model {path}: {reason}: use a model such as lid.176.ftz, or copy it again"
+        ) from error
 
 
 def _probabilities(model: Any, line: str, count: int = -1) -> list[tuple[str, float]]:
     """The `count` most probable labels of a line with their probabilities, or all."""
-    try:
-        labels, probabilities = model.predict(line, k=count)
-    except ValueError as error:
-        raise UserError(f"--langid-model: not a model that classifies text ({error})") from error
+    labels, probabilities = model.predict(line, k=count)
     return list(zip(labels, probabilities, strict=True))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fasttext_models import classifier
 
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig
@@ -87,13 +88,19 @@ def test_a_filter_drops_these_pairs_and_keeps_those(case: str) -> None:
 
 def test_the_filters_are_in_the_order_of_the_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_fasttext(monkeypatch)
-    (tmp_path / "model").write_bytes(b"")
+    (tmp_path / "model").write_bytes(classifier())
     config = CleaningConfig(
         **{name: value for options, *_ in CASES.values() for name, value in options.items()},
         langid_model=tmp_path / "model",
     )
     names = [reason for reason, _ in enabled_filters(config, ("en", "de"), Overlap(frozenset(), frozenset()))]
     assert names == [reason for reason in REASONS if reason not in ("empty", "duplicate", "too long", "ratio")]
+
+
+def test_the_limit_of_word_lengths_can_have_any_size() -> None:
+    pairs = [("x" * 1000, "y"), ("x" * 1001, "y"), ("犬" * 2000, "y")]
+    assert marks(pairs, {"max_word_length": 1000}) == [KEPT, MARKS["long word"], KEPT]
+    assert marks(pairs, {"max_word_length": 10**12}) == [KEPT] * 3
 
 
 def test_a_blank_side_is_empty_whatever_the_filters() -> None:
@@ -177,7 +184,7 @@ def fake_fasttext(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_pair_in_another_language_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_fasttext(monkeypatch)
-    (tmp_path / "model").write_bytes(b"")
+    (tmp_path / "model").write_bytes(classifier())
     pairs = [("the", "der"), ("the", "the"), ("der", "der"), ("der", "the")]
     options: dict[str, Any] = {"langid_model": tmp_path / "model"}
     dropped = MARKS["language"]
@@ -195,4 +202,7 @@ def test_language_identification_needs_the_package_and_a_model(tmp_path: Path, m
         make_marker(config, ("en", "de"))
     fake_fasttext(monkeypatch)
     with pytest.raises(UserError, match="model: no such file"):
+        make_marker(config, ("en", "de"))
+    (tmp_path / "model").write_bytes(classifier()[:-30])
+    with pytest.raises(UserError, match=r"model: truncated: .* use a model such as lid\.176\.ftz, or copy it again"):
         make_marker(config, ("en", "de"))
