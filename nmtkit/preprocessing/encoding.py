@@ -12,6 +12,7 @@ from nmtkit.data.binary import Tokens
 from nmtkit.log import Progress
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.encoded import EXAMPLES, EncodedBlock, EncodedSide, EncodedSplit, Example
+from nmtkit.preprocessing.filters import has_blank_side
 from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
 from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, RATIO, TOO_LONG, Marks
 from nmtkit.preprocessing.scan import Corpus
@@ -47,28 +48,38 @@ class Encoder:
     def __call__(self, task: Task) -> EncodedBlock:
         lines = task.source.lines(), task.target.lines()
         marks: Marks = np.frombuffer(task.marks, np.uint8).copy()
+        if self.cleaning is not None:
+            marks[list(map(has_blank_side, *lines))] = MARKS[EMPTY]
+        encoded = (marks == KEPT) | _may_lack_tokens(*lines, marks)
         source, target = (
-            encode(list(compress(side, marks == KEPT)))
+            encode(list(compress(side, encoded)))
             for encode, side in zip((self.source, self.target), lines, strict=True)
         )
-        unmarked: Marks = np.full(len(source[1]), KEPT, np.uint8)
         if self.cleaning is not None:
-            unmarked = _mark_lengths(source[1] - 1, target[1] - 1, self.cleaning)
-            marks[marks == KEPT] = unmarked
-        source, target = _select(*source, unmarked == KEPT), _select(*target, unmarked == KEPT)
+            marks[encoded] = _mark_lengths(source[1] - 1, target[1] - 1, marks[encoded], self.cleaning)
+        kept = marks[encoded] == KEPT
+        source, target = _select(*source, kept), _select(*target, kept)
         if tag := tag_ids(self.source_tag, self.source.tokenizer):
             source = _prepend(tag, *source)
         sides = EncodedSide.of(*source), EncodedSide.of(*target)
         return EncodedBlock(task.corpus, marks, sides, _examples(*lines, marks))
 
 
-def _mark_lengths(sources: Lengths, targets: Lengths, cleaning: CleaningConfig) -> Marks:
-    """Mark the pairs with unsuitable numbers of tokens, without EOS, each with its first reason."""
+def _may_lack_tokens(sources: Sequence[str], targets: Sequence[str], marks: Marks) -> NDArray[np.bool_]:
+    """Which pairs that a filter drops may have no tokens on a side. No tokenizer removes letters and digits."""
+    suspects = np.zeros(len(marks), np.bool_)
+    for place in np.flatnonzero((marks != KEPT) & (marks != MARKS[EMPTY])).tolist():
+        suspects[place] = not all(any(map(str.isalnum, line)) for line in (sources[place], targets[place]))
+    return suspects
+
+
+def _mark_lengths(sources: Lengths, targets: Lengths, marks: Marks, cleaning: CleaningConfig) -> Marks:
+    """The marks of pairs with these numbers of tokens, without EOS, each that of its first reason."""
     shorter, longer = np.minimum(sources, targets), np.maximum(sources, targets)
-    marks = np.full(len(sources), KEPT, np.uint8)
+    is_kept, marks = marks == KEPT, marks.copy()
     if cleaning.max_ratio is not None:
-        marks[longer > cleaning.max_ratio * shorter] = MARKS[RATIO]
-    marks[longer > cleaning.max_length] = MARKS[TOO_LONG]
+        marks[is_kept & (longer > cleaning.max_ratio * shorter)] = MARKS[RATIO]
+    marks[is_kept & (longer > cleaning.max_length)] = MARKS[TOO_LONG]
     marks[shorter == 0] = MARKS[EMPTY]
     return marks
 

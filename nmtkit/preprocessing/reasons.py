@@ -3,7 +3,7 @@
 A pair is counted under the first reason that applies, in the order of `REASONS`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,5 +51,6 @@ def format_dropped(dropped: Mapping[str, int]) -> str:
 
 def all_dropped_message(split: str, dropped: Mapping[str, int]) -> str:
     """The error for a split in which no pair is kept."""
-    causes: Iterable[str] = (option for reason in REASONS if dropped.get(reason) for option in REASONS[reason])
-    return f"every sentence pair of {split} was dropped ({format_dropped(dropped)}): relax {' or '.join(causes)}"
+    causes = [option for reason in REASONS if dropped.get(reason) for option in REASONS[reason]]
+    remedy = f"relax {' or '.join(causes)}" if causes else "give other text"
+    return f"every sentence pair of {split} was dropped ({format_dropped(dropped)}): {remedy}"

@@ -137,6 +137,39 @@ def test_a_pair_is_no_duplicate_of_a_pair_that_a_filter_drops(tmp_path: Path) ->
     assert kept(make(tmp_path, pairs, CleaningConfig(target_script=("Latin",), dedup="source"))) == [1]
 
 
+NEXT_LINE, REMOVED = "\x85", "\x01"  # white space for Unicode; a character that SentencePiece removes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"min_chars": 2},
+        {"min_alphanumeric": 0.5},
+        {"drop_identical": True},
+        {"dedup": "source"},
+        {"dedup": "pair"},
+        {"max_char_ratio": 2},
+    ],
+)
+def test_a_side_that_is_blank_or_has_no_tokens_is_empty_whatever_the_filters(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    blank = [(NEXT_LINE, "der hund"), ("the dog", NEXT_LINE)]
+    lacking = [(REMOVED, "der hund"), ("the dog", REMOVED), (REMOVED, REMOVED), (REMOVED, REMOVED), ("", "der")]
+    vocabulary: dict[str, Any] = {"tokenizer": "sentencepiece", "vocab_size": 40}
+    dataset = make(tmp_path, [*good(10), *blank, *lacking], CleaningConfig(**options), **vocabulary)
+    assert dataset.summaries["train"].dropped == {"empty": 7}
+    assert kept(dataset) == list(range(10))
+
+
+def test_text_of_empty_pairs_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, good(10), CleaningConfig(), tokenizer="sentencepiece", vocab_size=40)
+    files = FilesConfig("en", "de", (write(tmp_path / "text", [(REMOVED, "a")]),), destdir=tmp_path / "other")
+    with pytest.raises(UserError, match=r"every sentence pair of train was dropped \(1 empty\): give other text"):
+        preprocess(files, VocabularyConfig(vocab_from=tmp_path / "dataset"), CleaningConfig())
+
+
 def test_text_without_a_pair_that_is_kept_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"^every sentence pair of train was dropped \(2 identical\): relax --drop-identical$"

@@ -276,7 +276,7 @@ def test_a_vocabulary_is_reused_from_a_model_or_a_dataset(tmp_path: Path) -> Non
         assert again.source.vocab == first.source.vocab
         assert contents(again.folder)["test.de.bin"] == contents(first.folder)["test.de.bin"]
     with pytest.raises(UserError, match="its tokenizer needs raw text"):
-        make(tmp_path, test=[test], tokenizer="space", vocab_from=first.folder)
+        make(tmp_path, test=[test], name="other", tokenizer="space", vocab_from=first.folder)
 
 
 def test_separate_vocabularies_are_reused_for_the_same_languages_only(tmp_path: Path) -> None:
