@@ -1,9 +1,11 @@
 """Source tags (--source-tag): a piece such as `<2de>` before the text of every source line."""
 
 import shlex
+from collections.abc import Collection
 
 from nmtkit.errors import UserError
 from nmtkit.tokenizer import Tokenizer
+from nmtkit.user_symbols import why_invalid
 from nmtkit.vocab import UNK
 
 
@@ -17,12 +19,16 @@ def tag_ids(tag: str, tokenizer: Tokenizer) -> list[int]:
     (ids,) = tokenizer.encode([tag])
     texts = [text.strip() for text in tokenizer.surfaces(ids)]
     if UNK in ids or [text for text in texts if text] != [tag]:
-        raise not_a_piece(tag)
+        raise not_a_piece(tag, tokenizer.vocab.pieces)
     return ids
 
 
-def not_a_piece(tag: str) -> UserError:
-    """The error for a tag that is not one piece of the vocabulary."""
+def not_a_piece(tag: str, pieces: Collection[str] = ()) -> UserError:
+    """The error for a tag that is not one piece of text. The remedy depends on the `pieces` of the vocabulary."""
+    if reason := why_invalid(tag):
+        return UserError(f"--source-tag {tag!r}: {reason}: use another tag")
+    if tag in pieces:
+        return UserError(f"--source-tag {tag!r}: the tokenizer splits it, although it is a piece: use another tag")
     return UserError(
         f"--source-tag {tag!r}: not one piece of the vocabulary: preprocess with --user-symbol {shlex.quote(tag)}"
     )

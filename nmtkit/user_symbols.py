@@ -18,17 +18,17 @@ def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
     `name` is how the message calls a symbol.
     """
     for number, symbol in enumerate(symbols):
-        reason = None
-        if not symbol or " " in symbol or not symbol.isprintable():
-            reason = "a symbol has printable characters and no spaces"
-        elif any(mark in symbol for mark in _MARKS):
-            reason = f"{', '.join(_MARKS)} mark subwords"
-        elif symbol in SPECIALS:
-            reason = "the name of a special token"
-        elif symbol in symbols[:number]:
-            reason = "given twice"
-        if reason:
+        if reason := why_invalid(symbol) or ("given twice" if symbol in symbols[:number] else ""):
             raise UserError(f"{name} {symbol!r}: {reason}")
+
+
+def why_invalid(symbol: str) -> str:
+    """Why a text cannot be a symbol; empty if it can."""
+    if not symbol or " " in symbol or not symbol.isprintable():
+        return "a symbol has printable characters and no spaces"
+    if any(mark in symbol for mark in _MARKS):
+        return f"{', '.join(_MARKS)} mark subwords"
+    return "the name of a special token" if symbol in SPECIALS else ""
 
 
 def add_symbols(tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:

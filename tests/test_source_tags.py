@@ -81,10 +81,27 @@ def test_a_tag_has_the_ids_that_it_has_at_the_beginning_of_a_line(kind: str, tmp
     assert [[*tag, *ids] for ids in tokenizer.encode(lines)] == expected
 
 
-@pytest.mark.parametrize("tag", ["<2fr>", "two words", " ", "<unk>", f"{TAG}{TAG}"])
-def test_a_tag_that_is_not_one_piece_is_refused(tag: str, tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match="not one piece of the vocabulary: preprocess with --user-symbol"):
+REFUSED = {
+    "<2fr>": "not one piece of the vocabulary: preprocess with --user-symbol '<2fr>'",
+    f"{TAG}{TAG}": "not one piece of the vocabulary: preprocess with --user-symbol",
+    "two words": "a symbol has printable characters and no spaces: use another tag",
+    " ": "a symbol has printable characters and no spaces: use another tag",
+    "a▁b": "mark subwords: use another tag",
+    "<unk>": "the name of a special token: use another tag",
+}
+
+
+@pytest.mark.parametrize("tag", REFUSED)
+def test_a_tag_that_is_not_one_piece_is_refused_with_a_remedy(tag: str, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match=REFUSED[tag]):
         tag_ids(tag, tagged(tokenizer))
+
+
+def test_a_piece_that_text_is_never_encoded_as_is_refused_as_a_tag(tokenizer: Tokenizer) -> None:
+    """--user-symbol would refuse it too. Pieces of single bytes are such pieces."""
+    assert "<0x41>" in tokenizer.vocab.pieces
+    with pytest.raises(UserError, match="the tokenizer splits it, although it is a piece: use another tag"):
+        tag_ids("<0x41>", tokenizer)
 
 
 # --- translation

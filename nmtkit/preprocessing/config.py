@@ -159,8 +159,8 @@ class CleaningConfig(Config):
     drop_identical: bool = option(False, help="Drop pairs with equal sides.")
     min_chars: int | None = option(None, min=1, help="Drop pairs in which a side has fewer characters than this.")
     max_chars: int | None = option(None, min=1, help="Drop pairs in which a side has more characters than this.")
-    min_words: int | None = option(None, min=1, help="Drop pairs in which a side has fewer words, split at spaces.")
-    max_words: int | None = option(None, min=1, help="Drop pairs in which a side has more words, split at spaces.")
+    min_words: int | None = option(None, min=1, help="Drop pairs in which a side has fewer words than this.")
+    max_words: int | None = option(None, min=1, help="Drop pairs in which a side has more words than this.")
     max_char_ratio: float | None = option(
         None, min=1, max=1e6, help="Drop pairs in which a side has more than this many times the other's characters."
     )

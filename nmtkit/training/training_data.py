@@ -118,7 +118,8 @@ def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]
     shares = [weight / math.fsum(weights) for weight in weights]
     if min(shares) < _SMALLEST_SHARE:
         number, smallest = shares.index(min(shares)) + 1, min(shares)
-        raise UserError(f"dataset {number} has a share of only {smallest:.2g}: omit it, or give it a weight with --mix")
+        remedy = "give it a weight with --mix" if batches.mix is None else "raise its weight in --mix"
+        raise UserError(f"dataset {number} has a share of only {smallest:.2g}: omit it, or {remedy}")
     return shares
 
 
