@@ -3,6 +3,9 @@
 # (PARTS_FOLDER) and their suffix (PARTS_SUFFIX), and includes this file after recipe.mk. ALL_PARTS are the results, in order.
 
 PARTS ?= 1
+ifneq ($(shell [ $(PARTS) -ge 1 ] 2> /dev/null && echo yes),yes)
+$(error PARTS=$(PARTS): give a number of parts, at least 1)
+endif
 part_file = $(PARTS_FOLDER)/$(1)-of-$(PARTS).$(PARTS_SUFFIX)
 ALL_PARTS := $(foreach part,$(shell seq $(PARTS)),$(call part_file,$(part)))
 

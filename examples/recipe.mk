@@ -10,7 +10,7 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 ENDING ?= .gz
-WORK ?= work
+include ../work.mk
 RUN ?= $(WORK)# trainings that share a dataset set their own folders
 DATASET ?= $(WORK)/data-bin
 DATASETS ?= $(DATASET)# of a training; the first is made here

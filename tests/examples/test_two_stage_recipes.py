@@ -68,6 +68,14 @@ def test_a_student_learns_the_translations_of_its_teacher_and_no_step_is_repeate
     assert called(distil("averaged")) == []
 
 
+@pytest.mark.parametrize("parts", ["0", "-1", "x", "2 3", ""])
+def test_a_number_of_parts_that_is_not_positive_is_refused(distil: Make, parts: str) -> None:
+    """Without parts, a step would read stdin."""
+    done = distil("-n", "part", "PART=1", f"PARTS={parts}")
+    assert done.returncode == 2
+    assert f"PARTS={parts}: give a number of parts, at least 1" in done.stderr
+
+
 def test_a_new_teacher_translates_everything_again(distil: Make) -> None:
     distil("averaged")
     assert called(distil("averaged", "UPDATES=4")) == [TEACHER_RUN, *AFTER_TEACHER]
