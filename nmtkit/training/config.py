@@ -35,7 +35,7 @@ class BatchConfig(Config):
         "auto",
         choices=("auto", "on", "off"),
         help="Put sentences of all lengths one after the other into micro-batches without padding. auto: on GPUs where "
-        "torch has an attention kernel for it, for a Transformer in 16 bits without --attention-dropout.",
+        "torch has an attention kernel for it, for a Transformer in 16 bits without attention dropout.",
     )
     mix: str | None = option(
         None,
