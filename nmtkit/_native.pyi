@@ -17,7 +17,7 @@ def matrix(weight: int, bias: int, rows: int, columns: int, int8: bool) -> Matri
     """
 
 def row_matrix(weight: int, bias: int, rows: int, columns: int, int8: bool) -> RowMatrix:
-    """As `matrix`, for products with chosen rows. In fp32 W is not copied and must outlive it."""
+    """As `matrix`, for products with chosen rows. In fp32, W is not copied and must outlive the result."""
 
 def multiply(matrix: Matrix, x: int, rows: int, y: int, threads: int) -> None:
     """Compute x·Wᵀ + b for x (rows, K) into y (rows, N), fp32."""
@@ -56,7 +56,7 @@ def restrict_to(state: DecoderState, output: RowMatrix, ids: int, starts: int, s
     """Restrict the output of sentence b to the ids (int32) from starts[b] to starts[b + 1] - 1 (int64, (sentences + 1,)).
 
     `output` is the output matrix and must outlive the search. The ids of a sentence are in ascending order. IndexError
-    for ids that are never output or do not exist, for a sentence without ids, and for another number of sentences.
+    for ids that are never output or do not exist, for a sentence without ids, and for a wrong number of sentences.
     """
 
 def reorder(state: DecoderState, origins: int, rows: int) -> None:

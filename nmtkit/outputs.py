@@ -1,4 +1,4 @@
-"""The paths that a command may write: no input, no file of a training run, and nothing in a dataset folder.
+"""Checks of output paths: no output is an input, a file of a training run, or in a dataset folder.
 
 Commands call these checks before long work, so that a mistake is reported at once.
 """

@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 
 class Shortlist:
-    """The tokens that a translation may contain, by the tokens of its source.
+    """The tokens that a translation may contain, given the tokens of its source.
 
     UNK and EOS are always among them, PAD and BOS never.
     """
@@ -45,7 +45,7 @@ class Shortlist:
         self._rows = np.split(translations, offsets[1:-1])
 
     def tokens(self, source: Iterable[int], required: Iterable[int] = ()) -> Ids:
-        """The ids that the translation of a sentence may contain, in ascending order: with those that are `required`.
+        """The ids that the translation of a sentence may contain, `required` ones included, in ascending order.
 
         The ids depend only on this sentence.
         """
@@ -65,7 +65,7 @@ class Shortlist:
 
     @classmethod
     def read(cls, path: Path, source: Vocabulary, target: Vocabulary) -> "Shortlist":
-        """Read the shortlist of these vocabularies. Raises UserError if the file is missing, damaged, or of others."""
+        """Read a shortlist. Raises UserError if it is missing or damaged, or belongs to other vocabularies."""
         check_readable(path)
         if not is_regular_file(path):  # a device may be endless
             raise UserError(f"{path} is not a regular file: use a shortlist of nmt-export")
@@ -97,7 +97,7 @@ class Shortlist:
 
 
 def fingerprint(source: Vocabulary, target: Vocabulary) -> bytes:
-    """A checksum of both vocabularies, which the ids of a shortlist belong to."""
+    """A checksum of both vocabularies, to which the ids of a shortlist belong."""
     digest = hashlib.sha256(struct.pack("<QQ", len(source), len(target)))
     for vocabulary in (source, target):
         digest.update(vocabulary.to_bytes())

@@ -14,7 +14,7 @@ import numpy as np
 
 _VARINT_BYTES = 10  # of 64 bits
 _SPACE = "▁"  # how pieces spell a space
-_SPLIT_SYMBOL = 1000  # a field that SentencePiece leaves to extensions, and skips
+_SPLIT_SYMBOL = 1000  # a field that SentencePiece reserves for extensions, and skips
 _TRIE_LABEL = 0x800000FF  # the bits of a trie's unit that tell whether it is a value, and for which byte it is
 
 
@@ -106,7 +106,7 @@ def append_user_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
 
 
 def append_split_symbols(model: bytes, symbols: Iterable[str]) -> bytes:
-    """Append symbols to a serialized model at which text is split before SentencePiece segments the parts.
+    """Append symbols to a serialized model. Text is split at them before SentencePiece segments the parts.
 
     A symbol of `append_user_symbols` differs: SentencePiece segments the line as a whole, so the text after a symbol is
     not the beginning of a line, and a line that begins with a symbol has the piece ▁ before it.

@@ -15,7 +15,7 @@ _MARKS = ("▁", INNER_MARK, FINAL_MARK)  # of subwords
 def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
     """Raise UserError for symbols that cannot be pieces of every kind of tokenizer, or are given twice.
 
-    `name` is how the message calls a symbol.
+    `name` is the name of a symbol in the message.
     """
     for number, symbol in enumerate(symbols):
         if reason := why_invalid(symbol) or ("given twice" if symbol in symbols[:number] else ""):

@@ -19,7 +19,7 @@ def escaped(text: str) -> str:
 
 
 def shortened(message: str) -> str:
-    """Cut the middle out of a message that quotes a file at length: an error is one line, never megabytes."""
+    """Remove the middle of a very long message, such as one that quotes a file: an error is never megabytes long."""
     if len(message) <= _LONGEST_MESSAGE:
         return message
     half = _LONGEST_MESSAGE // 2
@@ -61,7 +61,7 @@ def _three_digits(number: float) -> str:
 
 
 def describe_unknown_version(name: str, version: object, newest: int) -> str:
-    """Say that a file has a version that this nmtkit does not read; `newest` is the newest that it reads."""
+    """The error for a file of a version that this nmtkit does not read; `newest` is the newest that it reads."""
     is_newer = isinstance(version, int) and version > newest
     remedy = "use a newer nmtkit" if is_newer else "the file is damaged"
     return f"{name} version {version!r:.20}, this nmtkit reads up to {newest}: {remedy}"

@@ -11,8 +11,8 @@ from commands import Run
 from nmtkit.cli.options import PathName
 from nmtkit.cli.start import COMMANDS, load_command
 
-# The options of each command that name what it writes, with the arguments that it needs beside them. nmt-train has
-# folders of its own, of which there is a test below. All other paths are inputs.
+# The options of each command that name an output, with the other arguments that the command needs. The folders of
+# nmt-train have a test of their own below. All other paths are inputs.
 OUTPUTS: dict[tuple[str, str], list[str]] = {
     ("preprocess", "--destdir"): ["-s", "en", "-t", "de", "--trainpref", "TEXT"],
     ("preprocess", "--report"): ["-s", "en", "-t", "de", "--trainpref", "TEXT", "--destdir", "NEW"],
@@ -22,7 +22,7 @@ OUTPUTS: dict[tuple[str, str], list[str]] = {
     ("generate", "--output"): ["--checkpoint", "CHECKPOINT"],
     ("generate", "--attention-html"): ["--checkpoint", "CHECKPOINT", "--output", "NEW"],
 }
-NEEDED = {"--reference": ["--sacrebleu"]}  # by an input
+NEEDED = {"--reference": ["--sacrebleu"]}  # options that an input needs
 
 
 def paths_of(name: str) -> dict[str, click.Parameter]:
@@ -36,7 +36,7 @@ def pairs() -> list[Any]:
         pytest.param(command, output, read, id=f"{command} {output} {read}")
         for command, output in OUTPUTS
         for read in paths_of(command)
-        if (command, read) not in OUTPUTS and read.strip("-") != "dataset"  # a folder, which has a test below
+        if (command, read) not in OUTPUTS and read.strip("-") != "dataset"  # a folder, tested below
     ]
 
 
@@ -61,7 +61,7 @@ def test_every_output_of_a_command_is_known() -> None:
 def test_no_output_replaces_an_input(
     command: str, output: str, read: str, words: dict[str, str], tmp_path: Path, run_here: Run
 ) -> None:
-    """The name of the input ends like that of a test text, as --exclude-overlap needs it."""
+    """The name of the input ends in a language, as --exclude-overlap requires."""
     victim = tmp_path / "input.en"
     if read == "--config":
         victim.write_text("{}")

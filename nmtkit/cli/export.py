@@ -33,7 +33,7 @@ SHORTLIST = "shortlist"
     "shortlist: a file for --shortlist of nmt-generate and nmt-serve, learned from --dataset.",
 )
 @output_option(
-    "PATH", "The folder to create, or the file with --to checkpoint and shortlist; it appears when it is complete."
+    "PATH", "The folder to create, or the file with --to checkpoint or shortlist; it appears when it is complete."
 )
 @options(export=ExportConfig, choice=WeightsConfig, log=LogConfig)
 def main(

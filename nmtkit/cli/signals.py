@@ -33,7 +33,7 @@ def raise_waiting() -> None:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Handles the timer that repeats the signal `number`. Another timer is of the program that runs nmtkit."""
+    """Handles the timer that repeats the signal `number`. Any other timer belongs to the calling program."""
 
     number: int
 

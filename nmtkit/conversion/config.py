@@ -25,17 +25,21 @@ class ExportConfig(Config):
     dataset: Path | None = option(
         None,
         metavar="DATASET",
-        help="With --to shortlist: the dataset whose training text is aligned. It has the vocabularies of CHECKPOINT.",
+        help="With --to shortlist: the dataset whose training text is aligned. Its vocabularies are CHECKPOINT's.",
     )
     translations: int = option(
-        50, min=1, max=10**6, metavar="K", help="With --to shortlist: the most target pieces for each source piece."
+        50,
+        min=1,
+        max=10**6,
+        metavar="K",
+        help="With --to shortlist: at most this many target pieces for each source piece.",
     )
     frequent: int = option(
         100,
         min=0,
         max=10**6,
         metavar="F",
-        help="With --to shortlist: the most frequent target pieces, which every translation may contain.",
+        help="With --to shortlist: this many most frequent target pieces, which every translation may contain.",
     )
     force: bool = option(False, help="Replace an earlier export at --output.")
 

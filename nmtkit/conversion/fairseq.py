@@ -129,7 +129,7 @@ def _options(content: Any) -> dict[str, Any]:
 
 
 def _fields(options: object) -> dict[str, Any]:
-    """Options by name, from any form in which a release of fairseq stores them; none from anything else."""
+    """Options by name, from any form in which a release of fairseq stores them; empty for anything else."""
     if isinstance(options, argparse.Namespace):
         options = vars(options)
     elif isinstance(options, ConfigNode):

@@ -37,7 +37,7 @@ _DEFAULTS: dict[str, Any] = {
     **{f"{stack}_attention_heads": 16 for stack in ("encoder", "decoder")},
     **{"dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0},
 }
-SEARCH_DEFAULTS: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "max_length": 200}  #: of FSMTConfig, too
+SEARCH_DEFAULTS: dict[str, Any] = {"num_beams": 5, "length_penalty": 1.0, "max_length": 200}  #: also of FSMTConfig
 _FIXED_TOKENIZER: dict[str, Any] = {
     **{"unk_token": "<unk>", "bos_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>"}
 }
@@ -80,7 +80,7 @@ def _refuse_added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> None:
 
 
 def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any], options: ImportConfig) -> tuple[str, str]:
-    """The languages by the options, else by the files. Raises UserError if they are unknown, or the files differ."""
+    """The languages from the options, or from the files. Raises UserError if there are none, or the files differ."""
     found = [values["langs"] for values in (settings, tokenizer) if values.get("langs") is not None]
     if len(found) == 2 and found[0] != found[1] and not (options.source_lang and options.target_lang):
         raise UserError(

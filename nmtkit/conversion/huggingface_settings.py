@@ -19,8 +19,8 @@ _ALIASES = {
     "num_attention_heads": "encoder_attention_heads",
     "num_hidden_layers": "encoder_layers",
 }
-# Options of generation that change the output of a model and that nmtkit lacks, with the values without effect, besides
-# null: a model with another value is refused.
+# Generation options that change the output and that nmtkit lacks, each with the values that have no effect, besides
+# null. A model with any other value is refused.
 _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     **{"forced_bos_token_id": (), "forced_decoder_ids": ([],), "force_words_ids": ([],), "constraints": ([],)},
     **{"suppress_tokens": ([],), "begin_suppress_tokens": ([],), "sequence_bias": ({}, []), "stop_strings": ([],)},
@@ -28,13 +28,13 @@ _WITHOUT_EFFECT: dict[str, tuple[object, ...]] = {
     **{"exponential_decay_length_penalty": (), "guidance_scale": (1.0,), "watermarking_config": ()},
     **{"token_healing": (False,), "penalty_alpha": (0,), "dola_layers": ()},
 }
-# Options of the search that nmt-generate lacks, with the values without effect: the model is imported with a warning.
+# Search options that nmt-generate lacks, each with the values that have no effect. Any other value causes a warning.
 _OTHER_SEARCH: dict[str, tuple[object, ...]] = {
     **{"do_sample": (False,), "num_beam_groups": (0, 1), "diversity_penalty": (0,)}
 }
 _SEARCH_DEFAULTS = {"num_beams": 1, "length_penalty": 1.0}  # of transformers
 Options = dict[str, float | str]  # of nmt-generate, by name
-# The options of nmt-generate for a value in transformers, where lengths count the start token, and maxima EOS too.
+# The options of nmt-generate for a value in transformers, where lengths count the start token, and max_length also EOS.
 _SEARCH: dict[str, Callable[[float], Options]] = {
     "num_beams": lambda beams: {"beam": beams},
     "length_penalty": lambda alpha: {"length_penalty_form": "power", "length_penalty": alpha},
@@ -48,9 +48,9 @@ _OVERRIDES = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
 
 
 def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of config.json over `defaults`, with the special tokens by generation_config.json if it exists.
+    """The values of config.json over `defaults`, with the special tokens of generation_config.json if it exists.
 
-    Raises UserError for two names of an option with different values, and for options of generation, in either file,
+    Raises UserError for an option whose two names have different values, and for generation options, in either file,
     that nmtkit lacks.
     """
     config = _without_aliases(read_json(folder / CONFIG))
@@ -77,9 +77,7 @@ def _without_aliases(config: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in config.items() if name not in _ALIASES}
     for alias, name in _ALIASES.items():
         if alias in config and values.setdefault(name, config[alias]) != config[alias]:
-            raise UserError(
-                f"{CONFIG}: {name} is {values[name]!r:.40}, but {alias}, another name of it, is {config[alias]!r:.40}"
-            )
+            raise UserError(f"{CONFIG}: {name} is {values[name]!r:.40}, but its alias {alias} is {config[alias]!r:.40}")
     return values
 
 
@@ -94,7 +92,7 @@ def _read_generation(folder: Path) -> dict[str, Any] | None:
 
 
 def transformer_config(settings: Mapping[str, Any], positions: str) -> TransformerConfig:
-    """The options of the model by config.json, in which no value is missing. UserError for those that nmtkit lacks."""
+    """The options of the model in complete `settings`. Raises UserError for those that nmtkit lacks."""
     for name in ("ffn_dim", "attention_heads"):
         if settings[f"encoder_{name}"] != settings[f"decoder_{name}"]:
             raise UserError(f"{CONFIG}: encoder_{name} and decoder_{name} differ, which is not supported")
@@ -138,7 +136,7 @@ def search_options(folder: Path, defaults: Mapping[str, Any]) -> Options:
 
 
 def _suggestions(generation: Mapping[str, Any]) -> Iterator[tuple[str, Options | None]]:
-    """For each option of the search, the options of nmt-generate that do the same, None if it would refuse them."""
+    """Yield each search option with the equivalent options of nmt-generate; None if it would refuse them."""
     overridden = {other for name, other in _OVERRIDES.items() if name in generation}
     for name, convert in _SEARCH.items():
         if name in generation and name not in overridden:

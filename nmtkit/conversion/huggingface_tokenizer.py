@@ -11,7 +11,7 @@ ADDED_TOKENS = "added_tokens_decoder"  # in tokenizer_config.json
 _SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 _ADDED_TOKENS_FILE = "added_tokens.json"
 _TOKENIZER_FILE = "tokenizer.json"
-# Settings of all tokenizers with the only values that are supported, which a missing setting has too.
+# Settings of all tokenizers, each with its only supported value, which is also that of a missing setting.
 _FIXED: dict[str, Any] = {
     **{"additional_special_tokens": [], "extra_special_tokens": [], "model_specific_special_tokens": {}},
     "split_special_tokens": False,
@@ -20,7 +20,7 @@ _UNSUPPORTED_FLAGS = ("lstrip", "rstrip", "single_word", "special")  # of an add
 
 
 def read_tokenizer_settings(folder: Path, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """Read tokenizer_config.json; a missing file is empty.
+    """Read tokenizer_config.json; a missing file counts as empty.
 
     Raises UserError if it or special_tokens_map.json has special tokens or settings with values other than in `fixed`.
     """
@@ -71,5 +71,5 @@ def _added_tokens(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[i
 
 
 def _read_optional(path: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if there is no such file."""
+    """Read a JSON object; a missing file counts as empty."""
     return read_json(path) if path.exists() else {}

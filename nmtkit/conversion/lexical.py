@@ -1,6 +1,6 @@
 """Learns a shortlist: lexical translation probabilities by IBM Model 1 (Brown et al. 1993, §4.2).
 
-Letters: P different pairs of a source and a target piece that occur in one sentence pair.
+Letters: P different pairs of a source and a target piece that occur in the same sentence pair.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from nmtkit.data.corpus import Dataset, Split
 from nmtkit.shortlist import Shortlist, fingerprint
 from nmtkit.vocab import EOS, SPECIALS
 
-MAX_SENTENCES = 200_000  #: that are aligned, at equal distances in the training split: more hardly change the lists
+MAX_SENTENCES = 200_000  #: to align, evenly spaced in the training split; more hardly change the lists
 _ITERATIONS = 5
 _CHUNK = 2000  # sentence pairs that are aligned together
 Ints = NDArray[np.int64]
@@ -51,10 +51,10 @@ class _Model1:
         self._probabilities = np.ones(len(self._pairs), np.float32)
 
     def improve(self) -> None:
-        """One iteration of expectation maximization."""
+        """Run one iteration of expectation maximization."""
         counts = np.zeros(len(self._pairs))
         for keys, starts in self._chunks():
-            different, inverse = np.unique(keys, return_inverse=True)  # sorted keys are found several times as fast
+            different, inverse = np.unique(keys, return_inverse=True)  # the search is several times as fast when sorted
             index = np.searchsorted(self._pairs, different)[inverse]
             shares = self._probabilities[index]
             sizes = np.diff(starts, append=len(keys))
@@ -63,7 +63,7 @@ class _Model1:
         self._probabilities = (counts / np.bincount(pieces, counts)[pieces]).astype(np.float32)
 
     def best(self, count: int) -> tuple[Ints, Ints]:
-        """The `count` most probable translations of each source piece: the piece and the translation of each."""
+        """The `count` most probable translations of each source piece, as arrays of source and of target pieces."""
         pieces = self._pairs // self.width
         order = np.lexsort((-self._probabilities, pieces))
         rank = np.arange(len(order)) - np.searchsorted(pieces, pieces)  # `pieces` is ascending, and so is pieces[order]
@@ -81,8 +81,8 @@ class _Model1:
         return np.sort(best[frequencies[best] > 0]).astype(np.int32)
 
     def _chunks(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield, for some sentences, each target token with all source tokens of its sentence, coded as `_pairs`, and
-        where the pairs of each target token begin."""
+        """Yield the pairs of each target token with all source tokens of its sentence, encoded as in `_pairs`, and
+        where the pairs of each target token begin; some sentences at a time."""
         for begin in range(0, len(self._sentences), _CHUNK):
             sentences = self._sentences[begin : begin + _CHUNK]
             source, lengths = self._split.source.gather(sentences)

@@ -193,7 +193,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
-    """Read a SentencePiece model, with split symbols. Raises UserError if it has others, from an export by nmtkit."""
+    """Read a SentencePiece model, and add split symbols. Raises UserError if an export by nmtkit has different ones."""
     model = read_part(path, _MAX_MODEL_BYTES)
     try:
         stored = read_split_symbols(model)
@@ -208,12 +208,12 @@ def _read_model(path: Path, symbols: Sequence[str]) -> bytes:
 
 
 def _symbols(added: Mapping[str, int]) -> list[str]:
-    """The added tokens that are not special. Raises UserError for those at which nmtkit cannot split text alike."""
+    """The added tokens that are not special. Raises UserError if nmtkit cannot split text at them as transformers."""
     symbols = [token for token in added if token not in SPECIAL_PIECES]
     check_symbols(symbols, "added token")
     for outer in added:
         for inner in added:
-            if inner in outer[1:]:  # there, what is found then depends on the text after it
+            if inner in outer[1:]:  # the token that transformers finds then depends on the text that follows
                 raise UserError(f"added token {outer!r:.60}: it contains {inner!r:.60}, which is not supported")
     return symbols
 

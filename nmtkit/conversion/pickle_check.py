@@ -17,7 +17,7 @@ _NEW_TENSOR = "torch._utils _rebuild_tensor_v2"
 _ORDERED_DICT, _NAMESPACE = "collections OrderedDict", "argparse Namespace"
 _ENCODE = "_codecs encode"
 _NUMPY = ("numpy.core.multiarray", "numpy._core.multiarray")  # before release 2, and since
-IGNORED = (  #: module and name of classes and functions beside weights and options; their values do not matter
+IGNORED = (  #: module and name of classes and functions besides weights and options; their values are ignored
     *(f"{module} {name}" for module in _NUMPY for name in ("scalar", "_reconstruct")),
     *("numpy dtype", "numpy ndarray"),
     *(f"fairseq.meters {name}" for name in ("AverageMeter", "TimeMeter", "StopwatchMeter")),
@@ -182,7 +182,7 @@ class _Follower:
         self._push(f"result of {name}", parts)
 
     def _build(self) -> None:
-        """Attributes or a state of an object. `load_pickled` drops the parent of a node, so it may be a cycle."""
+        """Set attributes or the state of an object. `load_pickled` drops the parent of a node, which may be a cycle."""
         state = self._stack.pop()
         target = self._stack[-1]
         if target.kind in _results(*CONFIG_NODES) and state.kind == "dict":

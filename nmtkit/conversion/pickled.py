@@ -1,7 +1,7 @@
 """Reads files of `torch.save` from other programs: tensors, plain containers, options of argparse and omegaconf.
 
 No code of such a file runs: `check_pickle` and `torch.load(weights_only=True)` both refuse unknown classes. Neither
-omegaconf nor fairseq is needed, since stand-ins take the place of their classes.
+omegaconf nor fairseq is needed, since stand-ins replace their classes.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def _new_dict(*_: object) -> dict[object, object]:
 
 
 def _allowed(name: str, stand_in: object) -> tuple[Any, str]:
-    """As `safe_globals` takes it: torch reads names of Python 2 as those of Python 3."""
+    """An entry for `safe_globals`. torch translates the names of Python 2 to those of Python 3."""
     return stand_in, name.replace("__builtin__ long", "builtins int").replace("__builtin__", "builtins").replace(
         " ", "."
     )

@@ -28,7 +28,7 @@ FORMAT = "nmtkit dataset"
 VERSION = 2
 SHARDED_VERSION = 3  #: of a dataset whose splits are stored in shards
 _MAX_BYTES = 1 << 24  # of dataset.json
-_FORMAT_WITHIN = 256  # bytes: the first key of dataset.json
+_FORMAT_WITHIN = 256  # bytes of dataset.json, in which its format is named
 
 _SPLIT = r"(train|valid\d*|test\d*)"
 TOKENIZER_FILE = r"vocab(\..+)?\.txt|spm(\..+)?\.model|bpe\..+\.json"  #: pattern of the names by `tokenizer_files`
@@ -150,7 +150,7 @@ def write_description(
     summaries: Iterable[SplitSummary],
     source_tag: str = "",
 ) -> None:
-    """Write dataset.json for a folder whose other files are complete. It lists those of a dataset only."""
+    """Write dataset.json for a folder whose other files are complete. It lists only files of a dataset."""
     names = sorted(path.name for path in folder.iterdir() if is_dataset_file(path.name) and path.name != DESCRIPTION)
     sizes = {name: len(side.vocab) for name, side in zip(side_names(languages), (source, target), strict=True)}
     files = {name: _record(folder / name) for name in names}
@@ -262,7 +262,7 @@ def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str], is_sharde
         [_parse_shard(shard, sides) for shard in summary["shards"]] if is_sharded else [],
     )
     if is_sharded and _totals(parsed.shards, sides) != ShardSummary(parsed.sentences, parsed.tokens):
-        raise ValueError(f"the shards of split {parsed.name} do not add up to it")
+        raise ValueError(f"the counts of the shards of split {parsed.name} do not add up to those of the split")
     return parsed
 
 

@@ -18,7 +18,7 @@ from nmtkit.data.batch import Batch, Lengths
 from nmtkit.data.mixture import MicroBatch
 from nmtkit.vocab import BOS, PAD
 
-_STEP = 128  # tokens: a side has a multiple of it, so that few shapes occur
+_STEP = 128  # a side has a multiple of this number of tokens, so that few shapes occur
 Side = NDArray[np.int32]
 LengthsOf = Callable[[MicroBatch], tuple[Side, Side]]
 
@@ -100,7 +100,7 @@ Share = Sequence[tuple[int, MicroBatchTensors]]  #: micro-batches, each with its
 
 
 def packed_size(tokens: int) -> int:
-    """The tokens of a side with its filler, which has at least one."""
+    """The tokens of a side including its filler, which has at least one."""
     return (tokens // _STEP + 1) * _STEP
 
 
@@ -117,8 +117,10 @@ def make_packed_batch(
 
 
 def pack_micro_batches(micro_batches: Sequence[MicroBatch], lengths_of: LengthsOf, max_tokens: int) -> list[MicroBatch]:
-    """The same sentence pairs in packed micro-batches, each of one corpus, with at most `max_tokens` tokens a side
-    unless it is a single pair. The micro-batches of a corpus have about the same size."""
+    """Divide the same sentence pairs into packed micro-batches, each of one corpus and epoch, with about equal sizes.
+
+    A micro-batch has at most `max_tokens` tokens a side, unless it is a single pair.
+    """
     packed = []
     ordered = sorted(micro_batches, key=lambda each: each[:2])  # stable
     for (corpus, epoch), group in groupby(ordered, key=lambda each: each[:2]):
@@ -129,7 +131,7 @@ def pack_micro_batches(micro_batches: Sequence[MicroBatch], lengths_of: LengthsO
 
 
 def _cut(source: Side, target: Side, max_tokens: int) -> Iterator[slice]:
-    """Successive sentence pairs of about equal numbers of tokens, by the longer side."""
+    """Yield slices of successive sentence pairs with about equal numbers of tokens, by the longer side."""
     sums = np.cumsum(source, dtype=np.int64), np.cumsum(target, dtype=np.int64)
     longer = max(sums, key=lambda each: int(each[-1]))
     total = int(longer[-1])

@@ -38,7 +38,7 @@ class SentenceLengths:
                 yield shard.lengths[max(0, first - begin) : last - begin]
 
     def by_shard(self, sentences: Indices) -> Iterator[tuple[TokenFile, Indices, Indices]]:
-        """Yield each shard that has some of these sentences, their places in `sentences`, and their numbers there."""
+        """Yield each shard with some of these sentences, their places in `sentences`, and their numbers in it."""
         shards = np.searchsorted(self._begins, sentences, side="right") - 1
         order = np.argsort(shards, kind="stable")
         found, firsts = np.unique(shards[order], return_index=True)

@@ -165,7 +165,7 @@ class RequestConfig(Config):
             raise UserError("--score does not search: --prefix, --constraints and --glossary have no effect")
 
 
-_ON_CPU, _ON_GPU = 4096, 32_768  # source tokens of a batch, and lines of a buffer: a GPU's steps are long enough then
+_ON_CPU, _ON_GPU = 4096, 32_768  # source tokens of a batch, and lines of a buffer; a GPU needs large batches
 _BY_DEVICE = f"{_ON_GPU} on a GPU, {_ON_CPU} on a CPU"
 
 
@@ -226,8 +226,8 @@ class EngineConfig(DeviceConfig):
     shortlist: Path | None = option(
         None,
         metavar="FILE",
-        help="Score only the tokens that are likely in the translation of a sentence, from a file of nmt-export "
-        "--to shortlist: faster on a CPU, and it changes some translations.",
+        help="Search only among the tokens that are likely in the translation of a sentence, listed in a file of "
+        "nmt-export --to shortlist. Faster on a CPU; changes some translations.",
     )
     workers: int = option(
         1,

@@ -145,7 +145,7 @@ def _warn_of_halves() -> None:
 def _search_at_once(model: InferenceModel, batch: SearchBatch, text_of: TextOf) -> list[list[Hypothesis]]:
     targets = [task.target for task in batch.tasks if task.target is not None]
     if targets and model.shortlist is not None:
-        raise UserError("a given translation may have any tokens: score it without a shortlist")
+        raise UserError("a given translation may contain any token: score it without a shortlist")
     if targets:
         found = [[one] for one in score(model, batch.sources, targets, batch.config)]
     else:

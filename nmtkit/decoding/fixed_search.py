@@ -1,12 +1,12 @@
-"""Beam search with fixed shapes, for GPUs: the results of `search`, without a wait of the host in a step.
+"""Beam search with fixed shapes, for GPUs: the results of `search`, with steps that do not wait for the GPU.
 
-Each of the K slots of a sentence is a row of the decoder at every step, also one whose hypothesis has ended. So the
-shapes of a step follow from the number of sentences alone. What `search` keeps in lists stays on the device: of the
-best finished hypothesis its score, its length and the slot of its prefix; of every step the chosen tokens and the slots
-of their prefixes. The host reads them when sentences leave the batch.
+Each of the K slots of a sentence is a row of the decoder at every step, even after its hypothesis has ended. So the
+shapes of a step depend only on the number of sentences. The state that `search` keeps in lists stays on the device: the
+score and length of the best finished hypothesis and the slot of its prefix, and for each step the chosen tokens and the
+slots of their prefixes. The host reads them when sentences leave the batch.
 
-Which sentences are done is copied to the host every few steps and read some steps later, when the copy is there. Steps
-in between change nothing: no open hypothesis of a sentence that is done can become its best.
+Every few steps, flags that tell which sentences are done are copied to the host, which reads them some steps later. The
+steps in between change no result: no open hypothesis of a sentence that is done can become its best.
 
 Letters: B sentences, b sentences still in the batch, K slots, W vocabulary, t tokens so far.
 """
@@ -36,7 +36,7 @@ _EVERY, _LATER = 4, 2  # steps from one copy of `done` to the next, and from a c
 def serves(
     device: torch.device, config: SearchConfig, constraints: Sequence[Constraints], banned: Sequence[tuple[int, ...]]
 ) -> bool:
-    """Whether this search is for a device and options: the best output of beam search, with rules for all rows."""
+    """Whether `fixed_search` supports the device and options: a GPU, one best output, the same rules for all rows."""
     is_plain = config.nbest == 1 and not config.sampling and config.diverse_groups == 1
     is_plain &= not any(constraint.prefix or constraint.terms for constraint in constraints)
     return device.type == "cuda" and is_plain and not rules_of(config, banned)[1]
@@ -78,7 +78,7 @@ class _Finished(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What the slots were given at a step, each (b, K)."""
+    """The tokens that the slots received at a step, each (b, K)."""
 
     origin: Tensor  # slot of the prefix
     token: Tensor
@@ -185,7 +185,7 @@ class _FixedBeam:
         self._set_rows()
 
     def results(self) -> list[list[Hypothesis]]:
-        """The best output of each sentence, a list without any if no probability is finite."""
+        """The best output of each sentence in a list, which is empty if no log-probability is finite."""
         self._read(list(range(len(self.sentences))))
         return self._results
 
@@ -216,7 +216,7 @@ def _followed(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Tokens and log-probabilities (n, t) of the hypotheses with `lengths` (n,) that end in `slots` (n,).
 
-    The other arguments (t, n, K) have what the slots were given at each step.
+    The other arguments, each (t, n, K), are the fields of `_Step` at each step.
     """
     rows, slots = np.arange(len(slots)), slots.copy()
     ids, probs = (np.zeros((len(slots), len(tokens)), each.dtype) for each in (tokens, log_probs))

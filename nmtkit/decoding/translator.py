@@ -190,7 +190,7 @@ class Translator:
         batches: StreamConfig | None = None,
         advance: Advance = _ignore,
     ) -> Iterator[Translation]:
-        """Yield one translation for each line, in order, reading at most a buffer of lines ahead.
+        """Yield one translation for each line, in order, reading at most one buffer of lines ahead.
 
         Blank lines, and lines without any piece, become empty translations; the model does not see them. Lines longer
         than `batches.max_source_tokens` are cut or split, see `batches.overlong`; a warning at the end counts them.

@@ -148,7 +148,7 @@ class NativeTransformer(TransformerInference):
         return native_build.native.row_matrix(weight.data_ptr(), address, rows, columns, self._output_is_int8)
 
     def start(self, memory: NativeState) -> NativeState:
-        """As `InferenceModel.start`: what `encode` returns. IndexError for shortlists of another batch."""
+        """As `InferenceModel.start`: returns `memory`. Raises IndexError for shortlists of another batch."""
         if self._shortlists:
             starts = np.cumsum([0, *map(len, self._shortlists)], dtype=np.int64)
             ids = np.concatenate(self._shortlists)

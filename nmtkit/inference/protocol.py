@@ -31,7 +31,7 @@ class InferenceState(Protocol):
 
 
 class FixedInferenceState(InferenceState, Protocol):
-    """A state that can also be reordered without a wait of the host; those of backends on GPUs are such states."""
+    """A state that can also be reordered without waiting for the GPU. All backends for GPUs have such states."""
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
         """As `reorder`, where every sentence has `width` rows afterwards, for origins (sentences · width,)."""
@@ -55,7 +55,7 @@ class InferenceModel(ABC):
     faster_precision: str | None = None  # a `--precision` that is faster on this device, if one is known
     longest_sequence: int | None = None  # most tokens of a source or an output, beside EOS or BOS; None: any number
     attention_layers: int = 0  # decoder layers whose attention to the source can be shown
-    shortlist: Shortlist | None = None  # that searches use, see `restricted_to`
+    shortlist: Shortlist | None = None  # for searches, see `restricted_to`
     step_bytes: int = 0  # that `step` takes for each log-probability beyond its result
 
     @abstractmethod
@@ -129,7 +129,7 @@ class InferenceModel(ABC):
 
 @dataclass
 class _RestrictedState:
-    """The state of a model, the tokens of each sentence that it must not output (B, W), and its rows (R,)."""
+    """The state of a model, the tokens forbidden in each sentence (B, W), and the sentence of each row (R,)."""
 
     state: InferenceState
     forbidden: Tensor
@@ -142,7 +142,7 @@ class _RestrictedState:
 
 
 class _Restricted(InferenceModel):
-    """A model whose other log-probabilities are masked after each step: the reference for faster ways."""
+    """A model restricted to shortlists by masking after each step: the reference for faster implementations."""
 
     def __init__(self, model: InferenceModel, shortlists: Sequence[Ids]) -> None:
         self.model, self.shortlists = model, shortlists
@@ -177,7 +177,7 @@ _NO_ATTENTION = "this kind of model has no attention to show: omit --alignment a
 
 @functools.lru_cache(maxsize=8)
 def columns_of(tokens: tuple[int, ...], device: torch.device) -> Tensor:
-    """The ids of tokens on a device, copied there once: the host would wait for each copy to a GPU."""
+    """The ids of tokens on a device. They are cached there, because the host waits for each copy to a GPU."""
     return torch.tensor(tokens, device=device)
 
 

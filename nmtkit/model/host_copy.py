@@ -1,11 +1,11 @@
-"""Numbers on their way from a GPU to the host, which does not wait for them."""
+"""Asynchronous copies from a GPU to the host."""
 
 import torch
 from torch import Tensor
 
 
 class HostCopy:
-    """Numbers that a device computes, on their way to the host."""
+    """An asynchronous copy of numbers that a device computes."""
 
     def __init__(self, numbers: Tensor) -> None:
         """Copy numbers (n,) once they are computed, without waiting for a GPU."""
@@ -15,7 +15,7 @@ class HostCopy:
             self._copied.record()
 
     def read(self) -> list[float]:
-        """The numbers; waits until they are here."""
+        """The numbers; waits until they are copied."""
         if self._copied is not None:
             self._copied.synchronize()
         numbers: list[float] = self._numbers.tolist()

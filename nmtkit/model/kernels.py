@@ -1,5 +1,7 @@
-"""The kernel of the loss where it runs: Triton comes with torch for GPUs, but also needs a C compiler and a GPU that it
-supports."""
+"""Loads the kernel of the loss where it runs.
+
+Triton comes with torch for GPUs, but also needs a C compiler and a GPU that it supports.
+"""
 
 import functools
 from importlib import import_module

@@ -31,9 +31,9 @@ class Packing:
 
     starts: Tensor  # (N + 1,) int32: the first token of each sentence, then T
     slots: Tensor  # (T,) sentence · L + position: the place of each token among padded sentences
-    positions: Tensor  # (T,) the position of each token in its sentence; those of the filler are of no importance
+    positions: Tensor  # (T,) the position of each token in its sentence; arbitrary in the filler
     longest: int  # L, the filler included
-    span: int  # above all positions
+    span: int  # greater than all positions
     kernel: Kernel | None  # computes the attention; None to pad for it
 
     @classmethod
@@ -106,6 +106,6 @@ def _kernel_on(device: torch.device, precision: torch.dtype) -> Kernel | None:
             torch.autograd.backward(attend_packed(x, x, x, packing, packing).sum())
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        logger.info("sentences are not packed, because torch has no attention for it here: %s", reason)
+        logger.info("sentences are not packed, because torch's kernel for their attention does not run: %s", reason)
         return None
     return kernel

@@ -39,9 +39,9 @@ class TranslationModel(nn.Module, ABC):
         """The decoder's output (B, T, D) before the projection, for the target shifted right, tgt_in (B, T)."""
 
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
-        """The decoder's output (T, D) for packed sentences: src (S,) and tgt_in (T,), as many on both sides.
+        """The decoder's output (T, D) for packed sentences: src (S,) and tgt_in (T,), with equally many sentences.
 
-        Only models of the architectures for which `--packing` is allowed have it.
+        Only architectures for which `--packing` is allowed implement it.
         """
         raise NotImplementedError
 

@@ -52,8 +52,8 @@ class DecoderState {
     sentence_of_row_ = std::move(sentences);
   }
 
-  // From now on, the output of each sentence has only the tokens of its shortlist. The lists' matrix must outlive this
-  // object. Throws std::out_of_range for another number of sentences.
+  // From now on, the output of each sentence has only the tokens of its shortlist. The output matrix of the shortlists
+  // must outlive this object. Throws std::out_of_range for a wrong number of sentences.
   void restrict_to(Shortlists shortlists) {
     if (shortlists.sentences() != batch_.sentences()) throw std::out_of_range("each sentence needs a shortlist");
     shortlists_.emplace(std::move(shortlists));

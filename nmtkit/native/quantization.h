@@ -77,8 +77,8 @@ inline float quantize_weights(const float* row, int columns, std::vector<int>& i
   }
 }
 
-// What a product of bytes, which are kQuantMax + 1 above the integers of an input, with a quantized row exceeds that of
-// the integers by: less it.
+// The correction to add to a product of input bytes with a quantized row. Each byte is its integer plus kQuantMax + 1,
+// so the product is too large by that number times the sum of the row.
 inline int32_t compensation_of(const std::vector<int>& integers) {
   return -(kQuantMax + 1) * std::accumulate(integers.begin(), integers.end(), 0);
 }

@@ -42,7 +42,7 @@ class FilesConfig(Config):
         "",
         metavar="SIZE",
         help="Write each side of a split to several files of at most SIZE bytes, such as 4G (K, M, G, T: powers of "
-        "1024). If the command is killed, the same command resumes after the last complete file. Without it: one file.",
+        "1024). If the command is killed, the same command resumes after the last complete file. Default: one file.",
     )
     report: Path | None = option(
         None, metavar="FILE", help="Write a page (HTML) about the training text: what was dropped, lengths, vocabulary."

@@ -78,7 +78,7 @@ def _first_positions(
 ) -> Iterator[NDArray[np.int64]]:
     """Mark the duplicates within each chunk of the hashes. Yields the ascending positions of the others.
 
-    Only kept pairs of a partition count: those whose hash has its number as its leading `bits`.
+    Only kept pairs of the partition count: those whose leading `bits` of the hash are its number.
     """
     for start in range(0, len(values), HASHES_PER_CHUNK):
         chunk = np.asarray(values[start : start + HASHES_PER_CHUNK])

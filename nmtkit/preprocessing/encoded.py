@@ -1,4 +1,4 @@
-"""What encoding makes of a text: blocks of sentences as ids, and the counts of a split."""
+"""The results of encoding: blocks of sentences as ids, and the counts of a split."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -51,7 +51,7 @@ class EncodedBlock:
 
 @dataclass
 class CorpusCounts:
-    """What was kept and dropped of a corpus. `tokens` (each EOS counted) and `unknown` are of source and target."""
+    """Counts of a corpus. `tokens`, each EOS counted, and `unknown` are those of the kept pairs by side."""
 
     prefix: str
     marks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1 + len(REASONS), np.int64))  #: pairs by mark
@@ -76,7 +76,7 @@ class CorpusCounts:
 class EncodedSplit:
     """The counts of a split by corpus, the first `EXAMPLES` dropped pairs of each reason, and its complete shards.
 
-    While a split is encoded, it counts whole blocks; the shards may already have some pairs of the next block.
+    While a split is encoded, this counts whole blocks; the shards may already contain some pairs of the next block.
     """
 
     name: str
@@ -86,7 +86,7 @@ class EncodedSplit:
 
     @property
     def lines(self) -> int:
-        """The number of lines of the text that are counted."""
+        """The number of lines of the text that are counted so far."""
         return sum(corpus.pairs for corpus in self.corpora)
 
     @property

@@ -66,7 +66,7 @@ class Encoder:
 
 
 def _may_lack_tokens(sources: Sequence[str], targets: Sequence[str], marks: Marks) -> NDArray[np.bool_]:
-    """Which pairs that a filter drops may have no tokens on a side. No tokenizer removes letters and digits."""
+    """Find the dropped pairs that may have no tokens on a side: no tokenizer removes letters and digits."""
     suspects = np.zeros(len(marks), np.bool_)
     for place in np.flatnonzero((marks != KEPT) & (marks != MARKS[EMPTY])).tolist():
         suspects[place] = not all(any(map(str.isalnum, line)) for line in (sources[place], targets[place]))
@@ -114,7 +114,7 @@ def encode_split(
     writer: SplitWriter,
     pool: WorkerPool,
 ) -> None:
-    """Encode a split of `pairs` sentence pairs with these `marks` after the lines that `split` counts already."""
+    """Encode a split of `pairs` sentence pairs with these `marks`, after the lines that `split` counts already."""
     with writer, Progress(f"encoding {split.name}", total=pairs, unit="pairs") as progress:
         progress.advance(split.lines)
         for block in pool.map(encoder, _tasks(corpora, marks, split.lines)):

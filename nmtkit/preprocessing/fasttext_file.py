@@ -56,7 +56,7 @@ class _Reader:
             raise ValueError(f"damaged: {len(self._content)} bytes instead of {self._position}")
 
     def _check_dictionary(self) -> tuple[int, int, int]:
-        """Check the dictionary: the numbers of its words, its labels and the n-grams left by pruning, -1 without it."""
+        """Check the dictionary. Returns the numbers of words, of labels, and of n-grams left by pruning, or -1."""
         size, words, labels, _, pruned = self._numbers("3i2q")
         _require(words >= 0 and labels > 0 and words + labels == size, "size of the dictionary")
         for number in range(size):
@@ -85,7 +85,7 @@ class _Reader:
             self._check_quantizer(1)
 
     def _check_quantizer(self, columns: int) -> int:
-        """Check a product quantizer: the number of its parts."""
+        """Check a product quantizer. Returns the number of its parts."""
         dim, parts, width, last = self._numbers("4i")
         _require(dim == columns and width > 0 and parts == math.ceil(dim / width), "sizes of a quantizer")
         _require(last == dim - (parts - 1) * width, "sizes of a quantizer")
@@ -104,7 +104,7 @@ class _Reader:
         return struct.unpack(f"<{layout}", self._take(struct.calcsize(f"<{layout}")))
 
     def _take(self, count: int) -> bytes:
-        """The next bytes. Raises ValueError if the file ends before."""
+        """The next bytes. Raises ValueError if the file ends before them."""
         begin, self._position = self._position, self._position + count
         if self._position > len(self._content):
             raise ValueError(f"truncated: {len(self._content)} bytes instead of at least {self._position}")

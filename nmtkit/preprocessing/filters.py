@@ -37,7 +37,7 @@ _IS_LETTER = CharacterTable(lambda character: _LETTER_OF_ONE_SCRIPT.match(charac
 
 
 def has_blank_side(source: str, target: str) -> bool:
-    """Whether a side has only white space. Pairs without tokens are empty too, which `encoding` finds."""
+    """Whether a side has only white space. `encoding` also finds pairs without tokens, which are empty too."""
     return not source.strip() or not target.strip()
 
 

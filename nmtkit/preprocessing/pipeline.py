@@ -52,7 +52,7 @@ def preprocess(
 
     `given` is the checkpoint that `vocabulary.vocab_from` names, if it names one; opening that needs torch.
     The text is read once to validate, count and filter it, once to sample sentences for SentencePiece training, and
-    once to encode it. With --shard-size, a run that was killed is resumed. Raises UserError for invalid text, and
+    once to encode it. With --shard-size, a killed run is resumed. Raises UserError for invalid text, and
     RunError if writing fails or the text changes meanwhile.
     """
     corpora = {name: [_find_corpus(prefix, files) for prefix in prefixes] for name, prefixes in files.splits.items()}
@@ -122,7 +122,7 @@ def _second_pass(
     folder: Path,
     pool: WorkerPool,
 ) -> None:
-    """Encode what `progress` lacks, and report each split."""
+    """Encode the text after `progress`, and report each split."""
     line_encoders, marks = make_line_encoders(*tokenizers), folder / MARKS_FILE
     sides, sizes = side_names(files.languages), (len(tokenizers[0].vocab), len(tokenizers[1].vocab))
     for name, paths in corpora.items():

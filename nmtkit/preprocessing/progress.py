@@ -24,9 +24,9 @@ _WITHOUT_EFFECT = ("destdir", "workers", "report")  # on the files of the datase
 
 @dataclass
 class Progress:
-    """What a run has done. `task` identifies its text and options, `pairs` are the sentence pairs of each split.
+    """The progress of a run. `task` identifies its text and options, `pairs` are the sentence pairs of each split.
 
-    All of `splits` are complete except for the last one.
+    All `splits` but the last are complete.
     """
 
     task: str
@@ -47,7 +47,7 @@ class Progress:
         return self.splits[-1]
 
     def save(self, folder: Path) -> None:
-        """Write the progress to a folder whose other files are flushed to disk before."""
+        """Flush the files of a folder to disk, then write the progress into it."""
         fsync_folder(folder)
         fields = {"task": self.task, "pairs": self.pairs, "splits": [split.to_dict() for split in self.splits]}
         with staged_file(folder / PROGRESS_FILE) as file:
@@ -68,7 +68,7 @@ class Progress:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             progress = None
         if progress is None or progress.task != task:
-            logger.warning("starting over: the unfinished dataset was made of other text or with other options")
+            logger.warning("starting over: the unfinished dataset is damaged, or its text, options or versions differ")
             return None
         return progress
 

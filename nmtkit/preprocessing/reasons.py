@@ -52,5 +52,5 @@ def format_dropped(dropped: Mapping[str, int]) -> str:
 def all_dropped_message(split: str, dropped: Mapping[str, int]) -> str:
     """The error for a split in which no pair is kept."""
     causes = [option for reason in REASONS if dropped.get(reason) for option in REASONS[reason]]
-    remedy = f"relax {' or '.join(causes)}" if causes else "give other text"
+    remedy = f"relax {' or '.join(causes)}" if causes else "use other text"
     return f"every sentence pair of {split} was dropped ({format_dropped(dropped)}): {remedy}"

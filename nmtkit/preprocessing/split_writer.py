@@ -24,7 +24,7 @@ class SplitWriter:
 
     `sizes` are the sizes of the vocabularies. With `shard_size`, no token file or index is larger than this number of
     bytes, and both sides of a shard have the same sentence pairs. `shard_done` is called whenever a shard is complete.
-    The writer continues after the shards that `split` has already.
+    The writer continues after the shards that `split` already has.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SplitWriter:
                 self._files.__exit__(kind, error, trace)
                 return
             if not self._dropped.tell():
-                self._dropped_path.unlink()  # before the progress is saved, after which nothing is left to do
+                self._dropped_path.unlink()  # before the progress is saved: a resumed run does nothing more
             if self._writers:
                 self._end_shard()
 

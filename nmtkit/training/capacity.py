@@ -1,8 +1,7 @@
-"""What follows from the devices when a run begins: --packing auto, and --max-tokens auto, the largest micro-batch that
-fits into a device's memory.
+"""Determines --packing auto, and --max-tokens auto: the largest micro-batch that fits into a device's memory.
 
-The micro-batches of an update determine its dropout masks. So checkpoints record both as if they had been given, and a
-resumed run uses them on any machine.
+Both are determined when a run begins. The micro-batches of an update determine its dropout masks. So checkpoints record
+both as if they had been given, and a resumed run uses them on any machine.
 """
 
 import weakref
@@ -39,9 +38,9 @@ _TRIAL_TOKENS = 1024  # of the smaller of two trials
 
 
 def with_batches_of_device(data: TrainingData, options: TrainingOptions, ranks: Ranks) -> TrainingOptions:
-    """Determine `--packing` and `--max-tokens` where the user has not: as in the run so far, or by the devices.
+    """Determine `--packing` and `--max-tokens` if they are not given: as recorded by the run, or from the devices.
 
-    UserError for --packing with an architecture that cannot pack.
+    Raises UserError for --packing with an architecture that cannot pack.
     """
     recorded = ranks.run_on_main(lambda: _recorded(options.checkpoints.save_dir))
     options = _with(options, packing=_packing(recorded, options, ranks))
@@ -53,7 +52,7 @@ def _with(options: TrainingOptions, **values: Any) -> TrainingOptions:
 
 
 def _recorded(save_dir: Path) -> Mapping[str, Any] | None:
-    """The options of batches in the newest checkpoint of the run; None for a new run."""
+    """The batch options in the newest checkpoint of the run; None for a new run."""
     for _, path in reversed(list_checkpoints(save_dir)):
         try:
             batches: Mapping[str, Any] = read_progress(path)["options"]["batches"]
@@ -78,7 +77,7 @@ def _packing(recorded: Mapping[str, Any] | None, options: TrainingOptions, ranks
 
 
 def _max_tokens(recorded: Mapping[str, Any] | None, data: TrainingData, options: TrainingOptions, ranks: Ranks) -> int:
-    """The tokens of a micro-batch: those given, those of the run so far, or as many as fit on every rank."""
+    """The tokens of a micro-batch: as given, as recorded by the run, or as many as fit on every rank."""
     given = options.batches.max_tokens
     wanted = ranks.gather(given)
     if all(wanted):
@@ -155,10 +154,10 @@ class _Trial:
 
 
 def _largest_update(dataset: Dataset, batches: BatchConfig) -> int:
-    """About the most tokens of a side in an update.
+    """The approximate maximum of the tokens of a side in an update.
 
-    Packing cuts a whole update into equal micro-batches, of which each rank gets one only if even the largest update
-    has no more than there are ranks. Without it, micro-batches have about a rank's share of target tokens.
+    With packing, an update is cut into equal micro-batches. Each rank gets only one if the largest update makes no more
+    micro-batches than there are ranks. Without packing, a micro-batch has about a rank's share of target tokens.
     """
     if batches.packing != "on":
         return batches.batch_tokens

@@ -13,7 +13,7 @@ from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 from nmtkit.model.lora_config import LoraConfig
 
 AUTO = 0  # --max-tokens, before it is determined
-CPU_TOKENS = 4096  #: --max-tokens where it is not determined: on a CPU
+CPU_TOKENS = 4096  #: the default of --max-tokens on a CPU
 _VALIDATE_EVERY = 1000  # updates, unless --validate-every or --validate-epochs is given
 _OF_A_MACHINE = {"verify", "num_workers", "init_from", "save_dir", "tensorboard", "device", "threads"}
 
@@ -34,8 +34,8 @@ class BatchConfig(Config):
     packing: str = option(
         "auto",
         choices=("auto", "on", "off"),
-        help="Put sentences of all lengths one after the other into micro-batches without padding. auto: on GPUs where "
-        "torch has an attention kernel for it, for a Transformer in 16 bits without attention dropout.",
+        help="Concatenate sentences of all lengths in micro-batches, without padding. auto: on GPUs where torch has an "
+        "attention kernel for it, for a Transformer in 16 bits without attention dropout.",
     )
     mix: str | None = option(
         None,
@@ -76,10 +76,10 @@ class BatchConfig(Config):
 
     @property
     def planned_tokens(self) -> int:
-        """The limit of the groups of similar sentences of which an update is made.
+        """The limit of the groups of sentences of similar lengths from which an update is made.
 
-        Packing makes micro-batches of a whole update: its sentences can be of more lengths than a micro-batch would
-        have, and are those of a CPU's updates.
+        With packing, it is at most that of a CPU. Micro-batches are then cut from the whole update, so that its
+        sentences can differ in length, and are those of an update on a CPU.
         """
         return min(self.micro_batch_tokens, CPU_TOKENS) if self.packing == "on" else self.micro_batch_tokens
 

@@ -71,7 +71,7 @@ class Loader:
         packed_tokens: int | None = None,
     ) -> None:
         """`sampling` is that of each split, if any; `pinned` puts batches into page-locked memory, for asynchronous
-        copies to a GPU; with `packed_tokens`, sentences are packed into micro-batches of at most so many tokens."""
+        copies to a GPU; with `packed_tokens`, sentences are packed into micro-batches of at most that many tokens."""
         self.splits, self.mixture, self.sampling, self.pinned = splits, mixture, sampling, pinned
         self.packed_tokens = packed_tokens
         self.rank, self.size, self.num_workers = rank, size, num_workers

@@ -169,7 +169,7 @@ def projected_cross_entropy(hidden: Tensor, matrix: Tensor, target: Tensor, smoo
 def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: float) -> tuple[Tensor, Tensor]:
     """The sums of smoothed loss and negative log-likelihood over the real target tokens of a batch.
 
-    The model of a packed batch must be able to pack.
+    A packed batch needs a model that implements `decode_packed`.
     """
     if isinstance(batch, PackedBatch):
         hidden, target = _decode_packed(model, batch), batch.tgt_out[: batch.target_tokens]

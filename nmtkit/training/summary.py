@@ -88,7 +88,7 @@ def describe_plan(work: Work) -> str:
 def idle_devices(micro_batches: int, devices: int, packed: bool) -> str | None:
     """A warning for updates with too few micro-batches to keep all devices busy; None if there are enough.
 
-    Packed ones are of equal size: one for each device is enough.
+    Packed ones have about equal sizes: one for each device is enough.
     """
     enough = devices if packed else 2 * devices
     if devices == 1 or micro_batches >= enough:

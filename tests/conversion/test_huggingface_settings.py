@@ -64,7 +64,7 @@ def test_aliases_in_config_json_are_read_and_contradictions_refused(
     edit_config(folder, "", **{alias: getattr(config, name), name: getattr(config, name)})
     assert read(folder, ImportConfig()).model_config == expected
     edit_config(folder, "", **{alias: getattr(config, name) + 2})
-    with pytest.raises(UserError, match=f"config.json: {name} is .*, but {alias}, another name of it, is"):
+    with pytest.raises(UserError, match=f"config.json: {name} is .*, but its alias {alias} is"):
         read(folder, ImportConfig())
 
 

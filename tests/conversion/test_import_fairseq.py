@@ -232,7 +232,7 @@ def test_scalars_of_numpy_among_the_statistics_are_ignored(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("is_zip", [True, False])
-def test_what_trainers_store_beside_weights_and_options_is_ignored(
+def test_other_objects_that_trainers_store_are_ignored(
     is_zip: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = word_model(tmp_path)

@@ -134,7 +134,7 @@ def test_a_shortlist_of_another_vocabulary_is_refused(
         (("--dataset", "none"), "none"),
     ],
 )
-def test_unfit_options_are_refused(
+def test_invalid_combinations_of_options_are_refused(
     export: Run, folder: Path, arguments: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)

@@ -1,4 +1,4 @@
-"""The search with fixed shapes: the outputs of `search`, and no wait of the host in a step."""
+"""The search with fixed shapes: the outputs of `search`, and steps in which the host does not wait for the GPU."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,10 +27,10 @@ ROWS = [[5, 9, 7, 30, EOS], [12, EOS], [40, 8, 8, 21, 17, 6, EOS], [9, 9, EOS], 
 CONFIGS: dict[str, dict[str, Any]] = {
     "beam 4": {"beam": 4},
     "greedy": {"beam": 1},
-    "beam wider than the vocabulary has candidates": {"beam": 70},
+    "beam wider than the number of candidates": {"beam": 70},
     "limits reached at different steps": {"beam": 3, "max_len_a": 0.5, "max_len_b": 1},
-    "at least as long as allowed": {"beam": 3, "min_len": 6, "max_len_a": 0.0, "max_len_b": 6},
-    "longer than allowed": {"beam": 2, "min_len": 9, "max_len_b": 0},
+    "minimum length equal to the maximum": {"beam": 3, "min_len": 6, "max_len_a": 0.0, "max_len_b": 6},
+    "minimum length above the maximum": {"beam": 2, "min_len": 9, "max_len_b": 0},
     "no penalty": {"beam": 4, "length_penalty": 0.0},
 }
 BANNED = ((11,), (13,))

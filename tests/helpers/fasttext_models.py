@@ -1,4 +1,4 @@
-"""Files of small fastText classifiers with the labels of two languages."""
+"""Small files of fastText classifiers with the labels of two languages."""
 
 import struct
 
@@ -7,7 +7,7 @@ WORDS, LABELS, DIM, BUCKETS = ("the", "der"), ("__label__en", "__label__de"), 4,
 
 
 def classifier(quantized: bool = False, **changes: int) -> bytes:
-    """A model of all zeros. `changes` are numbers of its header and dictionary by name."""
+    """A model whose weights are all 0. `changes` are numbers of its header and dictionary by name."""
     numbers = {
         **{"magic": 793712314, "version": 12, "dim": DIM, "ws": 5, "epoch": 1, "min_count": 1, "neg": 5},
         **{"word_ngrams": 1, "loss": 3, "model": 3, "bucket": BUCKETS, "minn": 2, "maxn": 3, "lr_update_rate": 100},

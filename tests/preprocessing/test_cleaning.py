@@ -166,7 +166,7 @@ def test_a_side_that_is_blank_or_has_no_tokens_is_empty_whatever_the_filters(
 def test_text_of_empty_pairs_is_refused(tmp_path: Path) -> None:
     make(tmp_path, good(10), CleaningConfig(), tokenizer="sentencepiece", vocab_size=40)
     files = FilesConfig("en", "de", (write(tmp_path / "text", [(REMOVED, "a")]),), destdir=tmp_path / "other")
-    with pytest.raises(UserError, match=r"every sentence pair of train was dropped \(1 empty\): give other text"):
+    with pytest.raises(UserError, match=r"every sentence pair of train was dropped \(1 empty\): use other text"):
         preprocess(files, VocabularyConfig(vocab_from=tmp_path / "dataset"), CleaningConfig())
 
 

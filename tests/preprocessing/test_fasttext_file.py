@@ -26,7 +26,7 @@ def test_a_classifier_is_accepted(quantized: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-def test_a_file_with_any_number_of_bytes_missing_or_added_is_refused(quantized: bool, tmp_path: Path) -> None:
+def test_a_truncated_file_or_one_with_appended_bytes_is_refused(quantized: bool, tmp_path: Path) -> None:
     content = classifier(quantized)
     for end in [*range(8, 200), *range(len(content) - 100, len(content))]:
         assert reason(tmp_path / "model", content[:end]).startswith(("truncated: ", "damaged: "))

@@ -32,7 +32,7 @@ WORDS = ["the", "a", "small", "big", "dog", "cat", "house", "street", "runs", "s
 
 
 class Killed(BaseException):
-    """Takes the place of a kill."""
+    """Ends a run as a kill would."""
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +97,7 @@ def test_a_shard_is_as_full_as_its_largest_file_allows(prefix: str) -> None:
         assert max(2 * max(tokens), 32 + 8 * (len(shards[0][number]) + 2)) > 200
 
 
-def test_without_the_option_nothing_of_the_format_changes(prefix: str) -> None:
+def test_without_the_option_the_format_is_unchanged(prefix: str) -> None:
     dataset = make(prefix, "one_file", "")
     description = json.loads((dataset.folder / "dataset.json").read_text())
     assert description["version"] == 2
@@ -114,7 +114,7 @@ def test_a_size_below_that_of_a_sentence_is_refused(prefix: str, size: str) -> N
 
 
 @pytest.mark.parametrize("size", ["0", "K", "-1", "1.5G", "4GB", "1 G", "١"])
-def test_what_is_not_a_size_is_refused(prefix: str, size: str) -> None:
+def test_an_invalid_size_is_refused(prefix: str, size: str) -> None:
     with pytest.raises(UserError, match=r"--shard-size .*: not a size"):
         config(prefix, "shards", size)
 
@@ -178,7 +178,7 @@ CLEANING = {
 
 
 def kill_after_three_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a run end when it has written three blocks, which complete at least one shard."""
+    """End a run when it has written three blocks, which complete at least one shard."""
     counter, original = itertools.count(), SplitWriter.write
 
     def write(self: SplitWriter, block: EncodedBlock) -> None:
@@ -190,7 +190,7 @@ def kill_after_three_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", CLEANING)
-def test_a_run_killed_again_and_again_ends_as_an_undisturbed_one(
+def test_a_run_killed_repeatedly_makes_the_dataset_of_an_uninterrupted_one(
     prefix: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cleaning = dataclasses.replace(CLEANING[name], exclude_overlap=(Path(prefix, "test.en"),))
@@ -209,7 +209,7 @@ def test_a_run_killed_again_and_again_ends_as_an_undisturbed_one(
 
 
 def kill_at_save(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a run end when it is about to save its progress for this time, counted from 0."""
+    """End a run when it is about to save its progress for the given time, counted from 0."""
     counter = itertools.count()
 
     def fsync_folder(folder: Path) -> None:
@@ -220,7 +220,7 @@ def kill_at_save(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("save", [0, 1, 6])
-def test_a_run_on_compressed_text_killed_within_a_block_ends_as_an_undisturbed_one_on_other_workers(
+def test_a_run_on_compressed_text_killed_within_a_block_makes_the_same_dataset_with_other_workers(
     prefix: str, save: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for path in list(Path(prefix).iterdir()):
@@ -269,7 +269,7 @@ def test_a_run_on_other_text_or_with_other_options_starts_over_and_says_so(
         (unfinished / "progress.json").write_text("{")
     made = contents(make(prefix, "killed", size, cleaning).folder)
     assert [message for message in caplog.messages if "starting over" in message] == [
-        "starting over: the unfinished dataset was made of other text or with other options"
+        "starting over: the unfinished dataset is damaged, or its text, options or versions differ"
     ]
     assert made == contents(make(prefix, "straight", size, cleaning).folder)
 
@@ -290,7 +290,7 @@ def test_an_unfinished_folder_with_a_foreign_file_or_a_symlink_is_left_alone(pre
     make(prefix, "killed", "300")
 
 
-def test_a_resumed_dataset_has_the_access_rights_of_an_undisturbed_one(prefix: str, unfinished: Path) -> None:
+def test_a_resumed_dataset_has_the_access_rights_of_an_uninterrupted_one(prefix: str, unfinished: Path) -> None:
     assert unfinished.stat().st_mode & 0o077 == 0
     modes = {make(prefix, name, "300").folder.stat().st_mode for name in ("killed", "straight")}
     assert len(modes) == 1

@@ -73,7 +73,7 @@ def test_packed_sentences_have_the_loss_and_gradients_of_padded_ones(
         assert_close(packed[name], value, rtol=1e-5, atol=1e-6 if dtype == torch.float32 else 1e-12, msg=name)
 
 
-def test_a_sentence_is_blind_to_the_others_of_its_packed_batch_and_to_the_filler() -> None:
+def test_a_sentence_does_not_depend_on_the_others_of_its_packed_batch_or_on_the_filler() -> None:
     model = make()
     _, alone = both_batches((5, 7))
     _, together = both_batches((5, 7), (9, 3), (2, 2))
@@ -96,7 +96,7 @@ def test_a_sentence_is_blind_to_the_others_of_its_packed_batch_and_to_the_filler
 def per_sentence_kernel(
     q: Tensor, k: Tensor, v: Tensor, starts: Tensor, key_starts: Tensor, longest: int, longest_key: int, **options: Any
 ) -> Tensor:
-    """What torch's kernel computes, one sentence at a time; checks its limits on lengths."""
+    """Compute the results of torch's kernel one sentence at a time; check its limits on lengths."""
     left, right = options["window_size"]
     rows = []
     assert int(starts.diff().max()) <= longest
@@ -115,7 +115,7 @@ def per_sentence_kernel(
 
 
 @pytest.mark.parametrize("changes", [{}, {"attention_window": 2}, {"norm": "pre", "positions": "learned"}])
-def test_the_kernel_is_called_such_that_it_computes_what_padding_does(
+def test_the_kernel_is_called_with_arguments_that_give_the_results_of_padding(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make(**changes)
@@ -136,7 +136,7 @@ def test_the_kernel_of_this_torch_accepts_the_arguments() -> None:
         assert attend_packed(x, x, x, own, own, (-1, 0)).shape == (128, 16)
 
 
-def test_packing_is_chosen_only_where_the_kernel_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_is_chosen_only_where_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, config = torch.device("cuda"), TransformerConfig()
     monkeypatch.setattr(packing, "_kernel_on", lambda device, precision: len if precision == torch.bfloat16 else None)
     assert kernel_for(config, torch.bfloat16, gpu)
@@ -199,7 +199,7 @@ def test_the_sentences_of_a_packed_update_do_not_depend_on_a_large_max_tokens(
     assert len(updates[1]) == 1
 
 
-def test_a_packed_run_that_is_killed_resumes_as_it_would_have_gone_on(train: Train, tmp_path: Path) -> None:
+def test_a_resumed_packed_run_ends_with_the_weights_of_an_uninterrupted_one(train: Train, tmp_path: Path) -> None:
     train(tmp_path / "whole", "--max-updates", 4, *SMALL)
     train(tmp_path / "parts", "--max-updates", 2, *SMALL)
     train(tmp_path / "parts", "--max-updates", 4, *SMALL[2:])  # stays packed without the option
