@@ -10,7 +10,7 @@ reference; CTranslate2's folder is converted from the Marian model. It prints:
 * how many greedy translations of nmt-generate are equal, by their pieces and by their text;
 * the largest difference of the log-probabilities of all tokens (CTranslate2: of the tokens of its translations);
 * the largest difference of the scores of its beam search from those that nmtkit gives the same translations;
-* what nmt-export and another nmt-import change: weights, options, languages and tokenizers are compared.
+* the contents that nmt-export and another nmt-import change, among weights, options, languages and tokenizers.
 
 nmtkit gives `<pad>` and `<s>` no probability, so the scores of transformers are normalized without them.
 """
@@ -245,7 +245,7 @@ def compare_scores(original: Original, ours: Checkpoint, lines: Lines) -> tuple[
 
 
 def changed_by(form: str, imported: Path, languages: Sequence[str]) -> list[str]:
-    """The names of all contents of a checkpoint that an export and another import change, to the last bit."""
+    """The names of all contents of a checkpoint of which an export and another import change a bit."""
     exported, again = imported.with_suffix(f".{form}"), imported.with_suffix(".again.pt")
     command("nmt-export", imported, "--to", form, "--output", exported, "--force")
     if form == "safetensors":

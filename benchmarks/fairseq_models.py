@@ -2,9 +2,9 @@
 
     python benchmarks/fairseq_models.py checkpoints/checkpoint_last.pt --data data-bin text/test.en -s en -t de
 
-Needs fairseq 0.12, installed in the Python that runs this, beside nmtkit. A checkpoint written by fairseq-train is
-imported by nmt-import and loaded by fairseq, and both translate the text. It prints the measures of `adopt.py`, and how
-many outputs of beam search are equal.
+Needs fairseq 0.12 in the Python environment of nmtkit. A checkpoint written by fairseq-train is imported by nmt-import
+and loaded by fairseq, and both translate the text. It prints the measures of `adopt.py`, and the number of equal
+outputs of beam search.
 
 nmtkit gives `<pad>` and `<s>` no probability, so those of fairseq are normalized without them; the largest probability
 that fairseq gives them is printed.
@@ -31,14 +31,14 @@ from nmtkit.text import read_lines
 from nmtkit.vocab import BOS, EOS, NEVER_OUTPUT, PAD
 
 SPECIAL_IDS = (1, 3, 2, 2)  # fairseq's ids for PAD, UNK, BOS and EOS: its decoder begins with </s>
-_NEVER = [0, 1]  # <s> and <pad> there
+_NEVER = [0, 1]  # <s> and <pad> in fairseq
 
 
 class FairseqModel:
-    """A checkpoint as `adopt.Original`, in fairseq."""
+    """A checkpoint in fairseq, with the interface of `adopt.Original`."""
 
     def __init__(self, path: Path, data: Path) -> None:
-        os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # fairseq 0.12 is older than that default of torch
+        os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # the default of torch since 2.6 refuses its objects
         utilities: Any = import_module("fairseq.checkpoint_utils")
         overrides = {"data": str(data)}
         (self.model,), _, self._task = utilities.load_model_ensemble_and_task([str(path)], arg_overrides=overrides)
@@ -110,7 +110,7 @@ def equal_beams(original: FairseqModel, imported: Path, lines: Lines) -> int:
 @click.option("-s", "--source-lang", required=True)
 @click.option("-t", "--target-lang", required=True)
 @click.option("--lines", default=300, help="Lines of TEXT for greedy search.")
-@click.option("--beam-lines", default=100, help="Lines of them for beam search.")
+@click.option("--beam-lines", default=100, help="Lines of TEXT for beam search.")
 def main(
     checkpoints: tuple[Path, ...],
     text: Path,

@@ -3,12 +3,12 @@
     fairseq-preprocess -s en -t de --trainpref text/train --joined-dictionary --destdir data-bin
     python benchmarks/fairseq_recipe.py data-bin -s en -t de
 
-Needs fairseq 0.12, installed in the Python that runs this, beside nmtkit. fairseq's trainer takes a few updates on its
-own batches; nmtkit takes them from the same initial weights. "Aligned" means that nmtkit's model also does what its own
-training does differently: the decoder begins with `</s>`, `<s>` and `<pad>` are in the softmax, the smoothing is
-that of fairseq 0.12, and Adam's ε has fairseq's effect. Both nmtkit's have fairseq's learning rates.
+Needs fairseq 0.12 in the Python environment of nmtkit. fairseq's trainer makes a few updates on its own batches; nmtkit
+makes them on the same batches, from the same initial weights. "Aligned" is nmtkit's model with fairseq's definitions:
+the decoder begins with `</s>`, `<s>` and `<pad>` are in the softmax, the smoothing is that of fairseq 0.12, and Adam's
+ε has fairseq's effect. "nmtkit's own" is its usual training. Both use fairseq's learning rates.
 
-Gradients of key biases are left out: they are 0 but for rounding, and Adam magnifies the rounding.
+Gradients of key biases are left out: they are 0 up to rounding, which Adam magnifies.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -68,7 +68,7 @@ class Step(NamedTuple):
 
 
 class Reference:
-    """fairseq's trainer with the recipe, by nmtkit's names."""
+    """fairseq's trainer with the recipe. Its weights and gradients have nmtkit's names."""
 
     def __init__(self, data: Path, languages: tuple[str, str], *options: str) -> None:
         modules: Any = import_module("fairseq.options"), import_module("fairseq.tasks")
@@ -190,7 +190,7 @@ def own_loss(model: Transformer, batch: Batch) -> Tensor:
 
 @contextmanager
 def dropout_as_factor() -> Iterator[None]:
-    """In this context, dropout of rate p multiplies by 1 + p in both toolkits: different places give other results."""
+    """Replace dropout of rate p by a factor of 1 + p in both toolkits, so that its place changes the result."""
     attend = F.scaled_dot_product_attention
 
     def scaled(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -219,7 +219,7 @@ def dropout_as_factor() -> Iterator[None]:
 
 
 def without_key_biases(state: State) -> State:
-    """The tensors without the part of biases that a softmax cancels."""
+    """The tensors without key biases, which the softmax of attention cancels."""
     d = CONFIG.d_model
     parts = {".qkv.bias": [*range(d), *range(2 * d, 3 * d)], ".kv.bias": list(range(d, 2 * d))}
     kept = {name: next((rows for end, rows in parts.items() if name.endswith(end)), None) for name in state}
@@ -241,7 +241,7 @@ def root_mean_square(first: State, second: State) -> float:
 
 
 def compare_steps(reference: Reference) -> None:
-    """Take the same updates from the same weights with all three."""
+    """Make the same updates from the same weights in fairseq and in both variants of nmtkit."""
     weights = reference.weights()
     owns = {
         "aligned": (Own(weights, aligned_loss, aligned_epsilon=True), EOS),

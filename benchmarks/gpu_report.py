@@ -7,10 +7,10 @@
 Needs torch 2.11 or newer, click and NumPy, but no dataset, no network and no compiled nmtkit. transformers and
 ctranslate2 are measured where they are installed.
 
-Each case runs in its own process: once to warm up, then three times with the same work. The median is reported, or
-why the case failed. The report is written after each case, as OUTPUT.json and OUTPUT.md. Weights and sentences are
+Each case runs in its own process: once to warm up, then three times with the same work. The report has the median, or
+the reason why the case failed. It is written after each case, as OUTPUT.json and OUTPUT.md. Weights and sentences are
 random, with the lengths of news. Utilization counts the operations of the model on real tokens; idle is the fraction of
-the time without a kernel. Both are of a GPU only.
+the time without a kernel. Both are measured on a GPU only.
 """
 
 import time

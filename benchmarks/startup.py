@@ -60,7 +60,7 @@ def make_dataset(folder: Path, pairs: int, shards: int) -> None:
 
 
 def write_side(folder: Path, language: str, shard: int | None, pairs: int, random: np.random.Generator) -> int:
-    """Write the files of one side or of a shard of it; return its number of tokens."""
+    """Write the files of one side, or of a shard of it; return the number of tokens in them."""
     with TokenFileWriter(description.split_stem(folder, "train", language, shard), len(SPECIALS) + 1) as writer:
         for begin in range(0, pairs, BLOCK):
             lengths = np.clip(random.gamma(3, 8, min(BLOCK, pairs - begin)), 2, LONGEST).astype(np.int32)

@@ -23,7 +23,7 @@ BLOCK = 1 << 16  # pairs made at once
 LONGEST = 200  # words of a source sentence
 FREQUENT = 8000  # words of the first regime
 EXPONENT = 1.7  # of the second regime
-CACHED = 1 << 17  # words spelled once
+CACHED = 1 << 17  # words whose spelling is kept
 LARGEST_RANK = 1 << 48
 # the share of the second regime that makes the density continuous
 RARE_SHARE = 1 / (1 + (EXPONENT - 1) * math.log(FREQUENT))
@@ -40,7 +40,7 @@ def draw_ranks(count: int, random: np.random.Generator) -> Ranks:
 
 
 def align(source: Ranks, lengths: Ranks, random: np.random.Generator) -> tuple[Ranks, Ranks]:
-    """The ranks of the target words of concatenated source sentences, and the lengths of the target sentences."""
+    """Make the target of concatenated source sentences: the ranks of its words, and the lengths of its sentences."""
     own = np.maximum(1, np.rint(lengths * random.lognormal(0, 0.15, len(lengths)))).astype(np.int64)
     begins = np.cumsum(lengths) - lengths
     places = np.arange(own.sum()) - np.repeat(np.cumsum(own) - own, own)

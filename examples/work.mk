@@ -1,4 +1,4 @@
-# The folder of all results, WORK. A make that has rules of its own before recipe.mk includes this file first.
+# The folder of all results, WORK. A Makefile with its own rules before recipe.mk includes this file first.
 WORK ?= work
 number_sign := \#
 unusable := $(foreach character,: % = ; | $$ $(number_sign),$(findstring $(character),$(WORK)))

@@ -145,7 +145,7 @@ def search_technique_cases(sizes: Sizes, device: str) -> list[Case]:
     """One technique changed at a time: the base model with the largest batches."""
     setting = _decoding(sizes, device, "base", sizes.search_batches[-1])
     changes = {
-        "search with shapes that follow the hypotheses": {"fixed_shapes": False},
+        "search with shapes that depend on the hypotheses": {"fixed_shapes": False},
         "candidates chosen from log-probabilities in fp32": {"half_logits": False},
         "candidates chosen in one stage": {"two_stages": False},
     }

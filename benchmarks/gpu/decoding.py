@@ -44,7 +44,7 @@ class DecodingSetting:
     precision: str
     fixed_shapes: bool = True  # the search of GPUs
     half_logits: bool = True  # the best candidates are chosen from logits in the model's precision
-    two_stages: bool = True  # of the choice of the best candidates
+    two_stages: bool = True  # the best candidates are chosen in two stages
 
 
 def make_sentences(setting: DecodingSetting) -> list[list[int]]:
