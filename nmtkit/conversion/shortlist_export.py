@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nmtkit.atomic_io import check_writable, staged_file
+from nmtkit.atomic_io import staged_file
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.conversion.lexical import learn_shortlist
@@ -12,11 +12,10 @@ from nmtkit.shortlist import MAGIC
 from nmtkit.text import is_regular_file
 
 
-def _check_output(output: Path) -> None:
-    """Raise UserError if the file cannot be written, or replaces one that is not a shortlist."""
+def _check_replaceable(output: Path) -> None:
+    """Raise UserError for an existing file that is not a shortlist."""
     if output.exists() and not (is_regular_file(output) and _begins_with(output, MAGIC)):
         raise UserError(f"{output} exists and is not a shortlist: use another --output, or remove it")
-    check_writable(output)
 
 
 def export_shortlist(checkpoint: Checkpoint, path: Path, output: Path, config: ExportConfig) -> None:
@@ -26,7 +25,7 @@ def export_shortlist(checkpoint: Checkpoint, path: Path, output: Path, config: E
     checkpoint; RunError if writing fails.
     """
     assert config.dataset is not None
-    _check_output(output)
+    _check_replaceable(output)
     dataset = open_dataset(config.dataset, checkpoint, path)
     shortlist = learn_shortlist(dataset, config.translations, config.frequent)
     with staged_file(output) as file:
