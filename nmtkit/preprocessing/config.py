@@ -13,6 +13,7 @@ from nmtkit.user_symbols import check_symbols
 
 DEFAULT_VOCAB_SIZE = 32_000
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
+_MAX_SHARD_TERABYTES = 1 << 20  # sums of two sizes stay within int64
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,10 @@ class FilesConfig(Config):
         size = _SIZE.fullmatch(self.shard_size)
         if size is None or not int(size[1]):
             raise UserError(f"--shard-size {self.shard_size!r}: not a size: give a number of bytes, such as 500M or 4G")
-        return int(size[1]) << 10 * (" KMGT".index(size[2].upper() or " "))
+        shard_bytes = int(size[1]) << 10 * (" KMGT".index(size[2].upper() or " "))
+        if shard_bytes > _MAX_SHARD_TERABYTES << 40:
+            raise UserError(f"--shard-size {self.shard_size}: too large: give at most {_MAX_SHARD_TERABYTES}T")
+        return shard_bytes
 
     @property
     def splits(self) -> dict[str, tuple[str, ...]]:

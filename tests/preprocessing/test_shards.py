@@ -119,6 +119,13 @@ def test_an_invalid_size_is_refused(prefix: str, size: str) -> None:
         config(prefix, "shards", size)
 
 
+@pytest.mark.parametrize("size", ["1048577T", "99999999T", f"{10**18 - 1}K"])
+def test_a_size_above_an_exbibyte_is_refused(prefix: str, size: str) -> None:
+    with pytest.raises(UserError, match=rf"--shard-size {size}: too large: give at most 1048576T"):
+        config(prefix, "shards", size)
+    assert config(prefix, "shards", "1048576T").shard_bytes == 1 << 60
+
+
 def test_sizes_have_binary_suffixes(prefix: str) -> None:
     sizes = {size: config(prefix, "shards", size).shard_bytes for size in ("", "7", "2k", "3M", "4G", "5T")}
     assert list(sizes.values()) == [None, 7, 2 << 10, 3 << 20, 4 << 30, 5 << 40]
