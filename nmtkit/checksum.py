@@ -1,8 +1,10 @@
-"""SHA-256 checksums of files."""
+"""SHA-256 checksums of files and of JSON objects."""
 
 import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _CHUNK_BYTES = 1 << 20
 
@@ -21,3 +23,10 @@ def sha256_of_file(file: BinaryIO, size: int) -> str:
         digest.update(chunk)
         size -= len(chunk)
     return digest.hexdigest()
+
+
+def sha256_of_fields(fields: Mapping[str, Any]) -> str:
+    """Hash a JSON object, apart from its field `sha256`: as compact JSON with sorted keys."""
+    hashed = {name: value for name, value in fields.items() if name != "sha256"}
+    text = json.dumps(hashed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -12,6 +12,20 @@ def parse_json(text: str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def parse_count(value: object) -> int:
+    """Return a parsed value that is an integer from 0 to 2**63 - 1. Raises ValueError for any other value."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r:.40} is not a count")
+    return value
+
+
+def parse_text(value: object) -> str:
+    """Return a parsed value that is a string. Raises ValueError for any other value."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r:.40} is not a text")
+    return value
+
+
 def _to_int(digits: str) -> int:
     try:
         return int(digits)

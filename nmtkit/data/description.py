@@ -4,21 +4,21 @@
 leaves the folder or opens a file that was not verified.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from nmtkit.checksum import sha256
+from nmtkit.checksum import sha256, sha256_of_fields
 from nmtkit.data.binary import REMEDY, index_path, token_path
 from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
 from nmtkit.languages import is_direction, side_names
 from nmtkit.moses_bpe import MOSES_BPE
-from nmtkit.strict_json import parse_json
+from nmtkit.strict_json import parse_count, parse_json, parse_text
 from nmtkit.text import read_bytes
 from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary
 from nmtkit.version import __version__
@@ -116,6 +116,21 @@ class FileRecord(NamedTuple):
     bytes: int
     sha256: str
 
+    @classmethod
+    def parse(cls, record: Mapping[str, Any]) -> "FileRecord":
+        """Parse a JSON object. Raises KeyError, TypeError or ValueError for an invalid one."""
+        return cls(parse_count(record["bytes"]), parse_text(record["sha256"]))
+
+
+def record_file(path: Path, known: Mapping[str, FileRecord]) -> FileRecord:
+    """Record the size and checksum of a file. An earlier record in `known`, by name, is reused if the size is the same.
+
+    Files of a dataset are only appended to.
+    """
+    size = path.stat().st_size
+    record = known.get(path.name)
+    return record if record is not None and record.bytes == size else FileRecord(size, sha256(path, size))
+
 
 @dataclass(frozen=True)
 class Description:
@@ -149,11 +164,15 @@ def write_description(
     target: Tokenizer,
     summaries: Iterable[SplitSummary],
     source_tag: str = "",
+    known: Mapping[str, FileRecord] = MappingProxyType({}),
 ) -> None:
-    """Write dataset.json for a folder whose other files are complete. It lists only files of a dataset."""
+    """Write dataset.json for a folder whose other files are complete. It lists only files of a dataset.
+
+    The files in `known` are not read again: see `record_file`.
+    """
     names = sorted(path.name for path in folder.iterdir() if is_dataset_file(path.name) and path.name != DESCRIPTION)
     sizes = {name: len(side.vocab) for name, side in zip(side_names(languages), (source, target), strict=True)}
-    files = {name: _record(folder / name) for name in names}
+    files = {name: record_file(folder / name, known) for name in names}
     joined = shares_vocabulary(source, target)
     description = Description(*languages, source.kind, joined, sizes, list(summaries), files, source_tag)
     version = SHARDED_VERSION if any(summary.shards for summary in description.splits) else VERSION
@@ -165,14 +184,9 @@ def write_description(
     if not source_tag:
         del fields["source_tag"]  # as in datasets of earlier versions
     fields["files"] = {name: record._asdict() for name, record in files.items()}
-    fields["sha256"] = _checksum(fields)
+    fields["sha256"] = sha256_of_fields(fields)
     text = json.dumps(fields, indent=2, ensure_ascii=False)
     (folder / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
-
-
-def _record(path: Path) -> FileRecord:
-    size = path.stat().st_size
-    return FileRecord(size, sha256(path, size))
 
 
 def read_description(folder: Path) -> Description:
@@ -194,9 +208,7 @@ def _read_fields(path: Path) -> dict[str, Any]:
         raise UserError(f"{path.parent} is not a dataset ({path.name} is not a file): make one with nmt-preprocess")
     try:
         fields = parse_json(read_bytes(path, _MAX_BYTES).decode())
-        checksum = (
-            _checksum({key: fields[key] for key in fields if key != "sha256"}) if isinstance(fields, dict) else ""
-        )
+        checksum = sha256_of_fields(fields) if isinstance(fields, dict) else ""
     except OSError as error:
         reason = f"{path.name}: {error.strerror}"
         raise UserError(f"{path.parent} is not a dataset ({reason}): make one with nmt-preprocess") from error
@@ -213,12 +225,6 @@ def _read_fields(path: Path) -> dict[str, Any]:
     return fields
 
 
-def _checksum(fields: Mapping[str, Any]) -> str:
-    """The SHA-256 of dataset.json itself: of its other fields as compact JSON with sorted keys."""
-    text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _parse(fields: Mapping[str, Any]) -> Description:
     """Parse the fields. Raises UserError, KeyError, TypeError, ValueError or AttributeError for an invalid value."""
     languages = fields["source_language"], fields["target_language"]
@@ -232,13 +238,10 @@ def _parse(fields: Mapping[str, Any]) -> Description:
         *languages,
         fields["tokenizer"],
         fields["joined"],
-        {side: _parse_count(fields["vocabulary"][side]) for side in sides},
+        {side: parse_count(fields["vocabulary"][side]) for side in sides},
         [_parse_summary(summary, sides, is_sharded) for summary in fields["splits"]],
-        {
-            name: FileRecord(_parse_count(record["bytes"]), _parse_text(record["sha256"]))
-            for name, record in fields["files"].items()
-        },
-        _parse_text(fields.get("source_tag", "")),
+        {name: FileRecord.parse(record) for name, record in fields["files"].items()},
+        parse_text(fields.get("source_tag", "")),
     )
     names = [summary.name for summary in description.splits]
     if len(set(names)) < len(names):
@@ -254,39 +257,28 @@ def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str], is_sharde
         raise ValueError(f"split {summary['name']} has no sentences")
     parsed = SplitSummary(
         summary["name"],
-        _parse_count(summary["sentences"]),
-        {side: _parse_count(summary["tokens"][side]) for side in sides},
-        {side: _parse_count(summary["unknown"][side]) for side in sides},
-        {reason: _parse_count(pairs) for reason, pairs in summary["dropped"].items()},
-        [(_parse_text(prefix), _parse_count(lines)) for prefix, lines in summary["corpora"]],
-        [_parse_shard(shard, sides) for shard in summary["shards"]] if is_sharded else [],
+        parse_count(summary["sentences"]),
+        {side: parse_count(summary["tokens"][side]) for side in sides},
+        {side: parse_count(summary["unknown"][side]) for side in sides},
+        {reason: parse_count(pairs) for reason, pairs in summary["dropped"].items()},
+        [(parse_text(prefix), parse_count(lines)) for prefix, lines in summary["corpora"]],
+        [parse_shard(shard, sides) for shard in summary["shards"]] if is_sharded else [],
     )
     if is_sharded and _totals(parsed.shards, sides) != ShardSummary(parsed.sentences, parsed.tokens):
         raise ValueError(f"the counts of the shards of split {parsed.name} do not add up to those of the split")
     return parsed
 
 
-def _parse_shard(shard: Mapping[str, Any], sides: tuple[str, str]) -> ShardSummary:
+def parse_shard(shard: Mapping[str, Any], sides: tuple[str, str]) -> ShardSummary:
+    """Parse the JSON object of a shard. Raises KeyError, TypeError or ValueError for an invalid one."""
     if not shard["sentences"]:
         raise ValueError("a shard has no sentences")
-    return ShardSummary(_parse_count(shard["sentences"]), {side: _parse_count(shard["tokens"][side]) for side in sides})
+    return ShardSummary(parse_count(shard["sentences"]), {side: parse_count(shard["tokens"][side]) for side in sides})
 
 
 def _totals(shards: Sequence[ShardSummary], sides: tuple[str, str]) -> ShardSummary:
     tokens = {side: sum(shard.tokens[side] for shard in shards) for side in sides}
     return ShardSummary(sum(shard.sentences for shard in shards), tokens)
-
-
-def _parse_count(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r:.40} is not a count")
-    return value
-
-
-def _parse_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r:.40} is not a text")
-    return value
 
 
 def _check_names(description: Description) -> None:

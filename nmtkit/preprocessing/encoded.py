@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.data.binary import Tokens
-from nmtkit.data.description import ShardSummary, SplitSummary
+from nmtkit.data.description import ShardSummary, SplitSummary, parse_shard
 from nmtkit.languages import side_names
 from nmtkit.preprocessing.line_encoder import Lengths
 from nmtkit.preprocessing.reasons import KEPT, REASONS, Marks, by_reason, count_marks
+from nmtkit.strict_json import parse_count, parse_text
 from nmtkit.vocab import UNK
 
 _COUNTS = ("marks", "tokens", "unknown")  # of `CorpusCounts`
@@ -125,11 +126,20 @@ class EncodedSplit:
         return {"name": self.name, "corpora": corpora, "examples": self.examples, "shards": shards}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "EncodedSplit":
-        """The inverse of `to_dict`."""
-        corpora = [
-            CorpusCounts(corpus["prefix"], *(np.array(corpus[name], np.int64) for name in _COUNTS))
-            for corpus in values["corpora"]
+    def parse(cls, values: Mapping[str, Any], sides: tuple[str, str]) -> "EncodedSplit":
+        """Parse the result of `to_dict`. Raises KeyError, TypeError or ValueError for an invalid value."""
+        corpora = [_parse_corpus(corpus) for corpus in values["corpora"]]
+        examples = [
+            Example(parse_count(mark), parse_text(source), parse_text(target))
+            for mark, source, target in values["examples"]
         ]
-        examples = [Example(*example) for example in values["examples"]]
-        return cls(values["name"], corpora, examples, [ShardSummary(**shard) for shard in values["shards"]])
+        shards = [parse_shard(shard, sides) for shard in values["shards"]]
+        return cls(parse_text(values["name"]), corpora, examples, shards)
+
+
+def _parse_corpus(values: Mapping[str, Any]) -> CorpusCounts:
+    corpus = CorpusCounts(parse_text(values["prefix"]))
+    for name in _COUNTS:
+        counts: NDArray[np.int64] = getattr(corpus, name)
+        counts += [parse_count(value) for _, value in zip(counts, values[name], strict=True)]
+    return corpus

@@ -67,24 +67,28 @@ def preprocess(
     task = identify_task(files, vocabulary, cleaning, versions | _versions(cleaning.files), reused)
     with (
         staged_folder(
-            files.destdir, _is_dataset_or_temporary, may_replace, lambda folder: Progress.load(folder, task) is not None
+            files.destdir,
+            _is_dataset_or_temporary,
+            may_replace,
+            lambda folder: Progress.load(folder, task, files) is not None,
         ) as folder,
         WorkerPool(files.workers) as pool,
     ):
-        progress = Progress.load(folder, task)
+        progress = Progress.resume(folder, task, files)
         if progress is None:
             tokenizers, pairs = _first_pass(files, vocabulary, corpora, marker, reused, folder, pool)
             progress = Progress(task, pairs)
             if files.shard_bytes:
                 progress.save(folder)
         else:
-            logger.info("resuming after %s", progress)
+            logger.info("resuming after %s", progress.describe())
             tokenizers = reused or read_learned(vocabulary, folder, files.languages)
         _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary.is_learned, folder, pool)
         if changed := [str(path) for path, version in _versions(texts).items() if version != versions[path]]:
             raise RunError(f"{changed[0]} has changed while it was read: run the command again")
         summaries = [split.summary(files.languages) for split in progress.splits]
-        write_description(folder, files.languages, *tokenizers, summaries, files.source_tag)
+        write_description(folder, files.languages, *tokenizers, summaries, files.source_tag, progress.files)
+        _check_result(folder)
         _remove_temporary_files(folder)
     dataset = Dataset.open(files.destdir)
     if files.report:
@@ -122,7 +126,7 @@ def _second_pass(
     folder: Path,
     pool: WorkerPool,
 ) -> None:
-    """Encode the text after `progress`, and report each split."""
+    """Encode the text after the complete shards of `progress`, and report each split."""
     line_encoders, marks = make_line_encoders(*tokenizers), folder / MARKS_FILE
     sides, sizes = side_names(files.languages), (len(tokenizers[0].vocab), len(tokenizers[1].vocab))
     for name, paths in corpora.items():
@@ -138,15 +142,30 @@ def _second_pass(
         _report(split, files.languages, warn_unknown=not (is_cleaned and is_learned))
 
 
+def _check_result(folder: Path) -> None:
+    """Raise RunError if the files do not fit the description: an earlier dataset must not be replaced by them."""
+    try:
+        Dataset.open(folder)
+    except UserError as error:
+        raise RunError(str(error)) from error
+
+
 def _remove_temporary_files(folder: Path) -> None:
     for path in folder.iterdir():
         if not is_dataset_file(path.name):
             path.unlink()
 
 
-def _versions(paths: Iterable[Path]) -> dict[Path, tuple[int, int, int]]:
-    """The identity, size and time of change of files that are read several times."""
-    return {path: (found.st_ino, found.st_size, found.st_mtime_ns) for path in paths for found in [path.stat()]}
+def _versions(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
+    """The identity, size and times of change of files that are read several times.
+
+    The modification time can be set back, as by `touch -r`; the status change time (ctime) cannot.
+    """
+    return {
+        path: (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        for path in paths
+        for found in [path.stat()]
+    }
 
 
 def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:

@@ -1,19 +1,26 @@
 """The progress of a run with --shard-size, saved after each shard, so that the same command can resume a killed run.
 
 The first pass is over when progress is first saved: the folder then has the tokenizers and the marks of the pairs.
+Each save records the checksums of all files, and the resumed run verifies them.
 """
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from nmtkit.atomic_io import fsync_folder, staged_file
+from nmtkit.checksum import sha256, sha256_of_fields
+from nmtkit.data.description import FileRecord, record_file
+from nmtkit.languages import side_names
 from nmtkit.log import logger
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit
+from nmtkit.strict_json import parse_count, parse_json, parse_text
 from nmtkit.tokenizer import Tokenizer
 from nmtkit.version import __version__
 from nmtkit.wording import counted
@@ -26,14 +33,17 @@ _WITHOUT_EFFECT = ("destdir", "workers", "report")  # on the files of the datase
 class Progress:
     """The progress of a run. `task` identifies its text and options, `pairs` are the sentence pairs of each split.
 
-    All `splits` but the last are complete.
+    All `splits` but the last are complete. `files` are the files of the folder at the last save; empty
+    files have no record.
     """
 
     task: str
     pairs: dict[str, int]
     splits: list[EncodedSplit] = field(default_factory=list)
+    files: dict[str, FileRecord] = field(default_factory=dict)
 
-    def __str__(self) -> str:
+    def describe(self) -> str:
+        """The complete shards, for messages."""
         encoded = {split.name: len(split.shards) for split in self.splits}
         shards = ", ".join(f"{counted(number, 'shard')} of {name}" for name, number in encoded.items())
         return shards or "the first pass"
@@ -47,30 +57,87 @@ class Progress:
         return self.splits[-1]
 
     def save(self, folder: Path) -> None:
-        """Flush the files of a folder to disk, then write the progress into it."""
+        """Flush and record the files of a folder, then write the progress. Unchanged files are not read again."""
         fsync_folder(folder)
-        fields = {"task": self.task, "pairs": self.pairs, "splits": [split.to_dict() for split in self.splits]}
+        self.files = {
+            path.name: record_file(path, self.files)
+            for path in sorted(folder.iterdir())
+            if path.name != PROGRESS_FILE and path.stat().st_size
+        }
+        fields: dict[str, Any] = {"task": self.task, "pairs": self.pairs}
+        fields["splits"] = [split.to_dict() for split in self.splits]
+        fields["files"] = {name: record._asdict() for name, record in self.files.items()}
+        fields["sha256"] = sha256_of_fields(fields)
         with staged_file(folder / PROGRESS_FILE) as file:
             file.write(json.dumps(fields).encode())
 
     @classmethod
-    def load(cls, folder: Path, task: str) -> "Progress | None":
-        """Read the progress of a folder. None, with a warning, if it is that of another task or damaged.
+    def load(cls, folder: Path, task: str, files: FilesConfig) -> "Progress | None":
+        """Read the progress of a folder, without its other files.
 
-        None without a warning if there is none.
+        None, with a warning, if it is damaged or that of another task; None without a warning if there is none.
         """
         try:
-            fields = json.loads((folder / PROGRESS_FILE).read_bytes())
-            splits = [EncodedSplit.from_dict(split) for split in fields["splits"]]
-            progress = cls(fields["task"], fields["pairs"], splits)
+            fields = parse_json((folder / PROGRESS_FILE).read_bytes().decode())
+            progress = cls._parse(fields, files)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            progress = None
-        if progress is None or progress.task != task:
-            logger.warning("starting over: the unfinished dataset is damaged, or its text, options or versions differ")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            _warn_starting_over(f"is damaged ({PROGRESS_FILE})")
+            return None
+        if progress.task != task:
+            _warn_starting_over("is of other text, options or versions")
             return None
         return progress
+
+    @classmethod
+    def _parse(cls, fields: Mapping[str, Any], files: FilesConfig) -> "Progress":
+        """Parse the fields. Raises ValueError, KeyError, TypeError or AttributeError for an invalid value."""
+        if fields["sha256"] != sha256_of_fields(fields):
+            raise ValueError("the checksum is wrong")
+        progress = cls(
+            parse_text(fields["task"]),
+            {name: parse_count(pairs) for name, pairs in fields["pairs"].items()},
+            [EncodedSplit.parse(split, side_names(files.languages)) for split in fields["splits"]],
+            {name: FileRecord.parse(record) for name, record in fields["files"].items()},
+        )
+        names = [split.name for split in progress.splits]
+        if progress.pairs.keys() != files.splits.keys() or names != list(files.splits)[: len(names)]:
+            raise ValueError("the splits are others")
+        return progress
+
+    @classmethod
+    def resume(cls, folder: Path, task: str, files: FilesConfig) -> "Progress | None":
+        """Read the progress of a folder, verify its files, and remove everything that was written since the save.
+
+        If a file is damaged or missing: None, with a warning, and the folder is empty.
+        """
+        progress = cls.load(folder, task, files)
+        if progress is not None and (damage := progress._find_damage(folder)):
+            _warn_starting_over(f"is damaged ({damage})")
+            progress = None
+        records = progress.files if progress is not None else {}
+        for path in folder.iterdir():
+            if path.name in records:
+                if path.stat().st_size > records[path.name].bytes:
+                    os.truncate(path, records[path.name].bytes)
+            elif progress is None or path.name != PROGRESS_FILE:
+                path.unlink()
+        return progress
+
+    def _find_damage(self, folder: Path) -> str | None:
+        """Compare the files with their records. Bytes that were appended since are ignored."""
+        existing = {path.name for path in folder.iterdir()}
+        for name, record in self.files.items():
+            if name not in existing:
+                return f"{name} is missing"
+            if sha256(folder / name, record.bytes) != record.sha256:
+                return f"{name} has changed"
+        return None
+
+
+def _warn_starting_over(reason: str) -> None:
+    logger.warning("starting over: the unfinished dataset %s", reason)
 
 
 def identify_task(

@@ -1,6 +1,5 @@
 """Writes the files of a split: one token file for each side, or shards of a limited size."""
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ class SplitWriter:
 
     `sizes` are the sizes of the vocabularies. With `shard_size`, no token file or index is larger than this number of
     bytes, and both sides of a shard have the same sentence pairs. `shard_done` is called whenever a shard is complete.
-    The writer continues after the shards that `split` already has.
+    The writer continues after the shards that `split` already has, and appends to the list of dropped lines.
     """
 
     def __init__(
@@ -47,9 +46,7 @@ class SplitWriter:
         self._writers: list[TokenFileWriter] = []  # of the shard that is being written
 
     def __enter__(self) -> "SplitWriter":
-        self._dropped = self._dropped_path.open("r+b" if self._dropped_path.exists() else "wb")
-        self._dropped.truncate((self._split.lines - self._split.kept) * LINE_DTYPE.itemsize)
-        self._dropped.seek(0, os.SEEK_END)
+        self._dropped = self._dropped_path.open("ab")
         return self
 
     def __exit__(

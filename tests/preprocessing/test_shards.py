@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -21,8 +22,9 @@ from repository import BIN
 
 from nmtkit import text
 from nmtkit.data.corpus import Dataset
-from nmtkit.errors import UserError
-from nmtkit.preprocessing import progress
+from nmtkit.data.description import write_description
+from nmtkit.errors import RunError, UserError
+from nmtkit.preprocessing import pipeline, progress
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import EncodedBlock
 from nmtkit.preprocessing.pipeline import preprocess
@@ -241,14 +243,18 @@ def test_a_run_on_compressed_text_killed_within_a_block_makes_the_same_dataset_w
     assert contents(make(prefix, "killed", "300", workers=2).folder) == expected
 
 
-@pytest.fixture
-def unfinished(prefix: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that a killed run left, with some shards."""
+def make_unfinished(prefix: str, monkeypatch: pytest.MonkeyPatch, cleaning: CleaningConfig | None = None) -> Path:
+    """Kill a run, and return the folder that it left, with five shards."""
     with monkeypatch.context() as patch:
         kill_at_save(6, patch)
         with pytest.raises(Killed):
-            make(prefix, "killed", "300")
+            make(prefix, "killed", "300", cleaning)
     return Path(prefix, ".killed.partial")
+
+
+@pytest.fixture
+def unfinished(prefix: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return make_unfinished(prefix, monkeypatch)
 
 
 def test_complete_shards_are_not_encoded_again(prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -261,7 +267,7 @@ def test_complete_shards_are_not_encoded_again(prefix: str, unfinished: Path, ca
     assert (kept.st_ino, kept.st_mtime_ns) == identity
 
 
-@pytest.mark.parametrize("change", ["text", "options", "size", "damage"])
+@pytest.mark.parametrize("change", ["text", "options", "size", "text with its old time"])
 def test_a_run_on_other_text_or_with_other_options_starts_over_and_says_so(
     prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
@@ -273,12 +279,84 @@ def test_a_run_on_other_text_or_with_other_options_starts_over_and_says_so(
     elif change == "size":
         size = ""
     else:
-        (unfinished / "progress.json").write_text("{")
+        text_file, status = Path(prefix, "two.en"), Path(prefix, "two.en").stat()
+        text_file.write_text(text_file.read_text().replace("dog", "cat"))
+        os.utime(text_file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert text_file.stat().st_mtime_ns == status.st_mtime_ns
     made = contents(make(prefix, "killed", size, cleaning).folder)
     assert [message for message in caplog.messages if "starting over" in message] == [
-        "starting over: the unfinished dataset is damaged, or its text, options or versions differ"
+        "starting over: the unfinished dataset is of other text, options or versions"
     ]
     assert made == contents(make(prefix, "straight", size, cleaning).folder)
+
+
+def flip(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def swap(one: Path, other: Path) -> None:
+    contents = one.read_bytes(), other.read_bytes()
+    one.write_bytes(contents[1])
+    other.write_bytes(contents[0])
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "train.00001.en.bin is missing": lambda folder: (folder / "train.00001.en.bin").unlink(),
+    "train.00001.en.bin has changed": lambda folder: os.truncate(folder / "train.00001.en.bin", 10),
+    "train.00002.de.idx has changed": lambda folder: flip(folder / "train.00002.de.idx", 40),
+    "train.00000.de.bin has changed": lambda folder: swap(*(folder / f"train.0000{n}.de.bin" for n in range(2))),
+    "train.dropped has changed": lambda folder: flip(folder / "train.dropped", 0),
+    "marks has changed": lambda folder: flip(folder / "marks", -1),
+    "marks is missing": lambda folder: (folder / "marks").unlink(),
+    "vocab.txt has changed": lambda folder: os.truncate(folder / "vocab.txt", 10),
+    "progress.json": lambda folder: (folder / "progress.json").write_text("[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_run_starts_over_if_a_file_of_the_unfinished_dataset_is_damaged(
+    prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    cleaning = CLEANING["dedup"]
+    DAMAGES[damage](make_unfinished(prefix, monkeypatch, cleaning))
+    made = contents(make(prefix, "killed", "300", cleaning).folder)
+    assert [message for message in caplog.messages if "starting over" in message] == [
+        f"starting over: the unfinished dataset is damaged ({damage})"
+    ]
+    assert made == contents(make(prefix, "straight", "300", cleaning).folder)
+
+
+def test_a_resumed_run_removes_everything_written_after_the_last_save(
+    prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (unfinished / "train.00077.en.bin").write_bytes(b"shard")
+    (unfinished / "test.dropped").write_bytes(b"lines")
+    for name in ("train.dropped", "train.00001.en.bin"):
+        with (unfinished / name).open("ab") as file:
+            file.write(b"more")
+    with caplog.at_level("INFO"):
+        made = contents(make(prefix, "killed", "300").folder)
+    assert "resuming after 5 shards of train" in caplog.messages
+    assert made == contents(make(prefix, "straight", "300").folder)
+
+
+def test_an_earlier_dataset_is_not_replaced_by_one_with_a_truncated_shard(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = contents(make(prefix, "data", "300").folder)
+
+    def write_and_truncate(folder: Path, *arguments: Any) -> None:
+        write_description(folder, *arguments)
+        os.truncate(folder / "train.00000.en.bin", 10)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "write_description", write_and_truncate)
+        with pytest.raises(RunError, match=r"train\.00000\.en\.bin"):
+            make(prefix, "data", "400")
+    assert contents(Path(prefix, "data")) == earlier
+    assert contents(make(prefix, "data", "400").folder) == contents(make(prefix, "straight", "400").folder)
 
 
 def test_a_folder_that_others_could_write_to_is_not_resumed(prefix: str, unfinished: Path) -> None:
