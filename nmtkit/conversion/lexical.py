@@ -3,18 +3,22 @@
 Letters: P different pairs of a source and a target piece that occur in the same sentence pair.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Dataset, Split
+from nmtkit.log import Progress, logger
 from nmtkit.shortlist import Shortlist, fingerprint
 from nmtkit.vocab import EOS, SPECIALS
+from nmtkit.wording import counted
 
 MAX_SENTENCES = 200_000  #: to align, evenly spaced in the training split; more hardly change the lists
 _ITERATIONS = 5
-_CHUNK = 2000  # sentence pairs that are aligned together
+_CELLS = 1 << 20  # pairs of a source and a target token that are aligned together, about 100 MB
+_MOST_CELLS = 1 << 22  # of a sentence pair; longer ones are left out
 Ints = NDArray[np.int64]
 
 
@@ -23,9 +27,11 @@ def learn_shortlist(dataset: Dataset, translations: int, frequent: int) -> Short
 
     With a joined vocabulary each piece is also a translation of itself. Raises UserError without a training split.
     """
-    model = _Model1(dataset.split("train"), len(dataset.target.vocab))
-    for _ in range(_ITERATIONS):
-        model.improve()
+    chunks = _divide(dataset.split("train"))
+    with Progress("aligning", (_ITERATIONS + 1) * sum(map(len, chunks)), "sentences") as progress:
+        model = _Model1(dataset.split("train"), len(dataset.target.vocab), chunks, progress)
+        for _ in range(_ITERATIONS):
+            model.improve()
     size = len(dataset.source.vocab)
     pieces, ids = model.best(translations)
     if dataset.joined:
@@ -41,19 +47,17 @@ def learn_shortlist(dataset: Dataset, translations: int, frequent: int) -> Short
 class _Model1:
     """P(target piece | source piece), estimated by expectation maximization. EOS of the source is the empty word."""
 
-    def __init__(self, split: Split, width: int) -> None:
-        """`width` is the size of the target vocabulary."""
-        self.width, self._split = width, split
-        count = min(len(split), MAX_SENTENCES)
-        self._sentences = np.arange(count) * len(split) // count
+    def __init__(self, split: Split, width: int, chunks: Sequence[Indices], progress: Progress) -> None:
+        """`width` is the size of the target vocabulary, `chunks` are the sentences that are aligned together."""
+        self.width, self._split, self._chunks, self._progress = width, split, chunks, progress
         # (P,) source · width + target, in ascending order
-        self._pairs = np.unique(np.concatenate([np.unique(keys) for keys, _ in self._chunks()]))
+        self._pairs = np.unique(np.concatenate([np.unique(keys) for keys, _ in self._aligned()]))
         self._probabilities = np.ones(len(self._pairs), np.float32)
 
     def improve(self) -> None:
         """Run one iteration of expectation maximization."""
         counts = np.zeros(len(self._pairs))
-        for keys, starts in self._chunks():
+        for keys, starts in self._aligned():
             different, inverse = np.unique(keys, return_inverse=True)  # the search is several times as fast when sorted
             index = np.searchsorted(self._pairs, different)[inverse]
             shares = self._probabilities[index]
@@ -73,18 +77,17 @@ class _Model1:
     def most_frequent(self, count: int) -> NDArray[np.int32]:
         """The most frequent target pieces, in ascending order."""
         frequencies = np.zeros(self.width, np.int64)
-        for begin in range(0, len(self._sentences), _CHUNK):
-            tokens, _ = self._split.target.gather(self._sentences[begin : begin + _CHUNK])
+        for sentences in self._chunks:
+            tokens, _ = self._split.target.gather(sentences)
             frequencies += np.bincount(tokens, minlength=self.width)
         frequencies[: len(SPECIALS)] = 0
         best = np.argsort(-frequencies, kind="stable")[:count]
         return np.sort(best[frequencies[best] > 0]).astype(np.int32)
 
-    def _chunks(self) -> Iterator[tuple[Ints, Ints]]:
+    def _aligned(self) -> Iterator[tuple[Ints, Ints]]:
         """Yield the pairs of each target token with all source tokens of its sentence, encoded as in `_pairs`, and
         where the pairs of each target token begin; some sentences at a time."""
-        for begin in range(0, len(self._sentences), _CHUNK):
-            sentences = self._sentences[begin : begin + _CHUNK]
+        for sentences in self._chunks:
             source, lengths = self._split.source.gather(sentences)
             target, target_lengths = self._split.target.gather(sentences)
             sentence = np.repeat(np.arange(len(sentences)), target_lengths)[target != EOS]
@@ -94,3 +97,16 @@ class _Model1:
             first = (np.cumsum(lengths) - lengths)[sentence]  # source token of each target token's sentence
             positions = np.arange(sizes.sum()) + np.repeat(first - starts, sizes)
             yield source[positions].astype(np.int64) * self.width + np.repeat(target, sizes), starts
+            self._progress.advance(len(sentences))
+
+
+def _divide(split: Split) -> list[Indices]:
+    """Divide the sentence pairs to align into chunks of at most about `_CELLS` pairs of tokens."""
+    count = min(len(split), MAX_SENTENCES)
+    sentences = np.arange(count) * len(split) // count
+    cells = split.source.lengths[sentences].astype(np.int64) * split.target.lengths[sentences]
+    if left_out := int(np.count_nonzero(cells > _MOST_CELLS)):
+        logger.warning("%s too long to align: left out", counted(left_out, "sentence pair"))
+    sentences, cells = sentences[cells <= _MOST_CELLS], cells[cells <= _MOST_CELLS]
+    chunk = np.cumsum(cells) // _CELLS
+    return np.split(sentences, np.flatnonzero(np.diff(chunk)) + 1)

@@ -8,6 +8,7 @@ import pytest
 from commands import Run
 
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
+from nmtkit.conversion import lexical
 from nmtkit.conversion.lexical import learn_shortlist
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.requests import Request
@@ -151,3 +152,29 @@ def test_only_a_shortlist_is_replaced_and_only_with_force(lexicon: Path, export:
         done = export(*data, *arguments)
         assert done.returncode == 2, arguments
     assert other.read_bytes() == b"text"
+
+
+def test_a_shortlist_does_not_depend_on_how_sentences_are_divided(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Dataset.open(folder / "data")
+    whole = learn_shortlist(dataset, 3, 2)
+    monkeypatch.setattr(lexical, "_CELLS", 40)
+    assert len(lexical._divide(dataset.split("train"))) > 10
+    divided = learn_shortlist(dataset, 3, 2)
+    sources = [[token, EOS] for token in range(len(dataset.source.vocab))]
+    assert [divided.tokens(ids, ()).tolist() for ids in sources] == [whole.tokens(ids, ()).tolist() for ids in sources]
+
+
+def test_sentence_pairs_too_long_to_align_are_left_out_with_a_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = Dataset.open(folder / "data")
+    split = dataset.split("train")
+    cells = [len(split.source[number]) * len(split.target[number]) for number in range(len(split))]
+    monkeypatch.setattr(lexical, "_MOST_CELLS", 20)
+    aligned = lexical._divide(split)
+    assert sorted(number for chunk in aligned for number in chunk.tolist()) == [
+        number for number, count in enumerate(cells) if count <= 20
+    ]
+    assert f"{sum(count > 20 for count in cells)} sentence pairs too long to align: left out" in caplog.messages
