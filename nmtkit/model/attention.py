@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import dropout
-from nmtkit.model.packing import Packing, attend_packed
+from nmtkit.model.packing import Packing, Padding, attend_packed
 from nmtkit.model.short_attention import Sizes, attend_short, serves
 
 
@@ -95,11 +95,13 @@ class SelfAttention(nn.Module):
 
     def _attend_packed(self, qkv: Tensor, packing: Packing) -> Tensor:
         """As `_attend`, for packed sentences: (T, H·V) from (T, 2·H·K + H·V)."""
-        if packing.kernel is not None:
-            q, k, v = (x.view(len(x), self.heads, -1) for x in torch.split(qkv, list(self.widths), dim=-1))
-            left = -1 if self.window is None else self.window
-            return attend_packed(q, k, v, packing, packing, (left, 0 if self.causal else left))
-        return packing.pack(self._attend(packing.pad(qkv), None if self.causal else packing.mask, None))
+        attention = packing.attention
+        if isinstance(attention, Padding):
+            groups = zip(attention.pad(qkv), attention.masks, strict=True)
+            return attention.pack(self._attend(x, None if self.causal else mask, None) for x, mask in groups)
+        q, k, v = (x.view(len(x), self.heads, -1) for x in torch.split(qkv, list(self.widths), dim=-1))
+        left = -1 if self.window is None else self.window
+        return attend_packed(attention, q, k, v, packing, packing, (left, 0 if self.causal else left))
 
     def _attend(self, qkv: Tensor, mask: Tensor | None, record: list[Tensor] | None) -> Tensor:
         """The attention of all heads side by side, (B, T, H·V), from their projections (B, T, 2·H·K + H·V)."""
@@ -169,10 +171,13 @@ class CrossAttention(nn.Module):
 
     def _attend_packed(self, q: Tensor, kv: Tensor, source: Packing, target: Packing) -> Tensor:
         """As `_attend`, for packed sentences: (T, H·V) from (T, H·K) and (S, …)."""
-        if target.kernel is not None:
-            q, k, v = (x.view(len(x), self.heads, -1) for x in (q, *torch.split(kv, list(self.widths), dim=-1)))
-            return attend_packed(q, k, v, target, source)
-        return target.pack(self._attend(target.pad(q), source.pad(kv), source.mask, None))
+        queries, keys = target.attention, source.attention
+        if isinstance(queries, Padding):
+            assert isinstance(keys, Padding)
+            groups = zip(queries.pad(q), keys.pad(kv), keys.masks, strict=True)
+            return queries.pack(self._attend(*group, None) for group in groups)
+        q, k, v = (x.view(len(x), self.heads, -1) for x in (q, *torch.split(kv, list(self.widths), dim=-1)))
+        return attend_packed(queries, q, k, v, target, source)
 
     def _attend(self, q: Tensor, kv: Tensor, mask: Tensor, record: list[Tensor] | None) -> Tensor:
         """The attention of all heads side by side, (B, T, H·V), from queries (B, T, H·K), keys and values (B, S, …)."""

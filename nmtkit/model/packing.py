@@ -1,17 +1,17 @@
 """Packed sentences: one after the other in a single row of tokens, without padding between them.
 
-Only attention knows where a sentence begins; every other operator treats each token alone. On a GPU, one kernel of
-torch computes the attention of all sentences. Elsewhere they are padded for attention only, which gives the same
-results more slowly.
+Only attention depends on where a sentence begins; every other operator treats each token alone. On a GPU, one kernel
+of torch computes the attention of all sentences. Elsewhere, attention pads them in groups of similar length, with the
+same results.
 
-Letters: N sentences, T tokens of a side, L tokens of the longest sentence, H heads.
+Letters: N sentences, the filler included, T tokens of a side, H heads.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,57 +25,104 @@ Kernel = Callable[..., Any]  #: torch's `varlen_attn`
 _WIDEST = 256  # of a head, for the kernel
 
 
-@dataclass(frozen=True)
-class Packing:
-    """Where the sentences of one side begin. The filler at the end counts as a sentence."""
+class Side(NamedTuple):
+    """The sentences of one side. A filler at the end counts as a sentence."""
 
-    starts: Tensor  # (N + 1,) int32: the first token of each sentence, then T
-    slots: Tensor  # (T,) sentence · L + position: the place of each token among padded sentences
-    positions: Tensor  # (T,) the position of each token in its sentence; arbitrary in the filler
-    longest: int  # L, the filler included
-    span: int  # greater than all positions
-    kernel: Kernel | None  # computes the attention; None to pad for it
+    lengths: Tensor  # (N - 1,) without the filler's
+    tokens: int  # of these sentences
+    longest: int  # tokens of the longest of them
+    filler: int  # tokens of the filler, at least 1
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Where the tokens of one side are among sentences that are padded in groups."""
+
+    slots: Tensor  # (T,) the place of each token among all slots, those of the first group first
+    masks: tuple[Tensor, ...]  # of each group (sentences, 1, 1, longest): True for tokens
 
     @classmethod
-    def of(cls, lengths: Tensor, tokens: int, longest: int, filler: int, kernel: Kernel | None) -> "Packing":
-        """The packing of T = `tokens`: sentences with `lengths` (N - 1,), at most `longest`, then `filler` tokens.
+    def of(cls, side: Side, groups: Tensor) -> "Padding":
+        """Pad each group to its longest sentence. `groups` (N,) numbers that of each sentence, without gaps."""
+        lengths = F.pad(side.lengths, (0, 1), value=side.filler)
+        counts = groups.bincount()
+        longest = torch.zeros_like(counts).scatter_reduce(0, groups, lengths, "amax")
+        order = groups.argsort(stable=True)
+        widths = longest[groups[order]]
+        begins = torch.empty_like(lengths).scatter(0, order, widths.cumsum(0) - widths)  # (N,) slots
+        shifts = begins - (lengths.cumsum(0) - lengths)
+        slots = torch.arange(side.tokens + side.filler, device=lengths.device) + shifts.repeat_interleave(lengths)
+        grouped = torch.split(lengths[order], counts.tolist())
+        masks = (_tokens_mask(each, width) for each, width in zip(grouped, longest.tolist(), strict=True))
+        return cls(slots, tuple(masks))
 
-        Nothing is read from the device of the lengths.
-        """
-        widest = max(longest, filler)
-        ends = F.pad(lengths.cumsum(0, dtype=torch.int32), (0, 1), value=tokens)  # (N,)
+    def pad(self, x: Tensor) -> list[Tensor]:
+        """x (T, D) to (sentences, longest, D) for each group, with zeros after each sentence."""
+        sizes = [mask.numel() for mask in self.masks]
+        rows = x.new_zeros(sum(sizes), x.size(1)).index_copy(0, self.slots, x)
+        groups = zip(torch.split(rows, sizes), self.masks, strict=True)
+        return [part.view(mask.size(0), mask.size(3), -1) for part, mask in groups]
+
+    def pack(self, groups: Iterable[Tensor]) -> Tensor:
+        """The inverse of `pad`: (sentences, longest, D) of each group to (T, D)."""
+        return torch.cat([group.flatten(0, 1) for group in groups]).index_select(0, self.slots)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the sentences of one side begin, and what computes their attention."""
+
+    starts: Tensor  # (N + 1,) int32: the first token of each sentence, then T
+    positions: Tensor  # (T,) the position of each token in its sentence; arbitrary, below `span`, in the filler
+    longest: int  # tokens of the longest sentence, the filler included
+    span: int  # greater than all positions
+    attention: Kernel | Padding
+
+    @classmethod
+    def of(cls, side: Side, attention: Kernel | Padding) -> "Packing":
+        """The packing of one side. Reads nothing from the device of the lengths."""
+        tokens = side.tokens + side.filler
+        ends = F.pad(side.lengths.cumsum(0, dtype=torch.int32), (0, 1), value=tokens)  # (N,)
         starts = F.pad(ends, (1, 0))
-        every = torch.arange(tokens, device=lengths.device, dtype=torch.int32)
-        sentences = torch.searchsorted(ends, every, right=True)
-        positions = every - starts.index_select(0, sentences)
-        return cls(starts, sentences * widest + positions, positions % longest, widest, longest, kernel)
+        every = torch.arange(tokens, device=ends.device, dtype=torch.int32)
+        positions = every - starts.index_select(0, torch.searchsorted(ends, every, right=True))
+        return cls(starts, positions % side.longest, max(side.longest, side.filler), side.longest, attention)
 
-    @property
-    def mask(self) -> Tensor:
-        """(N, 1, 1, L): True for the tokens of each padded sentence."""
-        lengths = self.starts.diff().unsqueeze(1)
-        return (torch.arange(self.longest, device=lengths.device) < lengths)[:, None, None, :]
 
-    def pad(self, x: Tensor) -> Tensor:
-        """x (T, D) to (N, L, D), with zeros after each sentence."""
-        rows = x.new_zeros((self.starts.size(0) - 1) * self.longest, x.size(1)).index_copy(0, self.slots, x)
-        return rows.view(-1, self.longest, x.size(1))
+def pack_sides(source: Side, target: Side, kernel: Kernel | None) -> tuple[Packing, Packing]:
+    """The packings of both sides, for the kernel or, without one, for padding.
 
-    def pack(self, x: Tensor) -> Tensor:
-        """The inverse of `pad`: x (N, L, D) to (T, D)."""
-        return x.flatten(0, 1).index_select(0, self.slots)
+    For padding, sentence pairs are grouped by the length of their longer side, rounded up to a power of two. So a side
+    has at most twice as many slots as both sides have tokens, whatever the lengths.
+    """
+    if kernel is not None:
+        return Packing.of(source, kernel), Packing.of(target, kernel)
+    longer = F.pad(torch.maximum(source.lengths, target.lengths), (0, 1), value=max(source.filler, target.filler))
+    powers = 2 ** torch.arange(32, device=longer.device)
+    _, groups = torch.unique(torch.bucketize(longer, powers), return_inverse=True)
+    return Packing.of(source, Padding.of(source, groups)), Packing.of(target, Padding.of(target, groups))
+
+
+def _tokens_mask(lengths: Tensor, longest: int) -> Tensor:
+    """(sentences, 1, 1, longest): True for the tokens of each padded sentence."""
+    return (torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1))[:, None, None, :]
 
 
 def attend_packed(
-    q: Tensor, k: Tensor, v: Tensor, queries: Packing, keys: Packing, window: tuple[int, int] = (-1, -1)
+    kernel: Kernel,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: Packing,
+    keys: Packing,
+    window: tuple[int, int] = (-1, -1),
 ) -> Tensor:
     """softmax(Q·Kᵀ / √d_k)·V within each sentence, for q (T, H, K), k and v (S, H, K), by the kernel: (T, H·K).
 
     `window` is how far a token attends to the left and to the right, -1 without a limit; (-1, 0) is causal.
     """
-    assert queries.kernel is not None
     lengths = queries.starts, keys.starts, queries.longest, keys.longest
-    heads: Tensor = queries.kernel(q, k, v, *lengths, window_size=window)
+    heads: Tensor = kernel(q, k, v, *lengths, window_size=window)
     return heads.flatten(1)
 
 
@@ -102,8 +149,9 @@ def _kernel_on(device: torch.device, precision: torch.dtype) -> Kernel | None:
         kernel: Kernel = import_module("torch.nn.attention.varlen").varlen_attn  # from torch 2.10 on
         with torch.inference_mode(False), torch.enable_grad():
             x = torch.zeros(1, 1, 8, dtype=precision, device=device, requires_grad=True)
-            packing = Packing.of(torch.zeros(0, dtype=torch.int64, device=device), 1, 1, 1, kernel)
-            torch.autograd.backward(attend_packed(x, x, x, packing, packing).sum())
+            side = Side(torch.zeros(0, dtype=torch.int64, device=device), tokens=0, longest=1, filler=1)
+            packing = Packing.of(side, kernel)
+            torch.autograd.backward(attend_packed(kernel, x, x, x, packing, packing).sum())
     except Exception as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         logger.info("sentences are not packed, because torch's kernel for their attention does not run: %s", reason)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from nmtkit import native_build
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.model.kernels import loss_kernel_on
-from nmtkit.model.packing import Packing, kernel_for
+from nmtkit.model.packing import Side, kernel_for, pack_sides
 from nmtkit.model.protocol import TranslationModel, mask_never_output
 from nmtkit.vocab import NEVER_OUTPUT
 
@@ -186,14 +186,10 @@ def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: flo
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
     """The decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
     kernel = kernel_for(model.config, _dtype_of_products(model.output_matrix), batch.src.device)
-    source, target = (
-        Packing.of(lengths, len(ids), longest, len(ids) - real, kernel)
-        for lengths, ids, longest, real in (
-            (batch.source_lengths, batch.src, batch.longest[0], batch.source_tokens),
-            (batch.target_lengths, batch.tgt_out, batch.longest[1], batch.target_tokens),
-        )
-    )
-    return model.decode_packed(batch.src, source, batch.tgt_in, target)[: batch.target_tokens]
+    source = Side(batch.source_lengths, batch.source_tokens, batch.longest[0], len(batch.src) - batch.source_tokens)
+    target = Side(batch.target_lengths, batch.target_tokens, batch.longest[1], len(batch.tgt_in) - batch.target_tokens)
+    packings = pack_sides(source, target, kernel)
+    return model.decode_packed(batch.src, packings[0], batch.tgt_in, packings[1])[: batch.target_tokens]
 
 
 def _with_bias_as_column(hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Training with packed sentences: the same loss and gradients as with padding, in every variant of the Transformer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ from nmtkit.data.packing import MicroBatchTensors, PackedBatch, make_packed_batc
 from nmtkit.errors import UserError
 from nmtkit.model import packing
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.packing import Packing, attend_packed, kernel_for
+from nmtkit.model.packing import Packing, Padding, Side, attend_packed, kernel_for, pack_sides
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.config import BatchConfig, CheckpointConfig, LoadingConfig, OptimizerConfig, TrainingOptions
@@ -50,6 +50,16 @@ def both_batches(*lengths: tuple[int, int]) -> tuple[MicroBatchTensors, PackedBa
         ids = [[*random.integers(EOS + 1, W, number - 1), EOS] for number in numbers]
         sides += [np.concatenate(ids), np.array(numbers, np.int32)]
     return make_batch(*sides), make_packed_batch(*sides)
+
+
+def packings_for_padding(batch: PackedBatch) -> tuple[Packing, Packing]:
+    """The packings of source and target for attention without the kernel."""
+    source_filler, target_filler = len(batch.src) - batch.source_tokens, len(batch.tgt_in) - batch.target_tokens
+    return pack_sides(
+        Side(batch.source_lengths, batch.source_tokens, batch.longest[0], source_filler),
+        Side(batch.target_lengths, batch.target_tokens, batch.longest[1], target_filler),
+        kernel=None,
+    )
 
 
 def loss_and_gradients(model: torch.nn.Module, batch: MicroBatchTensors) -> dict[str, Tensor]:
@@ -81,16 +91,47 @@ def test_a_sentence_does_not_depend_on_the_others_of_its_packed_batch_or_on_the_
     together.src[:5], together.tgt_in[:7] = alone.src[:5], alone.tgt_in[:7]
     outputs = []
     for batch in (alone, together):
-        sides = (
-            (batch.source_lengths, batch.src, batch.longest[0], batch.source_tokens),
-            (batch.target_lengths, batch.tgt_in, batch.longest[1], batch.target_tokens),
-        )
-        source, target = (
-            Packing.of(lengths, len(ids), longest, len(ids) - real, kernel=None)
-            for lengths, ids, longest, real in sides
-        )
+        source, target = packings_for_padding(batch)
         outputs.append(model.decode_packed(batch.src, source, batch.tgt_in, target)[:7])
     assert_close(*outputs)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [(240, 240), *[(4, 5)] * 400],
+        [(1, 256), (256, 1), *[(2, 3)] * 200],
+        [(length, 1 + length * 7 % 130) for length in range(1, 130)],
+        [(1, 1)],
+    ],
+    ids=["one-long-among-short", "one-long-side", "all-lengths", "one-token"],
+)
+def test_a_side_is_padded_for_attention_to_at_most_twice_the_tokens_of_both(lengths: list[tuple[int, int]]) -> None:
+    _, batch = both_batches(*lengths)
+    for side in packings_for_padding(batch):
+        padding = side.attention
+        assert isinstance(padding, Padding)
+        assert sum(mask.numel() for mask in padding.masks) <= 2 * batch.padded_tokens
+
+
+def test_padding_in_groups_keeps_every_token_in_its_place() -> None:
+    side = Side(torch.tensor([3, 40, 5, 1, 4]), tokens=53, longest=40, filler=11)
+    packed, _ = pack_sides(side, side, kernel=None)
+    padding, x = packed.attention, torch.arange(1.0, 65).unsqueeze(1)
+    assert isinstance(padding, Padding)
+    groups = padding.pad(x)
+    assert torch.equal(padding.pack(groups), x)
+    rows = [
+        row[mask] for group, masks in zip(groups, padding.masks, strict=True) for row, mask in rows_of(group, masks)
+    ]
+    assert sorted(row.tolist() for row in rows) == [
+        part.tolist() for part in torch.split(x.flatten(), [3, 40, 5, 1, 4, 11])
+    ]
+
+
+def rows_of(group: Tensor, masks: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The padded tokens of each sentence of a group (sentences, longest, 1), and its mask."""
+    return zip(group.squeeze(2), masks[:, 0, 0], strict=True)
 
 
 def per_sentence_kernel(
@@ -131,9 +172,9 @@ def test_the_kernel_of_this_torch_accepts_the_arguments() -> None:
     kernel = import_module("torch.nn.attention.varlen").varlen_attn
     with torch.device("meta"):
         x = torch.zeros(128, 2, 8, dtype=torch.bfloat16)
-        starts, slots = torch.zeros(4, dtype=torch.int32), torch.zeros(128, dtype=torch.int64)
-        own = Packing(starts, slots, slots, 50, 40, kernel)
-        assert attend_packed(x, x, x, own, own, (-1, 0)).shape == (128, 16)
+        starts, positions = torch.zeros(4, dtype=torch.int32), torch.zeros(128, dtype=torch.int64)
+        own = Packing(starts, positions, 50, 40, kernel)
+        assert attend_packed(kernel, x, x, x, own, own, (-1, 0)).shape == (128, 16)
 
 
 def test_packing_is_chosen_only_where_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
