@@ -28,8 +28,9 @@ class BatchConfig(Config):
         min=0,
         words={"auto": AUTO},
         unset=f"auto on a GPU, {CPU_TOKENS} on a CPU",
-        help="Limit of one micro-batch on one device: tokens of source and of target, with padding. auto: as many as "
-        "fit into its memory, at most --batch-tokens divided by the devices, determined when a run begins.",
+        help="Limit of one micro-batch on one device: tokens of source and of target, with padding. Packing then adds "
+        "1 to 128 tokens of padding to each. auto: as many as fit into its memory, at most --batch-tokens divided by "
+        "the devices, determined when a run begins.",
     )
     packing: str = option(
         "auto",
