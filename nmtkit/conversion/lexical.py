@@ -59,10 +59,10 @@ class _Model1:
         counts = np.zeros(len(self._pairs))
         for keys, starts in self._aligned():
             different, inverse = np.unique(keys, return_inverse=True)  # the search is several times as fast when sorted
-            index = np.searchsorted(self._pairs, different)[inverse]
-            shares = self._probabilities[index]
+            index = np.searchsorted(self._pairs, different)
+            shares = self._probabilities[index][inverse]
             sizes = np.diff(starts, append=len(keys))
-            np.add.at(counts, index, shares / np.repeat(np.add.reduceat(shares, starts), sizes))
+            counts[index] += np.bincount(inverse, shares / np.repeat(np.add.reduceat(shares, starts), sizes))
         pieces = self._pairs // self.width
         self._probabilities = (counts / np.bincount(pieces, counts)[pieces]).astype(np.float32)
 
