@@ -343,7 +343,7 @@ def _open_new(staging: Path, destination: Path, stack: contextlib.ExitStack) -> 
 
 
 def _mode_of_new_folders() -> int:
-    mask = os.umask(0)
+    mask = os.umask(_GROUP_AND_OTHERS)  # it can only be read by changing it
     os.umask(mask)
     return 0o777 & ~mask
 

@@ -26,6 +26,11 @@ def shortened(message: str) -> str:
     return f"{message[:half]} … {message[-half:]}"
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that is not blank, or else the name of its class."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def escaped_json(text: str) -> str:
     r"""Escape all control characters of a JSON text (`\u009b`); `json.dumps` escapes only some."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -214,7 +214,7 @@ def _map(path: Path) -> mmap.mmap:
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
-        remedy = "raise the limit with 'ulimit -n'" if error.errno == errno.EMFILE else REMEDY
+        remedy = "raise the hard limit of open files, or use larger shards" if error.errno == errno.EMFILE else REMEDY
         raise UserError(f"cannot read {path}: {error.strerror}; {remedy}") from error
 
 

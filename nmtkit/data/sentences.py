@@ -1,6 +1,8 @@
 """The sentences of one side of a split, stored in one or more token files: its shards."""
 
+import resource
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +56,8 @@ class Sentences:
     """
 
     def __init__(self, stems: Sequence[Path], vocabulary_size: int) -> None:
+        if len(stems) > 1:
+            _raise_limit_of_open_files()
         self.shards = [TokenFile(stem, vocabulary_size) for stem in stems]
         self.tokens = sum(shard.tokens for shard in self.shards)
         self.lengths = SentenceLengths(self.shards)
@@ -81,3 +85,11 @@ class Sentences:
             shifts = begins[places] - (np.cumsum(own) - own)  # from the part to the result
             tokens[np.arange(len(part)) + np.repeat(shifts, own)] = part
         return tokens, lengths
+
+
+def _raise_limit_of_open_files() -> None:
+    """Raise the soft limit of this process to its hard limit: a mapped shard has two open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # macOS refuses some hard limits
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -11,6 +11,7 @@ import torch
 
 from nmtkit.log import logger
 from nmtkit.vocab import EOS
+from nmtkit.wording import first_line
 
 
 @functools.cache
@@ -25,7 +26,6 @@ def loss_kernel_on(device: torch.device) -> Any:
         kernel = import_module("nmtkit.model.loss_kernel")
         kernel.cross_entropy_(torch.zeros(1, 8, device=device), torch.full((1,), EOS, device=device), 0.0, True)
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        logger.info("the loss is computed without Triton, which is slower: %s", reason)
+        logger.info("the loss is computed without Triton, which is slower: %s", first_line(error))
         return None
     return kernel

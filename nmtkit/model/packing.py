@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.wording import first_line
 
 Kernel = Callable[..., Any]  #: torch's `varlen_attn`
 
@@ -153,7 +154,7 @@ def _kernel_on(device: torch.device, precision: torch.dtype) -> Kernel | None:
             packing = Packing.of(side, kernel)
             torch.autograd.backward(attend_packed(kernel, x, x, x, packing, packing).sum())
     except Exception as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line(error)
         logger.info("sentences are not packed, because torch's kernel for their attention does not run: %s", reason)
         return None
     return kernel

@@ -13,6 +13,7 @@ from torch import nn
 
 from nmtkit.errors import UserError
 from nmtkit.model.protocol import TranslationModel
+from nmtkit.wording import first_line
 
 _VARIANTS = 64  # of a layer: training or not, few or many positions, one sentence or several, …
 
@@ -45,11 +46,6 @@ def use_private_cache() -> None:
 def is_compile_error(error: BaseException) -> bool:
     """Whether torch's compiler has failed."""
     return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
-
-
-def first_line(error: BaseException) -> str:
-    """What an error of torch's compiler says, without its lines of compiler output."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _use_private_temporary_files() -> None:

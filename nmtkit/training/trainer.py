@@ -25,7 +25,7 @@ from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.allocation import keep_freed_memory
 from nmtkit.training.capacity import with_batches_of_device
-from nmtkit.training.compiling import first_line, is_compile_error
+from nmtkit.training.compiling import is_compile_error
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import memory_for_model
 from nmtkit.training.cost import Cost
@@ -44,6 +44,7 @@ from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.summary import describe_dry_run, describe_skips, next_command
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Validator, validate
+from nmtkit.wording import first_line
 
 
 class Votes(NamedTuple):

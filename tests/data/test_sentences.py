@@ -1,6 +1,7 @@
 """The sentences of one side in several token files."""
 
 import mmap
+import resource
 import struct
 from pathlib import Path
 
@@ -91,5 +92,15 @@ def test_too_many_open_files_are_reported_with_a_remedy(tmp_path: Path, monkeypa
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("mmap.mmap", refuse)
-    with pytest.raises(UserError, match=r"2\.10\.idx: Too many open files; raise the limit with 'ulimit -n'"):
+    with pytest.raises(UserError, match=r"2\.10\.idx: Too many open files; raise the hard limit of open files, or"):
         many.lengths[0:3]
+
+
+def test_more_shards_than_the_soft_limit_of_open_files_are_read(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        many = stored(tmp_path, *range(1, COUNT + 1))
+        assert many.gather(np.arange(COUNT))[1].tolist() == many.lengths[:].tolist()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
