@@ -88,7 +88,7 @@ def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> Non
         raise UserError(f"{folder} cannot be replaced ({reason}): choose another destination")
 
 
-def _resolve(path: Path) -> Path:
+def resolve(path: Path) -> Path:
     """Resolve symlinks. `Path.resolve` raises an error that is not an OSError for a loop."""
     return Path(os.path.realpath(path))
 
@@ -96,7 +96,7 @@ def _resolve(path: Path) -> Path:
 def _resolve_checked(destination: Path) -> Path:
     """Resolve the symlinks of a destination. Raises UserError for one that `check_symlinks` refuses."""
     check_symlinks(destination)
-    return _resolve(destination)
+    return resolve(destination)
 
 
 def check_symlinks(destination: Path) -> None:

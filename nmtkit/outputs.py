@@ -3,11 +3,10 @@
 Commands call these checks before long work, so that a mistake is reported at once.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from nmtkit.atomic_io import check_writable
+from nmtkit.atomic_io import check_writable, resolve
 from nmtkit.data.description import is_dataset
 from nmtkit.errors import UserError
 from nmtkit.run_files import refuse_run_file
@@ -26,16 +25,20 @@ def check_output_folder(output: Path, inputs: Iterable[Path | None]) -> None:
 
 
 def refuse_dataset(folder: Path, name: str) -> None:
-    """Raise UserError for a folder of outputs that is a dataset; the message calls it `name`."""
+    """Raise UserError for a folder of outputs that is a dataset, or new and in one; the message calls it `name`."""
     if is_dataset(folder):
         raise UserError(f"{name} is a dataset, which contains nothing else: choose another folder")
+    if not folder.exists() and is_dataset(resolve(folder).parent):
+        raise UserError(f"{name} is in a dataset, which contains nothing else: choose another folder")
 
 
 def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
     """Raise UserError for an output that is an input, contains one, or belongs to a training run or a dataset."""
-    real = Path(os.path.realpath(output))
+    real = resolve(output)
+    if real.is_symlink():
+        raise UserError(f"{output}: a loop of symlinks: choose another output")
     for path in inputs:
-        if path is not None and Path(os.path.realpath(path)).is_relative_to(real):
+        if path is not None and resolve(path).is_relative_to(real):
             raise UserError(f"{path} is an input and would be overwritten: choose another output")
     refuse_run_file(output)
     refuse_dataset(real.parent, f"{output}: its folder")

@@ -103,19 +103,33 @@ def test_no_output_is_written_into_a_dataset(
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize(("command", "output"), OUTPUTS)
+def test_a_loop_of_symlinks_is_refused_as_an_output(
+    command: str, output: str, words: dict[str, str], tmp_path: Path, run_here: Run
+) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    required = [words.get(word, word) for word in OUTPUTS[command, output]]
+    done = run_here(f"nmt-{command}", *required, output, loop)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), done.stderr
+    assert f"{loop}: a loop of symlinks: choose another output" in done.stderr.decode()
+
+
 @pytest.mark.parametrize("option", ["--save-dir", "--tensorboard"])
+@pytest.mark.parametrize(("name", "refused"), [("dataset", "is"), ("dataset/new", "is in")])
 def test_no_training_writes_into_a_dataset(
-    option: str, datasets: dict[str, Path], tmp_path: Path, run_here: Run
+    option: str, name: str, refused: str, datasets: dict[str, Path], tmp_path: Path, run_here: Run
 ) -> None:
     pytest.importorskip("tensorboard")
     dataset = tmp_path / "dataset"
     shutil.copytree(datasets["joined"], dataset)
     before = contents(tmp_path)
-    folders = {"--save-dir": tmp_path / "run"} | {option: dataset}
+    folders = {"--save-dir": tmp_path / "run"} | {option: tmp_path / name}
     more = [word for pair in folders.items() for word in pair]
     done = run_here("nmt-train", datasets["joined"], "--arch", "transformer_tiny", "--device", "cpu", *more)
     assert done.returncode == 2
-    assert f"{option} {dataset} is a dataset, which contains nothing else: choose another" in done.stderr.decode()
+    message = f"{option} {tmp_path / name} {refused} a dataset, which contains nothing else: choose another"
+    assert message in done.stderr.decode()
     assert contents(dataset) == {path: bytes_ for path, bytes_ in before.items() if path.is_relative_to(dataset)}
 
 

@@ -1,9 +1,11 @@
-"""Signals that end a command. They become exceptions, but not while a module is imported."""
+"""Signals that end a command. They become exceptions, but not while a module is imported.
+
+Imports little, since a signal before `raise_signals` prints a traceback.
+"""
 
 import atexit
 import signal
 import types
-from dataclasses import dataclass
 
 
 class Terminated(BaseException):
@@ -31,11 +33,11 @@ def raise_waiting() -> None:
         signal.raise_signal(signal.SIGALRM)
 
 
-@dataclass(frozen=True)
 class _Waiting:
     """Handles the timer that repeats the signal `number`. Any other timer belongs to the calling program."""
 
-    number: int
+    def __init__(self, number: int) -> None:
+        self.number = number
 
     def __call__(self, _: int, frame: types.FrameType | None) -> None:
         _raise(self.number, frame)

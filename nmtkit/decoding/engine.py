@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from nmtkit.atomic_io import resolve
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.batch import pad
 from nmtkit.decoding.alignment import with_attention
@@ -211,9 +212,9 @@ class Workers:
 
     def __init__(self, paths: Sequence[Path], engine: EngineConfig, weights: str) -> None:
         share = max(1, available_cores() // engine.workers)
-        shortlist = None if engine.shortlist is None else engine.shortlist.resolve()
+        shortlist = None if engine.shortlist is None else resolve(engine.shortlist)
         engine = replace(engine, threads=engine.threads or share, shortlist=shortlist)
-        self._search = _WorkerSearch(tuple(path.resolve() for path in paths), engine, weights)
+        self._search = _WorkerSearch(tuple(resolve(path) for path in paths), engine, weights)
         self._pool: WorkerPool | None = None
         self._turn = Lock()
         self._reader: int | None = None

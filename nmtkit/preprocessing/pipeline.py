@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit.atomic_io import final_name, staged_folder
+from nmtkit.atomic_io import final_name, resolve, staged_folder
 from nmtkit.data.corpus import Dataset, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
@@ -173,8 +173,11 @@ def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:
     check_output_folder(files.destdir, inputs)
     if files.report is None:
         return
-    if files.destdir.resolve() in files.report.resolve().parents:
+    report, destdir = resolve(files.report), resolve(files.destdir)
+    if report.is_relative_to(destdir):
         raise UserError(f"--report {files.report}: a dataset folder contains nothing else: choose another folder")
+    if destdir.is_relative_to(report):
+        raise UserError(f"--report {files.report}: --destdir makes a folder of it: choose another file")
     check_output_file(files.report, inputs)
 
 

@@ -51,7 +51,7 @@ class Saver:
             return
         self._failures += 1
         if last or self._failures >= self.options.checkpoints.max_save_failures:
-            if self._has_earlier(state):
+            if list_checkpoints(self.save_dir.folder):
                 raise self.ranks.report_once(RunError(f"{failure}; earlier checkpoints are intact"))
             raise self.ranks.report_once(RunError(f"{failure}; there is no earlier checkpoint"))
         logger.warning("%s; the next save tries again", failure)

@@ -1,8 +1,11 @@
 """TensorBoard: the numbers of a run as curves, and some validation sentences as text."""
 
 import contextlib
+import errno
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,56 +67,74 @@ class Board:
 
         Raises UserError if the folder cannot be written, or is a dataset.
         """
-        from torch.utils.tensorboard.writer import SummaryWriter  # slow to import, rarely needed
+        # Imported here, because these imports are slow. torch's SummaryWriter writes in a thread, which prints errors.
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from torch.utils.tensorboard.summary import custom_scalars
 
         check_symlinks(folder)
         refuse_dataset(folder, f"--tensorboard {folder}")
-        self._folder, self._failed = folder, False
-        # torch's file name has only the time, host and process. Without a secret, another user of the folder could
-        # guess it and create a symlink of that name.
-        suffix = f".{secrets.token_hex(16)}"
+        self._folder, self._event = folder, Event
+        self._records: Any = None  # None once the disk is full
         try:
-            self._writer: Any = SummaryWriter(str(folder), purge_step=update + 1, filename_suffix=suffix)
+            self._records = _create(folder)
         except OSError as error:
-            raise UserError(f"--tensorboard {folder}: cannot be written ({error.strerror})") from error
-        with self._forgiving():
-            self._writer.add_custom_scalars(_LAYOUT)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise UserError(f"--tensorboard {folder}: cannot be written ({error.strerror})") from error
+            self._end(error)
+        self._write(update + 1, file_version="brain.Event:2")
+        self._write(update + 1, session_log=SessionLog(status=SessionLog.START))
+        self._write(0, summary=custom_scalars(_LAYOUT))  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Write what is still buffered."""
-        with self._forgiving():
-            self._writer.close()
+        """Close the file."""
+        if self._records is not None:
+            self._records.close()
 
     def numbers(self, event: str, update: int, values: Mapping[str, Any]) -> None:
         """Add a point to the curve of each value that has one of the `TAGS`, or is of one dataset, and is a number."""
-        with self._forgiving():
-            for name, value in values.items():
-                tag = TAGS[event].get(name) or _tag_of_dataset(event, name)
-                if tag is not None and isinstance(value, int | float):
-                    self._writer.add_scalar(tag, value, update)
+        from torch.utils.tensorboard.summary import scalar
+
+        for name, value in values.items():
+            tag = TAGS[event].get(name) or _tag_of_dataset(event, name)
+            if tag is not None and isinstance(value, int | float):
+                self._write(update, summary=scalar(tag, value))  # type: ignore[no-untyped-call]
 
     def samples(self, update: int, samples: Sequence[Sample]) -> None:
         """Each sentence as `sentences/line_<n>`, translated by the model after this update."""
         from tensorboard.plugins.text.summary_v2 import text_pb  # torch's add_text appends /text_summary to the tag
 
-        with self._forgiving():
-            for sample in samples:
-                texts = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
-                # Indented text is verbatim in Markdown.
-                rows = [f"    {name:<11}  {' '.join(text.split())}" for name, text in texts.items()]
-                text = text_pb(f"sentences/line_{sample.line}", "\n".join(rows))
-                self._writer.file_writer.add_summary(text, update)
+        for sample in samples:
+            texts = {"source": sample.source, "reference": sample.reference, "translation": sample.translation}
+            # Indented text is verbatim in Markdown.
+            rows = [f"    {name:<11}  {' '.join(text.split())}" for name, text in texts.items()]
+            self._write(update, summary=text_pb(f"sentences/line_{sample.line}", "\n".join(rows)))
 
-    @contextlib.contextmanager
-    def _forgiving(self) -> Iterator[None]:
-        """Log the first error as a warning; later ones only repeat it and are ignored."""
+    def _write(self, update: int, **contents: Any) -> None:
+        """Write an event, unless an earlier one has failed."""
+        if self._records is None:
+            return
         try:
-            yield
+            self._records.write(self._event(wall_time=time.time(), step=update, **contents).SerializeToString())
+            self._records.flush()
         except OSError as error:
-            if not self._failed:
-                logger.warning(
-                    "--tensorboard %s: cannot be written (%s); TensorBoard shows nothing more until the run is resumed",
-                    self._folder,
-                    error.strerror,
-                )
-            self._failed = True
+            self._end(error)
+
+    def _end(self, error: OSError) -> None:
+        logger.warning(
+            "--tensorboard %s: cannot be written (%s); TensorBoard shows nothing more until the run is resumed",
+            self._folder,
+            error.strerror,
+        )
+        with contextlib.suppress(OSError):  # it tries to write what has failed
+            self.close()
+        self._records = None
+
+
+def _create(folder: Path) -> Any:
+    """A writer of records to a new event file."""
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    # Without a secret, another user of the folder could guess the name and create a symlink of that name.
+    name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{secrets.token_hex(16)}"
+    return RecordWriter((folder / name).open("xb"))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nmtkit.atomic_io import resolve
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.mixture import Mixture
 from nmtkit.errors import UserError
@@ -125,7 +126,7 @@ def shares_of(target_tokens: Sequence[int], batches: BatchConfig) -> list[float]
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
     """The last parts of each folder's path, as few as make all of them differ."""
-    paths = [folder.resolve().parts[1:] for folder in folders]
+    paths = [resolve(folder).parts[1:] for folder in folders]
     for count in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-count:]) for parts in paths]
         if len(set(names)) == len(names):
@@ -134,7 +135,7 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _refuse_repeated(folders: Sequence[Path]) -> None:
-    resolved = [folder.resolve() for folder in folders]
+    resolved = [resolve(folder) for folder in folders]
     for number, folder in enumerate(resolved):
         if folder in resolved[:number]:
             raise UserError(f"{folders[number]} is given twice: raise its weight in --mix instead")

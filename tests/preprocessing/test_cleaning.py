@@ -214,11 +214,22 @@ def test_the_page_shows_reasons_and_examples_as_text(tmp_path: Path) -> None:
     assert found.elements["svg"] == 5  # lengths of both sides, ratios, pieces of both sides
 
 
-def test_the_page_cannot_be_in_the_dataset_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("destdir", "report", "message"),
+    [
+        ("d", "d/page.html", "a dataset folder contains nothing else: choose another folder"),
+        ("d", "d", "a dataset folder contains nothing else: choose another folder"),
+        ("page/d", "page", "--destdir makes a folder of it: choose another file"),
+    ],
+)
+def test_the_page_and_the_dataset_folder_cannot_contain_each_other(
+    destdir: str, report: str, message: str, tmp_path: Path
+) -> None:
     prefix = write(tmp_path / "text", good(3))
-    files = FilesConfig("en", "de", (prefix,), destdir=tmp_path / "d", report=tmp_path / "d" / "page.html")
-    with pytest.raises(UserError, match="a dataset folder contains nothing else: choose another folder"):
+    files = FilesConfig("en", "de", (prefix,), destdir=tmp_path / destdir, report=tmp_path / report)
+    with pytest.raises(UserError, match=message):
         preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
+    assert not (tmp_path / destdir).exists()
 
 
 # The command

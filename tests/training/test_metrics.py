@@ -152,15 +152,15 @@ def test_an_unwritable_tensorboard_folder_is_refused(train: Train, tmp_path: Pat
     assert f"nmt-train: --tensorboard {tmp_path}/file/board: cannot be written" in result.stderr.decode()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread that writes ends
+@pytest.mark.parametrize("records_before", [0, 10])
 def test_a_full_disk_for_tensorboard_does_not_stop_the_run(
-    train: Train, tmp_path: Path, board: Path, monkeypatch: pytest.MonkeyPatch
+    records_before: int, train: Train, tmp_path: Path, board: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, records = RecordWriter.write, []
 
     def write(self: RecordWriter, data: bytes) -> None:
         records.append(data)
-        if len(records) > 10:
+        if len(records) > records_before:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         original(self, data)
 
@@ -168,6 +168,19 @@ def test_a_full_disk_for_tensorboard_does_not_stop_the_run(
     result = train(tmp_path / "run", "--max-updates", 20, "--tensorboard", board)
     assert result.stderr.decode().count(f"--tensorboard {board}: cannot be written (No space left") == 1
     assert len(metrics(tmp_path / "run", "train")) == 20
+
+
+def test_a_full_disk_when_tensorboards_file_is_created_is_only_a_warning(
+    board: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    writer = Board(board, 0)
+    writer.numbers("train", 1, {"loss": 2.0})
+    writer.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 @pytest.mark.parametrize("junk", [b"[" * 100_000, b"\xff\xfe", b"{}", b"7", b'{"update": "x"}'])
