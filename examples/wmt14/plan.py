@@ -19,6 +19,7 @@ from nmtkit.cli.train import main as nmt_train
 from nmtkit.data.batch import Batch
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import ModelConfig
+from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
@@ -59,6 +60,17 @@ def training_options(flags: list[str]) -> tuple[ModelConfig, dict[str, Any]]:
     with nmt_train.make_context("nmt-train", ["DATASET", *flags]) as context:
         choose_model(context.params)
         return context.params["model"], context.params
+
+
+def trial_that_fits(config: ModelConfig, vocabulary: int, tokens: int, device: torch.device) -> Trial:
+    """As `trial`, with fewer tokens if those do not fit into memory, as `--max-tokens auto` would choose."""
+    while True:
+        try:
+            return trial(config, vocabulary, tokens, device)
+        except (MemoryError, RuntimeError) as error:
+            if tokens <= LENGTH or not is_out_of_memory(error):
+                raise
+        tokens //= 2
 
 
 def trial(config: ModelConfig, vocabulary: int, tokens: int, device: torch.device) -> Trial:
@@ -115,8 +127,9 @@ def main() -> None:
     model, training = training_options(given.training[1:])
     updates, batch_tokens = training["max_updates"], training["batch_tokens"]
     device = resolve_device("auto" if given.gpus else "cpu")
-    seen = trial(model, given.vocab_size, training["max_tokens"], device)
     devices = max(1, given.gpus) * given.nodes
+    tokens = training["max_tokens"] or batch_tokens // devices
+    seen = trial_that_fits(model, given.vocab_size, tokens, device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     minutes = updates * batch_tokens / (seen.tokens_per_second * devices) / 60
     available, published = device_memory(device), paper.TRAININGS[given.size]
