@@ -1,7 +1,9 @@
 # The folder of all results, WORK. A Makefile with its own rules before recipe.mk includes this file first.
 WORK ?= work
 number_sign := \#
-unusable := $(foreach character,: % = ; | $$ $(number_sign),$(findstring $(character),$(WORK)))
-ifneq ($(words $(WORK))$(strip $(unusable)),1)
-$(error WORK=$(WORK): make cannot handle a folder whose name is empty or has spaces or any of : % = ; | $$ $(number_sign))
+opening := (
+closing := )
+unusable := $(foreach character,: % = ; | $$ $(number_sign) ' " ` & < > ? * [ ] \ ! $(opening) $(closing),$(findstring $(character),$(WORK)))
+ifneq ($(words $(WORK))$(strip $(unusable))$(filter -%,$(WORK)),1)
+$(error WORK=$(WORK): use a folder whose name is not empty, has no spaces or characters of make and the shell, and does not begin with -)
 endif

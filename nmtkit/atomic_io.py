@@ -73,7 +73,7 @@ def staged_folder(
             if isinstance(error, OSError):
                 raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
             raise
-        _fsync(destination.parent)
+        fsync(destination.parent)
         with contextlib.suppress(OSError, UserError):
             remove_leftover_folder(replaced, is_own)
 
@@ -174,7 +174,7 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
         if not is_special:
             staging.replace(destination)
-            _fsync(destination.parent)
+            fsync(destination.parent)
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:
@@ -267,7 +267,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
             partial.replace(destination)
-        _fsync(destination.parent)
+        fsync(destination.parent)
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:
@@ -381,11 +381,12 @@ def _set_mode(descriptor: int, mode: int) -> None:
 def fsync_folder(folder: Path) -> None:
     """Flush every file of a folder, and the folder itself, to disk."""
     for path in folder.iterdir():
-        _fsync(path)
-    _fsync(folder)
+        fsync(path)
+    fsync(folder)
 
 
-def _fsync(path: Path) -> None:
+def fsync(path: Path) -> None:
+    """Flush a file or the entries of a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

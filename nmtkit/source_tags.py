@@ -23,6 +23,21 @@ def tag_ids(tag: str, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
+def check_tag_apart(tag: str, tokenizer: Tokenizer) -> None:
+    """Raise UserError as `tag_ids`, and if lines have other ids after a tag, as those with the tag in the text would.
+
+    That depends on the normalization of a SentencePiece model, for instance if it adds no space before a text.
+    """
+    ids = tag_ids(tag, tokenizer)
+    for text in ("a", " a", "") if tag else ():
+        together, alone = tokenizer.encode([f"{tag} {text}", text])
+        if together != ids + alone:
+            raise UserError(
+                f"--source-tag {tag!r}: this SentencePiece model segments a text differently after a tag: "
+                "write the tag at the beginning of the lines instead"
+            )
+
+
 def not_a_piece(tag: str, pieces: Collection[str] = ()) -> UserError:
     """The error for a tag that is not one piece of text. The remedy depends on the `pieces` of the vocabulary."""
     if reason := why_invalid(tag):

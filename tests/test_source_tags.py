@@ -19,7 +19,7 @@ from nmtkit.decoding.translation import SourcePieces, compose
 from nmtkit.errors import UserError
 from nmtkit.languages import includes, is_direction, side_names
 from nmtkit.serving.source_words import source_words
-from nmtkit.source_tags import tag_ids
+from nmtkit.source_tags import check_tag_apart, tag_ids
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.user_symbols import add_symbols
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary
@@ -79,6 +79,14 @@ def test_a_tag_has_the_ids_that_it_has_at_the_beginning_of_a_line(kind: str, tmp
     lines = ENGLISH[:40]
     expected = tokenizer.encode([f"{TAG} {line}" for line in lines])
     assert [[*tag, *ids] for ids in tokenizer.encode(lines)] == expected
+    check_tag_apart(TAG, tokenizer)
+
+
+@pytest.mark.parametrize("normalization", [{"add_dummy_prefix": False}, {"remove_extra_whitespaces": False}], ids=str)
+def test_a_tag_that_changes_the_ids_after_it_is_refused(normalization: dict[str, bool]) -> None:
+    tokenizer = tagged(SentencePieceTokenizer(train_model(ENGLISH + GERMAN, **normalization)))
+    with pytest.raises(UserError, match="segments a text differently after a tag: write the tag at the beginning"):
+        check_tag_apart(TAG, tokenizer)
 
 
 REFUSED = {

@@ -15,6 +15,7 @@ from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpo
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.moses_bpe import MosesBpe
+from nmtkit.preprocessing.config import VocabularyConfig
 from nmtkit.spm_model import Piece, PieceType, append_user_symbols, read_model
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, make_tokenizer
 from nmtkit.user_symbols import add_symbols, check_symbols
@@ -145,6 +146,12 @@ def tagged(datasets: dict[str, Path], tmp_path: Path) -> Path:
         (tmp_path / f"{split}.en").write_text("".join(f"<2de> {line}\n" for line in lines))
         (tmp_path / f"{split}.de").write_text((text / f"{split}.de").read_text())
     return tmp_path
+
+
+def test_a_vocabulary_without_room_for_all_symbols_is_refused() -> None:
+    assert VocabularyConfig(tokenizer="space", user_symbol=("<a>", "<b>"), vocab_size=6).vocab_size == 6
+    with pytest.raises(UserError, match="--vocab-size 5: too small for 6 special pieces and user symbols"):
+        VocabularyConfig(tokenizer="space", user_symbol=("<a>", "<b>"), vocab_size=5)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import IO, Any
 from nmtkit.errors import UserError
 
 _MAX_NESTING = 100
+_MAX_KEY = 2**60  # Python hashes integers modulo 2**61 - 1
 _MAX_REPETITION = 100  # of shared containers: the repr of a value, and a comparison, visit each repetition
 _NEW_TENSOR = "torch._utils _rebuild_tensor_v2"
 _ORDERED_DICT, _NAMESPACE = "collections OrderedDict", "argparse Namespace"
@@ -151,9 +152,10 @@ class _Follower:
         target.parts += items
 
     def _set_items(self, items: list[_Item]) -> None:
-        """Refuses containers as keys: their hash could take forever."""
-        if any(key.kind != "atom" for key in items[::2]):
-            raise UserError("a key of its dicts is not a string or a number: damaged, or hostile")
+        """Refuses keys whose hashes could take forever: containers, and integers that can have equal hashes."""
+        for key in items[::2]:
+            if key.kind != "atom" or (isinstance(key.content, int) and abs(key.content) > _MAX_KEY):
+                raise UserError("a key of its dicts is not a string or a usual number: damaged, or hostile")
         target = self._stack[-1]
         if target.kind not in ("dict", *_results(_ORDERED_DICT, DEFAULT_DICT)):
             raise TypeError(f"{target.kind} is not a dict")

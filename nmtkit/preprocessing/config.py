@@ -10,6 +10,7 @@ from nmtkit.errors import UserError
 from nmtkit.languages import is_direction, is_language
 from nmtkit.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
 from nmtkit.user_symbols import check_symbols
+from nmtkit.vocab import SPECIALS
 
 DEFAULT_VOCAB_SIZE = 32_000
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
@@ -39,8 +40,8 @@ class FilesConfig(Config):
     workers: int = option(
         1, min=1, max=1024, help="Processes that share the work. The result is the same for any number."
     )
-    shard_size: str = option(
-        "",
+    shard_size: str | None = option(
+        None,
         metavar="SIZE",
         help="Write each side of a split to several files of at most SIZE bytes, such as 4G (K, M, G, T: powers of "
         "1024). If the command is killed, the same command resumes after the last complete file. Default: one file.",
@@ -75,7 +76,7 @@ class FilesConfig(Config):
     @property
     def shard_bytes(self) -> int | None:
         """--shard-size in bytes; None without it."""
-        if not self.shard_size:
+        if self.shard_size is None:
             return None
         size = _SIZE.fullmatch(self.shard_size)
         if size is None or not int(size[1]):
@@ -142,6 +143,9 @@ class VocabularyConfig(Config):
             raise UserError("--spm-model and --vocab-from are mutually exclusive: use one of them")
         if self.spm_model and self.tokenizer == SPACE:
             raise UserError("--spm-model cannot be used with --tokenizer space")
+        symbols = len(SPECIALS) + len(self.user_symbol)
+        if self.vocab_size is not None and self.vocab_size < symbols:
+            raise UserError(f"--vocab-size {self.vocab_size}: too small for {symbols} special pieces and user symbols")
         if self.spm_model and not self.joined_vocab:
             raise UserError("--spm-model is for both languages: it cannot be used with --separate-vocab")
 

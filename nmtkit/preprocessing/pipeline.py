@@ -32,7 +32,7 @@ from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, f
 from nmtkit.preprocessing.report import corpus_row, write_report
 from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
 from nmtkit.preprocessing.split_writer import SplitWriter
-from nmtkit.source_tags import not_a_piece, tag_ids
+from nmtkit.source_tags import check_tag_apart, not_a_piece
 from nmtkit.terminal import Table
 from nmtkit.text import find_side
 from nmtkit.tokenizer import SPACE, shares_vocabulary
@@ -194,7 +194,7 @@ def _find_corpus(prefix: str, files: FilesConfig) -> Corpus:
 def _check_tag(tag: str, vocabulary: VocabularyConfig, reused: Tokenizers | None) -> None:
     """UserError, before the text is read, for a tag that will not be one piece of the vocabulary."""
     if reused is not None:
-        tag_ids(tag, reused[0])
+        check_tag_apart(tag, reused[0])
     elif tag and tag not in vocabulary.user_symbol:
         raise not_a_piece(tag)
 

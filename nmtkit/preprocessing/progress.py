@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nmtkit.atomic_io import fsync_folder, staged_file
+from nmtkit.atomic_io import fsync, staged_file
 from nmtkit.checksum import sha256, sha256_of_fields
 from nmtkit.data.description import FileRecord, record_file
 from nmtkit.languages import side_names
@@ -58,12 +58,16 @@ class Progress:
 
     def save(self, folder: Path) -> None:
         """Flush and record the files of a folder, then write the progress. Unchanged files are not read again."""
-        fsync_folder(folder)
+        known = self.files
         self.files = {
-            path.name: record_file(path, self.files)
+            path.name: record_file(path, known)
             for path in sorted(folder.iterdir())
             if path.name != PROGRESS_FILE and path.stat().st_size
         }
+        for name, record in self.files.items():
+            if record != known.get(name):
+                fsync(folder / name)
+        fsync(folder)
         fields: dict[str, Any] = {"task": self.task, "pairs": self.pairs}
         fields["splits"] = [split.to_dict() for split in self.splits]
         fields["files"] = {name: record._asdict() for name, record in self.files.items()}

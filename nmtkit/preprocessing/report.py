@@ -1,6 +1,7 @@
 """The page of --report: what was kept and dropped of the training text, lengths, and use of the vocabulary."""
 
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -25,6 +26,7 @@ from nmtkit.vocab import SPECIALS, unknown_percent
 from nmtkit.wording import escaped, format_value
 
 _FREQUENT = 20  # pieces shown
+_PERCENTAGE = re.compile(r"[\d.]+%")
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f27; --ground: #fff; --quiet: #5c6675; --line: #d5dae2; --bar: #1f5fd0 }
 @media (prefers-color-scheme: dark) {
@@ -168,7 +170,7 @@ def _frequent(side: SideStatistics, tokenizer: Tokenizer) -> Iterable[str]:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], kind: str = "") -> str:
     """A table. Columns of numbers are aligned to the right."""
-    numeric = [isinstance(cell, int | float) or str(cell).endswith("%") for cell in rows[0]]
+    numeric = [isinstance(cell, int | float) or _PERCENTAGE.fullmatch(str(cell)) is not None for cell in rows[0]]
     sort = [' class="number"' if is_number else "" for is_number in numeric]
     head = "".join(f"<th{attribute}>{_text(name)}</th>" for attribute, name in zip(sort, columns, strict=True))
     body = "\n".join(

@@ -54,14 +54,14 @@ def prefix(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def config(prefix: str, name: str, size: str, **more: Any) -> FilesConfig:
+def config(prefix: str, name: str, size: str | None, **more: Any) -> FilesConfig:
     train = (f"{prefix}/one", f"{prefix}/two")
     return FilesConfig(
         "en", "de", train, testpref=(f"{prefix}/test",), destdir=Path(prefix, name), shard_size=size, **more
     )
 
 
-def make(prefix: str, name: str, size: str, cleaning: CleaningConfig | None = None, **more: Any) -> Dataset:
+def make(prefix: str, name: str, size: str | None, cleaning: CleaningConfig | None = None, **more: Any) -> Dataset:
     return preprocess(config(prefix, name, size, **more), VocabularyConfig("space"), cleaning or CleaningConfig())
 
 
@@ -74,7 +74,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("size", ["100", "333", "1K", "1G"])
 def test_shards_of_any_size_hold_the_same_sentences_in_files_that_are_not_larger(prefix: str, size: str) -> None:
-    one, many = make(prefix, "one_file", ""), make(prefix, "shards", size)
+    one, many = make(prefix, "one_file", None), make(prefix, "shards", size)
     limit = config(prefix, "", size).shard_bytes
     assert limit is not None
     sizes = [path.stat().st_size for path in many.folder.iterdir() if path.suffix in (".bin", ".idx")]
@@ -100,7 +100,7 @@ def test_a_shard_is_as_full_as_its_largest_file_allows(prefix: str) -> None:
 
 
 def test_without_the_option_the_format_is_unchanged(prefix: str) -> None:
-    dataset = make(prefix, "one_file", "")
+    dataset = make(prefix, "one_file", None)
     description = json.loads((dataset.folder / "dataset.json").read_text())
     assert description["version"] == 2
     assert all("shards" not in split for split in description["splits"])
@@ -115,7 +115,7 @@ def test_a_size_below_that_of_a_sentence_is_refused(prefix: str, size: str) -> N
     assert not Path(prefix, "shards").exists()
 
 
-@pytest.mark.parametrize("size", ["0", "K", "-1", "1.5G", "4GB", "1 G", "١"])
+@pytest.mark.parametrize("size", ["", "0", "K", "-1", "1.5G", "4GB", "1 G", "١"])
 def test_an_invalid_size_is_refused(prefix: str, size: str) -> None:
     with pytest.raises(UserError, match=r"--shard-size .*: not a size"):
         config(prefix, "shards", size)
@@ -129,7 +129,7 @@ def test_a_size_above_an_exbibyte_is_refused(prefix: str, size: str) -> None:
 
 
 def test_sizes_have_binary_suffixes(prefix: str) -> None:
-    sizes = {size: config(prefix, "shards", size).shard_bytes for size in ("", "7", "2k", "3M", "4G", "5T")}
+    sizes = {size: config(prefix, "shards", size).shard_bytes for size in (None, "7", "2k", "3M", "4G", "5T")}
     assert list(sizes.values()) == [None, 7, 2 << 10, 3 << 20, 4 << 30, 5 << 40]
 
 
@@ -221,11 +221,11 @@ def kill_at_save(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """End a run when it is about to save its progress for the given time, counted from 0."""
     counter = itertools.count()
 
-    def fsync_folder(folder: Path) -> None:
-        if next(counter) == number:
+    def fsync(path: Path) -> None:
+        if path.is_dir() and next(counter) == number:
             raise Killed
 
-    monkeypatch.setattr(progress, "fsync_folder", fsync_folder)
+    monkeypatch.setattr(progress, "fsync", fsync)
 
 
 @pytest.mark.parametrize("save", [0, 1, 6])
@@ -271,13 +271,14 @@ def test_complete_shards_are_not_encoded_again(prefix: str, unfinished: Path, ca
 def test_a_run_on_other_text_or_with_other_options_starts_over_and_says_so(
     prefix: str, unfinished: Path, caplog: pytest.LogCaptureFixture, change: str
 ) -> None:
-    cleaning, size = CleaningConfig(), "300"
+    cleaning = CleaningConfig()
+    size: str | None = "300"
     if change == "text":
         Path(prefix, "two.en").write_text(Path(prefix, "two.en").read_text().replace("dog", "cat"))
     elif change == "options":
         cleaning = CleaningConfig(max_length=6)
     elif change == "size":
-        size = ""
+        size = None
     else:
         text_file, status = Path(prefix, "two.en"), Path(prefix, "two.en").stat()
         text_file.write_text(text_file.read_text().replace("dog", "cat"))

@@ -154,8 +154,8 @@ def attend_within_sentences(
         torch.bucketize(torch.arange(len(x), device=x.device), begins, right=True)
         for x, begins in ((q, starts), (k, key_starts))
     )
-    heads = (x.transpose(0, 1) for x in (q, k, v))
-    return scaled_dot_product_attention(*heads, attn_mask=row[:, None] == column).transpose(0, 1)
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    return scaled_dot_product_attention(q, k, v, attn_mask=row[:, None] == column).transpose(0, 1)
 
 
 @pytest.mark.parametrize("more", [{}, {"clip_norm": 1.0, "ema": 0.9}], ids=["plain", "clipped and averaged"])
