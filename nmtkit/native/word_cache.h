@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -25,7 +25,8 @@ class WordCache {
     start_text();
     std::vector<std::string_view> missing;
     while (!text.empty()) {
-      const size_t size = std::min(text.find_first_of(" \n"), text.size());
+      const size_t size = static_cast<size_t>(
+          std::find_if(text.begin(), text.end(), [](char c) { return c == ' ' || c == '\n'; }) - text.begin());
       const std::string_view word = text.substr(0, size);
       if (!word.empty()) units_.push_back(find(word, missing));
       if (size < text.size() && text[size] == '\n') units_.push_back(nullptr);
@@ -68,14 +69,37 @@ class WordCache {
     std::string text, ids;
   };
 
+  // Words by their hashes. The table has a power of two of slots, at most half of which are used, and finds a word in the
+  // first slots from its hash on.
   struct Generation {
     std::deque<Word> words;  // never move
-    std::unordered_map<std::string_view, Word*> index;
+    std::vector<std::pair<size_t, Word*>> slots = std::vector<std::pair<size_t, Word*>>(1024);
 
-    Word* add(std::string_view text) {
+    Word* find(std::string_view text, size_t hash) const {
+      for (size_t i = hash;; ++i) {
+        const auto& [own, word] = slots[i & (slots.size() - 1)];
+        if (!word) return nullptr;
+        if (own == hash && word->text == text) return word;
+      }
+    }
+
+    Word* add(std::string_view text, size_t hash) {
       Word* word = &words.emplace_back(Word{std::string(text), {}});
-      index.emplace(word->text, word);
+      if (2 * words.size() > slots.size()) {
+        std::vector<std::pair<size_t, Word*>> old(2 * slots.size());
+        old.swap(slots);
+        for (const auto& [own, each] : old)
+          if (each) insert(own, each);
+      }
+      insert(hash, word);
       return word;
+    }
+
+   private:
+    void insert(size_t hash, Word* word) {
+      size_t i = hash;
+      while (slots[i & (slots.size() - 1)].second) ++i;
+      slots[i & (slots.size() - 1)] = {hash, word};
     }
   };
 
@@ -91,16 +115,18 @@ class WordCache {
   }
 
   Word* find(std::string_view text, std::vector<std::string_view>& missing) {
-    if (text.size() <= kMaxWordBytes) {
-      if (const auto found = recent_.index.find(text); found != recent_.index.end()) return found->second;
-      if (const auto found = older_.index.find(text); found != older_.index.end()) {
-        Word* word = recent_.add(text);
-        word->ids = found->second->ids;
+    const bool is_cached = text.size() <= kMaxWordBytes;
+    const size_t hash = is_cached ? std::hash<std::string_view>{}(text) : 0;
+    if (is_cached) {
+      if (Word* found = recent_.find(text, hash)) return found;
+      if (const Word* found = older_.find(text, hash)) {
+        Word* word = recent_.add(text, hash);
+        word->ids = found->ids;
         return word;
       }
     }
     missing.push_back(text);
-    Word* word = text.size() <= kMaxWordBytes ? recent_.add(text) : &long_words_.emplace_back();
+    Word* word = is_cached ? recent_.add(text, hash) : &long_words_.emplace_back();
     new_.push_back(word);
     return word;
   }
