@@ -28,7 +28,7 @@ class BatchConfig(Config):
         min=0,
         words={"auto": AUTO},
         unset=f"auto on a GPU, {CPU_TOKENS} on a CPU",
-        help="Limit of one micro-batch on one device: tokens of source and of target, with padding. Packing then adds "
+        help="Limit of one micro-batch on one device: tokens of source and of target, with padding. Packing adds "
         "1 to 128 tokens of padding to each. auto: as many as fit into its memory, at most --batch-tokens divided by "
         "the devices, determined when a run begins.",
     )
