@@ -24,12 +24,15 @@ def tag_ids(tag: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def check_tag_apart(tag: str, tokenizer: Tokenizer) -> None:
-    """Raise UserError as `tag_ids`, and if lines have other ids after a tag, as those with the tag in the text would.
+    """Raise UserError for a tag that `tag_ids` refuses, or if text has other ids after a tag than alone.
 
-    That depends on the normalization of a SentencePiece model, for instance if it adds no space before a text.
+    Text that contains the tag would then differ from text to which `--source-tag` adds it. This depends on the
+    normalization of a SentencePiece model: some add no space before a text.
     """
+    if not tag:
+        return
     ids = tag_ids(tag, tokenizer)
-    for text in ("a", " a", "") if tag else ():
+    for text in ("a", " a", ""):
         together, alone = tokenizer.encode([f"{tag} {text}", text])
         if together != ids + alone:
             raise UserError(

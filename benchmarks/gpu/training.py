@@ -17,7 +17,7 @@ from gpu.measuring import Measurement, measure
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import BatchSampler
 from nmtkit.data.mixture import MicroBatch
-from nmtkit.data.packing import MicroBatchTensors, Share, Side, make_packed_batch, pack_micro_batches
+from nmtkit.data.packing import MicroBatchTensors, Share, SideLengths, make_packed_batch, pack_micro_batches
 from nmtkit.model import attention
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
@@ -95,12 +95,16 @@ def make_updates(setting: TrainingSetting) -> list[Update]:
     return updates
 
 
-def _lengths_of(source: Side, target: Side, micro_batch: MicroBatch) -> tuple[Side, Side]:
+def _lengths_of(source: SideLengths, target: SideLengths, micro_batch: MicroBatch) -> tuple[SideLengths, SideLengths]:
     return source[micro_batch.pairs], target[micro_batch.pairs]
 
 
 def _random_batch(
-    random: np.random.Generator, vocabulary: int, make: Callable[..., MicroBatchTensors], source: Side, target: Side
+    random: np.random.Generator,
+    vocabulary: int,
+    make: Callable[..., MicroBatchTensors],
+    source: SideLengths,
+    target: SideLengths,
 ) -> MicroBatchTensors:
     ids = [random.integers(len(SPECIALS), vocabulary, lengths.sum()) for lengths in (source, target)]
     batch = make(ids[0], source, ids[1], target)

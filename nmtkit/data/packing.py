@@ -19,8 +19,8 @@ from nmtkit.data.mixture import MicroBatch
 from nmtkit.vocab import BOS, PAD
 
 _STEP = 128  # a side has a multiple of this number of tokens, so that few shapes occur
-Side = NDArray[np.int32]
-LengthsOf = Callable[[MicroBatch], tuple[Side, Side]]
+SideLengths = NDArray[np.int32]
+LengthsOf = Callable[[MicroBatch], tuple[SideLengths, SideLengths]]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def pack_micro_batches(micro_batches: Sequence[MicroBatch], lengths_of: LengthsO
     return packed
 
 
-def _cut(source: Side, target: Side, max_tokens: int) -> Iterator[slice]:
+def _cut(source: SideLengths, target: SideLengths, max_tokens: int) -> Iterator[slice]:
     """Yield slices of successive sentence pairs with about equal numbers of tokens, by the longer side."""
     sums = np.cumsum(source, dtype=np.int64), np.cumsum(target, dtype=np.int64)
     longer = max(sums, key=lambda each: int(each[-1]))

@@ -26,7 +26,7 @@ Kernel = Callable[..., Any]  #: torch's `varlen_attn`
 _WIDEST = 256  # of a head, for the kernel
 
 
-class Side(NamedTuple):
+class PackedSide(NamedTuple):
     """The sentences of one side. A filler at the end counts as a sentence."""
 
     lengths: Tensor  # (N - 1,) without the filler's
@@ -43,7 +43,7 @@ class Padding:
     masks: tuple[Tensor, ...]  # of each group (sentences, 1, 1, longest): True for tokens
 
     @classmethod
-    def of(cls, side: Side, groups: Tensor) -> "Padding":
+    def of(cls, side: PackedSide, groups: Tensor) -> "Padding":
         """Pad each group to its longest sentence. `groups` (N,) numbers that of each sentence, without gaps."""
         lengths = F.pad(side.lengths, (0, 1), value=side.filler)
         counts = groups.bincount()
@@ -80,7 +80,7 @@ class Packing:
     attention: Kernel | Padding
 
     @classmethod
-    def of(cls, side: Side, attention: Kernel | Padding) -> "Packing":
+    def of(cls, side: PackedSide, attention: Kernel | Padding) -> "Packing":
         """The packing of one side. Reads nothing from the device of the lengths."""
         tokens = side.tokens + side.filler
         ends = F.pad(side.lengths.cumsum(0, dtype=torch.int32), (0, 1), value=tokens)  # (N,)
@@ -90,7 +90,7 @@ class Packing:
         return cls(starts, positions % side.longest, max(side.longest, side.filler), side.longest, attention)
 
 
-def pack_sides(source: Side, target: Side, kernel: Kernel | None) -> tuple[Packing, Packing]:
+def pack_sides(source: PackedSide, target: PackedSide, kernel: Kernel | None) -> tuple[Packing, Packing]:
     """The packings of both sides, for the kernel or, without one, for padding.
 
     For padding, sentence pairs are grouped by the length of their longer side, rounded up to a power of two. So a side
@@ -150,7 +150,7 @@ def _kernel_on(device: torch.device, precision: torch.dtype) -> Kernel | None:
         kernel: Kernel = import_module("torch.nn.attention.varlen").varlen_attn  # from torch 2.10 on
         with torch.inference_mode(False), torch.enable_grad():
             x = torch.zeros(1, 1, 8, dtype=precision, device=device, requires_grad=True)
-            side = Side(torch.zeros(0, dtype=torch.int64, device=device), tokens=0, longest=1, filler=1)
+            side = PackedSide(torch.zeros(0, dtype=torch.int64, device=device), tokens=0, longest=1, filler=1)
             packing = Packing.of(side, kernel)
             torch.autograd.backward(attend_packed(kernel, x, x, x, packing, packing).sum())
     except Exception as error:

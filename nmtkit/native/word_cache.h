@@ -69,11 +69,12 @@ class WordCache {
     std::string text, ids;
   };
 
-  // Words by their hashes. The table has a power of two of slots, at most half of which are used, and finds a word in the
-  // first slots from its hash on.
+  // A hash table with linear probing. The number of slots is a power of two; at most half of them are used.
   struct Generation {
+    using Slots = std::vector<std::pair<size_t, Word*>>;  // with the hash of each word
+
     std::deque<Word> words;  // never move
-    std::vector<std::pair<size_t, Word*>> slots = std::vector<std::pair<size_t, Word*>>(1024);
+    Slots slots = Slots(1024);
 
     Word* find(std::string_view text, size_t hash) const {
       for (size_t i = hash;; ++i) {
@@ -86,7 +87,7 @@ class WordCache {
     Word* add(std::string_view text, size_t hash) {
       Word* word = &words.emplace_back(Word{std::string(text), {}});
       if (2 * words.size() > slots.size()) {
-        std::vector<std::pair<size_t, Word*>> old(2 * slots.size());
+        Slots old(2 * slots.size());
         old.swap(slots);
         for (const auto& [own, each] : old)
           if (each) insert(own, each);

@@ -14,7 +14,7 @@ from nmtkit.data.mixture import MicroBatch, MixedUpdate, Mixture, MixturePositio
 from nmtkit.data.packing import (
     MicroBatchTensors,
     Share,
-    Side,
+    SideLengths,
     make_packed_batch,
     pack_micro_batches,
     packed_size,
@@ -102,12 +102,12 @@ class Loader:
         batches = (pool.map if pool else map)(self._collate, [update.micro_batches[number] for number in numbers])
         return Work(update, lengths, target_tokens, tokens, sum(costs), numbers, batches)
 
-    def _lengths(self, micro_batch: MicroBatch) -> tuple[Side, Side]:
+    def _lengths(self, micro_batch: MicroBatch) -> tuple[SideLengths, SideLengths]:
         """The tokens of the stored sentences of each side, EOS counted."""
         split, pairs = self.splits[micro_batch.corpus], micro_batch.pairs
         return split.source.lengths[pairs], split.target.lengths[pairs]
 
-    def _cost(self, source: Side, target: Side) -> int:
+    def _cost(self, source: SideLengths, target: SideLengths) -> int:
         """Tokens of both sides of a micro-batch, with padding."""
         if self.packed_tokens is not None:
             return packed_size(int(source.sum())) + packed_size(int(target.sum()))

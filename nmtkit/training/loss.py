@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from nmtkit import native_build
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.model.kernels import loss_kernel_on
-from nmtkit.model.packing import Side, kernel_for, pack_sides
+from nmtkit.model.packing import PackedSide, kernel_for, pack_sides
 from nmtkit.model.protocol import TranslationModel, mask_never_output
 from nmtkit.vocab import NEVER_OUTPUT
 
@@ -186,8 +186,9 @@ def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: flo
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
     """The decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
     kernel = kernel_for(model.config, _dtype_of_products(model.output_matrix), batch.src.device)
-    source = Side(batch.source_lengths, batch.source_tokens, batch.longest[0], len(batch.src) - batch.source_tokens)
-    target = Side(batch.target_lengths, batch.target_tokens, batch.longest[1], len(batch.tgt_in) - batch.target_tokens)
+    fillers = len(batch.src) - batch.source_tokens, len(batch.tgt_in) - batch.target_tokens
+    source = PackedSide(batch.source_lengths, batch.source_tokens, batch.longest[0], fillers[0])
+    target = PackedSide(batch.target_lengths, batch.target_tokens, batch.longest[1], fillers[1])
     packings = pack_sides(source, target, kernel)
     return model.decode_packed(batch.src, packings[0], batch.tgt_in, packings[1])[: batch.target_tokens]
 

@@ -245,4 +245,4 @@ def test_a_work_folder_that_make_or_the_shell_cannot_handle_is_refused(name: str
         command, cwd=ROOT / "examples" / name, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 2
-    assert f"WORK={work}: use a folder whose name is not empty, has no spaces or characters of make and" in done.stderr
+    assert f"WORK={work}: use a folder whose name is not empty, has no spaces and no characters" in done.stderr

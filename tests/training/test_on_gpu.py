@@ -149,7 +149,7 @@ def test_training_in_bf16_on_a_fake_gpu_does_not_mix_devices(
 def attend_within_sentences(
     q: Tensor, k: Tensor, v: Tensor, starts: Tensor, key_starts: Tensor, longest: int, longest_key: int, **options: Any
 ) -> Tensor:
-    """In the place of torch's kernel: attention within each sentence, here without causality, by operators."""
+    """A stand-in for torch's kernel: attention within each sentence, without the causal mask."""
     row, column = (
         torch.bucketize(torch.arange(len(x), device=x.device), begins, right=True)
         for x, begins in ((q, starts), (k, key_starts))

@@ -23,7 +23,7 @@ from nmtkit.data.packing import MicroBatchTensors, PackedBatch, make_packed_batc
 from nmtkit.errors import UserError
 from nmtkit.model import packing
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.packing import Packing, Padding, Side, attend_packed, kernel_for, pack_sides
+from nmtkit.model.packing import PackedSide, Packing, Padding, attend_packed, kernel_for, pack_sides
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.config import BatchConfig, CheckpointConfig, LoadingConfig, OptimizerConfig, TrainingOptions
@@ -56,8 +56,8 @@ def packings_for_padding(batch: PackedBatch) -> tuple[Packing, Packing]:
     """The packings of source and target for attention without the kernel."""
     source_filler, target_filler = len(batch.src) - batch.source_tokens, len(batch.tgt_in) - batch.target_tokens
     return pack_sides(
-        Side(batch.source_lengths, batch.source_tokens, batch.longest[0], source_filler),
-        Side(batch.target_lengths, batch.target_tokens, batch.longest[1], target_filler),
+        PackedSide(batch.source_lengths, batch.source_tokens, batch.longest[0], source_filler),
+        PackedSide(batch.target_lengths, batch.target_tokens, batch.longest[1], target_filler),
         kernel=None,
     )
 
@@ -115,7 +115,7 @@ def test_a_side_is_padded_for_attention_to_at_most_twice_the_tokens_of_both(leng
 
 
 def test_padding_in_groups_keeps_every_token_in_its_place() -> None:
-    side = Side(torch.tensor([3, 40, 5, 1, 4]), tokens=53, longest=40, filler=11)
+    side = PackedSide(torch.tensor([3, 40, 5, 1, 4]), tokens=53, longest=40, filler=11)
     packed, _ = pack_sides(side, side, kernel=None)
     padding, x = packed.attention, torch.arange(1.0, 65).unsqueeze(1)
     assert isinstance(padding, Padding)
