@@ -42,7 +42,7 @@ def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         lines = [" ".join(draw.choices(words, k=draw.randint(0, 6))) for _ in range(24)]
         (folder / f"text.{language}").write_text("".join(f"{line}\n" for line in ["hund der", *lines]))
     text, (tokenizer, *in_shards) = str(folder / "text"), request.param.split(maxsplit=1)
-    size = "100" if in_shards else ""
+    size = "100" if in_shards else None
     config = FilesConfig("en", "de", (text,), testpref=(text,), destdir=folder / "dataset", shard_size=size)
     is_joined = tokenizer == SENTENCEPIECE
     vocabulary = VocabularyConfig(tokenizer, 30 if is_joined else None, is_joined)
