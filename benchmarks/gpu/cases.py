@@ -107,6 +107,7 @@ def technique_cases(sizes: Sizes, device: str) -> list[Case]:
         "loss without the fused kernel": {"fused_loss": False},
         "cuDNN attention allowed, padding": {"cudnn_attention": True, "packing": False},
         "attention of separate operators, padding": {"fused_attention": False, "packing": False},
+        "activations in fp32": {"half_activations": False},
         "Adam of separate operators": {"fused_adam": False},
         "the host waits for each update": {"runs_ahead": False},
         f"micro-batches of {sizes.small_update:,} tokens": {"max_tokens": sizes.small_update},

@@ -18,7 +18,7 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import BatchSampler
 from nmtkit.data.mixture import MicroBatch
 from nmtkit.data.packing import MicroBatchTensors, Share, SideLengths, make_packed_batch, pack_micro_batches
-from nmtkit.model import attention
+from nmtkit.model import attention, transformer
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.flops import peak_flops, training_flops
@@ -60,6 +60,7 @@ class TrainingSetting:
     fused_attention: bool = True
     fused_loss: bool = True
     fused_adam: bool = True
+    half_activations: bool = True  # between sub-layers, if products are in bf16
     runs_ahead: bool = True  # the host prepares an update while the GPU computes the one before
 
 
@@ -168,7 +169,7 @@ class Training:
 
 @contextlib.contextmanager
 def _changed(setting: TrainingSetting) -> Iterator[None]:
-    """Change torch's settings, and disable the optimizations of attention and loss that the setting does not have."""
+    """Change torch's settings, and disable the optimizations that the setting does not have."""
     torch.backends.cuda.enable_cudnn_sdp(setting.cudnn_attention)
     with contextlib.ExitStack() as stack:
         compile_with = partial(torch.compile, backend=setting.compiler)
@@ -177,6 +178,8 @@ def _changed(setting: TrainingSetting) -> Iterator[None]:
             stack.enter_context(mock.patch.object(attention, "_fused_pays", return_value=False))
         if not setting.fused_loss:
             stack.enter_context(mock.patch.object(loss, "_kernel_for", return_value=None))
+        if not setting.half_activations:
+            stack.enter_context(mock.patch.object(transformer, "as_activations", lambda x: x))
         yield
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nmtkit.model.activations import LayerNorm
 from nmtkit.model.attention import CrossAttention, SelfAttention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
@@ -40,7 +41,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config.d_model)
+        self.norm = LayerNorm(config.d_model)
         self.dropout = Dropout(config.dropout)
         self.pre_norm = config.norm == "pre"
 

@@ -3,6 +3,7 @@
 import os
 
 import torch
+from torch import Tensor
 
 from nmtkit.errors import UserError
 
@@ -38,6 +39,12 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     if name == "auto":
         return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
     return _DTYPES[name]
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which x is multiplied by a matrix: that of autocast if it is active, otherwise that of x."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def prepare_gpu() -> None:

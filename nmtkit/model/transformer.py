@@ -11,6 +11,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from nmtkit.model.activations import LayerNorm, as_activations
 from nmtkit.model.attention import StackedLinear
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
@@ -57,8 +58,8 @@ class Transformer(TranslationModel):
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         pre_norm = config.norm == "pre"
-        self.encoder_norm = nn.LayerNorm(config.d_model) if pre_norm else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(config.d_model) if pre_norm else nn.Identity()
+        self.encoder_norm = LayerNorm(config.d_model) if pre_norm else nn.Identity()
+        self.decoder_norm = LayerNorm(config.d_model) if pre_norm else nn.Identity()
         self.initialize()
 
     @torch.no_grad()
@@ -142,7 +143,7 @@ class Transformer(TranslationModel):
     def embed(self, ids: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
         """ids (…) to √D · embedding + position, with dropout (§3.4, §3.5, §5.4): (…, D)."""
         scaled = embedding(ids) * self.config.d_model**0.5
-        return cast(Tensor, self.dropout(scaled + positions))
+        return cast(Tensor, self.dropout(as_activations(scaled + positions)))
 
 
 def _positions_of(packing: Packing, positions: nn.Module) -> Tensor:

@@ -12,6 +12,7 @@ from nmtkit import native_build
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.packing import PackedSide, kernel_for, pack_sides
+from nmtkit.model.precision import product_dtype
 from nmtkit.model.protocol import TranslationModel, mask_never_output
 from nmtkit.vocab import NEVER_OUTPUT
 
@@ -34,7 +35,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         context: Any, hidden: Tensor, matrix: Tensor, target: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
         learning = context.needs_input_grad[0] or context.needs_input_grad[1]
-        dtype = _dtype_of_products(hidden)
+        dtype = product_dtype(hidden)
         grad_hidden = torch.empty_like(hidden) if learning else None
         grad_matrix = torch.zeros_like(matrix) if context.needs_input_grad[1] else None
         sums = hidden.new_zeros(2, dtype=torch.float32)
@@ -136,12 +137,6 @@ def _add_products(
         grad_matrix += unscaled(low.t() @ x)
 
 
-def _dtype_of_products(x: Tensor) -> torch.dtype:
-    """The dtype in which autocast would multiply x."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-
-
 def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:
     """The largest scale for a gradient of logits, mostly too small for fp16, without overflow in sums of products.
 
@@ -185,7 +180,7 @@ def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: flo
 
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
     """The decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
-    kernel = kernel_for(model.config, _dtype_of_products(model.output_matrix), batch.src.device)
+    kernel = kernel_for(model.config, product_dtype(model.output_matrix), batch.src.device)
     fillers = len(batch.src) - batch.source_tokens, len(batch.tgt_in) - batch.target_tokens
     source = PackedSide(batch.source_lengths, batch.source_tokens, batch.longest[0], fillers[0])
     target = PackedSide(batch.target_lengths, batch.target_tokens, batch.longest[1], fillers[1])

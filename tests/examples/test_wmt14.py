@@ -296,6 +296,11 @@ def test_an_update_has_the_same_number_of_tokens_on_any_number_of_gpus(make: Mak
     assert "--batch-tokens 12345" in commands(make, "BATCH_TOKENS=12345", "SMOKE=", "GPUS=8")
 
 
+def test_nmt_train_chooses_the_size_of_micro_batches_unless_it_is_given(make: Make) -> None:
+    assert "--max-tokens" not in commands(make, "SMOKE=")
+    assert " --max-tokens 1664 " in commands(make, "SMOKE=", "MAX_TOKENS=1664")
+
+
 @pytest.mark.parametrize(
     ("pair", "size", "expected"),
     [
@@ -401,6 +406,20 @@ def test_the_plan_parses_options_as_nmt_train_does() -> None:
     assert isinstance(model, TransformerConfig)
     assert (model.d_model, model.heads, model.dropout) == (1024, 8, 0.3)
     assert (options["max_updates"], options["batch_tokens"], options["keep_last"]) == (300_000, 30_000, 10)
+
+
+def test_the_plan_tries_smaller_micro_batches_until_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def trial(config: object, vocabulary: int, tokens: int, device: torch.device) -> plan.Trial:
+        tried.append(tokens)
+        if tokens > 7000:
+            raise torch.OutOfMemoryError
+        return plan.Trial(1.0, 1.0, 1, "")
+
+    monkeypatch.setattr(plan, "trial", trial)
+    plan.trial_that_fits(PRESETS["transformer_base"].model_config(), 100, 25_000, torch.device("cpu"))
+    assert tried == [25_000, 12_500, 6250]
 
 
 def test_the_plan_lists_missing_archives(tmp_path: Path) -> None:

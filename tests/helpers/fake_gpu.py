@@ -82,7 +82,11 @@ class FakeGpu(TorchFunctionMode):
                 target = _device_of(argument)
         if not kwargs.get("non_blocking"):
             self._note_copy("torch.Tensor.to", tensor, target)
-        return _moved(function(tensor, *(rest or [CPU]), **kwargs), target or _device_of(tensor))
+        converted: Tensor = function(tensor, *(rest or [CPU]), **kwargs)
+        if converted is not tensor:
+            _mark([converted], target or _device_of(tensor))
+            return converted
+        return _moved(tensor, target or _device_of(tensor))
 
     def _note_copy(self, name: str, tensor: Tensor, target: torch.device | None) -> None:
         if target is not None and {_device_of(tensor), target} == {CPU, GPU}:

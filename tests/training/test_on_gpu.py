@@ -131,7 +131,7 @@ def test_a_resumed_run_on_a_fake_gpu_ends_like_a_straight_run_on_a_cpu(
 @pytest.mark.parametrize(
     "options", [("--norm", "pre", "--positions", "learned"), ("--attention-window", 2), ("--packing", "on")]
 )
-def test_training_in_bf16_on_a_fake_gpu_does_not_mix_devices(
+def test_training_and_validation_in_bf16_on_a_fake_gpu_do_not_mix_devices(
     options: tuple[object, ...],
     run_here: Run,
     datasets: dict[str, Path],
@@ -140,8 +140,9 @@ def test_training_in_bf16_on_a_fake_gpu_does_not_mix_devices(
 ) -> None:
     run = "nmt-train", datasets["separate"], "--save-dir", tmp_path, *TINY, "--max-updates", 2, "--device", "cuda"
     more = "--attention-dropout", 0.1, "--max-tokens", "auto", "--precision", "auto"
+    validation = "--validate-every", 2, "--valid-bleu"
     with fake_gpu(monkeypatch, bf16=True):
-        done = run_here(*run, *more, *options)
+        done = run_here(*run, *more, *validation, *options)
     assert done.returncode == 0, done.stderr
     assert b"bfloat16" in done.stderr
 
