@@ -231,7 +231,7 @@ def _linears(model: Transformer) -> Iterator[nn.Linear]:
 
 def _norms(model: Transformer) -> list[nn.LayerNorm]:
     """The layer norms in the order in which a batch meets them; those after the layers come last."""
-    norms = []
+    norms: list[nn.LayerNorm] = []
     for layer in _layers(model):
         norms.append(layer.around_self_attention.norm)
         if isinstance(layer, DecoderLayer):
