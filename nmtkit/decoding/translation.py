@@ -150,11 +150,14 @@ def _alignment(parts: Sequence[Hypothesis], target: Tokenizer, source: SourcePie
     for part, start in zip(parts, source.parts, strict=True):
         assert part.attention is not None
         attention = part.attention[:-1, source.tag : -1]
-        target_words = word_numbers(target.surfaces(part.ids))
+        surfaces = target.surfaces(part.ids)
+        if not any(map(str.strip, surfaces)):  # no word
+            continue
+        target_words = word_numbers(surfaces)
         if attention.size:
             own = align_words(attention, source.words[start : start + attention.shape[1]], target_words)
             pairs += [(i, words_before + j) for i, j in own]
-        words_before += target_words[-1] + 1 if target_words else 0
+        words_before += target_words[-1] + 1
     return tuple(pairs)
 
 
