@@ -41,6 +41,11 @@ class _Reader:
         self._position = end
         return taken
 
+    def end(self) -> None:
+        """Raise UserError unless everything has been read."""
+        if self._position < len(self._content):
+            raise UserError("model.bin is damaged: bytes follow the model")
+
     def number(self, form: str) -> int:
         value: int = struct.unpack(f"<{form}", self.bytes(struct.calcsize(f"<{form}")))[0]
         return value
@@ -88,4 +93,5 @@ def read_model(path: Path) -> Spec:
             variables[alias] = variables[original]
             if f"{original}_scale" in variables:
                 variables[f"{alias}_scale"] = variables[f"{original}_scale"]
+        reader.end()
     return Spec(name, revision, variables)

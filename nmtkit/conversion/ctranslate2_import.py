@@ -25,7 +25,7 @@ from nmtkit.model.positions import sinusoids
 from nmtkit.moses_bpe import MosesBpeTokenizer
 from nmtkit.strict_json import parse_json
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
-from nmtkit.vocab import BOS, SPECIALS, Vocabulary
+from nmtkit.vocab import BOS, EOS, SPECIALS, UNK, Vocabulary
 
 MODEL_FILE = "model.bin"
 _SPEC, _REVISION = "TransformerSpec", 7
@@ -102,6 +102,10 @@ def _check_settings(settings: Any, vocabularies: Sequence[list[str]]) -> None:
         token = settings.get(setting)
         if not isinstance(token, str) or any(token not in pieces for pieces in vocabularies[-needing:]):
             raise UserError(f"config.json: {setting} is {token!r:.40}, which is not in the vocabulary")
+    for setting, name in (("unk_token", SPECIALS[UNK]), ("eos_token", SPECIALS[EOS])):
+        if settings[setting] != name and any(name in pieces for pieces in vocabularies):
+            token = f"{settings[setting]!r:.40}"
+            raise UserError(f"{name} is an ordinary piece, because {setting} of config.json is {token}")
 
 
 def _read_pieces(folder: Path, side: str) -> list[str]:

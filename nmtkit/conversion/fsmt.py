@@ -103,7 +103,8 @@ def _sides(folder: Path, languages: tuple[str, str], lowercase: bool) -> tuple[S
     """Both sides, from the files of FSMTTokenizer."""
     vocabularies = joint((_read_vocabulary(folder / "vocab-src.json"), _read_vocabulary(folder / "vocab-tgt.json")))
     lines = read_part(folder / "merges.txt", _MAX_MERGES_BYTES).decode().split("\n")[:-1]
-    merges = tuple(" ".join(line.split()[:2]) for line in lines)  # counts may follow
+    repeated = (" ".join(line.split()[:2]) for line in reversed(lines))  # counts may follow
+    merges = tuple(dict.fromkeys(repeated))[::-1]  # the last line of a pair is its rank in transformers
     return sides_of(
         [
             MosesBpeTokenizer(

@@ -325,6 +325,8 @@ def test_models_that_nmtkit_lacks_are_refused_by_name(
         ({"unk_token": "<oov>"}, "unk_token is '<oov>', which is not in the vocabulary"),
         ({"eos_token": ["</s>"]}, "eos_token is"),
         ({"bos_token": ["<s>"]}, "damaged, or not a model of CTranslate2"),
+        ({"unk_token": "</s>"}, "<unk> is an ordinary piece, because unk_token of config.json is '</s>'"),
+        ({"eos_token": "<s>"}, "</s> is an ordinary piece, because eos_token of config.json is '<s>'"),
     ],
 )
 def test_settings_that_nmtkit_lacks_are_refused_by_name(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -353,6 +355,14 @@ def test_languages_are_required(tmp_path: Path) -> None:
     to_ctranslate2(checkpoint_of(), tmp_path / "model")
     with pytest.raises(UserError, match="give --source-lang and --target-lang"):
         from_ctranslate2(tmp_path / "model", ImportConfig())
+
+
+def test_bytes_after_the_model_are_refused(tmp_path: Path) -> None:
+    to_ctranslate2(checkpoint_of(), tmp_path / "model")
+    with (tmp_path / "model/model.bin").open("ab") as file:
+        file.write(bytes(8))
+    with pytest.raises(UserError, match=r"model\.bin is damaged: bytes follow the model"):
+        from_ctranslate2(tmp_path / "model", LANGUAGES)
 
 
 def test_a_damaged_model_is_refused_or_read_and_never_crashes(tmp_path: Path) -> None:
