@@ -28,10 +28,11 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     Checkpoints after update `until` are ignored, and those that --save-epochs does not count. Raises UserError if there
     are fewer.
     """
-    paths = [path for _, path in _up_to(folder, until)]
-    newest = list(islice((path for path in reversed(paths) if not read_progress(path).get("is_interim")), count))
+    found = _up_to(folder, until)
+    counting = (path for update, path in reversed(found) if not _progress(path, update).get("is_interim"))
+    newest = list(islice(counting, count))
     if len(newest) < count:
-        kind = " that --save-epochs counts" if len(newest) < len(paths) else ""
+        kind = " that --save-epochs counts" if len(newest) < len(found) else ""
         raise UserError(_too_few_message("--last", count, folder, len(newest), until, kind))
     return newest[::-1]
 
@@ -47,7 +48,7 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     metrics = set()
     splits = set()
     for update, path in _up_to(folder, until):
-        progress = read_progress(path)
+        progress = _progress(path, update)
         with as_user_errors(path):
             metric, value, split = _recorded_score(progress)
         if metric is not None and value is not None and math.isfinite(value):
@@ -77,6 +78,14 @@ def _recorded_score(progress: dict[str, Any]) -> tuple[str | None, float | None,
     metric = progress.get("best_metric")
     value = None if metric is None else progress.get(metric)
     return metric, None if value is None else float(value), frozenset(progress.get("validation_data", {}).items())
+
+
+def _progress(path: Path, update: int) -> dict[str, Any]:
+    """The progress of a numbered checkpoint. Raises UserError if it is not that of the `update` in its name."""
+    progress = read_progress(path)
+    if progress.get("update") != update:
+        raise UserError(f"{path}: its content is of update {progress.get('update')}: remove or rename the file")
+    return progress
 
 
 def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:

@@ -3,13 +3,14 @@
 nmt-preprocess learns the kinds of `LEARNED_KINDS`. Models of other toolkits have the other kinds.
 """
 
+import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from nmtkit.config import flag
 from nmtkit.errors import UserError
-from nmtkit.moses_bpe import MOSES_BPE, MosesBpeTokenizer
+from nmtkit.moses_bpe import FINAL_MARK, INNER_MARK, MOSES_BPE, MosesBpeTokenizer
 from nmtkit.spm_model import read_split_symbols
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary, symbol_pattern
 
@@ -19,6 +20,7 @@ _LOOKUP_KINDS = (SENTENCEPIECE_VOCAB, MOSES_BPE)  # they look up pieces in a voc
 KINDS = (*LEARNED_KINDS, *_LOOKUP_KINDS)
 SENTENCEPIECE_KINDS = (SENTENCEPIECE, SENTENCEPIECE_VOCAB)  # their model is a SentencePiece model
 _TAG = re.compile(r">>.*?<<", re.DOTALL)  # a language tag of Marian, at the beginning of a line
+_MARKS = ("▁", INNER_MARK, FINAL_MARK)  # of subwords
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 # nmt-preprocess has options of the same names.
 _SENTENCEPIECE_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")
@@ -38,7 +40,17 @@ class Tokenizer(Protocol):
         """Decode a sequence of ids to text without line breaks."""
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
-        """The text that each id adds, with spaces before words. The last byte piece of a character adds all of it."""
+        """The text that each id adds, with spaces before words. The last byte piece of a character adds all of it, and
+        bytes that are no character add U+FFFD."""
+
+
+def why_no_symbol(symbol: str) -> str:
+    """Why a text cannot be a symbol; empty if it can."""
+    if not symbol or " " in symbol or not symbol.isprintable():
+        return "a symbol has printable characters and no spaces"
+    if any(mark in symbol for mark in _MARKS):
+        return f"{', '.join(_MARKS)} mark subwords"
+    return "the name of a special token" if symbol in SPECIALS else ""
 
 
 class SentencePieceTokenizer:
@@ -69,8 +81,7 @@ class SentencePieceTokenizer:
         return [[self._to_vocab[i] for i in sentence] for sentence in encoded]
 
     def decode(self, ids: Sequence[int]) -> str:
-        text: str = self._processor.decode([self._to_model[i] for i in ids])
-        return _on_one_line(text)
+        return _on_one_line(_decode(self._processor, [self._to_model[i] for i in ids]))
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         return _surfaces(self.vocab.to_pieces(ids))
@@ -120,15 +131,14 @@ class SentencePieceVocabTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Join the pieces by the SentencePiece model; special ids, UNK among them, have no text."""
         pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
-        text: str = self._processor.decode(pieces)
-        return _on_one_line(text.replace("▁", " ").strip())
+        return _on_one_line(_decode(self._processor, pieces).replace("▁", " ").strip())
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         return _surfaces(self.vocab.to_pieces(ids))
 
 
 def _load_processor(model: bytes) -> Any:
-    """Load a SentencePiece model. Raises UserError if it is malformed, or has a piece that is not UTF-8."""
+    """Load a SentencePiece model. Raises UserError if it is malformed, or has text that is not UTF-8."""
     from sentencepiece import SentencePieceProcessor  # deferred: it would double the time of `--help`
 
     processor = SentencePieceProcessor()
@@ -136,6 +146,10 @@ def _load_processor(model: bytes) -> Any:
         processor.load_from_serialized_proto(model)
         for number in range(processor.get_piece_size()):
             processor.id_to_piece(number)
+        unknown = processor.unk_id()
+        if unknown < 0:
+            raise UserError("a SentencePiece model without a piece for unknown text")
+        processor.decode([unknown])
     except UnicodeDecodeError as error:
         raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
     except RuntimeError as error:
@@ -151,6 +165,21 @@ def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
         if not all(isinstance(line, str) for line in lines):
             raise
         raise UserError("the text has a lone surrogate, which is not a character") from error
+    except UnicodeDecodeError as error:
+        raise _not_normalized() from error
+
+
+def _decode(processor: Any, pieces: Sequence[int] | Sequence[str]) -> str:
+    """The text of model ids or pieces."""
+    try:
+        text: str = processor.decode(pieces)
+    except UnicodeDecodeError as error:
+        raise _not_normalized() from error
+    return text
+
+
+def _not_normalized() -> UserError:
+    return UserError("the rules of the SentencePiece model make text that is not UTF-8: the model is damaged")
 
 
 def _on_one_line(text: str) -> str:
@@ -160,15 +189,17 @@ def _on_one_line(text: str) -> str:
 
 def _surfaces(pieces: Iterable[str]) -> list[str]:
     """`Tokenizer.surfaces` for the pieces of a SentencePiece model."""
-    added, pending = [], b""
+    characters = codecs.getincrementaldecoder("utf-8")("replace")
+    added: list[str] = []
     for piece in pieces:
-        byte = _BYTE_PIECE.fullmatch(piece)
-        pending = pending + bytes.fromhex(byte[1]) if byte else b""
-        try:
-            added.append(pending.decode() if byte else piece.replace("▁", " "))
-            pending = b""
-        except UnicodeDecodeError:
-            added.append("")
+        if byte := _BYTE_PIECE.fullmatch(piece):
+            added.append(characters.decode(bytes.fromhex(byte[1])))
+            continue
+        if unfinished := characters.decode(b"", final=True):
+            added[-1] += unfinished
+        added.append(piece.replace("▁", " "))
+    if unfinished := characters.decode(b"", final=True):
+        added[-1] += unfinished
     return added
 
 

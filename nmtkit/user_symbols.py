@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nmtkit.errors import UserError
-from nmtkit.moses_bpe import FINAL_MARK, INNER_MARK, MOSES_BPE, MosesBpe
+from nmtkit.moses_bpe import MOSES_BPE, MosesBpe
 from nmtkit.spm_model import append_user_symbols, read_model
-from nmtkit.tokenizer import SENTENCEPIECE_KINDS, Tokenizer, make_tokenizer, shares_vocabulary
-from nmtkit.vocab import SPECIALS, Vocabulary
-
-_MARKS = ("▁", INNER_MARK, FINAL_MARK)  # of subwords
+from nmtkit.tokenizer import SENTENCEPIECE_KINDS, Tokenizer, make_tokenizer, shares_vocabulary, why_no_symbol
+from nmtkit.vocab import Vocabulary
 
 
 def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
@@ -18,17 +16,8 @@ def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
     `name` is the name of a symbol in the message.
     """
     for number, symbol in enumerate(symbols):
-        if reason := why_invalid(symbol) or ("given twice" if symbol in symbols[:number] else ""):
+        if reason := why_no_symbol(symbol) or ("given twice" if symbol in symbols[:number] else ""):
             raise UserError(f"{name} {symbol!r}: {reason}")
-
-
-def why_invalid(symbol: str) -> str:
-    """Why a text cannot be a symbol; empty if it can."""
-    if not symbol or " " in symbol or not symbol.isprintable():
-        return "a symbol has printable characters and no spaces"
-    if any(mark in symbol for mark in _MARKS):
-        return f"{', '.join(_MARKS)} mark subwords"
-    return "the name of a special token" if symbol in SPECIALS else ""
 
 
 def add_symbols(tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:

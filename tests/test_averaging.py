@@ -185,6 +185,15 @@ def test_last_means_the_newest_by_update(folder: Path) -> None:
     assert updates(last_checkpoints(folder, 2, until=39)) == [20, 30]
 
 
+@pytest.mark.parametrize("choose", [last_checkpoints, best_checkpoints])
+def test_a_checkpoint_of_another_update_than_its_name_is_refused(
+    choose: Callable[[Path, int], list[Path]], folder: Path
+) -> None:
+    (folder / "checkpoint_110.pt").hardlink_to(folder / "checkpoint_100.pt")
+    with pytest.raises(UserError, match=r"checkpoint_110\.pt: its content is of update 100"):
+        choose(folder, 2)
+
+
 def test_best_means_the_lowest_loss_or_the_highest_bleu(folder: Path) -> None:
     assert updates(best_checkpoints(folder, 1)) == [30]
     assert updates(best_checkpoints(folder, 3)) == [20, 30, 100]

@@ -15,8 +15,10 @@ from nmtkit.tokenizer import (
     SENTENCEPIECE,
     SPACE,
     SentencePieceTokenizer,
+    SentencePieceVocabTokenizer,
     SpaceTokenizer,
     Tokenizer,
+    _surfaces,
     make_tokenizer,
     train_sentencepiece,
 )
@@ -54,6 +56,13 @@ def test_byte_fallback_encodes_every_character(tokenizer: Tokenizer) -> None:
     (ids,) = tokenizer.encode(["日本 \U0001f600"])
     assert UNK not in ids
     assert tokenizer.decode(ids) == "日本 \U0001f600"
+
+
+def test_bytes_that_are_no_character_have_a_surface() -> None:
+    assert _surfaces(["▁a", "<0xE2>", "b", "<0xFF>", "<0xE2>", "<0x82>", "<0xAC>"]) == [
+        " a", "\ufffd", "b", "\ufffd", "", "", "€",
+    ]  # fmt: skip
+    assert _surfaces(["<0xE2>", "<0x82>"]) == ["", "\ufffd"]
 
 
 def test_a_character_encoded_as_byte_pieces_appears_once_in_the_surfaces(tokenizer: Tokenizer) -> None:
@@ -240,3 +249,24 @@ def test_a_model_with_a_piece_that_is_not_utf8_is_refused() -> None:
     model = train() + b"\x0a" + bytes([len(piece)]) + piece
     with pytest.raises(UserError, match="a piece that is not UTF-8"):
         SentencePieceTokenizer(model)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (b"\xea\x02\x01a", "without a piece for unknown text"),  # field 45, the name of the unknown piece
+        (b"\xe2\x02\x01\xff", "a piece that is not UTF-8"),  # field 44, the text of the unknown piece
+    ],
+)
+def test_a_model_with_an_unusable_unknown_piece_is_refused(setting: bytes, message: str) -> None:
+    model = train() + b"\x12" + bytes([len(setting)]) + setting  # joined with the settings of its training
+    with pytest.raises(UserError, match=message):
+        SentencePieceTokenizer(model)
+
+
+def test_a_model_whose_rules_make_text_that_is_not_utf8_is_refused_when_used() -> None:
+    damaged = train().replace("1⁄2".encode(), b"1\xff\xff\xff2")  # the rule for ½
+    tokenizer = SentencePieceVocabTokenizer(Vocabulary([*SPECIALS, "a"]), damaged)
+    assert len(tokenizer.encode(["a dog"])) == 1
+    with pytest.raises(UserError, match="make text that is not UTF-8"):
+        tokenizer.encode(["½"])

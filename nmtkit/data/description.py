@@ -20,7 +20,7 @@ from nmtkit.languages import is_direction, side_names
 from nmtkit.moses_bpe import MOSES_BPE
 from nmtkit.strict_json import parse_count, parse_json, parse_text
 from nmtkit.text import read_bytes
-from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary
+from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary, why_no_symbol
 from nmtkit.version import __version__
 
 DESCRIPTION = "dataset.json"
@@ -241,13 +241,21 @@ def _parse(fields: Mapping[str, Any]) -> Description:
         {side: parse_count(fields["vocabulary"][side]) for side in sides},
         [_parse_summary(summary, sides, is_sharded) for summary in fields["splits"]],
         {name: FileRecord.parse(record) for name, record in fields["files"].items()},
-        parse_text(fields.get("source_tag", "")),
+        _parse_tag(fields.get("source_tag", "")),
     )
     names = [summary.name for summary in description.splits]
     if len(set(names)) < len(names):
         raise ValueError("a split is listed twice")
     _check_names(description)
     return description
+
+
+def _parse_tag(value: Any) -> str:
+    """The source tag. Raises ValueError unless it is empty or can be a symbol of the vocabulary."""
+    tag = parse_text(value)
+    if tag and (reason := why_no_symbol(tag)):
+        raise ValueError(f"'source_tag': {reason}")
+    return tag
 
 
 def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str], is_sharded: bool) -> SplitSummary:

@@ -299,6 +299,7 @@ def test_a_config_file_can_give_a_single_value_for_a_repeatable_option(
         pytest.param("a.toml", "a = '\udcff'", "not text in UTF-8", id="binary"),
         pytest.param("a.toml", "#" * (1 << 20) + "\n", "more than 1048576 bytes", id="large"),
         pytest.param("a.toml", "a." * 20_000 + "b = 1", "20000 dots", id="dots"),
+        pytest.param("a.toml", "spoons = 0x" + "f" * 4000, "integer string conversion", id="long number"),
         ("a.json", '{"spoons": 3, "salt": 0.1, "spoons": 4}', "'spoons' is given twice"),
         ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a string, not "1979-05-27"'),
         ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons is given twice"),

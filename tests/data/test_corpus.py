@@ -215,6 +215,8 @@ def set_in(description: Any, keys: tuple[Any, ...], value: object) -> None:
         (("files", "train.en.bin"), 10),
         (("files",), ["train.en.bin"]),
         (("writer",), "\ud800"),
+        (("source_tag",), "\x1b[2J"),
+        (("source_tag",), "two words"),
     ],
 )
 def test_descriptions_with_values_that_preprocessing_does_not_write_are_refused(
