@@ -48,8 +48,7 @@ def fixed_search(
 ) -> list[list[Hypothesis]]:
     """As `search`, for options that `serves` accepts."""
     beam = _FixedBeam(src, lengths, config, model, banned)
-    state: FixedInferenceState = model.start(model.encode(src, lengths))
-    state.reorder_fixed(torch.arange(len(src), device=src.device).repeat_interleave(config.beam), config.beam)
+    state: FixedInferenceState = model.start_fixed(model.encode(src, lengths), len(src), config.beam)
     pending: HostCopy | None = None
     reported = time.monotonic()
     for t in range(beam.most + 1):

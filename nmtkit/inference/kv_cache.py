@@ -6,6 +6,7 @@ a step appends to the end and reads the past without a copy.
 Letters: R rows (open hypotheses), B sentences, T positions so far, S source length, D a width, H heads.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -29,24 +30,29 @@ class LayerCache:
 class KeyValueCache:
     """The state of a batch of B sentences after `length` steps; at first each has one row."""
 
-    def __init__(self, layers: list[LayerCache], memory_bias: Tensor) -> None:
+    past_bias: Tensor | None = None  # added to the scores of the keys that `append` returns; None: nothing to add
+
+    def __init__(self, layers: list[LayerCache], memory_bias: Tensor, positions: Callable[[int, int], Tensor]) -> None:
+        """`positions(start, length)` are the encodings (length, D) of positions in the target."""
         self.layers = layers
         self.memory_bias = memory_bias  # (B, H, 1, S), 0 for source tokens, -inf for padding
+        self.positions = positions
         self.length = 0
         self.rows = SentenceRows(memory_bias.size(0), memory_bias.device)
         self._unused: dict[int, Tensor] = {}  # by width, a buffer that the next reordering can write to
 
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Append this step's keys and values (R, ·) of a layer; returns all so far, (T + 1, R, ·).
+    def begin_step(self) -> Tensor:
+        """Begin a step, for which all layers append once; returns the encoding (1, D) of its position."""
+        return self.positions(self.length, 1)
 
-        `advance` counts the position, after all layers have appended.
-        """
+    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Append this step's keys and values (R, ·) of a layer; returns all so far, (T + 1, R, ·)."""
         cache, end, rows = self.layers[layer], self.length + 1, k.size(0)
         cache.keys, cache.values = self._appended(cache.keys, k), self._appended(cache.values, v)
         return cache.keys[:end, :rows], cache.values[:end, :rows]
 
-    def advance(self) -> None:
-        """Count one more step."""
+    def end_step(self) -> None:
+        """Count the position of the step."""
         self.length += 1
 
     def reorder(self, origins: Tensor) -> None:

@@ -66,6 +66,12 @@ class InferenceModel(ABC):
     def start(self, memory: Any) -> Any:
         """The `InferenceState` of B rows, one a sentence, before their first token."""
 
+    def start_fixed(self, memory: Any, sentences: int, width: int) -> Any:
+        """The `FixedInferenceState` of that many sentences with `width` rows each, before their first token."""
+        state: FixedInferenceState = self.start(memory)
+        state.reorder_fixed(torch.arange(sentences, device=self.device).repeat_interleave(width), width)
+        return state
+
     @abstractmethod
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         """Feed tokens (R,) and return log-probabilities (R, W) of the next ones in fp32, which the caller may modify.

@@ -45,15 +45,16 @@ class TorchTransformer(TorchInference, TransformerInference):
             own = (k.new_empty(0, memory.values.size(0), width) for width in layer.self_attention.widths[1:])
             layers.append(LayerCache(k.contiguous(), v.contiguous(), *own))
         bias = memory.values.new_zeros(memory.mask.shape).masked_fill_(~memory.mask, -torch.inf)
-        return KeyValueCache(layers, bias[:, None, None, :].repeat(1, self.config.heads, 1, 1))
+        bias = bias[:, None, None, :].repeat(1, self.config.heads, 1, 1)
+        return KeyValueCache(layers, bias, self.model.target_positions)
 
     def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
         """As `TorchInference.logits`."""
         model = self.model
-        x = model.embed(tokens, model.target_embedding, model.target_positions(state.length, 1))
+        x = model.embed(tokens, model.target_embedding, state.begin_step())
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
             x = layer_step(layer, x, state, number)
-        state.advance()
+        state.end_step()
         return model.project(model.decoder_norm(x))
 
     def attention(self, src: Tensor, lengths: Tensor, tgt_in: Tensor) -> AttentionWeights:
