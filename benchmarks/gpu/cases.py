@@ -9,6 +9,7 @@ from gpu.decoding import DecodingSetting, measure_decoding
 from gpu.measuring import Measurement
 from gpu.peers import measure_ctranslate2, measure_marian_decoding, measure_marian_training
 from gpu.training import TrainingSetting, measure_training
+from nmtkit.inference.static_transformer import GraphTransformer, StaticTransformer
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
 
@@ -143,17 +144,24 @@ def decoding_cases(sizes: Sizes, device: str) -> list[Case]:
 
 
 def search_technique_cases(sizes: Sizes, device: str) -> list[Case]:
-    """One technique changed at a time: the base model with the largest batches."""
-    setting = _decoding(sizes, device, "base", sizes.search_batches[-1])
-    changes = {
-        "search with shapes that depend on the hypotheses": {"fixed_shapes": False},
-        "candidates chosen from log-probabilities in fp32": {"half_logits": False},
-        "candidates chosen in one stage": {"two_stages": False},
+    """One technique changed at a time: the base model with the largest batches, or with the smallest."""
+    smallest, *_, largest = sizes.search_batches
+    few, many = (_decoding(sizes, device, "base", tokens) for tokens in (smallest, largest))
+    small = f"batches of {smallest:,} tokens"
+    cases = [Case(DEFAULT, partial(measure_decoding, many)), Case(small, partial(measure_decoding, few), DEFAULT)]
+    static, graphs = "static cache", "static cache and CUDA graphs"
+    changes: dict[str, tuple[DecodingSetting, str]] = {
+        static: (replace(many, backend=StaticTransformer), DEFAULT),
+        graphs: (replace(many, backend=GraphTransformer), DEFAULT),
+        f"{small}, {static}": (replace(few, backend=StaticTransformer), small),
+        f"{small}, {graphs}": (replace(few, backend=GraphTransformer), small),
+        "search with shapes that depend on the hypotheses": (replace(many, fixed_shapes=False), DEFAULT),
+        "candidates chosen from log-probabilities in fp32": (replace(many, half_logits=False), DEFAULT),
+        "candidates chosen in one stage": (replace(many, two_stages=False), DEFAULT),
     }
-    cases = [Case(DEFAULT, partial(measure_decoding, setting))]
-    for name, change in changes.items():
-        cases.append(Case(name, partial(measure_decoding, replace(setting, **change)), DEFAULT))  # type: ignore[arg-type]
-    return cases
+    return cases + [
+        Case(name, partial(measure_decoding, setting), baseline) for name, (setting, baseline) in changes.items()
+    ]
 
 
 def peer_cases(sizes: Sizes, device: str) -> list[Case]:

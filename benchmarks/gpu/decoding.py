@@ -2,8 +2,8 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -27,6 +27,7 @@ from nmtkit.tokenizer import SpaceTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 
 SEED = 1
+_ROUNDING = 0.05  # share of outputs that another order of additions may change
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class DecodingSetting:
     fixed_shapes: bool = True  # the search of GPUs
     half_logits: bool = True  # the best candidates are chosen from logits in the model's precision
     two_stages: bool = True  # the best candidates are chosen in two stages
+    backend: Callable[[Any], InferenceModel] = torch_backend  # makes a model searchable
 
 
 def make_sentences(setting: DecodingSetting) -> list[list[int]]:
@@ -63,20 +65,43 @@ def make_checkpoint(setting: DecodingSetting) -> Checkpoint:
 
 
 def measure_decoding(setting: DecodingSetting) -> Measurement:
-    """Output tokens a second of nmtkit, EOS counted."""
-    device = resolve_device(setting.device)
-    checkpoint, sentences = make_checkpoint(setting), make_sentences(setting)
-    model = checkpoint.build_model().to(device, resolve_precision(setting.precision, device))
-    translator = Translator(torch_backend(model), checkpoint.source, checkpoint.target)
-    search = SearchConfig(beam=setting.beam, **_limits(setting.length))
-    batches = StreamConfig(max_tokens=setting.max_tokens, buffer=len(sentences))
-
-    def translate(some: list[list[int]]) -> int:
-        return sum(len(line.candidates[0].tokens) for line in translator.stream_encoded(some, search, batches))
-
+    """Output tokens a second of nmtkit, EOS counted. RuntimeError if another backend gives other outputs."""
+    device, sentences = resolve_device(setting.device), make_sentences(setting)
     few = sentences[: max(1, setting.max_tokens // AVERAGE)]  # a batch or two
     with _changed(setting):
-        return measure(lambda: translate(sentences), lambda: translate(few), setting.repeats, device)
+        if setting.backend is not torch_backend:
+            _check_outputs(setting, few)
+        translate = _translator(setting)
+        return measure(lambda: sum(map(len, translate(sentences))), lambda: translate(few), setting.repeats, device)
+
+
+Translate = Callable[[list[list[int]]], list[tuple[str, ...]]]
+
+
+def _translator(setting: DecodingSetting) -> Translate:
+    """A function from the ids of sentences to the pieces of their translations, with EOS."""
+    checkpoint, device = make_checkpoint(setting), resolve_device(setting.device)
+    model = checkpoint.build_model().to(device, resolve_precision(setting.precision, device))
+    translator = Translator(setting.backend(model), checkpoint.source, checkpoint.target)
+    search = SearchConfig(beam=setting.beam, **_limits(setting.length))
+
+    def translate(sentences: list[list[int]]) -> list[tuple[str, ...]]:
+        batches = StreamConfig(max_tokens=setting.max_tokens, buffer=len(sentences))
+        return [line.candidates[0].tokens for line in translator.stream_encoded(sentences, search, batches)]
+
+    return translate
+
+
+def _check_outputs(setting: DecodingSetting, sentences: list[list[int]]) -> None:
+    """Compare a backend with the usual one in fp32, in which few outputs differ by rounding."""
+    exact = replace(setting, precision="fp32")
+    found, expected = (_translator(each)(sentences) for each in (exact, replace(exact, backend=torch_backend)))
+    different = sum(one != other for one, other in zip(found, expected, strict=True))
+    if different > _ROUNDING * len(sentences):
+        raise RuntimeError(f"{different} of {len(sentences)} outputs differ from those of the usual backend in fp32")
+    if resolve_device(setting.device).type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gpu.cases import PARTS
 from patience import PATIENCE
 from repository import ROOT
 
@@ -34,7 +35,7 @@ def test_table_1_is_measured_and_drawn(tmp_path: Path) -> None:
 def test_every_case_of_the_gpu_report_runs_on_a_cpu_where_its_packages_are_installed(tmp_path: Path) -> None:
     run("gpu_report.py", "--device", "cpu", "--quick", "--output", tmp_path / "report")
     results = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["results"]
-    assert {result["part"] for result in results} == {"training", "techniques", "decoding", "peers"}
+    assert {result["part"] for result in results} == set(PARTS)
     failures = [result["failure"] for result in results if result["measurement"] is None]
     assert all(failure.startswith("ModuleNotFoundError") for failure in failures), failures
     table = (tmp_path / "report.md").read_text(encoding="utf-8")
