@@ -80,9 +80,11 @@ def encodes_words_apart(model: bytes) -> bool:
 
 
 def _normalizes_words_apart(model: bytes) -> bool:
-    trainer, normalizer = (
-        dict(_fields(b"".join(value for number, value in _fields(model) if number == field))) for field in (2, 3)
-    )
+    settings = {2: b"", 3: b""}  # of the trainer and the normalizer
+    for number, value in _fields(model):
+        if number in settings:
+            settings[number] += value
+    trainer, normalizer = (dict(_fields(content)) for content in settings.values())
     has_suffixes = trainer.get(24, 0)  # ▁ after a word instead of before it
     if has_suffixes or not all(normalizer.get(field, 1) for field in (3, 4, 5)):  # prefix, collapsed spaces, ▁ for them
         return False
@@ -166,6 +168,8 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
     """Decode a varint (7 bits per byte, lowest first), and return it with the position after it."""
+    if message[position] < 0x80:  # nearly all of them
+        return message[position], position + 1
     value = 0
     for place in range(_VARINT_BYTES):
         byte = message[position + place]
