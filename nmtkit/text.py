@@ -12,9 +12,9 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nmtkit.errors import UserError
 from nmtkit.wording import counted
@@ -107,7 +107,7 @@ def is_regular_file(path: Path) -> bool:
         return False
 
 
-def open_binary(path: Path) -> BinaryIO:
+def open_binary(path: Path) -> io.BufferedReader:
     """Open a file for reading, and decompress it according to its suffix. Raises UserError if it cannot be opened."""
     try:
         if path.suffix in _OPENERS and is_regular_file(path):
@@ -116,7 +116,7 @@ def open_binary(path: Path) -> BinaryIO:
         file = path.open("rb", buffering=0) if opener is None else opener(path)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    return cast(BinaryIO, io.BufferedReader(file, 1 << 16))
+    return io.BufferedReader(file, 1 << 16)
 
 
 def _check_magic(path: Path) -> None:
@@ -172,20 +172,37 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 def _complete_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines of a file with their line feeds."""
     for line in iter(partial(file.readline, _MAX_LINE_BYTES + 1), b""):
-        if len(line) > _MAX_LINE_BYTES:  # an endless line, as of /dev/zero, would exhaust the memory
-            raise OSError(errno.EFBIG, f"a line of more than {_MAX_LINE_BYTES >> 20} MiB, which is not text")
+        _check_line_size(len(line))
         yield line
 
 
-def _block_of_lines(lines: Iterator[bytes]) -> list[bytes]:
-    """The next lines with about `BLOCK_BYTES` in total; none at the end."""
-    block, size = [], 0
-    for line in lines:
-        block.append(line)
-        size += len(line)
-        if size >= BLOCK_BYTES:
-            break
-    return block
+def _check_line_size(size: int) -> None:
+    """Raise OSError for a line of so many bytes that it is not text: an endless line would exhaust the memory."""
+    if size > _MAX_LINE_BYTES:
+        raise OSError(errno.EFBIG, f"a line of more than {_MAX_LINE_BYTES >> 20} MiB, which is not text")
+
+
+def _read_block(file: io.BufferedReader) -> bytes:
+    """The next lines with about `BLOCK_BYTES` in total; nothing at the end of the file."""
+    content = file.read(BLOCK_BYTES - 1)
+    return content + _read_lines(file, 1, len(content) - content.rfind(b"\n") - 1)
+
+
+def _read_lines(file: io.BufferedReader, count: int, line_bytes: int = 0) -> bytes:
+    """The next `count` lines, or fewer at the end of the file. `line_bytes` of the first one are read already."""
+    parts = []
+    while count and (buffered := file.peek()):
+        *ends, rest = buffered.split(b"\n", count)
+        _check_line_size(line_bytes + (len(ends[0]) + 1 if ends else len(rest)))
+        line_bytes = len(rest) if ends else line_bytes + len(rest)
+        count -= len(ends)
+        parts.append(file.read(len(buffered) - (0 if count else len(rest))))
+    return b"".join(parts)
+
+
+def _end_last_line(content: bytes) -> bytes:
+    """Add the line feed that the last line of a file may lack."""
+    return content if content.endswith(b"\n") or not content else content + b"\n"
 
 
 def read_raw_stdin() -> Iterator[bytes]:
@@ -222,18 +239,24 @@ class Block:
     path: Path
     first: int  #: the number of the first line, counted from 1
     count: int  #: number of lines
-    content: bytes
+    content: bytes  #: the lines, each with a line feed
+
+    @cached_property
+    def text(self) -> str:
+        """The decoded content. Raises UserError that names a line that is not UTF-8."""
+        try:
+            return self.content.decode("utf-8")
+        except UnicodeDecodeError:
+            lines = enumerate(self.raw_lines(), self.first)
+            return "".join(decode_line(line, self.path, number) for number, line in lines)
 
     def raw_lines(self) -> list[bytes]:
         """The lines without their line feeds."""
         return self.content.removesuffix(b"\n").split(b"\n")
 
     def lines(self) -> list[str]:
-        """The decoded lines without their line feeds. Raises UserError that names a line that is not UTF-8."""
-        try:
-            return self.content.decode("utf-8").removesuffix("\n").split("\n")
-        except UnicodeDecodeError:
-            return [decode_line(line, self.path, number) for number, line in enumerate(self.raw_lines(), self.first)]
+        """The decoded lines without their line feeds. Raises UserError as `text` does."""
+        return self.text.removesuffix("\n").split("\n")
 
 
 def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
@@ -243,30 +266,26 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
     """
     first = 1
     with open_binary(source) as source_file, open_binary(target) as target_file:
-        source_rest, target_rest = _complete_lines(source_file), _complete_lines(target_file)
         while True:
             with _as_user_errors(source):
-                source_lines = _block_of_lines(source_rest)
+                source_lines = _end_last_line(_read_block(source_file))
+            count = source_lines.count(b"\n")
             with _as_user_errors(target):
                 # at the end of the source, read one more line to check that the target ends too
-                target_lines = list(itertools.islice(target_rest, len(source_lines) or 1))
-            if len(source_lines) != len(target_lines):
+                target_lines = _end_last_line(_read_lines(target_file, count or 1))
+            if count != (target_count := target_lines.count(b"\n")):
                 done = first - 1
                 with _as_user_errors(source):
-                    source_count = done + len(source_lines) + sum(1 for _ in source_rest)
+                    source_count = done + count + sum(1 for _ in _complete_lines(source_file))
                 with _as_user_errors(target):
-                    target_count = done + len(target_lines) + sum(1 for _ in target_rest)
+                    target_count += done + sum(1 for _ in _complete_lines(target_file))
                 raise UserError(
                     f"{source} has {counted(source_count, 'line')} and {target} has {target_count}: "
                     "the two sides must correspond line by line"
                 )
-            if not source_lines:
+            if not count:
                 return
-            count = len(source_lines)
-            yield (
-                Block(source, first, count, b"".join(source_lines)),
-                Block(target, first, count, b"".join(target_lines)),
-            )
+            yield Block(source, first, count, source_lines), Block(target, first, count, target_lines)
             first += count
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from itertools import chain, compress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -68,25 +69,38 @@ class Scanner:
     marker: PairMarker | None = None
 
     def __call__(self, blocks: tuple[Block, Block]) -> ScannedBlock:
-        source, target = (block.lines() for block in blocks)
-        marks = np.zeros(len(source), np.uint8)
+        source, target = blocks
+        marks = np.zeros(source.count, np.uint8)
         hashes = b""
         if self.marker is not None:
-            marks[:] = list(map(self.marker, source, target))
+            marks[:] = list(map(self.marker, source.lines(), target.lines()))
             if self.marker.config.removes_duplicates:
-                hashes = hash_pairs(*blocks, self.marker.config)
+                hashes = hash_pairs(source, target, self.marker.config)
         words = (Words(), Words())
         if self.count_words:
             usable = is_usable(marks)
-            words = _count_words(source, usable), _count_words(target, usable)
+            words = _count_words(source.lines(), usable), _count_words(target.lines(), usable)
         return ScannedBlock(
-            pairs=len(source),
-            has_text=any(a.strip() and b.strip() for a, b in zip(source, target, strict=True)),
+            pairs=source.count,
+            segmented=(_count_segmented(source), _count_segmented(target)),  # decodes the text, so that it is checked
+            has_text=_has_text(source, target),
             words=words,
-            segmented=(count_segmented(source), count_segmented(target)),
             marks=marks,
             hashes=hashes,
         )
+
+
+def _count_segmented(block: Block) -> int:
+    """The number of lines with subword markers. Most blocks have none, and need not be split into lines to see that."""
+    text = block.text
+    may_have = "▁" in text or ("@" in text and "@@ " in text)  # a search for a single character is much faster
+    return count_segmented(block.lines()) if may_have else 0
+
+
+def _has_text(source: Block, target: Block) -> bool:
+    """Whether any pair has text on both sides: the first one, as a rule."""
+    pairs = zip(BytesIO(source.content), BytesIO(target.content), strict=True)
+    return any(a.decode().strip() and b.decode().strip() for a, b in pairs)
 
 
 def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:
