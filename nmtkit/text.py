@@ -5,7 +5,6 @@ import contextlib
 import errno
 import gzip
 import io
-import itertools
 import lzma
 import stat
 import sys
@@ -248,7 +247,7 @@ class Block:
             return self.content.decode("utf-8")
         except UnicodeDecodeError:
             lines = enumerate(self.raw_lines(), self.first)
-            return "".join(decode_line(line, self.path, number) for number, line in lines)
+            return "\n".join(decode_line(line, self.path, number) for number, line in lines)
 
     def raw_lines(self) -> list[bytes]:
         """The lines without their line feeds."""

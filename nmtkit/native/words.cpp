@@ -12,10 +12,10 @@ WordCache* from_capsule(PyObject* capsule) { return static_cast<WordCache*>(PyCa
 
 PyObject* cache(PyObject*, PyObject* args) {
   const char* line_end;
-  Py_ssize_t bytes, max_words;
-  if (!PyArg_ParseTuple(args, "y#n", &line_end, &bytes, &max_words)) return nullptr;
+  Py_ssize_t bytes, max_bytes;
+  if (!PyArg_ParseTuple(args, "y#n", &line_end, &bytes, &max_bytes)) return nullptr;
   WordCache* made = nullptr;
-  if (!catch_exceptions([&] { made = new WordCache(std::string(line_end, bytes), static_cast<size_t>(max_words)); }))
+  if (!catch_exceptions([&] { made = new WordCache(std::string(line_end, bytes), static_cast<size_t>(max_bytes)); }))
     return nullptr;
   PyObject* capsule =
       PyCapsule_New(made, kCache, [](PyObject* self) { delete from_capsule(self); });
@@ -27,7 +27,7 @@ PyObject* find_new(PyObject*, PyObject* args) {
   PyObject* capsule;
   const char* text;
   Py_ssize_t bytes;
-  if (!PyArg_ParseTuple(args, "Os#", &capsule, &text, &bytes)) return nullptr;
+  if (!PyArg_ParseTuple(args, "Oy#", &capsule, &text, &bytes)) return nullptr;
   WordCache* cache = from_capsule(capsule);
   if (!cache) return nullptr;
   std::vector<std::string_view> words;

@@ -52,8 +52,8 @@ class Encoder:
             marks[list(map(has_blank_side, *lines))] = MARKS[EMPTY]
         encoded = (marks == KEPT) | _may_lack_tokens(*lines, marks)
         source, target = (
-            encode(list(compress(side, encoded)))
-            for encode, side in zip((self.source, self.target), lines, strict=True)
+            encode(_select_lines(block, encoded))
+            for encode, block in zip((self.source, self.target), (task.source, task.target), strict=True)
         )
         if self.cleaning is not None:
             marks[encoded] = _mark_lengths(source[1] - 1, target[1] - 1, marks[encoded], self.cleaning)
@@ -63,6 +63,13 @@ class Encoder:
             source = _prepend(tag, *source)
         sides = EncodedSide.of(*source), EncodedSide.of(*target)
         return EncodedBlock(task.corpus, marks, sides, _examples(*lines, marks))
+
+
+def _select_lines(block: Block, selected: NDArray[np.bool_]) -> bytes:
+    """The selected lines of a block, each with a line feed."""
+    if selected.all():
+        return block.content
+    return b"".join(line + b"\n" for line in compress(block.raw_lines(), selected))
 
 
 def _may_lack_tokens(sources: Sequence[str], targets: Sequence[str], marks: Marks) -> NDArray[np.bool_]:

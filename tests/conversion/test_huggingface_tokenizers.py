@@ -123,7 +123,7 @@ def test_preprocessing_encodes_text_with_added_tokens_like_the_tokenizer(tmp_pat
     add_tokens(marian, SYMBOLS)
     tokenizer = from_marian(marian.folder, OPTIONS).source
     lines = [line.replace("\n", " ") for line in hostile_text(seed=5, count=100)]
-    tokens, _ = LineEncoder(tokenizer)(lines)
+    tokens, _ = LineEncoder(tokenizer)("".join(f"{line}\n" for line in lines).encode())
     assert tokens.tolist() == [number for ids in tokenizer.encode(lines) for number in [*ids, EOS]]
 
 

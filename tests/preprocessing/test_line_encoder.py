@@ -1,6 +1,7 @@
 """Lines are encoded by the words in them where that gives SentencePiece's ids, and as a whole elsewhere."""
 
 import io
+import itertools
 import pickle
 import random
 from collections.abc import Sequence
@@ -69,7 +70,7 @@ def train(tmp_path: Any = None, **options: Any) -> bytes:
 
 def assert_same_ids(encoder: LineEncoder, tokenizer: Tokenizer, lines: Sequence[str]) -> None:
     expected = [[*ids, EOS] for ids in tokenizer.encode(lines)]
-    tokens, lengths = encoder(lines)
+    tokens, lengths = encoder("".join(f"{line}\n" for line in lines).encode())
     assert tokens.tolist() == [number for ids in expected for number in ids]
     assert lengths.tolist() == list(map(len, expected))
 
@@ -133,15 +134,23 @@ def check_watched(encoder: LineEncoder, lines: Sequence[str]) -> None:
 
 @compiled
 def test_a_full_cache_keeps_words_that_are_used_and_forgets_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_encoder, "_MAX_WORDS", 50)
+    monkeypatch.setattr(line_encoder, "_MAX_CACHE_BYTES", 20_000)
     tokenizer = WatchedTokenizer()
     encoder = LineEncoder(tokenizer)
-    long = "x" * 100
     for block in range(30):
-        check_watched(encoder, [f"dog  {' '.join(f'w{block}x{n}' for n in range(20))} dog", f"{long} {long}"])
+        check_watched(encoder, [f"dog  {' '.join(f'w{block}x{n}' for n in range(20))} dog", "a-word-of-many-bytes"])
     check_watched(encoder, ["w0x1 w29x1"])
-    counts = [tokenizer.encoded.count(word) for word in ("dog", "w0x1", "w29x1", long)]
-    assert counts == [1, 2, 1, 60]
+    counts = [tokenizer.encoded.count(word) for word in ("dog", "w0x1", "w29x1", "a-word-of-many-bytes")]
+    assert counts == [1, 2, 1, 1]
+
+
+def test_similar_words_of_all_lengths_have_ids_of_their_own() -> None:
+    words = ["".join(letters) for size in range(1, 5) for letters in itertools.product("a\0é", repeat=size)]
+    words += [start + "a" * size + end for start in "ab" for size in range(3, 30) for end in ("", "b", "\0", "é")]
+    tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, *dict.fromkeys(words)]))
+    encoder = LineEncoder(tokenizer)
+    for _ in range(2):
+        assert_same_ids(encoder, tokenizer, [" ".join(words), *words, " ".join(reversed(words))])
 
 
 @compiled
@@ -149,7 +158,7 @@ def test_words_that_were_not_encoded_because_of_an_error_are_encoded_later() -> 
     tokenizer = WatchedTokenizer()
     encoder = LineEncoder(tokenizer)
     with pytest.raises(RuntimeError):
-        encoder(["the dog forbidden"])
+        encoder(b"the dog forbidden\n")
     check_watched(encoder, ["the dog"])
 
 
@@ -157,8 +166,8 @@ def test_words_that_were_not_encoded_because_of_an_error_are_encoded_later() -> 
 def test_ids_that_do_not_fit_the_new_words_are_refused() -> None:
     from nmtkit import _words
 
-    cache = _words.cache(b"\3\0", 10)
-    assert _words.find_new(cache, "a b a\n") == ["a", "b"]
+    cache = _words.cache(b"\3\0", 1000)
+    assert _words.find_new(cache, b"a b a\n") == ["a", "b"]
     for ids, lengths in (
         (b"", b""),
         (bytes(4), bytes(8)),
