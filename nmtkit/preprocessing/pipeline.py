@@ -88,9 +88,9 @@ def preprocess(
             raise RunError(f"{changed[0]} has changed while it was read: run the command again")
         summaries = [split.summary(files.languages) for split in progress.splits]
         write_description(folder, files.languages, *tokenizers, summaries, files.source_tag, progress.files)
-        _check_result(folder)
+        dataset = _open_result(folder)
         _remove_temporary_files(folder)
-    dataset = Dataset.open(files.destdir)
+    dataset.folder = files.destdir  # the folder has been renamed
     if files.report:
         write_report(files.report, dataset, progress.splits[0])
     _show_result(progress.splits, dataset)
@@ -142,10 +142,13 @@ def _second_pass(
         _report(split, files.languages, warn_unknown=not (is_cleaned and is_learned))
 
 
-def _check_result(folder: Path) -> None:
-    """Raise RunError if the files do not fit the description: an earlier dataset must not be replaced by them."""
+def _open_result(folder: Path) -> Dataset:
+    """Open the new dataset.
+
+    Raises RunError if the files do not fit the description: an earlier dataset must not be replaced by them.
+    """
     try:
-        Dataset.open(folder)
+        return Dataset.open(folder)
     except UserError as error:
         raise RunError(str(error)) from error
 
