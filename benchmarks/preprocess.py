@@ -3,11 +3,11 @@
     python benchmarks/preprocess.py data/multi30k/train -s en -t de --pairs 1000000 --pairs 4000000
 
 The corpus is repeated to each number of pairs. Repeated words favor nmt-preprocess, which encodes each distinct word
-once: for a fair comparison give a text of at least that many pairs. A first run trains the SentencePiece model and
-measures memory. Then
-nmt-preprocess and SentencePiece encode the corpus alternately with that model, in the same number of processes. For
-nmt-preprocess, the benchmark reports both the encoding and the whole command, with start-up, checks of the text and
-checksums. The SentencePiece processes only call its encoder; their reading is not timed. The best turn of each is
+once: for a fair comparison give a text of at least that many pairs. A first run measures memory and, without
+--spm-model, trains the SentencePiece model. Then nmt-preprocess and SentencePiece encode the corpus alternately with
+that model, in the same number of processes. With --baseline, another version of nmt-preprocess also takes its turns.
+For nmt-preprocess, the benchmark reports both the encoding and the whole command, with start-up, checks of the text
+and checksums. The SentencePiece processes only call its encoder; their reading is not timed. The best turn of each is
 compared, since other load can only slow a turn down. On a busy machine, compare CPU times.
 Linux only: memory is read from /proc.
 """
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,40 +39,62 @@ BATCH = 4096  # lines per call of the encoder
 @click.option("-t", "--target-lang", required=True)
 @click.option("--pairs", multiple=True, default=(1_000_000,), help="Size of the corpus; can be given several times.")
 @click.option("--vocab-size", default=8000)
+@click.option("--spm-model", type=click.Path(exists=True, path_type=Path), help="Use this model instead of a new one.")
+@click.option("--baseline", type=click.Path(exists=True, path_type=Path), help="bin/nmt-preprocess of another version.")
 @click.option("--workers", default=2)
 @click.option("--repeats", default=3, help="Turns of each; 0 measures memory only.")
 def main(
-    prefix: str, source_lang: str, target_lang: str, pairs: tuple[int, ...], vocab_size: int, workers: int, repeats: int
+    prefix: str,
+    source_lang: str,
+    target_lang: str,
+    pairs: tuple[int, ...],
+    vocab_size: int,
+    spm_model: Path | None,
+    baseline: Path | None,
+    workers: int,
+    repeats: int,
 ) -> None:
     """Compare nmt-preprocess with plain SentencePiece on the text PREFIX.SOURCE, PREFIX.TARGET."""
     sides = find_side(prefix, source_lang), find_side(prefix, target_lang)
+    commands = {"nmt-preprocess": COMMAND} | ({"baseline": baseline} if baseline else {})
+    vocabulary = ["--spm-model", spm_model] if spm_model else ["--vocab-size", vocab_size]
     for count in pairs:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary)
             texts = folder / f"text.{source_lang}", folder / f"text.{target_lang}"
             for side, text in zip(sides, texts, strict=True):
                 repeat_text(side, count, text)
-            model = folder / "trained" / "spm.model"
-            common = ["-s", source_lang, "-t", target_lang, "--trainpref", folder / "text", "--workers", workers]
-            trained = preprocess(common, "--destdir", folder / "trained", "--vocab-size", vocab_size)
-            peaks = " ".join(f"{peak:.0f}" for peak in trained.worker_peaks)
-            print(f"{count:,} pairs: resident memory {trained.peak:.0f} MB, of the workers {peaks} MB", flush=True)
-            bare, ours = [], []
+            options = ["-s", source_lang, "-t", target_lang, "--trainpref", folder / "text", "--workers", workers]
+            first = preprocess(COMMAND, [*options, "--destdir", folder / "first", *vocabulary], watch=True)
+            peaks = " ".join(f"{peak:.0f}" for peak in first.worker_peaks)
+            print(f"{count:,} pairs: resident memory {first.peak:.0f} MB, of the workers {peaks} MB", flush=True)
+            model = folder / "first" / "spm.model"
+            options += ["--destdir", folder / "again", "--spm-model", model]
+            bare: list[Cost] = []
+            ours: dict[str, list[Cost]] = {name: [] for name in commands}
             for _ in range(repeats):
                 bare.append(encode(texts, model, workers))
-                ours.append(preprocess(common, "--destdir", folder / "again", "--spm-model", model, watch=False))
+                for name, command in commands.items():
+                    ours[name].append(preprocess(command, options))
             if repeats:
-                limit = report("SentencePiece", count, bare, "wall")
-                for name, field in (("nmt-preprocess, encoding", "encoding"), ("nmt-preprocess, whole", "wall")):
-                    print(f"  {report(name, count, ours, field) / limit:.0%} of SentencePiece", flush=True)
-                share = min(turn.cpu for turn in bare) / min(turn.cpu for turn in ours)
-                print(f"  by processor time: {share:.0%} of SentencePiece", flush=True)
+                compare(count, bare, ours)
+
+
+def compare(count: int, bare: Sequence["Cost"], ours: Mapping[str, Sequence["Cost"]]) -> None:
+    """Print the costs of SentencePiece and of each version of nmt-preprocess, and their ratios."""
+    limit, limit_cpu = report("SentencePiece", count, bare, "wall"), min(turn.cpu for turn in bare)
+    for name, turns in ours.items():
+        for part, field in (("encoding", "encoding"), ("whole", "wall")):
+            print(f"  {report(f'{name}, {part}', count, turns, field) / limit:.2f} x SentencePiece", flush=True)
+        ratio = limit_cpu / min(turn.cpu for turn in turns)
+        print(f"  {ratio:.2f} x SentencePiece by CPU time", flush=True)
 
 
 def report(name: str, count: int, turns: Sequence["Cost"], field: str) -> float:
-    """Print and return the pairs per second of the best turn."""
+    """Print and return the pairs per second of the best turn. The CPU times are those of all turns."""
     rate = count / min(getattr(turn, field) for turn in turns)
-    print(f"{count:,} pairs: {name}: {rate:,.0f} pairs/s; CPU {min(turn.cpu for turn in turns):.1f} s", flush=True)
+    cpu = ", ".join(f"{turn.cpu:.1f}" for turn in turns)
+    print(f"{count:,} pairs: {name}: {rate:,.0f} pairs/s; CPU seconds {cpu}", flush=True)
     return float(rate)
 
 
@@ -94,11 +116,11 @@ def repeat_text(side: Path, count: int, result: Path) -> None:
         file.writelines(itertools.islice(itertools.cycle(lines), count))
 
 
-def preprocess(common: list[object], *more: object, watch: bool = True) -> Cost:
+def preprocess(program: Path, options: Sequence[object], watch: bool = False) -> Cost:
     """Run nmt-preprocess; `watch` samples its memory, which slows it down slightly."""
     wall, cpu = time.perf_counter(), children_cpu()
     with tempfile.TemporaryFile("w+") as log:
-        command = [sys.executable, str(COMMAND), "--log-format", "json", *map(str, [*common, *more])]
+        command = [sys.executable, str(program), "--log-format", "json", *map(str, options)]
         process = subprocess.Popen(command, stderr=log)
         peaks = {process.pid: 0.0}
         while watch and process.poll() is None:

@@ -169,6 +169,19 @@ def test_a_line_that_is_too_long_on_either_side_of_a_corpus_is_refused(
         list(read_parallel(*paths))
 
 
+@pytest.mark.parametrize("long_side", [0, 1])
+def test_a_line_of_the_largest_size_on_either_side_of_a_corpus_is_read(
+    long_side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "_MAX_LINE_BYTES", 1 << 20)
+    sides = ["a\n" * 5, "a\n" * 5]
+    sides[long_side] = "a\n\n" + "b" * ((1 << 20) - 1) + "\na\nb"
+    blocks = list(read_parallel(*write_pair(tmp_path, *sides)))
+    assert ["\n".join(line for block in side for line in block.lines()) for side in zip(*blocks, strict=True)] == [
+        side.removesuffix("\n") for side in sides
+    ]
+
+
 def test_a_folder_with_the_name_of_a_side_is_reported_as_not_a_regular_file(tmp_path: Path) -> None:
     (tmp_path / "a.de").mkdir()
     with pytest.raises(UserError, match=r"a\.de: not a regular file"):
