@@ -83,8 +83,9 @@ def _recorded_score(progress: dict[str, Any]) -> tuple[str | None, float | None,
 def _progress(path: Path, update: int) -> dict[str, Any]:
     """The progress of a numbered checkpoint. Raises UserError if it is not that of the `update` in its name."""
     progress = read_progress(path)
-    if progress.get("update") != update:
-        raise UserError(f"{path}: its content is of update {progress.get('update')}: remove or rename the file")
+    recorded = progress.get("update", update)
+    if recorded != update:
+        raise UserError(f"{path}: its content is of update {recorded}: remove or rename the file")
     return progress
 
 
