@@ -154,7 +154,9 @@ def test_a_checkpoint_of_save_every_counts_beside_those_of_epochs(train: Train, 
 
 def test_checkpoints_of_older_runs_all_count(make_checkpoint: Callable[..., Checkpoint], tmp_path: Path) -> None:
     for update in (1, 2, 3):
-        save_checkpoint(tmp_path / f"checkpoint_{update}.pt", make_checkpoint())
+        checkpoint = make_checkpoint()
+        checkpoint.progress = {"update": update}  # without `is_interim`
+        save_checkpoint(tmp_path / f"checkpoint_{update}.pt", checkpoint)
     assert last_checkpoints(tmp_path, 3) == [path for _, path in list_checkpoints(tmp_path)]
 
 
