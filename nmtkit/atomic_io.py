@@ -67,9 +67,12 @@ def staged_folder(
             staging.rename(destination)
         except BaseException as error:
             with contextlib.suppress(OSError):
-                if not is_resumable(staging):
+                if staging.exists() and not is_resumable(staging):  # else it has been renamed
                     remove_files(descriptor)
                     staging.rmdir()
+            with contextlib.suppress(OSError, UserError):
+                if not destination.exists() and has_leftover_folder(replaced, is_own):  # ended between the renames
+                    replaced.rename(destination)
             if isinstance(error, OSError):
                 raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
             raise
@@ -82,6 +85,8 @@ def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> Non
     """Raise UserError if a folder exists that may not be replaced, or that could not be removed afterwards."""
     if not folder.exists():
         return
+    if os.path.ismount(folder):
+        raise UserError(f"{folder} is a mount point, which cannot be replaced: choose a folder inside it")
     if not folder.is_dir() or (any(folder.iterdir()) and not may_replace(folder)):
         raise UserError(f"{folder} exists, and this command did not write it: choose another destination, or remove it")
     if reason := foreign_reason(folder.stat(), stat.S_IFDIR, folder.parent):

@@ -3,6 +3,7 @@
 Commands call these checks before long work, so that a mistake is reported at once.
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,5 +41,15 @@ def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
     for path in inputs:
         if path is not None and resolve(path).is_relative_to(real):
             raise UserError(f"{path} is an input and would be overwritten: choose another output")
+    if _is_stdin(real):
+        raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
     refuse_run_file(output)
     refuse_dataset(real.parent, f"{output}: its folder")
+
+
+def _is_stdin(path: Path) -> bool:
+    """Whether a path is the regular file that a shell gave as stdin."""
+    try:
+        return path.is_file() and os.path.samestat(path.stat(), os.fstat(0))
+    except OSError:  # stdin is closed
+        return False

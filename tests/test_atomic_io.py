@@ -53,6 +53,38 @@ def test_an_error_leaves_the_old_folder_unchanged(tmp_path: Path, error: BaseExc
     assert (tmp_path / "result" / "file").read_text() == "old"
 
 
+@pytest.mark.parametrize(("renames", "content"), [(1, "old"), (2, "new")])
+def test_an_end_after_any_rename_leaves_a_complete_folder(
+    renames: int, content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "result").mkdir()
+    (tmp_path / "result" / "file").write_text("old")
+    rename, count = Path.rename, 0
+
+    def rename_and_end(path: Path, target: Path) -> Path:
+        nonlocal count
+        count += 1
+        renamed = rename(path, target)
+        if count == renames:
+            raise KeyboardInterrupt
+        return renamed
+
+    with pytest.raises(KeyboardInterrupt), staged_folder(tmp_path / "result", is_own, always) as staging:  # noqa: PT012
+        (staging / "file").write_text("new")
+        monkeypatch.setattr(Path, "rename", rename_and_end)
+    assert (tmp_path / "result" / "file").read_text() == content
+    assert not (tmp_path / ".result.partial").exists()
+
+
+def test_a_mount_point_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "ismount", lambda path: True)
+    with (
+        pytest.raises(UserError, match="is a mount point, which cannot be replaced: choose a folder inside it"),
+        staged_folder(tmp_path, is_own, always),
+    ):
+        pytest.fail("the block has begun")
+
+
 def test_the_error_of_a_failed_write_names_the_destination(tmp_path: Path) -> None:
     with (
         pytest.raises(RunError, match=r"cannot write .*result: No space left on device"),

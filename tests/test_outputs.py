@@ -1,5 +1,6 @@
 """No command writes to one of its inputs, or into a dataset folder."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from commands import Run
 
 from nmtkit.cli.options import PathName
 from nmtkit.cli.start import COMMANDS, load_command
+from nmtkit.errors import UserError
+from nmtkit.outputs import check_output_file
 
 # The options of each command that name an output, with the other arguments that the command needs. The folders of
 # nmt-train have a test of their own below. All other paths are inputs.
@@ -156,3 +159,18 @@ def test_a_folder_with_a_foreign_dataset_json_takes_outputs(
     (tmp_path / "dataset.json").write_text('{"name": "mine"}')
     done = run_here("nmt-generate", "--checkpoint", tiny_checkpoint, "--output", tmp_path / "out", input=b"")
     assert (done.returncode, (tmp_path / "out").exists()) == (0, True), done.stderr
+
+
+def test_an_output_that_is_stdin_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("a dog\n")
+    before = os.dup(0)
+    try:
+        with text.open() as file:
+            os.dup2(file.fileno(), 0)
+            with pytest.raises(UserError, match="text is the input from stdin and would be overwritten"):
+                check_output_file(text, [])
+            check_output_file(tmp_path / "other", [])
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
