@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import types
 from functools import partial
 from importlib import import_module
 from keyword import iskeyword
@@ -30,6 +31,8 @@ def start(name: str) -> NoReturn:
     """Run the command nmt-`name` with the arguments of this process, and exit."""
     try:
         raise_signals()
+        if name == "train":
+            signal.signal(signal.SIGUSR1, _ignore)  # there is nothing to save before the training begins
         command = load_command(name)
         raise_waiting()
         command.main()
@@ -38,6 +41,10 @@ def start(name: str) -> NoReturn:
     except Terminated:
         sys.exit(128 + signal.SIGTERM)
     raise AssertionError("a command exits")
+
+
+def _ignore(number: int, frame: types.FrameType | None) -> None:
+    """Handle a signal by doing nothing. A signal that is ignored in the usual way would stay so in the training."""
 
 
 preprocess, train, average, generate, score, serve, import_, export = (partial(start, name) for name in COMMANDS)

@@ -2,10 +2,12 @@
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from nmtkit.cli import start
 from nmtkit.training.signals import Signals
 
 
@@ -25,3 +27,22 @@ def test_a_signal_ignored_by_the_parent_stays_ignored(ignored_sigint: None) -> N
         assert signals.stop == signal.SIGTERM
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_signal_to_save_is_ignored_while_the_command_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+
+    def receive_and_end(name: str) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        with Signals(second_kills=True, is_main=False) as signals:
+            signal.raise_signal(signal.SIGUSR1)
+            assert signals.save
+        sys.exit(7)
+
+    monkeypatch.setattr(start, "load_command", receive_and_end)
+    try:
+        with pytest.raises(SystemExit, match="7"):
+            start.start("train")
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
