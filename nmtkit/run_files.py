@@ -11,7 +11,7 @@ OPTIONS, METRICS = "options.json", "metrics.jsonl"
 UNUSABLE = ".unusable"  # suffix of a checkpoint that cannot be resumed
 
 _NUMBERED = re.compile(r"checkpoint_(0|[1-9][0-9]*)\.pt")
-_CHECKPOINT = rf"({_NUMBERED.pattern}|{re.escape(LAST)}|{re.escape(BEST)})({re.escape(UNUSABLE)})?"
+_CHECKPOINT = rf"({_NUMBERED.pattern}|{re.escape(LAST)}|{re.escape(BEST)})({re.escape(UNUSABLE)})*"
 _RUN_FILE = re.compile(rf"{_CHECKPOINT}|{re.escape(OPTIONS)}|{re.escape(METRICS)}")
 
 

@@ -85,8 +85,11 @@ class SaveDir:
                 raise UserError(f"{self.folder / name} is a folder: remove it, or choose another --save-dir")
         remove_partial_files(self.folder, is_run_file)  # no files of other programs
         for path in self._unusable:
-            path.rename(path.with_name(path.name + UNUSABLE))
-            logger.warning("%s is renamed to %s", path, path.name + UNUSABLE)
+            renamed = path.with_name(path.name + UNUSABLE)
+            while renamed.exists():  # an earlier one
+                renamed = renamed.with_name(renamed.name + UNUSABLE)
+            path.rename(renamed)
+            logger.warning("%s is renamed to %s", path, renamed.name)
         if self.newest is not None:
             newest = checkpoint_path(self.folder, self.newest)
             if not newest.exists():  # resumed from LAST

@@ -90,13 +90,15 @@ def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_befor
     checkpoint.progress = {"update": 3, "best_metric": "valid", "is_best": False, "options": {}}
     config = CheckpointConfig(save_dir=tmp_path, keep_last=2, keep_best=0)
     SaveDir(config).save(3, checkpoint, lower)
+    (tmp_path / "checkpoint_4.pt.unusable").write_bytes(b"earlier")
     (tmp_path / "checkpoint_4.pt").write_bytes(b"damaged")
     save_dir = SaveDir(config)
     assert save_dir.load_newest() is not None
     assert (tmp_path / "checkpoint_4.pt").exists()  # a dry run writes nothing
     save_dir.prepare({})
     assert [update for update, _ in list_checkpoints(tmp_path)] == [3]
-    assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"damaged"
+    assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"earlier"
+    assert (tmp_path / "checkpoint_4.pt.unusable.unusable").read_bytes() == b"damaged"
 
 
 def test_the_recorded_validations_are_those_of_the_kept_checkpoints(
