@@ -4,7 +4,6 @@ It tests, on any machine, that code for GPUs never mixes devices and gives the s
 test kernels, memory or speed.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -167,9 +166,8 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, bf16: bool = False) -> AbstractCon
     monkeypatch.setattr(clip_grad, "_group_tensors_by_device_and_dtype", _grouped)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # these settings are restored after the test
     for variable in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        monkeypatch.setenv(variable, os.environ.get(variable, ""))
-        if not os.environ[variable]:
-            monkeypatch.delenv(variable)
+        monkeypatch.setenv(variable, "")  # restored afterwards, also if it was not set
+        monkeypatch.delenv(variable)
     for check in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
         # in a CUDA build of torch these query the driver
         monkeypatch.setattr(torch.optim.Optimizer, check, lambda optimizer: None, raising=False)
