@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Collection
 
 from nmtkit.errors import UserError
-from nmtkit.tokenizer import Tokenizer, why_no_symbol
+from nmtkit.tokenizer import Tokenizer, symbol_fault
 from nmtkit.vocab import UNK
 
 
@@ -42,7 +42,7 @@ def check_tag_apart(tag: str, tokenizer: Tokenizer) -> None:
 
 def not_a_piece(tag: str, pieces: Collection[str] = ()) -> UserError:
     """The error for a tag that is not one piece of text. The remedy depends on the `pieces` of the vocabulary."""
-    if reason := why_no_symbol(tag):
+    if reason := symbol_fault(tag):
         return UserError(f"--source-tag {tag!r}: {reason}: use another tag")
     if tag in pieces:
         return UserError(f"--source-tag {tag!r}: the tokenizer splits it, although it is a piece: use another tag")

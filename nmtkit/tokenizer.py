@@ -44,7 +44,7 @@ class Tokenizer(Protocol):
         bytes that are no character add U+FFFD."""
 
 
-def why_no_symbol(symbol: str) -> str:
+def symbol_fault(symbol: str) -> str:
     """Why a text cannot be a symbol; empty if it can."""
     if not symbol or " " in symbol or not symbol.isprintable():
         return "a symbol has printable characters and no spaces"
@@ -166,7 +166,7 @@ def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
             raise
         raise UserError("the text has a lone surrogate, which is not a character") from error
     except UnicodeDecodeError as error:
-        raise _not_normalized() from error
+        raise _damaged_rules() from error
 
 
 def _decode(processor: Any, pieces: Sequence[int] | Sequence[str]) -> str:
@@ -174,11 +174,11 @@ def _decode(processor: Any, pieces: Sequence[int] | Sequence[str]) -> str:
     try:
         text: str = processor.decode(pieces)
     except UnicodeDecodeError as error:
-        raise _not_normalized() from error
+        raise _damaged_rules() from error
     return text
 
 
-def _not_normalized() -> UserError:
+def _damaged_rules() -> UserError:
     return UserError("the rules of the SentencePiece model make text that is not UTF-8: the model is damaged")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from nmtkit.errors import UserError
 from nmtkit.moses_bpe import MOSES_BPE, MosesBpe
 from nmtkit.spm_model import append_user_symbols, read_model
-from nmtkit.tokenizer import SENTENCEPIECE_KINDS, Tokenizer, make_tokenizer, shares_vocabulary, why_no_symbol
+from nmtkit.tokenizer import SENTENCEPIECE_KINDS, Tokenizer, make_tokenizer, shares_vocabulary, symbol_fault
 from nmtkit.vocab import Vocabulary
 
 
@@ -16,7 +16,7 @@ def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
     `name` is the name of a symbol in the message.
     """
     for number, symbol in enumerate(symbols):
-        if reason := why_no_symbol(symbol) or ("given twice" if symbol in symbols[:number] else ""):
+        if reason := symbol_fault(symbol) or ("given twice" if symbol in symbols[:number] else ""):
             raise UserError(f"{name} {symbol!r}: {reason}")
 
 

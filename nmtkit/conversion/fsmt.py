@@ -103,8 +103,8 @@ def _sides(folder: Path, languages: tuple[str, str], lowercase: bool) -> tuple[S
     """Both sides, from the files of FSMTTokenizer."""
     vocabularies = joint((_read_vocabulary(folder / "vocab-src.json"), _read_vocabulary(folder / "vocab-tgt.json")))
     lines = read_part(folder / "merges.txt", _MAX_MERGES_BYTES).decode().split("\n")[:-1]
-    repeated = (" ".join(line.split()[:2]) for line in reversed(lines))  # counts may follow
-    merges = tuple(dict.fromkeys(repeated))[::-1]  # the last line of a pair is its rank in transformers
+    last_first = (" ".join(line.split()[:2]) for line in reversed(lines))  # counts may follow
+    merges = tuple(dict.fromkeys(last_first))[::-1]  # transformers ranks a repeated pair by its last line
     return sides_of(
         [
             MosesBpeTokenizer(

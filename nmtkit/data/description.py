@@ -20,7 +20,7 @@ from nmtkit.languages import is_direction, side_names
 from nmtkit.moses_bpe import MOSES_BPE
 from nmtkit.strict_json import parse_count, parse_json, parse_text
 from nmtkit.text import read_bytes
-from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary, why_no_symbol
+from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary, symbol_fault
 from nmtkit.version import __version__
 
 DESCRIPTION = "dataset.json"
@@ -253,7 +253,7 @@ def _parse(fields: Mapping[str, Any]) -> Description:
 def _parse_tag(value: Any) -> str:
     """The source tag. Raises ValueError unless it is empty or can be a symbol of the vocabulary."""
     tag = parse_text(value)
-    if tag and (reason := why_no_symbol(tag)):
+    if tag and (reason := symbol_fault(tag)):
         raise ValueError(f"'source_tag': {reason}")
     return tag
 

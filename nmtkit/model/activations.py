@@ -14,7 +14,7 @@ from nmtkit.model.precision import product_dtype
 
 
 def as_activations(x: Tensor) -> Tensor:
-    """x, with which a stack of layers begins, in the precision of the activations: bf16, or as it is."""
+    """Convert x, the input of a stack of layers, to bf16 if its activations are bf16. Otherwise return it unchanged."""
     return x.bfloat16() if x.is_cuda and product_dtype(x) == torch.bfloat16 else x
 
 

@@ -70,6 +70,21 @@ def test_weights_in_half_precision_become_float32(name: str, tmp_path: Path) -> 
     assert torch.equal(weights["encoder.0.feed_forward.inner.bias"], theirs.half().float())
 
 
+def test_a_repeated_merge_has_the_rank_of_its_last_line(tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 1)
+    path = model.folder / "merges.txt"
+    once = from_fsmt(model.folder, ImportConfig()).source.encode(ENGLISH)
+    merges = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("".join(f"{merge}\n" for merge in [*merges, *merges[:5]]), encoding="utf-8")
+    source = from_fsmt(model.folder, ImportConfig()).source
+    tokenizer = transformers.FSMTTokenizer.from_pretrained(model.folder)
+    encoded = source.encode(ENGLISH)
+    assert encoded != once
+    for line, ids in zip(ENGLISH, encoded, strict=True):
+        pieces = [piece if piece in tokenizer.encoder else "<unk>" for piece in tokenizer.tokenize(line)]
+        assert source.vocab.to_pieces(ids) == pieces
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_greedy_translations_of_text_equal_those_of_transformers(seed: int, tmp_path: Path) -> None:
     model = FsmtModel(tmp_path / "fsmt", seed, SHARING[seed % 3])

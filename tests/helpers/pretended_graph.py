@@ -25,7 +25,7 @@ def address(tensor: Tensor) -> int:
 
 
 class PretendedGraph(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """In the place of `torch.cuda.CUDAGraph`. `made` has the graphs, and each counts its `replays`."""
+    """Stands in for `torch.cuda.CUDAGraph`. `made` lists all graphs; each counts its `replays`."""
 
     made: list["PretendedGraph"] = []  # noqa: RUF012
 
