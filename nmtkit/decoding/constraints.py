@@ -111,5 +111,5 @@ class GridBeamSearch:
         vacant = frontier.vacant.view(-1, self.banks, self.width).any(2)
         ended = ~vacant.gather(1, last)  # K outputs with all terms have finished: there is no slot for another
         totals, after = totals.flatten(1).masked_fill(ended, -torch.inf), after.flatten(1)
-        best = [totals.masked_fill(after != bank, -torch.inf).topk(self.width) for bank in range(self.banks)]
+        best = [top_k(totals.masked_fill(after != bank, -torch.inf), self.width) for bank in range(self.banks)]
         return torch.cat([values for values, _ in best], dim=1), torch.cat([index for _, index in best], dim=1)

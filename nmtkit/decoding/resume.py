@@ -1,6 +1,5 @@
 """Resuming an output that was left incomplete: where it ends, and whether this run would have written the same."""
 
-import json
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -9,6 +8,7 @@ from typing import BinaryIO
 
 from nmtkit.decoding.formats import rows_per_line
 from nmtkit.errors import UserError
+from nmtkit.strict_json import parse_json
 
 _COMPARED = 16  # lines at the end of the output that are translated again
 _TOLERATED = 10  # one in ten of them may differ: in int8 without the compiled search, translations depend on the batch
@@ -65,7 +65,7 @@ def _by_count(whole_rows: Iterator[bytes], row_format: str, nbest: int, before: 
         if count % rows_per_line(row_format, nbest) == 0:
             lines += 1
             ends.append(size)
-    if row_format == "jsonl" and lines and json.loads(row)["line"] != before + lines:
+    if row_format == "jsonl" and lines and parse_json(row.decode())["line"] != before + lines:
         raise ValueError(f"the last line is not line {before + lines}")
     return lines, ends
 

@@ -119,7 +119,8 @@ class DiverseBeamSearch(BeamSearch):
         for start in self.starts:
             group = slice(start * c, (start + self.width) * c)
             repetitions = (tokens_of_all[:, group, None] == taken[:, None]).sum(2)
-            index = (totals[:, group] - self.strength * repetitions).topk(self.width).indices + start * c
+            _, index = top_k(totals[:, group] - self.strength * repetitions, self.width)
+            index += start * c
             chosen.append(index)
             real = frontier.vacant[:, start : start + self.width] & (totals.gather(1, index) > -torch.inf)
             taken = torch.cat([taken, tokens_of_all.gather(1, index).masked_fill(~real, -2)], dim=1)

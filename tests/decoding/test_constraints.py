@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import math
 import weakref
 
 import pytest
@@ -110,6 +111,21 @@ def test_a_sentence_without_terms_is_searched_as_usual() -> None:
     with_terms = search(model, *source(4, 4), config, constraints=[Constraints(), Constraints(terms=((A, B, C),))])
     assert with_terms[0] == plain[0]
     assert all(has(ids, (A, B, C)) for ids in ids_of(with_terms[1]))
+
+
+class TiedModel(PrefixModel):
+    """Gives every token the same probability, whatever the sentence and the prefix."""
+
+    def log_probs(self, sentence: int, prefix: Prefix) -> list[float]:
+        return [-math.inf if token in (PAD, BOS) else -1.5 for token in range(self.size)]
+
+
+def test_among_equal_scores_the_outputs_do_not_depend_on_the_other_terms_of_a_batch() -> None:
+    own, other = Constraints(terms=((A,),)), Constraints(terms=((B, C, A, C), (C, B)))
+    config = SearchConfig(beam=3, nbest=3, max_len_b=2)
+    (alone,) = search(TiedModel(), *source(3), config, constraints=[own])
+    beside, _ = search(TiedModel(), *source(3, 3), config, constraints=[own, other])
+    assert beside == alone
 
 
 def test_prefix_and_terms_can_be_combined() -> None:
