@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
 from nmtkit.preprocessing.dedup import hash_pairs
-from nmtkit.preprocessing.filters import PairMarker
+from nmtkit.preprocessing.filters import PairMarker, has_blank_side
 from nmtkit.preprocessing.reasons import DUPLICATE, EMPTY, KEPT, MARKS, REASONS, Marks, count_marks
 from nmtkit.text import Block, read_parallel
-from nmtkit.tokenizer import count_segmented
+from nmtkit.tokenizer import count_segmented, has_subword_markers
 from nmtkit.workers import WorkerPool
 
 Words = Counter[str]
@@ -92,15 +92,13 @@ class Scanner:
 
 def _count_segmented(block: Block) -> int:
     """The number of lines with subword markers. Most blocks have none, and need not be split into lines to see that."""
-    text = block.text
-    may_have = "▁" in text or ("@" in text and "@@ " in text)  # a search for a single character is much faster
-    return count_segmented(block.lines()) if may_have else 0
+    return count_segmented(block.lines()) if has_subword_markers(block.text) else 0
 
 
 def _has_text(source: Block, target: Block) -> bool:
-    """Whether any pair has text on both sides: the first one, as a rule."""
+    """Whether any pair has text on both sides. Usually the first one has, and no other line is read."""
     pairs = zip(BytesIO(source.content), BytesIO(target.content), strict=True)
-    return any(a.decode().strip() and b.decode().strip() for a, b in pairs)
+    return not all(has_blank_side(a.decode(), b.decode()) for a, b in pairs)
 
 
 def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:
