@@ -54,8 +54,7 @@ def staged_folder(
     replaced = destination.with_name(f".{destination.name}.replaced")
     with _locked_staging_folder(staging, destination, is_own, is_resumable) as (descriptor, mode):
         try:
-            if has_leftover_folder(replaced, is_own) and not destination.exists():  # killed between the renames below
-                replaced.rename(destination)
+            _restore_replaced(replaced, destination, is_own)  # killed between the renames below
             remove_leftover_folder(replaced, is_own)  # killed after both renames
             _check_replaceable(destination, may_replace)
             yield staging
@@ -71,14 +70,19 @@ def staged_folder(
                     remove_files(descriptor)
                     staging.rmdir()
             with contextlib.suppress(OSError, UserError):
-                if not destination.exists() and has_leftover_folder(replaced, is_own):  # ended between the renames
-                    replaced.rename(destination)
+                _restore_replaced(replaced, destination, is_own)  # ended between the renames
             if isinstance(error, OSError):
                 raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
             raise
         fsync(destination.parent)
         with contextlib.suppress(OSError, UserError):
             remove_leftover_folder(replaced, is_own)
+
+
+def _restore_replaced(replaced: Path, destination: Path, is_own: NamePredicate) -> None:
+    """Give a replaced folder its name back if nothing has taken its place."""
+    if has_leftover_folder(replaced, is_own) and not destination.exists():
+        replaced.rename(destination)
 
 
 def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> None:
