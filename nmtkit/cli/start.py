@@ -31,7 +31,7 @@ def start(name: str) -> NoReturn:
     """Run the command nmt-`name` with the arguments of this process, and exit."""
     try:
         raise_signals()
-        if name == "train":
+        if name == "train" and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
             signal.signal(signal.SIGUSR1, _ignore)  # there is nothing to save before the training begins
         command = load_command(name)
         raise_waiting()
@@ -44,7 +44,7 @@ def start(name: str) -> NoReturn:
 
 
 def _ignore(number: int, frame: types.FrameType | None) -> None:
-    """Handle a signal by doing nothing. A signal that is ignored in the usual way would stay so in the training."""
+    """Ignore a signal until the training handles it, which leaves signals alone that SIG_IGN ignores."""
 
 
 preprocess, train, average, generate, score, serve, import_, export = (partial(start, name) for name in COMMANDS)

@@ -29,14 +29,18 @@ def test_a_signal_ignored_by_the_parent_stays_ignored(ignored_sigint: None) -> N
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-def test_a_signal_to_save_is_ignored_while_the_command_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("handler_of_parent", "saves"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
+def test_a_signal_to_save_is_ignored_while_the_command_starts_and_later_if_the_parent_ignores_it(
+    handler_of_parent: signal.Handlers, saves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    signal.signal(signal.SIGUSR1, handler_of_parent)
 
     def receive_and_end(name: str) -> None:
         signal.raise_signal(signal.SIGUSR1)
         with Signals(second_kills=True, is_main=False) as signals:
             signal.raise_signal(signal.SIGUSR1)
-            assert signals.save
+            assert signals.save == saves
         sys.exit(7)
 
     monkeypatch.setattr(start, "load_command", receive_and_end)
