@@ -194,6 +194,13 @@ def test_a_checkpoint_of_another_update_than_its_name_is_refused(
         choose(folder, 2)
 
 
+def test_a_checkpoint_that_records_no_update_has_the_one_of_its_name(folder: Path) -> None:
+    checkpoint = load_checkpoint(folder / "checkpoint_100.pt")
+    del checkpoint.progress["update"]
+    save_checkpoint(folder / "checkpoint_110.pt", checkpoint)
+    assert updates(last_checkpoints(folder, 2)) == [100, 110]
+
+
 def test_best_means_the_lowest_loss_or_the_highest_bleu(folder: Path) -> None:
     assert updates(best_checkpoints(folder, 1)) == [30]
     assert updates(best_checkpoints(folder, 3)) == [20, 30, 100]

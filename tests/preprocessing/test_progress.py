@@ -10,6 +10,7 @@ import pytest
 
 from nmtkit.checksum import sha256_of_fields
 from nmtkit.data.description import ShardSummary
+from nmtkit.preprocessing import progress
 from nmtkit.preprocessing.config import FilesConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit, Example
 from nmtkit.preprocessing.progress import Progress
@@ -22,12 +23,12 @@ FILES = FilesConfig("en", "de", ("one",), testpref=("test",), shard_size="1K")
 def saved(tmp_path: Path) -> Progress:
     corpus = CorpusCounts("one", np.arange(1 + len(REASONS)), np.array([8, 9]), np.array([0, 1]))
     shards = [ShardSummary(3, {"en": 8, "de": 9})]
-    progress = Progress(
+    saved = Progress(
         "task", {"train": 20, "test": 5}, [EncodedSplit("train", [corpus], [Example(1, "a", "b")], shards)]
     )
     (tmp_path / "marks").write_bytes(b"marks")
-    progress.save(tmp_path)
-    return progress
+    saved.save(tmp_path)
+    return saved
 
 
 def test_the_progress_that_is_loaded_is_the_one_that_was_saved(saved: Progress, tmp_path: Path) -> None:
@@ -36,6 +37,19 @@ def test_the_progress_that_is_loaded_is_the_one_that_was_saved(saved: Progress, 
     assert loaded.files.keys() == {"marks"}
     assert [split.to_dict() for split in loaded.splits] == [split.to_dict() for split in saved.splits]
     assert (loaded.task, loaded.pairs, loaded.files) == (saved.task, saved.pairs, saved.files)
+
+
+def test_a_save_flushes_only_new_and_longer_files_and_the_folder(
+    saved: Progress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(progress, "fsync", lambda path: flushed.append(path.name))
+    (tmp_path / "shard").write_bytes(b"shard")
+    saved.save(tmp_path)
+    (tmp_path / "shard").write_bytes(b"shard and more")
+    saved.save(tmp_path)
+    saved.save(tmp_path)
+    assert flushed == ["shard", tmp_path.name, "shard", tmp_path.name, tmp_path.name]
 
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {

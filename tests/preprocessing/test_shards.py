@@ -21,6 +21,8 @@ from patience import PATIENCE
 from repository import BIN
 
 from nmtkit import text
+from nmtkit.checksum import sha256
+from nmtkit.data import description
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.description import write_description
 from nmtkit.errors import RunError, UserError
@@ -341,6 +343,19 @@ def test_a_resumed_run_removes_everything_written_after_the_last_save(
         made = contents(make(prefix, "killed", "300").folder)
     assert "resuming after 5 shards of train" in caplog.messages
     assert made == contents(make(prefix, "straight", "300").folder)
+
+
+def test_the_description_reuses_the_checksums_of_complete_shards(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+
+    def watched(path: Path, size: int) -> str:
+        hashed.append(path.name)
+        return sha256(path, size)
+
+    monkeypatch.setattr(description, "sha256", watched)
+    made = make(prefix, "shards", "300")
+    shards = [path.name for path in made.folder.iterdir() if path.suffix in (".bin", ".idx")]
+    assert [hashed.count(name) for name in shards] == [1] * len(shards)
 
 
 def test_an_earlier_dataset_is_not_replaced_by_one_with_a_truncated_shard(

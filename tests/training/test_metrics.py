@@ -170,6 +170,14 @@ def test_a_full_disk_for_tensorboard_does_not_stop_the_run(
     assert len(metrics(tmp_path / "run", "train")) == 20
 
 
+def test_a_number_is_in_the_event_file_at_once(board: Path) -> None:
+    writer = Board(board, 0)
+    writer.numbers("train", 1, {"loss": 2.0})
+    shown = curves(board)
+    writer.close()
+    assert shown == {"loss/loss": {1: 2.0}}
+
+
 def test_a_full_disk_when_tensorboards_file_is_created_is_only_a_warning(
     board: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
