@@ -1,4 +1,4 @@
-"""Checks of output paths: no output is an input, a file of a training run, or in a dataset folder.
+"""Checks of output paths: no output is an input or stdin, a file of a training run, or in a dataset folder.
 
 Commands call these checks before long work, so that a mistake is reported at once.
 """
@@ -34,7 +34,8 @@ def refuse_dataset(folder: Path, name: str) -> None:
 
 
 def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError for an output that is an input, contains one, or belongs to a training run or a dataset."""
+    """Raise UserError for an output that is an input or stdin, contains an input, belongs to a training run or a
+    dataset, or is a loop of symlinks."""
     real = resolve(output)
     if real.is_symlink():
         raise UserError(f"{output}: a loop of symlinks: choose another output")

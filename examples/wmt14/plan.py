@@ -63,7 +63,7 @@ def training_options(flags: list[str]) -> tuple[ModelConfig, dict[str, Any]]:
 
 
 def trial_that_fits(config: ModelConfig, vocabulary: int, tokens: int, device: torch.device) -> Trial:
-    """As `trial`, with fewer tokens if those do not fit into memory, as `--max-tokens auto` would choose."""
+    """As `trial`, with the tokens halved until they fit into memory. `--max-tokens auto` comes closer to the limit."""
     while True:
         try:
             return trial(config, vocabulary, tokens, device)

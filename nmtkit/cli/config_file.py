@@ -59,13 +59,16 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text. Raises ValueError for a number that Python cannot show, and for a key of many parts,
-    which takes tomllib quadratic memory."""
+    """The tables of a TOML text.
+
+    Raises ValueError for a number that Python cannot show, and for a key of many parts, which takes tomllib quadratic
+    memory.
+    """
     for number, line in enumerate(text.splitlines(), 1):
         if line.count(".") > _MOST_DOTS:
             raise ValueError(f"line {number}: {line.count('.')} dots, but no option has a key of several parts")
     values: dict[str, Any] = tomllib.loads(text)
-    json.dumps(values, default=str)  # hexadecimal numbers have no limit of digits
+    json.dumps(values, default=str)  # ValueError for a long number: tomllib limits decimal digits only
     return values
 
 

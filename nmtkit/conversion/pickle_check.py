@@ -155,7 +155,7 @@ class _Follower:
         """Refuses keys whose hashes could take forever: containers, and integers that can have equal hashes."""
         for key in items[::2]:
             if key.kind != "atom" or (isinstance(key.content, int) and abs(key.content) > _MAX_KEY):
-                raise UserError("a key of its dicts is not a string or a usual number: damaged, or hostile")
+                raise UserError("a key of its dicts is neither a string nor a small number: damaged, or hostile")
         target = self._stack[-1]
         if target.kind not in ("dict", *_results(_ORDERED_DICT, DEFAULT_DICT)):
             raise TypeError(f"{target.kind} is not a dict")

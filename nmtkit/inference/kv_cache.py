@@ -30,7 +30,7 @@ class LayerCache:
 class KeyValueCache:
     """The state of a batch of B sentences after `length` steps; at first each has one row."""
 
-    past_bias: Tensor | None = None  # added to the scores of the keys that `append` returns; None: nothing to add
+    past_bias: Tensor | None = None  # (1, T), added to the scores of the keys that `append` returns; None: no bias
 
     def __init__(self, layers: list[LayerCache], memory_bias: Tensor, positions: Callable[[int, int], Tensor]) -> None:
         """`positions(start, length)` are the encodings (length, D) of positions in the target."""
@@ -42,7 +42,7 @@ class KeyValueCache:
         self._unused: dict[int, Tensor] = {}  # by width, a buffer that the next reordering can write to
 
     def begin_step(self) -> Tensor:
-        """Begin a step, for which all layers append once; returns the encoding (1, D) of its position."""
+        """Begin a step, in which each layer appends once; returns the encoding (1, D) of its position."""
         return self.positions(self.length, 1)
 
     def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

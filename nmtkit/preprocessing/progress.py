@@ -33,8 +33,7 @@ _WITHOUT_EFFECT = ("destdir", "workers", "report")  # on the files of the datase
 class Progress:
     """The progress of a run. `task` identifies its text and options, `pairs` are the sentence pairs of each split.
 
-    All `splits` but the last are complete. `files` are the files of the folder at the last save; empty
-    files have no record.
+    All `splits` but the last are complete. `files` are the files of the folder at the last save, except empty ones.
     """
 
     task: str
@@ -107,7 +106,7 @@ class Progress:
         )
         names = [split.name for split in progress.splits]
         if progress.pairs.keys() != files.splits.keys() or names != list(files.splits)[: len(names)]:
-            raise ValueError("the splits are others")
+            raise ValueError("the splits are not those of the options")
         return progress
 
     @classmethod

@@ -65,7 +65,7 @@ class Board:
     def __init__(self, folder: Path, update: int) -> None:
         """Continue after an update; TensorBoard hides what an earlier start wrote beyond it.
 
-        Raises UserError if the folder cannot be written, or is a dataset.
+        Raises UserError if the folder cannot be written, other than because of a full disk, or is a dataset or in one.
         """
         # Imported here, because these imports are slow. torch's SummaryWriter writes in a thread, which prints errors.
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -74,7 +74,7 @@ class Board:
         check_symlinks(folder)
         refuse_dataset(folder, f"--tensorboard {folder}")
         self._folder, self._event = folder, Event
-        self._records: Any = None  # None once the disk is full
+        self._records: Any = None  # None once writing has failed
         try:
             self._records = _create(folder)
         except OSError as error:
@@ -120,12 +120,13 @@ class Board:
             self._end(error)
 
     def _end(self, error: OSError) -> None:
+        """Warn of an error, and write nothing more."""
         logger.warning(
             "--tensorboard %s: cannot be written (%s); TensorBoard shows nothing more until the run is resumed",
             self._folder,
             error.strerror,
         )
-        with contextlib.suppress(OSError):  # it tries to write what has failed
+        with contextlib.suppress(OSError):  # closing tries to write again
             self.close()
         self._records = None
 

@@ -57,8 +57,8 @@ def refusal(path: Path) -> str:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"}\x8a\x08" + (2**61 - 1).to_bytes(8, "little") + b"K\1s", "a key of its dicts is not a string or a usual"),
-        (b"}" + NESTED + b"K\1s", "a key of its dicts is not a string or a usual number"),
+        (b"}\x8a\x08" + (2**61 - 1).to_bytes(8, "little") + b"K\1s", "a key of its dicts is neither a string nor"),
+        (b"}" + NESTED + b"K\1s", "a key of its dicts is neither a string nor a small number"),
         (NESTED, "repeat each other too often"),
         (FILLED_LATER, "repeat each other too often"),
         (b"]q\0h\0a", "nested too deeply"),

@@ -77,8 +77,8 @@ def test_steps_with_a_static_cache_equal_decoding_from_scratch_after_any_reorder
             assert_close(log_probs, decode_anew(model, memory, prefixes, owners))
             if length in (1, 20, 33):
                 kept = kept[1:] if length == 20 else kept
-                counts = {20: 2, 33: 1}.get(length, 2)
-                origins = torch.cat([drawn((owners == n).nonzero()[:, 0], counts, random) for n in kept])
+                count = 1 if length == 33 else 2
+                origins = torch.cat([drawn((owners == n).nonzero()[:, 0], count, random) for n in kept])
                 state.reorder(origins)
             elif length % 5:
                 origins = torch.cat(
