@@ -22,7 +22,7 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch, make_packed_batch
 from nmtkit.errors import UserError
 from nmtkit.model import packing
-from nmtkit.model.config import TransformerConfig
+from nmtkit.model.config import DeviceConfig, TransformerConfig
 from nmtkit.model.packing import PackedSide, Packing, Padding, attend_packed, kernel_for, pack_sides
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.training.capacity import with_batches_of_device
@@ -206,6 +206,7 @@ def packed_trainer(dataset: Path, folder: Path, **batches: Any) -> Trainer:
         loading=LoadingConfig(num_workers=0),
         optimizer=OptimizerConfig(warmup_updates=10),
         checkpoints=CheckpointConfig(save_dir=folder),
+        device=DeviceConfig(precision="fp32"),
     )
     return Trainer(TrainingData.open([dataset], False, options.batches), options, Ranks(CPU))
 
