@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # it remembers torch's functions, which must not be the patched ones
 from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.overrides import TorchFunctionMode, resolve_name
