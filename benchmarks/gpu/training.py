@@ -52,7 +52,7 @@ class TrainingSetting:
     repeats: int  # timed runs
     device: str
     precision: str
-    compiled: str = ""  # "layers", as with --compile, or "micro-batch": the whole model with its loss
+    compiled: str = ""  # "layers", as with --compile, or "stacks": encoder and decoder, each as a whole
     compiler: str = "inductor"  # torch's backend
     packing: bool = True  # sentences of all lengths in a micro-batch, without padding
     checkpointing: bool = False  # of activations
@@ -161,10 +161,11 @@ class Training:
     def _compile(self, device: torch.device) -> None:
         if self.setting.compiled == "layers":
             compile_layers(self.model, device)
-        elif self.setting.compiled == "micro-batch":
+        elif self.setting.compiled == "stacks":
             for positions in ("source_positions", "target_positions"):
                 self.model.get_submodule(positions)(0, LONGEST)  # tables that grow would be compiled again
-            self.gradient.loss.compile(dynamic=True)
+            for name in ("encode", "decode", "decode_packed"):
+                setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=True))
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ import pytest
 import torch
 from commands import TINY, Run
 from fake_gpu import CPU, GPU, fake_gpu
+from packed_attention import attend_within_sentences
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 from training_runs import assert_near, metrics
 
@@ -145,18 +145,6 @@ def test_training_and_validation_in_bf16_on_a_fake_gpu_do_not_mix_devices(
         done = run_here(*run, *more, *validation, *options)
     assert done.returncode == 0, done.stderr
     assert b"bfloat16" in done.stderr
-
-
-def attend_within_sentences(
-    q: Tensor, k: Tensor, v: Tensor, starts: Tensor, key_starts: Tensor, longest: int, longest_key: int, **options: Any
-) -> Tensor:
-    """A stand-in for torch's kernel: attention within each sentence, without the causal mask."""
-    row, column = (
-        torch.bucketize(torch.arange(len(x), device=x.device), begins, right=True)
-        for x, begins in ((q, starts), (k, key_starts))
-    )
-    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
-    return scaled_dot_product_attention(q, k, v, attn_mask=row[:, None] == column).transpose(0, 1)
 
 
 @pytest.mark.parametrize("more", [{}, {"clip_norm": 1.0, "ema": 0.9}], ids=["plain", "clipped and averaged"])
