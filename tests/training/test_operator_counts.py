@@ -74,3 +74,16 @@ def test_a_pair_of_layers_moves_little_more_than_half_as_many_bytes_in_bf16_as_i
             for precision in (torch.float32, torch.bfloat16)
         )
     assert half < 0.55 * full
+    activation = 16 * 32 * 32 * 4  # bytes of one in fp32
+    assert full < 370 * activation  # 340 with torch 2.13, and the parameters
+
+
+def test_an_optimizer_step_passes_over_the_parameters_at_most_eleven_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_gpu(monkeypatch):
+        gradient = make_gradient(1, torch.float32, d_model=32, d_ff=128)
+        model, ids = gradient.loss.model, torch.randint(4, 50, (2, 9))
+        optimizer = make_optimizer(model, OptimizerConfig())
+        gradient.compute(1, [(0, Batch.unpadded(ids, ids, ids))], ids.numel(), votes=())
+        with OperatorCounts() as counted:  # norm: 1, clipping: 2, Adam: 4 read and 3 written
+            take_step(model, optimizer, SCALER, 1e-3, clip_norm=1.0)
+    assert counted.bytes < 11 * sum(parameter.nbytes for parameter in model.parameters())
