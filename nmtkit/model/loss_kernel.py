@@ -70,8 +70,8 @@ _kernel = triton.jit(_cross_entropy_rows)
 def cross_entropy_(logits: Tensor, target: Tensor, smoothing: float, learning: bool) -> Tensor:
     """The sums over rows of -log p(target), and of the mean of -log p over the W' ids that may be output: (2,) in fp32.
 
-    logits (N, W) are contiguous in fp32 or bf16, target (N,) are ids that may be output. If `learning`, the gradient
-    of the smoothed loss is written over the logits, with 0 for `NEVER_OUTPUT`.
+    Each row of logits (N, W) in fp32 or bf16 is contiguous; target (N,) are ids that may be output. If `learning`, the
+    gradient of the smoothed loss is written over the logits, with 0 for `NEVER_OUTPUT`.
     """
     return _losses_of_rows(logits, target, smoothing, learning).sum(0)
 

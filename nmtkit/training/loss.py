@@ -19,6 +19,7 @@ from nmtkit.vocab import NEVER_OUTPUT
 LOSS_VERSION = 2  #: 1 gave probability to PAD and BOS
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy.
 _ROWS_CPU, _ROWS_GPU = 256, 8192
+_ALIGNED = 8  # rows of 16-bit logits begin at multiples of 16 bytes, without which GPUs multiply several times slower
 _LARGEST_FP16 = 2.0**15
 _Kernel = Callable[[Tensor, Tensor, float, bool], Tensor]
 
@@ -37,12 +38,15 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         learning = context.needs_input_grad[0] or context.needs_input_grad[1]
         dtype = product_dtype(hidden)
         grad_hidden = torch.empty_like(hidden) if learning else None
-        grad_matrix = torch.zeros_like(matrix) if context.needs_input_grad[1] else None
         sums = hidden.new_zeros(2, dtype=torch.float32)
         rows = min(len(hidden), _ROWS_GPU if hidden.is_cuda else _ROWS_CPU)
-        weights, states = matrix.to(dtype), hidden.to(dtype)
-        products = hidden.new_empty(rows, len(matrix), dtype=dtype)
-        is_exact = dtype == torch.float32 or _kernel_for(products) is not None
+        states, weights, width = hidden.to(dtype), matrix.to(dtype), len(matrix)
+        has_kernel = _kernel_for(weights) is not None
+        if has_kernel and width % _ALIGNED:  # the logits of these rows, and their gradient, are 0
+            weights = F.pad(weights, (0, 0, 0, -width % _ALIGNED))
+        grad_matrix = torch.zeros_like(weights, dtype=matrix.dtype) if context.needs_input_grad[1] else None
+        products = hidden.new_empty(rows, len(weights), dtype=dtype)
+        is_exact = dtype == torch.float32 or has_kernel
         exact = products if is_exact else torch.empty_like(products, dtype=torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             for part in (slice(begin, begin + rows) for begin in range(0, len(hidden), rows or 1)):
@@ -50,12 +54,12 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
                 logits = products[: len(x)]  # (rows, W)
                 gradient = logits if exact is products else exact[: len(x)]
                 torch.mm(x, weights.t(), out=logits)
-                sums += _cross_entropy(logits, gradient, target[part], smoothing, learning)
+                sums += _cross_entropy(logits[:, :width], gradient[:, :width], target[part], smoothing, learning)
                 if grad_hidden is not None:
                     _add_products(gradient, logits, x, weights, grad_hidden[part], grad_matrix)
         nll, uniform = sums
         loss = (1.0 - smoothing) * nll + smoothing * uniform
-        context.save_for_backward(grad_hidden, grad_matrix, loss)
+        context.save_for_backward(grad_hidden, None if grad_matrix is None else grad_matrix[:width], loss)
         context.mark_non_differentiable(nll)
         return loss, nll
 

@@ -6,11 +6,11 @@ test kernels, memory or speed.
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
-import torch._dynamo  # it remembers torch's functions, which must not be the patched ones
 from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.overrides import TorchFunctionMode, resolve_name
@@ -146,6 +146,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, bf16: bool = False) -> AbstractCon
 
     Autocast on it is that of the CPU.
     """
+    import_module("torch._dynamo")  # it remembers torch's functions, which must not be the patched ones
     allocated = iter(range(1 << 20, 1 << 40, 1 << 20))
     answers: dict[str, Callable[..., Any]] = {
         "is_available": lambda: True,

@@ -73,11 +73,12 @@ def test_the_sum_of_exponentials_matches_the_reference(dtype: torch.dtype, kerne
     assert_close(kernel.log_sum_exp(logits), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("width", [48, 50])
 @pytest.mark.parametrize("bf16", [False, True])
 def test_the_loss_on_a_gpu_uses_the_kernel_with_the_same_result(
-    bf16: bool, kernel: Any, monkeypatch: pytest.MonkeyPatch
+    bf16: bool, width: int, kernel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden, matrix, target = torch.randn(9, 16), torch.randn(50, 16), torch.randint(EOS, 50, (9,))
+    hidden, matrix, target = torch.randn(9, 16), torch.randn(width, 16), torch.randint(EOS, width, (9,))
 
     def compute(device: torch.device) -> tuple[torch.Tensor, ...]:
         inputs = hidden.to(device).requires_grad_(), matrix.to(device).requires_grad_()
@@ -91,6 +92,7 @@ def test_the_loss_on_a_gpu_uses_the_kernel_with_the_same_result(
 
     def counted(logits: torch.Tensor, *inputs: Any) -> Any:
         calls.append(len(logits))
+        assert logits.stride(0) % 8 == 0
         return original(logits, *inputs)
 
     monkeypatch.setattr(kernel, "cross_entropy_", counted)
