@@ -18,6 +18,7 @@ from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.precision import resolve_device, resolve_precision
 
 _PACKAGES = ("torch", "triton", "transformers", "ctranslate2")
+IDENTITY = ("sizes", "device", "GPU", *_PACKAGES)  #: facts that must be equal for the results of one report
 _RUNS = 10  # of a product or a copy
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gpu.measuring import Measurement
+from gpu.measuring import Measurement, Profile
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,32 @@ class Report:
     environment: Mapping[str, Any]
     results: list[Result] = field(default_factory=list)
 
+    @classmethod
+    def from_json(cls, text: str) -> "Report":
+        """The inverse of `to_json`."""
+        fields = json.loads(text)
+        return cls(fields["environment"], [_result(**each) for each in fields["results"]])
+
+    def add(self, result: Result) -> None:
+        """Add a result, in place of an earlier one of the same case."""
+        self.results = [each for each in self.results if (each.part, each.name) != (result.part, result.name)]
+        self.results.append(result)
+
+    def has(self, part: str, name: str) -> bool:
+        """Whether a case has been measured."""
+        return any((each.part, each.name) == (part, name) and each.measurement for each in self.results)
+
     def to_json(self) -> str:
         """All numbers; rates are tokens a second, of target or output tokens."""
         return json.dumps({"environment": dict(self.environment), "results": list(map(asdict, self.results))}, indent=2)
 
     def to_markdown(self) -> str:
         """A table for each part, then the kernels that took most of the time."""
-        sections = ["# GPU report", _table(("", ""), [(name, str(fact)) for name, fact in self.environment.items()])]
+        sections = [
+            "# GPU report",
+            _LEGEND,
+            _table(("", ""), [(name, str(fact)) for name, fact in self.environment.items()]),
+        ]
         for part in dict.fromkeys(result.part for result in self.results):
             rows = [self._row(result) for result in self.results if result.part == part]
             sections += [f"## {part.capitalize()}", _table(_COLUMNS, rows)]
@@ -50,6 +69,7 @@ class Report:
             f"{found.rate:,.0f}",
             f"{min(found.rates):,.0f}–{max(found.rates):,.0f}",
             self._ratio(result),
+            result.baseline,
             "" if found.utilization is None else f"{found.utilization:.1%}",
             "" if profile.idle is None else f"{profile.idle:.1%}",
             "" if found.peak_memory is None else f"{found.peak_memory / 2**30:.1f}",
@@ -66,7 +86,17 @@ class Report:
         return f"{result.measurement.rate / baseline.measurement.rate:.2f}"
 
 
-_COLUMNS = ("", "tokens/s", "range", "× baseline", "utilization", "idle", "GiB", "attention")
+def _result(measurement: Mapping[str, Any] | None, **fields: Any) -> Result:
+    """The result with these fields, the measurement's as `asdict` gives them."""
+    if measurement is None:
+        return Result(**fields)
+    profile = Profile(**measurement["profile"])
+    return Result(**fields, measurement=Measurement(**{**measurement, "profile": profile}))
+
+
+_LEGEND = """Rates are of target or output tokens. "× baseline" is the rate relative to that of the case in the next
+column. In the parts about techniques, a case differs from its baseline as its name says: below 1, that is slower."""
+_COLUMNS = ("", "tokens/s", "range", "× baseline", "baseline", "utilization", "idle", "GiB", "attention")
 
 
 def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -5,7 +5,10 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
+import click
+import gpu_report
 import pytest
 from gpu.isolation import CaseError, run_isolated
 from gpu.measuring import Measurement, Profile
@@ -41,8 +44,25 @@ def test_the_report_has_medians_ratios_and_failures() -> None:
     report = Report({"GPU": "a card"}, results)
     rows = [line for line in report.to_markdown().splitlines() if line.startswith("|")]
     assert "| GPU | a card |" in rows
-    assert "| default | 2,000 | 1,000–3,000 |  | 40.0% | 25.0% | 3.0 | flash_attention |" in rows
-    assert "| faster | 5,000 | 5,000–5,000 | 2.50 |  |  |  | not torch's |" in rows
-    assert "| broken | failed: RuntimeError: a / b |  |  |  |  |  |  |" in rows
+    assert "| default | 2,000 | 1,000–3,000 |  |  | 40.0% | 25.0% | 3.0 | flash_attention |" in rows
+    assert "| faster | 5,000 | 5,000–5,000 | 2.50 | default |  |  |  | not torch's |" in rows
+    assert "| broken | failed: RuntimeError: a / b |  |  |  |  |  |  |  |" in rows
     assert "training, default: `gemm` 50%" in report.to_markdown()
     assert json.loads(report.to_json())["results"][0]["measurement"]["rates"] == [1000.0, 3000.0, 2000.0]
+
+
+def test_a_report_is_completed_in_the_same_environment_only(tmp_path: Path) -> None:
+    environment = {"sizes": "quick", "GPU": "a card", "torch": "2.13"}
+    profile = Profile(["flash_attention"], 0.25, {"gemm": 0.5})
+    measured = Result("training", "default", "", 1.0, Measurement([1000.0], 3 << 30, 0.4, profile))
+    report = Report(environment, [measured, Result("training", "broken", "default", 1.0, failure="no memory")])
+    gpu_report.write(report, tmp_path / "report")
+    again = gpu_report.begin({**environment, "copy, GB/s": 3.0}, tmp_path / "report")
+    assert again == report
+    assert again.has("training", "default")
+    assert not again.has("training", "broken")
+    again.add(Result("training", "broken", "default", 1.0, Measurement([500.0])))
+    assert [result.name for result in again.results] == ["default", "broken"]
+    with pytest.raises(click.ClickException, match="use another --output"):
+        gpu_report.begin({**environment, "torch": "2.14"}, tmp_path / "report")
+    assert not gpu_report.begin(environment, tmp_path / "other").results
