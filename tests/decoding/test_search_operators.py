@@ -71,8 +71,8 @@ def read_once(logits: torch.Tensor) -> torch.Tensor:
 
 def test_a_step_passes_over_the_logits_and_the_cache_at_most_so_many_times(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = SimpleNamespace(log_sum_exp=read_once)
-    monkeypatch.setattr("nmtkit.inference.torch_inference.loss_kernel_on", lambda device: kernel)
     with fake_gpu(monkeypatch, bf16=True):
+        monkeypatch.setattr("nmtkit.inference.torch_inference.loss_kernel_on", lambda device: kernel)
         count_bytes(4000, 12)  # the first search uploads tables that others share
         first = count_bytes(4000, 12)
         of_logits, of_cache = count_bytes(8000, 12) - first, count_bytes(4000, 28) - first

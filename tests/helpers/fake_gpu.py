@@ -141,11 +141,16 @@ def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda kind, *arguments, **options: function("cpu", *arguments, **options)
 
 
-def fake_gpu(monkeypatch: pytest.MonkeyPatch, bf16: bool = False) -> AbstractContextManager[FakeGpu]:
+def fake_gpu(
+    monkeypatch: pytest.MonkeyPatch, bf16: bool = False, loss_kernel: bool = False
+) -> AbstractContextManager[FakeGpu]:
     """The fake device, with `torch.cuda` patched to report it: with growing memory use, and bf16 only if asked for.
 
-    Autocast on it is that of the CPU.
+    Autocast on it is that of the CPU. Only with `loss_kernel` is Triton used, where it is installed.
     """
+    if not loss_kernel:
+        for module in ("nmtkit.training.loss", "nmtkit.inference.torch_inference"):
+            monkeypatch.setattr(f"{module}.loss_kernel_on", lambda device: None)
     import_module("torch._dynamo")  # it remembers torch's functions, which must not be the patched ones
     allocated = iter(range(1 << 20, 1 << 40, 1 << 20))
     answers: dict[str, Callable[..., Any]] = {

@@ -96,7 +96,7 @@ def test_the_loss_on_a_gpu_uses_the_kernel_with_the_same_result(
         return original(logits, *inputs)
 
     monkeypatch.setattr(kernel, "cross_entropy_", counted)
-    with fake_gpu(monkeypatch, bf16=bf16):
+    with fake_gpu(monkeypatch, bf16=bf16, loss_kernel=True):
         found = compute(GPU)
     assert calls == [1, 9]  # a trial, then all rows
     for one, other in zip(found, expected, strict=True):
