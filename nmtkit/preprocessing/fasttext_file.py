@@ -19,6 +19,7 @@ _WORD, _LABEL = 0, 1  # types of dictionary entries
 _MOST_COUNTED = 10**15  # fastText's own limit for the tree of the hierarchical softmax
 _LONGEST_NGRAM = 100  # of characters or words; the time to predict grows with its square
 _CENTROIDS = 256  # of a quantizer
+_LARGEST_WEIGHT = 1e6  # a score multiplies up to four: beyond, it could overflow, which ends the prediction
 
 
 def check_classifier(path: Path) -> None:
@@ -46,7 +47,7 @@ class _Reader:
         _require(dim > 0 and buckets >= 0, "sizes in the header")
         _require(word_ngrams <= _LONGEST_NGRAM and shortest <= longest <= _LONGEST_NGRAM, "lengths of n-grams")
         words, labels, pruned = self._check_dictionary()
-        _require(buckets > 0 or pruned == 0 or (word_ngrams <= 1 and longest <= 0), "number of n-grams")
+        _require(buckets > 0 or (word_ngrams <= 1 and longest <= 0), "number of n-grams")  # a hash modulo `buckets`
         is_quantized = self._flag()
         _require(is_quantized or pruned < 0, "dictionary of a dense model")
         self._check_matrix(words + (buckets if pruned < 0 else pruned), dim, is_quantized)
@@ -60,8 +61,10 @@ class _Reader:
         size, words, labels, _, pruned = self._numbers("3i2q")
         _require(words >= 0 and labels > 0 and words + labels == size, "size of the dictionary")
         for number in range(size):
-            self._position = self._content.find(b"\0", self._position) + 1
+            begin, self._position = self._position, self._content.find(b"\0", self._position) + 1
             _require(self._position > 0, "end of a word")
+            if number >= words:
+                _require(_is_utf8(self._content[begin : self._position]), "encoding of a label")
             count, kind = self._numbers("qb")
             _require(kind == (_WORD if number < words else _LABEL) and 0 < count < _MOST_COUNTED, "entry of a word")
         _require(pruned >= -1, "number of n-grams")
@@ -93,7 +96,8 @@ class _Reader:
         return parts
 
     def _check_floats(self, count: int) -> None:
-        _require(bool(np.isfinite(np.frombuffer(self._take(4 * count), "<f4")).all()), "weight")
+        weights = np.frombuffer(self._take(4 * count), "<f4")
+        _require(bool((np.abs(weights) <= _LARGEST_WEIGHT).all()), "weight")  # not for NaN either
 
     def _flag(self) -> bool:
         (value,) = self._numbers("b")
@@ -109,6 +113,14 @@ class _Reader:
         if self._position > len(self._content):
             raise ValueError(f"truncated: {len(self._content)} bytes instead of at least {self._position}")
         return self._content[begin : self._position]
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _require(is_right: bool, what: str) -> None:

@@ -12,15 +12,15 @@ def classifier(quantized: bool = False, **changes: int) -> bytes:
         **{"magic": 793712314, "version": 12, "dim": DIM, "ws": 5, "epoch": 1, "min_count": 1, "neg": 5},
         **{"word_ngrams": 1, "loss": 3, "model": 3, "bucket": BUCKETS, "minn": 2, "maxn": 3, "lr_update_rate": 100},
     }
-    sizes = {"size": len(WORDS + LABELS), "words": len(WORDS), "labels": len(LABELS)}
+    sizes = {"size": len(WORDS + LABELS), "words": len(WORDS), "labels": len(LABELS), "tokens": 100, "pruned": -1}
     for name, number in changes.items():
         (numbers if name in numbers else sizes)[name] = number
     entries = [(word, kind) for kind, words in enumerate((WORDS, LABELS)) for word in words]
     dictionary = b"".join(word.encode() + struct.pack("<bqb", 0, 7, kind) for word, kind in entries)
-    rows = len(WORDS) + BUCKETS
+    rows = len(WORDS) + (BUCKETS if sizes["pruned"] < 0 else sizes["pruned"])
     parts = [
         HEADER.pack(*numbers.values(), 1e-4),
-        struct.pack("<3i2q", *sizes.values(), 100, -1),
+        struct.pack("<3i2q", *sizes.values()),
         dictionary,
         struct.pack("<b", quantized),
         _quantized(rows) if quantized else _dense(rows),

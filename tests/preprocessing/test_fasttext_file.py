@@ -64,9 +64,27 @@ def test_a_number_of_words_beyond_the_end_of_the_file_is_refused(tmp_path: Path)
     assert reason(tmp_path / "model", content) == "damaged: wrong entry of a word"
 
 
-def test_a_weight_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+def test_hashes_of_word_ngrams_without_a_number_of_them_are_refused(tmp_path: Path) -> None:
+    """fastText divides by this number before it looks whether pruning has left any n-gram."""
+    sizes = {"minn": 0, "maxn": 0, "pruned": 0}
+    assert reason(tmp_path / "model", classifier(True, **sizes, bucket=0, word_ngrams=2)).endswith("number of n-grams")
+    for rest in ({"bucket": 0, "word_ngrams": 1}, {"bucket": 1, "word_ngrams": 2}):
+        (tmp_path / "model").write_bytes(classifier(True, **sizes, **rest))
+        check_classifier(tmp_path / "model")
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -3e38])
+def test_a_weight_with_which_scores_overflow_is_refused(weight: float, tmp_path: Path) -> None:
     content = classifier()
-    assert reason(tmp_path / "model", content[:-4] + struct.pack("<f", float("nan"))) == "damaged: wrong weight"
+    assert reason(tmp_path / "model", content[:-4] + struct.pack("<f", weight)) == "damaged: wrong weight"
+
+
+def test_a_label_that_is_not_utf8_is_refused_but_a_word_may_be_so(tmp_path: Path) -> None:
+    content = classifier()
+    damaged = content.replace(b"__label__de", b"__label__\xff\xfe")
+    assert reason(tmp_path / "model", damaged) == "damaged: wrong encoding of a label"
+    (tmp_path / "model").write_bytes(content.replace(b"der", b"de\xff"))
+    check_classifier(tmp_path / "model")
 
 
 def test_the_entries_of_the_dictionary_are_checked(tmp_path: Path) -> None:
