@@ -106,6 +106,12 @@ def is_regular_file(path: Path) -> bool:
         return False
 
 
+def refuse_special_file(path: Path) -> None:
+    """Raise UserError if `path` exists and is not a regular file: opening a pipe would wait for its writer."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path.name} is not a regular file")
+
+
 def open_binary(path: Path) -> io.BufferedReader:
     """Open a file for reading, and decompress it according to its suffix. Raises UserError if it cannot be opened."""
     try:

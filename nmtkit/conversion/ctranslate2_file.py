@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import UserError
+from nmtkit.text import refuse_special_file
 
 _BINARY_VERSION = 6
 _DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)  # by their numbers
@@ -71,8 +72,7 @@ def read_model(path: Path) -> Spec:
     Raises UserError for another format, and for a truncated or damaged file; memory is allocated only for values that
     the file has.
     """
-    if path.exists() and not path.is_file():  # a pipe would block
-        raise UserError(f"{path.name} is not a regular file")
+    refuse_special_file(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         reader = _Reader(content)
         version = reader.number("I")

@@ -10,7 +10,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.corpus import write_tokenizers
 from nmtkit.data.description import TOKENIZER_FILE
 from nmtkit.errors import UserError
-from nmtkit.text import read_bytes
+from nmtkit.text import read_bytes, refuse_special_file
 
 _MAX_BYTES = 1 << 28  # of a vocabulary or a SentencePiece model
 # A folder is replaced by a new export only if all its files have such names.
@@ -47,8 +47,7 @@ def add_tokenizers(folder: Path, checkpoint: Checkpoint) -> None:
 
 def read_tokenizer_file(path: Path) -> bytes:
     """Read a file of a tokenizer. Raises UserError if it is not a regular file, or too large."""
-    if path.exists() and not path.is_file():  # a pipe would block
-        raise UserError(f"{path.name} is not a regular file")
+    refuse_special_file(path)
     return read_bytes(path, _MAX_BYTES)
 
 

@@ -13,7 +13,7 @@ from nmtkit.conversion.pickled import load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
 from nmtkit.errors import UserError
 from nmtkit.strict_json import parse_json
-from nmtkit.text import is_regular_file, read_bytes
+from nmtkit.text import is_regular_file, read_bytes, refuse_special_file
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
 PICKLED = "pytorch_model.bin"
@@ -36,8 +36,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_part(path: Path, limit: int) -> bytes:
     """Read a file of a folder. Raises UserError if it is missing, not a regular file, or larger than `limit` bytes."""
-    if not is_regular_file(path):
-        raise UserError(f"{path.name} is {'not a regular file' if path.exists() else 'missing'}")
+    refuse_special_file(path)
+    if not path.exists():
+        raise UserError(f"{path.name} is missing")
     return read_bytes(path, limit)
 
 
@@ -78,8 +79,8 @@ def _read_shards(folder: Path, index: str, read: Callable[[Path], dict[str, Tens
     for file in sorted(set(places.values())):
         if _SHARD.fullmatch(file) is None:
             raise UserError(f"{index}: {file!r:.60} is not the name of a file in this folder")
-        if not is_regular_file(folder / file):
-            raise UserError(f"{file}, listed in {index}, is missing or not a regular file")
+        if not (folder / file).exists():
+            raise UserError(f"{file}, listed in {index}, is missing")
         found = read(folder / file)
         if found.keys() != {name for name, place in places.items() if place == file}:
             raise UserError(f"{file} has other weights than {index} says: damaged")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nmtkit.conversion.pickle_check import CONFIG_NODES, DEFAULT_DICT, IGNORED, check_pickle
 from nmtkit.errors import UserError
+from nmtkit.text import refuse_special_file
 
 _MAX_SHARING = 4  # embeddings have up to three names
 _ZIP_SIGNATURE = b"PK\3\4"
@@ -70,8 +71,7 @@ def load_pickled(path: Path) -> Any:
     never read. Call it inside `as_user_errors`. Raises UserError for everything that `check_pickle` refuses, and for a
     compressed file, which could need far more memory than its size.
     """
-    if not path.is_file() and path.exists():  # a pipe would block
-        raise UserError("not a regular file")
+    refuse_special_file(path)
     with path.open("rb") as file:
         is_zip = file.read(len(_ZIP_SIGNATURE)) == _ZIP_SIGNATURE
     if is_zip:

@@ -23,7 +23,7 @@ from nmtkit.checkpoint import (
 from nmtkit.conversion.folder import add_tokenizers, export_folder, read_tokenizer_file
 from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
-from nmtkit.text import read_bytes
+from nmtkit.text import read_bytes, refuse_special_file
 
 HEADER = "config.json"
 _MAX_HEADER_BYTES = 1 << 22  # as in a checkpoint
@@ -75,7 +75,8 @@ def serialize_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, by name. Raises UserError if the file is damaged."""
+    """The tensors of a safetensors file, by name. Raises UserError if it is damaged, or not a regular file."""
+    refuse_special_file(path)
     library = _import_safetensors()
     try:
         tensors: dict[str, Tensor] = library.torch.load_file(path)

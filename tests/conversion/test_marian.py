@@ -362,6 +362,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "no vocabulary": (removed("vocab.json"), "vocab.json is missing"),
     "no weights": (removed("model.safetensors"), "pytorch_model.bin"),
     "pipe": (fifo("vocab.json"), "vocab.json is not a regular file"),
+    "pipe of weights": (fifo("model.safetensors"), "model.safetensors is not a regular file"),
     "code": (pickled({"a": Foreign()}), "nmtkit does not load"),
     "no tensors": (pickled([1, 2]), "weights by name"),
     "other weights": (pickled({"lm_head.weight": torch.ones(3)}), "is expected"),
