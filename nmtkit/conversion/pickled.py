@@ -9,7 +9,10 @@ import io
 import mmap
 import pickle
 import reprlib
+import sys
 import zipfile
+import zlib
+from collections.abc import Set
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -22,6 +25,7 @@ from nmtkit.text import refuse_special_file
 
 _MAX_SHARING = 4  # embeddings have up to three names
 _ZIP_SIGNATURE = b"PK\3\4"
+_NO_CRC = 0  # what torch.save writes after `set_crc32_options(False)`
 _OLD_PICKLES = 5  # a magic number, the version, the machine, the content, and the keys of the storages that follow
 
 
@@ -68,12 +72,11 @@ def load_pickled(path: Path) -> Any:
     """Read a file of `torch.save`, in its zip format or the older one, on the CPU.
 
     The tensors of a zip file are views of a private memory map: those that nothing uses, such as an optimizer's, are
-    never read. Call it inside `as_user_errors`. Raises UserError for everything that `check_pickle` refuses, and for a
-    compressed file, which could need far more memory than its size.
+    never read. `named_tensors` verifies those that are used. Call it inside `as_user_errors`. Raises UserError for
+    everything that `check_pickle` refuses, and for a compressed file, which could need far more memory than its size.
     """
     refuse_special_file(path)
-    with path.open("rb") as file:
-        is_zip = file.read(len(_ZIP_SIGNATURE)) == _ZIP_SIGNATURE
+    is_zip = _is_zip(path)
     if is_zip:
         _check_zip(path)
     else:
@@ -85,12 +88,33 @@ def load_pickled(path: Path) -> Any:
         raise UserError("damaged, or not a file of torch.save") from error
 
 
+def _is_zip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_ZIP_SIGNATURE)) == _ZIP_SIGNATURE
+
+
 def _check_zip(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
             raise UserError("compressed: save it with torch.save again")
     reader = torch._C.PyTorchFileReader(str(path))  # of two members with one name, torch must see the same one
-    check_pickle(io.BytesIO(reader.get_record("data.pkl")))
+    if "byteorder" in reader.get_all_records() and reader.get_record("byteorder") != sys.byteorder.encode():
+        raise UserError("its byte order differs from this machine's")
+    content = reader.get_record("data.pkl")
+    _verify(memoryview(content), _checksums(path), "list of contents")
+    check_pickle(io.BytesIO(content))
+
+
+def _checksums(path: Path) -> Set[tuple[int, int]]:
+    """Size and CRC-32 of each member of a zip file, which torch itself does not verify."""
+    with zipfile.ZipFile(path) as archive:
+        return {(member.file_size, member.CRC) for member in archive.infolist()}
+
+
+def _verify(content: memoryview, checksums: Set[tuple[int, int]], name: str) -> None:
+    """Raise UserError for content that is not that of a member."""
+    if checksums.isdisjoint({(len(content), _NO_CRC), (len(content), zlib.crc32(content))}):
+        raise UserError(f"damaged, the checksum of its {name} does not match: copy it again")
 
 
 def _check_old_format(path: Path) -> None:
@@ -99,19 +123,27 @@ def _check_old_format(path: Path) -> None:
             check_pickle(cast(IO[bytes], content))
 
 
-def named_tensors(values: object) -> dict[str, Tensor]:
-    """The tensors of a state dict by name.
+def named_tensors(values: object, path: Path) -> dict[str, Tensor]:
+    """The tensors of a state dict in the file `path`, by name.
 
-    Raises UserError unless all have the values that they claim: a few may share a storage.
+    Raises UserError unless all have the values that they claim: a few may share a storage, and in a zip file each
+    storage has the CRC-32 of a member.
     """
     if not isinstance(values, dict):
         raise UserError("it holds no weights by name")
-    stored: dict[int, int] = {}
+    storages: dict[tuple[int, int], str] = {}
     for name, tensor in values.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise UserError(f"its weight {reprlib.repr(name)} is not a tensor")
-        stored[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        storage = tensor.untyped_storage()
+        storages.setdefault((storage.data_ptr(), storage.nbytes()), name)
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in values.values())
-    if claimed > _MAX_SHARING * sum(stored.values()):
+    stored = sum(size for _, size in storages)
+    if claimed > _MAX_SHARING * stored or stored > path.stat().st_size:
         raise UserError(f"its weights claim {claimed} bytes, far more than it stores")
+    if _is_zip(path):
+        checksums = _checksums(path)
+        for name in storages.values():
+            content = torch.empty(0, dtype=torch.uint8).set_(values[name].untyped_storage())
+            _verify(content.numpy().data, checksums, f"weight {reprlib.repr(name)}")
     return dict(values)
