@@ -15,9 +15,11 @@ def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
 
     `name` is the name of a symbol in the message.
     """
-    for number, symbol in enumerate(symbols):
-        if reason := symbol_fault(symbol) or ("given twice" if symbol in symbols[:number] else ""):
-            raise UserError(f"{name} {symbol!r}: {reason}")
+    seen: set[str] = set()
+    for symbol in symbols:
+        if reason := symbol_fault(symbol) or ("given twice" if symbol in seen else ""):
+            raise UserError(f"{name} {symbol!r:.60}: {reason}")
+        seen.add(symbol)
 
 
 def add_symbols(tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:

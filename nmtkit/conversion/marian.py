@@ -4,6 +4,7 @@ The model is nmtkit's Transformer with post-norm, except for the order of the D 
 UNK is 1 there; the start token is `<pad>`, usually the last id.
 """
 
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ SPECIAL_PIECES = (EOS_PIECE, UNK_PIECE, PAD_PIECE)
 _SHARED, _SOURCE, _TARGET = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
 _OUTPUT = "lm_head.weight"
 _MAX_MODEL_BYTES = 1 << 28  # of a SentencePiece model
+_MAX_ADDED_TOKEN = 1000  # characters
 _MAX_POSITION_ERROR = 2e-3  # of sinusoids in fp16
 # The defaults of transformers' MarianConfig.
 _DEFAULTS: dict[str, Any] = {
@@ -86,14 +88,20 @@ def _check_fixed(settings: Mapping[str, Any]) -> None:
             raise UserError(f"{CONFIG}: {name} is {settings[name]!r:.60}, only {value!r} is supported")
 
 
+def _vocabulary_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """The rows of the source and target matrices. Like transformers, shared ones ignore decoder_vocab_size."""
+    size = settings["vocab_size"]
+    is_shared = settings["share_encoder_decoder_embeddings"]
+    return size, size if is_shared else settings.get("decoder_vocab_size") or size
+
+
 def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Embeddings:
     """Take the matrices. Those that config.json calls one may be stored under each of their names, or under some.
 
     With a separate output, transformers 5 stores both embeddings even if they are called shared, and uses them.
     """
     is_shared, is_tied = settings["share_encoder_decoder_embeddings"], settings["tie_word_embeddings"]
-    source_size = settings["vocab_size"]
-    target_size = source_size if is_shared else settings.get("decoder_vocab_size") or source_size
+    source_size, target_size = _vocabulary_sizes(settings)
     shapes = {
         name: (size, settings["d_model"])
         for name, size in (
@@ -144,8 +152,9 @@ def _drop_positions(tensors: ForeignWeights, d_model: int) -> None:
         name = f"{stack}.embed_positions.weight"
         if name in tensors:
             table = tensors.take(name)
-            expected = sines_first(sinusoids(len(table), d_model))
-            if table.shape != expected.shape or not torch.allclose(table, expected, rtol=0, atol=_MAX_POSITION_ERROR):
+            if table.shape[1:] != (d_model,) or not torch.allclose(
+                table, sines_first(sinusoids(len(table), d_model)), rtol=0, atol=_MAX_POSITION_ERROR
+            ):
                 raise UserError(f"{name} is not the table of sinusoids: other positions are not supported")
 
 
@@ -159,9 +168,8 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
         raise UserError(f"added token {symbols[0]!r:.60}: not supported with separate vocabularies")
     ids = _with_added(_read_vocabulary(folder / VOCABULARY), added)
     target_ids = _with_added(_read_vocabulary(folder / TARGET_VOCABULARY), added) if separate else ids
-    source_size = settings["vocab_size"]
-    target_size = settings.get("decoder_vocab_size") or source_size
-    if not separate and target_size != source_size and not settings["share_encoder_decoder_embeddings"]:
+    source_size, target_size = _vocabulary_sizes(settings)
+    if not separate and target_size != source_size:
         raise UserError(f"{CONFIG}: vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
     eos, pad, start = (settings[f"{name}_token_id"] for name in ("eos", "pad", "decoder_start"))
     if target_ids.get(EOS_PIECE) != eos:
@@ -211,11 +219,30 @@ def _symbols(added: Mapping[str, int]) -> list[str]:
     """The added tokens that are not special. Raises UserError if nmtkit cannot split text at them as transformers."""
     symbols = [token for token in added if token not in SPECIAL_PIECES]
     check_symbols(symbols, "added token")
-    for outer in added:
-        for inner in added:
-            if inner in outer[1:]:  # the token that transformers finds then depends on the text that follows
-                raise UserError(f"added token {outer!r:.60}: it contains {inner!r:.60}, which is not supported")
+    shortest: list[str] = []
+    for token in sorted(added):
+        if not shortest or not token.startswith(shortest[-1]):
+            shortest.append(token)
+    for token in added:
+        if len(token) > _MAX_ADDED_TOKEN:
+            raise UserError(f"added token {token!r:.60}: it has more than {_MAX_ADDED_TOKEN} characters")
+        if inner := _inner_token(token, shortest):
+            raise UserError(f"added token {token!r:.60}: it contains {inner!r:.60}, which is not supported")
     return symbols
+
+
+def _inner_token(token: str, shortest: Sequence[str]) -> str | None:
+    """A token that occurs in another after its first character; None if there is none.
+
+    The token that transformers finds then depends on the text that follows. `shortest` are all tokens in order, without
+    those that begin with another: only the last one before a text can be its beginning.
+    """
+    for begin in range(1, len(token)):
+        rest = token[begin:]
+        inner = shortest[bisect(shortest, rest) - 1]
+        if rest.startswith(inner):
+            return inner
+    return None
 
 
 def _with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]:
