@@ -242,7 +242,7 @@ def has_subword_markers(text: str) -> bool:
 def check_kind(kind: object) -> None:
     """Raise UserError for a kind of tokenizer that this version does not know."""
     if kind not in KINDS:
-        raise UserError(f"unknown tokenizer {kind!r}, only {', '.join(KINDS)} are known")
+        raise UserError(f"unknown tokenizer {kind!r:.60}, only {', '.join(KINDS)} are known")
 
 
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:

@@ -18,11 +18,11 @@ def escaped(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-def shortened(message: str) -> str:
+def shortened(message: str, longest: int = _LONGEST_MESSAGE) -> str:
     """Remove the middle of a very long message, such as one that quotes a file: an error is never megabytes long."""
-    if len(message) <= _LONGEST_MESSAGE:
+    if len(message) <= longest:
         return message
-    half = _LONGEST_MESSAGE // 2
+    half = longest // 2
     return f"{message[:half]} … {message[-half:]}"
 
 

@@ -22,12 +22,14 @@ from nmtkit.strict_json import parse_count, parse_json, parse_text
 from nmtkit.text import read_bytes
 from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary, symbol_fault
 from nmtkit.version import __version__
+from nmtkit.wording import shortened
 
 DESCRIPTION = "dataset.json"
 FORMAT = "nmtkit dataset"
 VERSION = 2
 SHARDED_VERSION = 3  #: of a dataset whose splits are stored in shards
 _MAX_BYTES = 1 << 24  # of dataset.json
+_LONGEST_REASON = 300  # characters; a reason quotes values of dataset.json
 _FORMAT_WITHIN = 256  # bytes of dataset.json, in which its format is named
 
 _SPLIT = r"(train|valid\d*|test\d*)"
@@ -196,9 +198,10 @@ def read_description(folder: Path) -> Description:
     try:
         description = _parse(fields)
     except UserError as error:
-        raise UserError(f"{path}: {error}; {REMEDY}") from error
+        raise UserError(f"{path}: {shortened(str(error), _LONGEST_REASON)}; {REMEDY}") from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: damaged ({type(error).__name__}: {error}); {REMEDY}") from error
+        reason = shortened(str(error), _LONGEST_REASON)
+        raise UserError(f"{path}: damaged ({type(error).__name__}: {reason}); {REMEDY}") from error
     return description
 
 
@@ -219,7 +222,7 @@ def _read_fields(path: Path) -> dict[str, Any]:
     version = fields.get("version")
     if version not in (VERSION, SHARDED_VERSION):
         readable = f"versions {VERSION} and {SHARDED_VERSION}"
-        raise UserError(f"{path}: version {version} of the format, this nmtkit reads {readable}; {REMEDY}")
+        raise UserError(f"{path}: version {version!r:.20} of the format, this nmtkit reads {readable}; {REMEDY}")
     if fields.get("sha256") != checksum:
         raise UserError(f"{path}: damaged, the checksum is wrong; {REMEDY}")
     return fields

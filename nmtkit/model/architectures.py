@@ -44,5 +44,5 @@ def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
     """
     arch = values.get("arch", TransformerConfig.arch)
     if arch not in ARCHITECTURES:
-        raise UserError(f"unknown architecture {arch!r}: written by a newer version of nmtkit?")
+        raise UserError(f"unknown architecture {arch!r:.60}: written by a newer version of nmtkit?")
     return ARCHITECTURES[arch].config.from_dict(values)

@@ -227,6 +227,27 @@ def test_descriptions_with_values_that_preprocessing_does_not_write_are_refused(
         Dataset.open(dataset)
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("version",),
+        ("source_language",),
+        ("tokenizer",),
+        ("splits", 0, "name"),
+        ("splits", 0, "sentences"),
+        ("files", "x" * 9999),
+    ],
+)
+@pytest.mark.parametrize("value", ["x" * 9999, ["x" * 9999]], ids=["text", "list"])
+def test_the_error_for_a_description_quotes_only_the_beginning_of_a_long_value(
+    keys: tuple[Any, ...], value: object, dataset: Path
+) -> None:
+    rewrite(dataset, lambda description: set_in(description, keys, value))
+    with pytest.raises(UserError) as error:
+        Dataset.open(dataset)
+    assert len(str(error.value)) < 600 + len(str(dataset))
+
+
 @pytest.mark.parametrize(("key", "wrong"), [("sentences", 3), ("tokens", {"en": 6, "de": 6})])
 def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path, key: str, wrong: object) -> None:
     rewrite(dataset, lambda description: description["splits"][0].update({key: wrong}))
