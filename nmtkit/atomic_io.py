@@ -126,7 +126,7 @@ def _check_owner(path: Path, kind: str) -> None:
         raise UserError(f"{path} is a {kind} of another user: choose another destination")
 
 
-def _resolve_file(path: Path) -> Path:
+def resolve_file(path: Path) -> Path:
     """Resolve the symlinks of a file to write. Special files stay as they are: /dev/stdout may be an unnamed pipe.
 
     Raises UserError for a symlink or a named pipe that another user may have planted.
@@ -151,7 +151,7 @@ def check_regular(path: Path) -> None:
 
 def check_writable(destination: Path) -> None:
     """Raise UserError if `staged_file` could not write `destination`. Special files are not tried."""
-    resolved = _resolve_file(destination)
+    resolved = resolve_file(destination)
     is_special = _is_special_file(resolved)
     if is_special and not resolved.is_dir():
         return  # opening a pipe would already have an effect
@@ -172,7 +172,7 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
     Special files such as pipes and /dev/null are written directly. Raises UserError if the destination cannot be
     created, and RunError if writing fails.
     """
-    destination = _resolve_file(destination)
+    destination = resolve_file(destination)
     staging, is_special = _staging_path(destination), _is_special_file(destination)
     file = _open(destination, is_special)
     try:
@@ -245,9 +245,9 @@ def _open(destination: Path, is_special: bool) -> BinaryIO:
         raise UserError(f"cannot write {destination}: {error.strerror}") from error
 
 
-def partial_path(destination: Path) -> Path:
-    """The file that `resumable_file` writes until `destination` is complete."""
-    return destination.with_name(f"{destination.name}.partial")
+def partial_path(resolved: Path) -> Path | None:
+    """The file that `resumable_file` writes until the `resolved` one is complete; None if that is written directly."""
+    return None if _is_special_file(resolved) else resolved.with_name(f"{resolved.name}.partial")
 
 
 @contextlib.contextmanager
@@ -259,14 +259,13 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
     created or resumed, or is being written by another process, or if something else has the name of the .partial file.
     Raises RunError if writing fails.
     """
-    destination = _resolve_file(destination)
-    if _is_special_file(destination):
+    destination = resolve_file(destination)
+    if (partial := partial_path(destination)) is None:
         if resume:
             raise UserError(f"--resume: {destination} is not a regular file, so there is no partial output to resume")
         with staged_file(destination) as file:
             yield file
         return
-    partial = partial_path(destination)
     file = _open_exclusively(partial, destination)
     try:
         with file:

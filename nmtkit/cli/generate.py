@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from nmtkit.atomic_io import partial_path, resolve
+from nmtkit.atomic_io import partial_path, resolve, resolve_file
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, given, options, refuse_idle
@@ -106,11 +106,11 @@ def _check_files(output: OutputConfig, read: Iterable[Path | None]) -> None:
     """Refuse files that cannot be read, and outputs that cannot be written or would replace a file that is `read`."""
     sources = [path for path in read if path is not None]
     page = None if output.attention_html == STANDARD_STREAM else output.attention_html
-    text = [] if output.path is None else [output.path, partial_path(resolve(output.path))]
-    for path in (*text, page):
-        if path is not None:
-            check_output_file(path, sources)
-    if page is not None and resolve(page) in map(resolve, text):
+    text = [] if output.path is None else [output.path, partial_path(resolve_file(output.path))]
+    written = [path for path in text if path is not None]
+    for path in (*written, *([] if page is None else [page])):
+        check_output_file(path, sources)
+    if page is not None and resolve(page) in map(resolve, written):
         raise UserError(f"--output and --attention-html are both {output.path}: use two files")
     for path in sources:
         check_readable(path)

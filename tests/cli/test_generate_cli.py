@@ -6,6 +6,7 @@ import os
 import pickle
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -407,6 +408,35 @@ def test_output_is_complete_or_absent(generate: Run, tmp_path: Path) -> None:
     assert output.read_text(encoding="utf-8") == "what was there"
     assert {path.name for path in tmp_path.iterdir()} == {"out.de", "input.en.gz"}
     assert generate("--output", "/dev/null", input=b"a dog\n").returncode == 0
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="bash is missing")
+@pytest.mark.parametrize("pipe", ["/dev/stdout", ">(cat)"])
+def test_an_output_of_the_shell_is_written_directly(pipe: str, generate: Run, tiny_checkpoint: Path) -> None:
+    command = [sys.executable, BIN / "nmt-generate", "--checkpoint", tiny_checkpoint, *FAST]
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" --output {pipe}', "bash", *map(str, command)],
+        input=b"a dog\n",
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == generate(input=b"a dog\n").stdout
+
+
+def test_a_named_pipe_as_output_has_no_partial_file(generate: Run, tmp_path: Path) -> None:
+    """A folder has the name of the .partial file, so that the command would fail if it wrote one."""
+    output = tmp_path / "out"
+    os.mkfifo(output)
+    (tmp_path / "out.partial").mkdir()
+    reader = os.open(output, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        done = generate("--output", output, input=b"a dog\n")
+        assert done.returncode == 0, done.stderr
+        assert os.read(reader, 1 << 16).count(b"\n") == 1
+    finally:
+        os.close(reader)
 
 
 def test_help_does_not_import_torch() -> None:
