@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.nfkc import nfkc
 from nmtkit.preprocessing.characters import CharacterTable
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.reasons import DUPLICATE, KEPT, MARKS, Marks
@@ -32,7 +33,7 @@ def normal_form(line: str) -> str:
 
     A line that consists of these only is left as it is, without the spaces around it.
     """
-    folded = unicodedata.normalize("NFKC", line).casefold()
+    folded = nfkc(line).casefold()
     return "".join(map(_NORMAL.__getitem__, folded)) or line.strip()
 
 

@@ -1,15 +1,15 @@
 """The characters of a line, as the limits of the service count them."""
 
-import unicodedata
 from collections import Counter
+
+from nmtkit.nfkc import nfkc
 
 
 def count_characters(line: str) -> int:
     """The characters of a line after NFKC normalization, which can turn one character into 18 (U+FDFA).
 
-    Each character is normalized on its own: this takes linear time, whereas a long run of combining marks takes
-    `unicodedata` quadratic time.
+    Each character is normalized on its own, so marks are not composed with letters.
     """
     if line.isascii():
         return len(line)
-    return sum(count * len(unicodedata.normalize("NFKC", character)) for character, count in Counter(line).items())
+    return sum(count * len(nfkc(character)) for character, count in Counter(line).items())

@@ -32,6 +32,7 @@ LEVELS: list[list[str]] = [
         "cli.signals",
         "errors",
         "languages",
+        "nfkc",
         "spm_model",
         "strict_json",
         "version",
