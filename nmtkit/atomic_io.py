@@ -24,6 +24,7 @@ from nmtkit.leftovers import (
     remove_files,
     remove_leftover_file,
     remove_leftover_folder,
+    staging_folders,
 )
 
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -50,8 +51,7 @@ def staged_folder(
     destination = _resolve_checked(destination)
     if not destination.name:
         raise UserError(f"{destination} is the root folder: choose another destination")
-    staging = destination.with_name(f".{destination.name}.partial")
-    replaced = destination.with_name(f".{destination.name}.replaced")
+    staging, replaced = staging_folders(destination)
     with _locked_staging_folder(staging, destination, is_own, is_resumable) as (descriptor, mode):
         try:
             _restore_replaced(replaced, destination, is_own)  # killed between the renames below

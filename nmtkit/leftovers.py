@@ -17,6 +17,11 @@ NamePredicate = Callable[[str], bool]  # whether nmtkit writes files of this nam
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
+def staging_folders(resolved: Path) -> tuple[Path, Path]:
+    """The hidden folders beside a destination, for the new content and for the replaced one."""
+    return resolved.parent / f".{resolved.name}.partial", resolved.parent / f".{resolved.name}.replaced"
+
+
 def obstruction_error(path: Path, reason: str) -> UserError:
     """The error for a temporary name that something else has."""
     return UserError(f"{path} is in the way ({reason}): remove it, or choose another destination")

@@ -4,12 +4,13 @@ Commands call these checks before long work, so that a mistake is reported at on
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nmtkit.atomic_io import check_writable, resolve
 from nmtkit.data.description import is_dataset
 from nmtkit.errors import UserError
+from nmtkit.leftovers import staging_folders
 from nmtkit.run_files import refuse_run_file
 
 
@@ -20,9 +21,10 @@ def check_output_file(output: Path, inputs: Iterable[Path | None]) -> None:
     check_writable(output)
 
 
-def check_output_folder(output: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError for a folder that must not be created or replaced."""
-    _check_place(output, inputs)
+def check_output_folder(output: Path, inputs: Sequence[Path | None]) -> None:
+    """Raise UserError for a folder that must not be created or replaced, or whose temporary folders are inputs."""
+    for folder in (output, *staging_folders(resolve(output))):
+        _check_place(folder, inputs)
 
 
 def refuse_dataset(folder: Path, name: str) -> None:

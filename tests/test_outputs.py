@@ -161,6 +161,29 @@ def test_a_folder_with_a_foreign_dataset_json_takes_outputs(
     assert (done.returncode, (tmp_path / "out").exists()) == (0, True), done.stderr
 
 
+@pytest.mark.parametrize("name", [".new.partial", ".new.replaced", ".new.partial/page.html"])
+def test_the_report_does_not_take_a_temporary_name_of_the_dataset(
+    name: str, words: dict[str, str], tmp_path: Path, run_here: Run
+) -> None:
+    report = tmp_path / name
+    arguments = [words.get(word, word) for word in OUTPUTS["preprocess", "--report"]]
+    done = run_here("nmt-preprocess", *arguments, "--report", report)
+    assert done.returncode == 2
+    assert f"--report {report}: --destdir uses this name while it writes: choose another file" in done.stderr.decode()
+
+
+@pytest.mark.parametrize("kind", ["partial", "replaced"])
+def test_the_temporary_folders_of_an_output_are_not_its_inputs(
+    kind: str, tiny_checkpoint: Path, tmp_path: Path, run_here: Run
+) -> None:
+    folder = tmp_path / f".export.{kind}"
+    folder.mkdir()
+    shutil.copy(tiny_checkpoint, folder / "model.bin")
+    done = run_here("nmt-export", folder / "model.bin", "--to", "safetensors", "--output", tmp_path / "export")
+    assert (done.returncode, b"model.bin is an input and would be overwritten" in done.stderr) == (2, True)
+    assert [path.name for path in folder.iterdir()] == ["model.bin"]
+
+
 def test_an_output_that_is_stdin_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("a dog\n")

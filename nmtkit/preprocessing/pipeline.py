@@ -12,6 +12,7 @@ from nmtkit.data.corpus import Dataset, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
 from nmtkit.languages import side_names
+from nmtkit.leftovers import staging_folders
 from nmtkit.log import logger, report, styled, write_table
 from nmtkit.outputs import check_output_file, check_output_folder
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
@@ -179,6 +180,8 @@ def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:
     report, destdir = resolve(files.report), resolve(files.destdir)
     if report.is_relative_to(destdir):
         raise UserError(f"--report {files.report}: a dataset folder contains nothing else: choose another folder")
+    if any(report.is_relative_to(folder) for folder in staging_folders(destdir)):
+        raise UserError(f"--report {files.report}: --destdir uses this name while it writes: choose another file")
     if destdir.is_relative_to(report):
         raise UserError(f"--report {files.report}: --destdir makes a folder of it: choose another file")
     check_output_file(files.report, inputs)
