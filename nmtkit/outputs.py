@@ -4,6 +4,7 @@ Commands call these checks before long work, so that a mistake is reported at on
 """
 
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from nmtkit.data.description import is_dataset
 from nmtkit.errors import UserError
 from nmtkit.leftovers import staging_folders
 from nmtkit.run_files import refuse_run_file
+
+_STDIN, _STDOUT = 0, 1  # descriptors
 
 
 def check_output_file(output: Path, inputs: Iterable[Path | None]) -> None:
@@ -25,6 +28,15 @@ def check_output_folder(output: Path, inputs: Sequence[Path | None]) -> None:
     """Raise UserError for a folder that must not be created or replaced, or whose temporary folders are inputs."""
     for folder in (output, *staging_folders(resolve(output))):
         _check_place(folder, inputs)
+
+
+def check_stdout(inputs: Iterable[Path | None], reads_stdin: bool) -> None:
+    """Raise UserError if stdout is a file that is an input: a command that reads its own output might never end."""
+    if reads_stdin and _is_same_file(_STDIN, _STDOUT):
+        raise UserError("stdin is also stdout: redirect stdout to another file")
+    for path in inputs:
+        if path is not None and _is_same_file(path, _STDOUT):
+            raise UserError(f"{path} is also stdout: redirect stdout to another file")
 
 
 def refuse_dataset(folder: Path, name: str) -> None:
@@ -44,15 +56,16 @@ def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
     for path in inputs:
         if path is not None and resolve(path).is_relative_to(real):
             raise UserError(f"{path} is an input and would be overwritten: choose another output")
-    if _is_stdin(real):
+    if _is_same_file(real, _STDIN):
         raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
     refuse_run_file(output)
     refuse_dataset(real.parent, f"{output}: its folder")
 
 
-def _is_stdin(path: Path) -> bool:
-    """Whether a path is the regular file that a shell gave as stdin."""
+def _is_same_file(first: Path | int, second: Path | int) -> bool:
+    """Whether two paths or descriptors are of the same regular file."""
     try:
-        return path.is_file() and os.path.samestat(path.stat(), os.fstat(0))
-    except OSError:  # stdin is closed
+        one, other = (os.fstat(file) if isinstance(file, int) else file.stat() for file in (first, second))
+        return stat.S_ISREG(one.st_mode) and os.path.samestat(one, other)
+    except OSError:  # a missing file, or a closed descriptor
         return False

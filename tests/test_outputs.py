@@ -1,13 +1,18 @@
 """No command writes to one of its inputs, or into a dataset folder."""
 
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from commands import Run
+from patience import PATIENCE
+from repository import BIN
 
 from nmtkit.cli.options import PathName
 from nmtkit.cli.start import COMMANDS, load_command
@@ -182,6 +187,49 @@ def test_the_temporary_folders_of_an_output_are_not_its_inputs(
     done = run_here("nmt-export", folder / "model.bin", "--to", "safetensors", "--output", tmp_path / "export")
     assert (done.returncode, b"model.bin is an input and would be overwritten" in done.stderr) == (2, True)
     assert [path.name for path in folder.iterdir()] == ["model.bin"]
+
+
+@pytest.mark.skipif(not shutil.which("sh"), reason="sh is missing")
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("nmt-generate --checkpoint a.pt < text >> text", "stdin"),
+        ("nmt-generate --checkpoint a.pt < text > text", "stdin"),
+        ("nmt-generate --checkpoint a.pt --input - 1<> text < text", "stdin"),
+        ("nmt-generate --checkpoint a.pt --input text >> text", "text"),
+        ("nmt-generate --checkpoint a.pt --output out --attention-html - < text >> text", "stdin"),
+        ("nmt-score --reference other --target-lang de < text >> text", "stdin"),
+        ("nmt-score - --reference other --target-lang de < text >> text", "stdin"),
+        ("nmt-score other --reference text --target-lang de >> text", "text"),
+    ],
+)
+def test_an_input_that_is_stdout_is_refused(command: str, name: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copy(tiny_checkpoint, tmp_path / "a.pt")
+    for text in ("text", "other"):
+        (tmp_path / text).write_text("a dog\n")
+    shell = f"{shlex.quote(sys.executable)} {shlex.quote(str(BIN))}/{command}"
+    done = subprocess.run(
+        ["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"{command.split()[0]}: {name} is also stdout: redirect stdout to another file\n",
+    )
+
+
+def test_stdout_may_be_the_input_if_nothing_is_written_to_it(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("a dog\n")
+    command = [sys.executable, str(BIN / "nmt-generate"), "--checkpoint", str(tiny_checkpoint), "--max-len-b", "3"]
+    with text.open("a") as stdout:
+        done = subprocess.run(
+            [*command, "--input", str(text), "--output", str(tmp_path / "out")],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert (done.returncode, text.read_text()) == (0, "a dog\n"), done.stderr
 
 
 def test_an_output_that_is_stdin_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from nmtkit.cli.translation_options import check_search_options, checkpoint_opti
 from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
-from nmtkit.outputs import check_output_file
+from nmtkit.outputs import check_output_file, check_stdout
 from nmtkit.text import check_readable
 
 
@@ -42,7 +42,7 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
     asked, reference = chosen.requests, chosen.evaluation.reference
     beside = (asked.prefix, asked.constraints, asked.glossary, asked.score, reference, config_file_in_use())
     read = (*checkpoint, chosen.engine.shortlist, chosen.input.path, *beside)
-    _check_files(chosen.output, read)
+    _check_files(chosen.output, read, reads_stdin=dataset is None and chosen.input.path is None)
 
     from nmtkit.decoding.generation import generate
 
@@ -102,7 +102,7 @@ def _check_search(options: GenerationOptions) -> None:
         refuse_idle(("alignment_layer",), "without --alignment")
 
 
-def _check_files(output: OutputConfig, read: Iterable[Path | None]) -> None:
+def _check_files(output: OutputConfig, read: Iterable[Path | None], reads_stdin: bool) -> None:
     """Refuse files that cannot be read, and outputs that cannot be written or would replace a file that is `read`."""
     sources = [path for path in read if path is not None]
     page = None if output.attention_html == STANDARD_STREAM else output.attention_html
@@ -112,5 +112,7 @@ def _check_files(output: OutputConfig, read: Iterable[Path | None]) -> None:
         check_output_file(path, sources)
     if page is not None and resolve(page) in map(resolve, written):
         raise UserError(f"--output and --attention-html are both {output.path}: use two files")
+    if STANDARD_STREAM in (output.path or STANDARD_STREAM, output.attention_html):
+        check_stdout(sources, reads_stdin)
     for path in sources:
         check_readable(path)

@@ -8,6 +8,7 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName, options, refuse_idle
+from nmtkit.decoding.config import STANDARD_STREAM
 from nmtkit.decoding.score_config import ScoreConfig, SignificanceConfig
 from nmtkit.log import LogConfig, configure
 from nmtkit.terminal import is_styled, styled_table, width
@@ -38,8 +39,11 @@ def main(translation: tuple[Path, ...], score: ScoreConfig, significance: Signif
     resampling, 12345 by default.
     """
     configure(log)
-    from nmtkit.decoding.comparison import as_lines, as_table, compare, read_texts
 
+    from nmtkit.decoding.comparison import as_lines, as_table, compare, read_texts
+    from nmtkit.outputs import check_stdout
+
+    check_stdout((*translation, *score.reference), reads_stdin=not translation or STANDARD_STREAM in translation)
     comparisons = compare(*read_texts(translation, score.reference), score, significance)
     if is_styled(sys.stdout):
         click.echo(styled_table(as_table(comparisons), width(sys.stdout)))
