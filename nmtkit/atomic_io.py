@@ -43,7 +43,7 @@ def staged_folder(
     An existing `destination` is replaced if it is empty or `may_replace` accepts it. A killed process leaves at most
     hidden folders beside it. The next process removes them if they belong to this user and hold only files whose names
     `is_own` accepts. Only this user can access the folder before it is renamed.
-    A folder that `is_resumable` accepts is kept on an error, and the next process gets it with its files.
+    A folder that `is_resumable` accepts, or refuses with RunError, is kept on an error for the next process.
 
     Raises UserError if the destination exists and may not be replaced, cannot be created, or is being written by
     another process, or if something else has the name of a hidden folder. Raises RunError if writing fails.
@@ -65,7 +65,7 @@ def staged_folder(
                 destination.rename(replaced)
             staging.rename(destination)
         except BaseException as error:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, RunError):  # kept if it cannot be read now
                 if staging.exists() and not is_resumable(staging):  # else it has been renamed
                     remove_files(descriptor)
                     staging.rmdir()

@@ -16,6 +16,7 @@ from typing import Any
 from nmtkit.atomic_io import fsync, staged_file
 from nmtkit.checksum import sha256, sha256_of_fields
 from nmtkit.data.description import FileRecord, record_file
+from nmtkit.errors import RunError
 from nmtkit.languages import side_names
 from nmtkit.log import logger
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
@@ -79,13 +80,19 @@ class Progress:
         """Read the progress of a folder, without its other files.
 
         None, with a warning, if it is damaged or that of another task; None without a warning if there is none.
+        RunError if it cannot be read.
         """
+        path = folder / PROGRESS_FILE
         try:
-            fields = parse_json((folder / PROGRESS_FILE).read_bytes().decode())
-            progress = cls._parse(fields, files)
+            content = path.read_bytes()
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except OSError as error:  # it may be intact
+            reason = f"cannot read {path} ({error.strerror})"
+            raise RunError(f"{reason}: run again once it can be read, or remove {folder} to start over") from error
+        try:
+            progress = cls._parse(parse_json(content.decode()), files)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             _warn_starting_over(f"is damaged ({PROGRESS_FILE})")
             return None
         if progress.task != task:

@@ -1,5 +1,6 @@
 """The saved progress of a run with --shard-size: every value is validated on reading."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from nmtkit.checksum import sha256_of_fields
 from nmtkit.data.description import ShardSummary
+from nmtkit.errors import RunError
 from nmtkit.preprocessing import progress
 from nmtkit.preprocessing.config import FilesConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit, Example
@@ -94,6 +96,19 @@ def test_content_that_is_no_progress_is_refused(tmp_path: Path, caplog: pytest.L
     (tmp_path / "progress.json").write_text(content, encoding="latin-1")
     assert Progress.load(tmp_path, "task", FILES) is None
     assert caplog.messages == ["starting over: the unfinished dataset is damaged (progress.json)"]
+
+
+@pytest.mark.usefixtures("saved")
+def test_progress_that_cannot_be_read_is_an_error_and_does_not_start_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(RunError, match=r"cannot read .*progress.json \(Too many open files\): run again"):
+        Progress.load(tmp_path, "task", FILES)
+    assert not caplog.messages
 
 
 @pytest.mark.usefixtures("saved")

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import gzip
 import hashlib
 import itertools
@@ -329,6 +330,25 @@ def test_a_run_starts_over_if_a_file_of_the_unfinished_dataset_is_damaged(
         f"starting over: the unfinished dataset is damaged ({damage})"
     ]
     assert made == contents(make(prefix, "straight", "300", cleaning).folder)
+
+
+def test_an_unfinished_dataset_that_cannot_be_read_now_stays_as_it_is(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished = make_unfinished(prefix, monkeypatch)
+    before = contents(unfinished)
+    read_bytes = Path.read_bytes
+
+    def fail(path: Path) -> bytes:
+        if path.name == "progress.json":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read_bytes(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", fail)
+        with pytest.raises(RunError, match="progress.json \\(Input/output error\\)"):
+            make(prefix, "killed", "300")
+    assert contents(unfinished) == before
 
 
 def test_a_resumed_run_removes_everything_written_after_the_last_save(
