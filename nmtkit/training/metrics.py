@@ -11,6 +11,7 @@ from typing import Any
 from nmtkit.atomic_io import staged_file
 from nmtkit.log import logger, to_json
 from nmtkit.run_files import METRICS
+from nmtkit.training.save_dir import SaveDir, SaveDirMovedError
 from nmtkit.training.tensorboard import Board
 from nmtkit.training.validation import Sample
 
@@ -22,11 +23,11 @@ class MetricsWriter:
     the checkpoint replaces one that an earlier start recorded there.
     """
 
-    def __init__(self, save_dir: Path, update: int, tensorboard: Path | None) -> None:
-        path = save_dir / METRICS
+    def __init__(self, save_dir: SaveDir, update: int, tensorboard: Path | None) -> None:
+        path = save_dir.folder / METRICS
         if path.exists():
             _keep(path, lambda row: row["update"] <= update)
-        self._path, self._start = path, update
+        self._save_dir, self._path, self._start = save_dir, path, update
         self._size = path.stat().st_size if path.exists() else 0  # of whole lines
         self._waiting = b""  # lines not written yet
         self._board = None if tensorboard is None else Board(tensorboard, update)
@@ -38,12 +39,14 @@ class MetricsWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._waiting:
-            self._append(b"")
+            with contextlib.suppress(SaveDirMovedError):  # it has ended the run
+                self._append(b"")
         if self._board is not None:
             self._board.close()
 
     def write(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
-        """Record the numbers of an event; the samples go to TensorBoard."""
+        """Record the numbers of an event; the samples go to TensorBoard. SaveDirMovedError as of `check_place`."""
+        self._save_dir.check_place()
         if update == self._start and self._size:
             _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))
             self._size = self._path.stat().st_size
@@ -60,6 +63,7 @@ class MetricsWriter:
     def _append(self, line: bytes) -> None:
         """Write a line, after those that could not be written before: a full disk causes no gap and no partial line."""
         self._waiting += line
+        self._save_dir.check_place()
         if not self._path.exists():  # removed: begin anew with the lines from here on
             self._size = 0
         try:

@@ -15,6 +15,7 @@ from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Work
 from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.ranks import Ranks
+from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.state import RunState, Window
 from nmtkit.training.summary import (
     UPDATES_TO_MEASURE,
@@ -38,8 +39,8 @@ from nmtkit.wording import format_value
 class RunLog:
     """Logs a run, and records its numbers in the process that opens the metrics."""
 
-    def __init__(self, options: TrainingOptions, ranks: Ranks, cost: Cost) -> None:
-        self.options, self.ranks, self.cost = options, ranks, cost
+    def __init__(self, options: TrainingOptions, ranks: Ranks, cost: Cost, save_dir: SaveDir) -> None:
+        self.options, self.ranks, self.cost, self.save_dir = options, ranks, cost, save_dir
         self.metrics: MetricsWriter | None = None
         self.updates_per_epoch = 0  # until the first update is planned
         self.description = Report("training")  # shown as a table once the plan is known
@@ -63,8 +64,8 @@ class RunLog:
 
     def open_metrics(self, update: int, stack: contextlib.ExitStack) -> None:
         """Record numbers from now on, after `update`, until the `stack` closes."""
-        checkpoints = self.options.checkpoints
-        self.metrics = stack.enter_context(MetricsWriter(checkpoints.save_dir, update, checkpoints.tensorboard))
+        tensorboard = self.options.checkpoints.tensorboard
+        self.metrics = stack.enter_context(MetricsWriter(self.save_dir, update, tensorboard))
 
     def start(self, state: RunState) -> None:
         """Start to measure the pace."""
@@ -136,6 +137,11 @@ class RunLog:
     def _record(
         self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = (), table: str = ""
     ) -> None:
-        if self.metrics is not None:
-            report(event, {"update": update, **values}, table)
-            self.metrics.write(event, update, values, samples)
+        """Collective, so that an error of the main process ends all ranks."""
+
+        def write() -> None:
+            if self.metrics is not None:
+                report(event, {"update": update, **values}, table)
+                self.metrics.write(event, update, values, samples)
+
+        self.ranks.run_on_main(write)

@@ -19,7 +19,7 @@ from nmtkit.checkpoint import (
     read_progress,
     save_checkpoint,
 )
-from nmtkit.errors import UserError
+from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
 from nmtkit.outputs import refuse_dataset
 from nmtkit.run_files import BEST, LAST, METRICS, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
@@ -28,12 +28,17 @@ from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record
 
 
+class SaveDirMovedError(RunError):
+    """The path of the save folder names another folder than at the start, or none."""
+
+
 class SaveDir:
     """Writes, finds and prunes the checkpoints of one run."""
 
     def __init__(self, config: CheckpointConfig) -> None:
         self.config = config
         self.folder = config.save_dir
+        self._opened: os.stat_result | None = None  # the folder while it is locked
         self.newest: int | None = None  # the update of the newest checkpoint
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
         self._is_best = False  # whether the newest checkpoint was the best so far
@@ -66,18 +71,44 @@ class SaveDir:
                 raise UserError(f"--save-dir {self.folder}: another process is training in it") from error
             except OSError as error:
                 logger.warning("--save-dir %s cannot be locked against other runs (%s)", self.folder, error.strerror)
+            self._opened = os.fstat(handle)
+            self.check_place()
             yield
         finally:
-            os.close(handle)
-            with contextlib.suppress(OSError):  # not empty
-                for path in missing:
-                    path.rmdir()
+            if self._opened is not None:
+                with contextlib.suppress(OSError, SaveDirMovedError):  # not empty, or of another run
+                    self.check_place()
+                    for path in missing:
+                        path.rmdir()
+            self._opened = None
+            os.close(handle)  # until here, no other folder gets its inode
+
+    def check_place(self) -> None:
+        """Raise SaveDirMovedError unless the path still names the locked folder.
+
+        The lock is that of the folder, but files are written by path: another run may have the folder there now.
+        """
+        if self._opened is None:
+            return
+        try:
+            is_same = os.path.samestat(self._opened, self.folder.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            found = "no longer exists"
+        else:
+            if is_same:
+                return
+            found = "is now another folder, in which nothing was written"
+        raise SaveDirMovedError(
+            f"--save-dir {self.folder} {found}: that of this training was moved or removed; "
+            "move it back, and run the same command to resume"
+        )
 
     def prepare(self, options: dict[str, Any]) -> None:
         """Write the options of the run, and clean up after a killed one.
 
         Checkpoints that cannot be resumed are renamed, so that no stage takes them for those of this run.
         """
+        self.check_place()
         for name in (OPTIONS, METRICS):
             check_regular(self.folder / name)
         for name in (LAST, BEST):  # else the first save would fail
@@ -184,6 +215,7 @@ class SaveDir:
         progress["interim_checkpoints"] = sorted(interim)
         path = checkpoint_path(self.folder, update)
         self._last_save = time.monotonic()
+        self.check_place()
         check_regular(path)
         save_checkpoint(path, checkpoint)
         self.newest, self._is_best = update, progress["is_best"]
@@ -193,6 +225,7 @@ class SaveDir:
 
     def _name(self, newest: Path) -> None:
         """Link `last`, and `best` if it is the best, to the newest checkpoint."""
+        self.check_place()
         link_checkpoint(newest, LAST)
         if self._is_best:
             link_checkpoint(newest, BEST)
@@ -208,6 +241,7 @@ class SaveDir:
         return {newest, *last, *ranked[: self.config.keep_best]}
 
     def _remove_all_but(self, keep: set[int]) -> None:
+        self.check_place()
         for update, path in list_checkpoints(self.folder):
             if update not in keep and update < max(keep):  # one beyond the newest is not of this run
                 path.unlink(missing_ok=True)

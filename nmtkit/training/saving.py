@@ -1,5 +1,7 @@
 """Writes the checkpoints of a run, and tolerates that a few in a row cannot be written."""
 
+import contextlib
+
 from torch import Tensor
 
 from nmtkit.errors import NmtkitError, RunError
@@ -38,7 +40,7 @@ class Saver:
         """Write a checkpoint, unless this update has one. Collective.
 
         A failure is a warning: the next save tries again. RunError at the `last` save, and after --max-save-failures;
-        also if a weight is not finite, so that earlier checkpoints are kept.
+        also if a weight is not finite, so that earlier checkpoints are kept. SaveDirMovedError at once.
         `metrics` are synced first, so that a checkpoint is never ahead of them, even after a power failure.
         """
         if self.saved == state.update:
@@ -83,5 +85,7 @@ class Saver:
             with working(f"writing checkpoint {state.update}"):
                 self.save_dir.save(state.update, self.learner.checkpoint(record, optimizer), self.validator.better)
         except (NmtkitError, OSError) as error:
+            with contextlib.suppress(OSError):
+                self.save_dir.check_place()  # if the folder was moved, no later save can succeed
             return str(error)
         return None

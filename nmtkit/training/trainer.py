@@ -111,7 +111,7 @@ class Trainer:
         self.stop_signal = 0  # the signal to stop that all ranks know of
         self.save_dir = SaveDir(options.checkpoints)
         self.saver = Saver(data, options, self.learner, self.validator, self.save_dir, ranks)
-        self.log = RunLog(options, ranks, self.cost)
+        self.log = RunLog(options, ranks, self.cost, self.save_dir)
 
     def fit(self) -> None:
         """Train until an option or a signal stops the run; validate and save on the way and at the end."""

@@ -346,7 +346,7 @@ def test_an_unfinished_dataset_that_cannot_be_read_now_stays_as_it_is(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", fail)
-        with pytest.raises(RunError, match="progress.json \\(Input/output error\\)"):
+        with pytest.raises(RunError, match=r"progress\.json \(Input/output error\)"):
             make(prefix, "killed", "300")
     assert contents(unfinished) == before
 

@@ -22,8 +22,10 @@ from repository import BIN
 from torch import Tensor
 from training_runs import DROPOUT, Result, assert_same_end, assert_same_rows, environment, metrics, updates, wait_for
 
-from nmtkit.checkpoint import load_checkpoint, save_checkpoint
+from nmtkit.checkpoint import link_checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import RunError
+from nmtkit.training import save_dir
+from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.saving import Saver
 from nmtkit.training.validation import Validator
@@ -374,6 +376,60 @@ def test_a_run_continues_when_its_metrics_are_removed(
     assert result.returncode == 0
     assert b"cannot be written" not in result.stderr
     assert sorted(path.name for path in tmp_path.glob("checkpoint_?.pt")) == [f"checkpoint_{n}.pt" for n in (2, 4, 6)]
+
+
+@pytest.mark.parametrize("log_every", [1, 99])
+@pytest.mark.parametrize("found", ["no longer exists", "is now another folder, in which nothing was written"])
+def test_a_run_whose_save_folder_was_moved_stops_and_changes_no_other_folder(
+    found: str, log_every: int, train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, moved = tmp_path / "run", tmp_path / "moved"
+    theirs = {f"checkpoint_{n}.pt": b"theirs" for n in (1, 3)} if "another" in found else {}
+
+    def save_and_move(self: Saver, *arguments: Any, **options: Any) -> None:
+        save(self, *arguments, **options)
+        if not moved.exists():
+            run.rename(moved)
+            for name, content in theirs.items():
+                run.mkdir(exist_ok=True)
+                (run / name).write_bytes(content)
+
+    save = Saver.save
+    monkeypatch.setattr(Saver, "save", save_and_move)
+    options = ("--max-updates", 9, "--save-every", 2, "--keep-last", 1, "--keep-best", 0, "--log-every", log_every)
+    result = train("--save-dir", run, *options)
+    assert result.returncode == 1
+    assert result.stderr.decode().splitlines()[-1] == (
+        f"nmt-train: --save-dir {run} {found}: that of this training was moved or removed; "
+        "move it back, and run the same command to resume"
+    )
+    assert {path.name: path.read_bytes() for path in run.glob("*")} == theirs
+    assert updates(moved) == [2]
+
+
+def test_a_save_folder_moved_during_a_write_is_no_failed_save(
+    train: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+
+    def move_and_link(source: Path, name: str) -> None:
+        run.rename(tmp_path / "moved")
+        run.mkdir()
+        link_checkpoint(source, name)
+
+    monkeypatch.setattr(save_dir, "link_checkpoint", move_and_link)
+    result = train("--save-dir", run, "--max-updates", 9, "--save-every", 2)
+    assert result.returncode == 1
+    assert b"is now another folder" in result.stderr
+    assert b"the next save tries again" not in result.stderr
+
+
+def test_a_new_empty_folder_of_another_run_is_not_removed_at_the_end(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with save_dir.SaveDir(CheckpointConfig(save_dir=run)).locked():
+        run.rename(tmp_path / "moved")
+        run.mkdir()
+    assert run.exists()
 
 
 def test_weights_that_are_not_finite_are_never_saved(train: Callable[..., Result], tmp_path: Path) -> None:

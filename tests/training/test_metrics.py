@@ -17,7 +17,9 @@ from tensorboard.util.tensor_util import make_ndarray
 from training_runs import metrics
 
 from nmtkit.data.corpus import Dataset
+from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.metrics import MetricsWriter
+from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.tensorboard import TAGS, Board
 from nmtkit.training.validation import SAMPLES
 
@@ -142,7 +144,7 @@ def test_a_resumed_run_drops_malformed_lines_of_metrics(tmp_path: Path) -> None:
     good = b'{"event": "train", "update": 1}\n'
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(good + b'\xff\x00\n[1]\n{}\n7\n{"update": 2}\n{"update": 1, "los')
-    with MetricsWriter(tmp_path, 1, tensorboard=None):
+    with MetricsWriter(SaveDir(CheckpointConfig(save_dir=tmp_path)), 1, tensorboard=None):
         assert path.read_bytes() == good
 
 
@@ -194,7 +196,7 @@ def test_a_full_disk_when_tensorboards_file_is_created_is_only_a_warning(
 @pytest.mark.parametrize("junk", [b"[" * 100_000, b"\xff\xfe", b"{}", b"7", b'{"update": "x"}'])
 def test_a_resumed_run_drops_lines_that_are_not_its_own(junk: bytes, tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b'{"event": "train", "update": 1}\n' + junk + b"\n")
-    with MetricsWriter(tmp_path, 1, None):
+    with MetricsWriter(SaveDir(CheckpointConfig(save_dir=tmp_path)), 1, None):
         pass
     assert (tmp_path / "metrics.jsonl").read_text() == '{"event": "train", "update": 1}\n'
 
