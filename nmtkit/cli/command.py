@@ -17,6 +17,7 @@ from click.shell_completion import shell_complete
 
 from nmtkit.cli.config_file import is_text, read_config_file
 from nmtkit.cli.help_panels import help_in_panels
+from nmtkit.cli.load_errors import describe_load_error
 from nmtkit.cli.moved_options import moved
 from nmtkit.cli.options import PathName
 from nmtkit.cli.other_toolkits import answer
@@ -146,9 +147,13 @@ class Command(click.Command):
             return 128 + signal.SIGPIPE  # the reader has gone (`… | head`): exit silently, like a Unix tool
         except ReportedElsewhere as error:
             return _let_another_report(error.exit_code)
-        except (NmtkitError, OSError, MemoryError) as error:
+        except (NmtkitError, ImportError, OSError, MemoryError) as error:
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
+        except RuntimeError as error:
+            if str(error) != "std::bad_alloc":  # which torch raises while it is imported
+                raise
+            return self._report(_one_line(MemoryError()), RunError.exit_code)
         return 0
 
     def _usage_message(self, error: click.UsageError) -> str:
@@ -222,7 +227,7 @@ def _is_from_file(error: click.UsageError) -> bool:
 
 
 def _one_line(error: BaseException) -> str:
-    text = str(error)
+    text = describe_load_error(error) if isinstance(error, ImportError) else str(error)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError) and not text:

@@ -1,5 +1,6 @@
 """Starts the commands. It imports almost nothing, so that a signal ends a command quietly from the beginning."""
 
+import contextlib
 import signal
 import sys
 import types
@@ -8,6 +9,7 @@ from importlib import import_module
 from keyword import iskeyword
 from typing import TYPE_CHECKING, NoReturn
 
+from nmtkit.cli.load_errors import describe_load_error
 from nmtkit.cli.signals import Terminated, raise_signals, raise_waiting
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def start(name: str) -> NoReturn:
         raise_signals()
         if name == "train" and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
             signal.signal(signal.SIGUSR1, _ignore)  # there is nothing to save before the training begins
-        command = load_command(name)
+        command = _load_or_exit(name)
         raise_waiting()
         command.main()
     except KeyboardInterrupt:
@@ -41,6 +43,18 @@ def start(name: str) -> NoReturn:
     except Terminated:
         sys.exit(128 + signal.SIGTERM)
     raise AssertionError("a command exits")
+
+
+def _load_or_exit(name: str) -> "click.Command":
+    """Import a command. Under a limit on memory even this may fail, with one line and exit code 1."""
+    try:
+        return load_command(name)
+    except (ImportError, OSError, MemoryError) as error:
+        if "--debug" in sys.argv or sys.stderr is None:
+            raise
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"nmt-{name}: {describe_load_error(error)}\n")
+        sys.exit(1)
 
 
 def _ignore(number: int, frame: types.FrameType | None) -> None:

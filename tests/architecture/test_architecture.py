@@ -29,6 +29,7 @@ LEVELS: list[list[str]] = [
         "_words",
         "checksum",
         "cli.help_panels",
+        "cli.load_errors",
         "cli.signals",
         "errors",
         "languages",
@@ -219,7 +220,7 @@ def test_preprocessing_a_corpus_does_not_import_torch(tmp_path: Path) -> None:
     assert not has_torch
 
 
-def test_only_log_and_the_signal_handler_write_to_stderr() -> None:
+def test_only_log_the_signal_handler_and_the_start_write_to_stderr() -> None:
     """`log` escapes control characters; `terminal` prints into strings."""
     writing = re.compile(r"\bprint\(|err=True|file=sys\.stderr|stderr\.write|print_exc|os\.write\(")
     found = {
@@ -227,7 +228,8 @@ def test_only_log_and_the_signal_handler_write_to_stderr() -> None:
     }
     del found["log"], found["terminal"]
     assert {module: calls for module, calls in found.items() if calls} == {
-        "training.signals": ["os.write("]  # in a signal handler, with a constant text
+        "training.signals": ["os.write("],  # in a signal handler, with a constant text
+        "cli.start": ["stderr.write"],  # when even `log` may not be loaded
     }
 
 

@@ -374,6 +374,12 @@ def failing(error: BaseException) -> Any:
         (OSError(errno.ENAMETOOLONG, "File name too long", "a.pt"), 2, "soup: a.pt: File name too long\n"),
         (PermissionError(errno.EACCES, "Permission denied", "x/a.pt"), 2, "soup: x/a.pt: Permission denied\n"),
         (MemoryError(), 1, "soup: out of memory: stop other processes, or raise the limit (ulimit -v)\n"),
+        (
+            RuntimeError("std::bad_alloc"),
+            1,
+            "soup: out of memory: stop other processes, or raise the limit (ulimit -v)\n",
+        ),
+        (ImportError("libspoon.so: bad ELF header"), 1, "soup: cannot load a library: libspoon.so: bad ELF header\n"),
         (KeyboardInterrupt(), 130, "soup: interrupted\n"),
         (Terminated(), 143, "soup: terminated\n"),
     ],

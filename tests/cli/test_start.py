@@ -39,8 +39,7 @@ def test_a_signal_during_imports_exits_quietly(number: str, code: int) -> None:
 
 def test_a_failed_import_is_not_mistaken_for_ctrl_c() -> None:
     done = output([sys.executable, "-c", INTERRUPTED.format(raising="raise ImportError('broken')")])
-    assert done.returncode == 1
-    assert "ImportError: broken" in done.stderr
+    assert (done.returncode, done.stderr) == (1, "nmt-train: cannot load a library: broken\n")
 
 
 def test_an_alarm_set_by_the_calling_program_keeps_its_time() -> None:
