@@ -9,13 +9,27 @@ endif
 part_file = $(PARTS_FOLDER)/$(1)-of-$(PARTS).$(PARTS_SUFFIX)
 ALL_PARTS := $(foreach part,$(shell seq $(PARTS)),$(call part_file,$(part)))
 
+.PHONY: ready part
+ready: $(PARTS_FOLDER)/begun
+part: $(call part_file,$(PART))
+
+ifneq ($(filter part,$(MAKECMDGOALS)),)
+# It makes nothing but its part: other machines do the same at this time, and read what comes before.
+.PHONY: is-ready
+$(PARTS_FOLDER)/begun: | is-ready
+is-ready:
+	@ready=$$(echo '$(translate)' | cmp -s - $(PARTS_FOLDER)/translate.command && echo yes || true); \
+	for file in $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command $(PARTS_FOLDER)/begun; do \
+		[ -e $$file ] && [ ! $$file -nt $(PARTS_FOLDER)/begun ] || ready=; \
+	done; \
+	[ $$ready ] || { echo "first run make ready, with the same variables, on one machine: see README.md" >&2; exit 1; }
+else
 # A new checkpoint or a changed command translates all parts again. Otherwise an interrupted part is resumed.
 $(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command
-	rm -f $(PARTS_FOLDER)/*-of-*
+	@python ../locked.py $(PARTS_FOLDER)/*-of-*.partial -- rm -f $(PARTS_FOLDER)/*-of-*
 	@touch $@
+endif
 
+.PRECIOUS: $(TRANSLATOR) $(ALL_PARTS)
 $(ALL_PARTS): $(call part_file,%): $(PARTS_FOLDER)/begun
 	$(translate) --shard $*/$(PARTS) --resume --output $@
-
-.PHONY: part
-part: $(call part_file,$(PART))

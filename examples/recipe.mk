@@ -29,6 +29,8 @@ generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(WORK)/text/$(T
 report = python ../report.py $(RUNS) --title "$(TITLE)" --source $(WORK)/text/$(TEST).$(SOURCE)$(ENDING) \
 	--reference $(WORK)/text/$(TEST).$(TARGET)$(ENDING) --target-lang $(TARGET) $(SCORES) --output $(WORK)/report.html
 
+.PRECIOUS: $(DATASET)/dataset.json $(RUN)/averaged.pt $(RUN)/scores.txt $(RUNS:%=%/scores.txt)
+
 .PHONY: always
 ifdef TITLE
 .PHONY: report
@@ -50,34 +52,34 @@ score: $(RUN)/scores.txt
 	@$(if $(shown),true,cat $<)
 endif
 
-# A rule writes to .part and renames the file when it is complete, so a kill leaves no incomplete target.
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
 $(WORK)/text/%:
 	@mkdir -p $(@D)
 ifneq ($(FOLDER),)
-	cp -f "$(FOLDER)/$*" $@.part
+	cp -f "$(FOLDER)/$*" $(PART_OF_TARGET)
 else ifneq ($(URL),)
-	curl -fsSL --retry 3 -o $@.part "$(URL)/$*"
+	curl -fsSL --retry 3 -o $(PART_OF_TARGET) "$(URL)/$*"
 else
 	@echo "$*: $(HOW_TO_GET)" >&2; exit 1
 endif
-	@mv $@.part $@
+	@mv $(PART_OF_TARGET) $@
 endif
 
 # The last command of a step; the file is rewritten only if the command has changed.
 %.command: always
 	@mkdir -p $(@D)
-	@echo '$($(*F))' | cmp -s - $@ || echo '$($(*F))' > $@
+	@echo '$($(*F))' | cmp -s - $@ || { echo '$($(*F))' > $(PART_OF_TARGET); mv $(PART_OF_TARGET) $@; }
 
 # Settings of the machine (ON_…, LAUNCH) change no result, so they repeat no step.
 $(DATASET)/dataset.json: $(TEXT) $(MADE) $(dir $(DATASET))preprocess.command
 	$(strip $(preprocess) $(ON_CORES))
 
-# A new dataset or a changed command starts a new training and moves the old checkpoints away. Otherwise an interrupted
-# training is resumed.
+# A new dataset or a changed command starts a new training and moves the old checkpoints away, unless a training runs in
+# them. Otherwise an interrupted training is resumed.
 $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 	@if [ -e $(RUN)/checkpoints ]; then \
-		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); mv $(RUN)/checkpoints $$aside; \
+		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); \
+		python ../locked.py $(RUN)/checkpoints -- mv $(RUN)/checkpoints $$aside || { rmdir $$aside; exit 1; }; \
 		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \
 	fi
 	touch $@
@@ -91,5 +93,5 @@ $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
 
 # The rule that computes the scores also prints them, so `score` does not print them again.
 $(RUN)/scores.txt: $(RUN)/averaged.pt $(RUN)/generate.command
-	$(generate) 2>&1 | tee $@.part$(eval shown := yes)
-	@mv $@.part $@
+	$(generate) 2>&1 | tee $(PART_OF_TARGET)$(eval shown := yes)
+	@mv $(PART_OF_TARGET) $@

@@ -1,5 +1,11 @@
 # The folder of all results, WORK. A Makefile with its own rules before recipe.mk includes this file first.
+#
+# Rules write to PART_OF_TARGET and rename it when it is complete, so a kill leaves no incomplete target. No two processes
+# share that name, on any machine. Targets that are written in this way, or by nmtkit's commands, which do the same, are
+# .PRECIOUS: after a signal, make would delete them. A dataset without its dataset.json could not even be made again.
 WORK ?= work
+PROCESS := $(shell uname -n)-$(shell echo $$PPID)
+PART_OF_TARGET = $@.$(PROCESS).part
 number_sign := \#
 opening := (
 closing := )

@@ -1,9 +1,11 @@
 """The Multi30k recipes and the root Makefile with stub commands: which steps make repeats, and when."""
 
+import fcntl
 import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +16,13 @@ from repository import ROOT
 PREPROCESS, TRAIN, AVERAGE, GENERATE, REPORT = ALL = ["preprocess", "train", "average", "generate", "report"]
 
 # Each stub writes the target of its rule. Training adds a checkpoint, and fails if a file `stop` exists. A file `kill`
-# kills all processes once the file that it names, or the .part of that file, is not empty.
-KILL = "[ ! -e kill ] || { read f < kill; until [ -s $f -o -s $f.part ]; do sleep 0.01; done; kill -9 0; }"
+# kills all processes once the file that it names, or a .part of that file, is not empty.
+KILL = """[ ! -e kill ] || {
+    read f < kill; until cat $f $f.*.part 2> /dev/null | grep -q .; do sleep 0.01; done; kill -9 0
+}"""
+TERMINATE = "[ ! -e terminate ] || { kill $PPID; sleep 9; }"  # make, which then deletes the target
 COMMANDS = {
-    PREPROCESS: "mkdir -p work/data-bin; touch work/data-bin/dataset.json",
+    PREPROCESS: f"mkdir -p work/data-bin; touch work/data-bin/dataset.json; {TERMINATE}",
     TRAIN: "mkdir -p $(after --save-dir); mktemp $(after --save-dir)/XXXXXX >/dev/null; [ ! -e stop ]",
     AVERAGE: "touch $(after --output)",
     GENERATE: f"echo translating; {KILL}; echo BLEU = 36 | tee $(after --output)",
@@ -46,12 +51,14 @@ def recipe(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make(recipe: Path, tmp_path: Path) -> Make:
-    """Run make with variables such as BEAM=4; return the commands it called. Its stdout is in the file `stdout`."""
+    """Run make with variables such as BEAM=4; return the commands it called. Its output is in `stdout` and `stderr`."""
     (tmp_path / "bin").mkdir()
     for name, body in COMMANDS.items():
         script = tmp_path / "bin" / NAMES[name]
         script.write_text(f"#!/bin/bash\necho {name} >> '{tmp_path / 'called'}'\n{AFTER}{body}\n")
         script.chmod(0o755)
+    python = tmp_path / "bin/python"  # for a script of the recipe itself
+    python.write_text(f'#!/bin/bash\n[[ $1 != ../locked.py ]] || exec {sys.executable} "$@"\n{python.read_text()}')
     copy = tmp_path / "bin/cp"
     copy.write_text(f'#!/bin/bash\n[ ! -e kill ] || echo half > "${{@: -1}}"\n{KILL}\nexec {shutil.which("cp")} "$@"\n')
     copy.chmod(0o755)
@@ -71,6 +78,7 @@ def make(recipe: Path, tmp_path: Path) -> Make:
         )
         assert done.returncode == code, done.stderr.decode()
         (recipe / "stdout").write_bytes(done.stdout)
+        (recipe / "stderr").write_bytes(done.stderr)
         return (tmp_path / "called").read_text().split()
 
     return run
@@ -119,6 +127,28 @@ def test_a_new_dataset_or_training_moves_old_checkpoints_away_and_keeps_them(
     assert len(checkpoints(recipe)) == len(before) == 1
     assert checkpoints(recipe) != before
     assert {path.name for path in (recipe / "work").glob("until-*/checkpoints/*")} == before
+
+
+def test_checkpoints_in_which_a_training_runs_are_not_moved(make: Make, recipe: Path) -> None:
+    make()
+    before = checkpoints(recipe)
+    handle = os.open(recipe / "work/checkpoints", os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert make("UPDATES=6000", code=2) == []
+    finally:
+        os.close(handle)
+    assert (recipe / "stderr").read_text().startswith("a training runs in work/checkpoints: wait for it, or stop it\n")
+    assert checkpoints(recipe) == before
+    assert not list((recipe / "work").glob("until-*"))
+
+
+def test_a_dataset_that_is_complete_at_a_signal_is_kept(make: Make, recipe: Path) -> None:
+    (recipe / "terminate").touch()
+    assert make(code=-signal.SIGTERM) == [PREPROCESS]
+    (recipe / "terminate").unlink()
+    assert (recipe / "work/data-bin/dataset.json").exists()
+    assert make() == ALL[1:]
 
 
 def test_an_interrupted_training_is_resumed(make: Make, recipe: Path) -> None:

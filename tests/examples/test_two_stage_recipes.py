@@ -1,9 +1,13 @@
 """The recipes for distillation and back-translation: which steps make repeats, and the comparisons that they end in."""
 
+import fcntl
 import json
+import os
 import re
 import shutil
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import backtranslation
@@ -83,12 +87,54 @@ def test_a_new_teacher_translates_everything_again(distil: Make) -> None:
 
 def test_an_interrupted_part_is_resumed_and_finished_parts_are_kept(distil: Make, folders: dict[str, Path]) -> None:
     folder = folders["distillation"]
+    distil("ready")
     distil("part", "PART=1")
     (folder / "fault").touch()
     assert called(distil("averaged")) == TAUGHT[1:]
     (folder / "fault").unlink()
     assert (folder / f"{TAUGHT[1]}.partial").exists()
     assert called(distil("averaged")) == AFTER_TEACHER[1:]
+
+
+def test_parts_started_together_on_several_machines_repeat_no_step(distil: Make) -> None:
+    assert called(distil("ready")) == ["work/data-bin", TEACHER_RUN]
+    with ThreadPoolExecutor() as pool:
+        parts = [called(done) for done in pool.map(lambda part: distil("part", f"PART={part}"), (1, 2))]
+    assert parts == [[path] for path in TAUGHT]
+    assert called(distil("averaged")) == AFTER_TEACHER[2:]
+
+
+@pytest.mark.parametrize("missing", ["everything", "the parts' folder", "the teacher", "the command", "the order"])
+def test_a_part_before_the_steps_that_precede_it_makes_nothing(
+    missing: str, distil: Make, folders: dict[str, Path]
+) -> None:
+    work = folders["distillation"] / "work"
+    teacher = work / "seed-1/teacher/averaged.pt"
+    if missing == "the parts' folder":
+        distil("MODEL=teacher", "averaged")
+    elif missing != "everything":
+        distil("ready")
+    if missing == "the teacher":
+        teacher.unlink()
+    elif missing == "the order":
+        os.utime(teacher, ns=(2 * time.time_ns(), 2 * time.time_ns()))
+    before = sorted(work.rglob("*"))
+    done = distil("part", "PART=1", *(["NBEST=2"] if missing == "the command" else []))
+    assert done.returncode == 2
+    assert called(done) == []
+    assert "first run make ready, with the same variables, on one machine: see README.md\n" in done.stderr
+    assert sorted(work.rglob("*")) == before
+
+
+def test_a_part_that_a_machine_writes_is_not_discarded(distil: Make, folders: dict[str, Path]) -> None:
+    distil("ready")
+    part = folders["distillation"] / f"{TAUGHT[0]}.partial"
+    with part.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = distil("ready", "NBEST=2")
+    assert done.returncode == 2
+    assert f"a command writes {TAUGHT[0]}.partial: wait for it, or stop it\n" in done.stderr
+    assert part.exists()
 
 
 def test_other_options_of_the_search_discard_what_an_interrupted_part_has(
