@@ -47,10 +47,10 @@ def choose_model(values: dict[str, Any]) -> None:
 def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
     """The options of the model of --init-from, or of the run in the save folder, which may outlive that file."""
     from nmtkit.checkpoint import read_model_config
-    from nmtkit.run_files import LAST
+    from nmtkit.training.save_dir import SaveDir
 
-    resumed = save_dir / LAST
-    return read_model_config(resumed if resumed.is_file() else init_from)
+    resumed = SaveDir(CheckpointConfig(save_dir=save_dir)).read_model_config()
+    return read_model_config(init_from) if resumed is None else resumed
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:

@@ -35,7 +35,6 @@ class Record(_Required, total=False):
 
     is_best: bool
     is_interim: bool
-    interim_checkpoints: list[int]
     data: dict[str, str]
     other_data: list[dict[str, str]]
     validation_data: dict[str, str]

@@ -3,11 +3,12 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nmtkit.archive import as_user_errors
 from nmtkit.atomic_io import check_regular, check_symlinks, remove_partial_files, staged_file
@@ -16,16 +17,20 @@ from nmtkit.checkpoint import (
     check_finite,
     link_checkpoint,
     load_training_checkpoint,
+    read_model_config,
     read_progress,
     save_checkpoint,
 )
 from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
+from nmtkit.model.config import ModelConfig
 from nmtkit.outputs import refuse_dataset
 from nmtkit.run_files import BEST, LAST, METRICS, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record
+
+T = TypeVar("T")
 
 
 class SaveDirMovedError(RunError):
@@ -41,7 +46,7 @@ class SaveDir:
         self._opened: os.stat_result | None = None  # the folder while it is locked
         self.newest: int | None = None  # the update of the newest checkpoint
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
-        self._is_best = False  # whether the newest checkpoint was the best so far
+        self._best: int | None = None  # the update of the best of these
         self._interim: set[int] = set()  # the updates of checkpoints that --keep-last does not count
         self._unusable: list[Path] = []  # newer checkpoints that cannot be resumed
         self._last_save = time.monotonic()
@@ -116,16 +121,13 @@ class SaveDir:
                 raise UserError(f"{self.folder / name} is a folder: remove it, or choose another --save-dir")
         remove_partial_files(self.folder, is_run_file)  # no files of other programs
         for path in self._unusable:
-            renamed = path.with_name(path.name + UNUSABLE)
-            while renamed.exists():  # an earlier one
-                renamed = renamed.with_name(renamed.name + UNUSABLE)
-            path.rename(renamed)
-            logger.warning("%s is renamed to %s", path, renamed.name)
+            logger.warning("%s is renamed to %s", path, _set_aside(path))
         if self.newest is not None:
             newest = checkpoint_path(self.folder, self.newest)
             if not newest.exists():  # resumed from LAST
                 link_checkpoint(self.folder / LAST, newest.name)
-            self._name(newest)
+            link_checkpoint(newest, LAST)
+            self._repair_best(self.newest)
         with staged_file(self.folder / OPTIONS) as file:
             file.write(json.dumps(options, indent=2).encode() + b"\n")
 
@@ -135,27 +137,54 @@ class SaveDir:
         A file LAST that is newer than every numbered checkpoint counts too. UserError if none can be resumed.
         """
         found = self._found()
+        if len(found) > 1 and found[-1][1].name == LAST:
+            previous = found[-2][1].name
+            message = "%s is newer than %s: to resume from an older checkpoint, remove it too"
+            logger.warning(message, self.folder / LAST, previous)
+        checkpoint = self._first_readable(found, _load_resumable, self._skip)
+        if checkpoint is not None:
+            progress = checkpoint.progress
+            self.newest = progress["update"]
+            self._validations = dict(progress["checkpoint_validations"])
+            with_best_value = (u for u, value in sorted(self._validations.items()) if value == progress.get("best"))
+            self._best = next(with_best_value, None)
+            self._interim = {update for update, path in found if _is_interim(path)}
+        return checkpoint
+
+    def read_model_config(self) -> ModelConfig | None:
+        """The options of the model in the newest checkpoint whose header is intact; None without checkpoints.
+
+        Does not warn of the others: `load_newest` does. UserError if none is intact.
+        """
+        return self._first_readable(self._found(), lambda path, _: read_model_config(path), lambda *_: None)
+
+    def _first_readable(
+        self,
+        found: list[tuple[int, Path]],
+        read: Callable[[Path, int], T],
+        skip: Callable[[Path, UserError], None],
+    ) -> T | None:
+        """What `read` returns for the newest checkpoint that it can read; `skip` is called for those before.
+
+        None if nothing was found, UserError if none can be read.
+        """
         for update, path in reversed(found):
             try:
-                checkpoint = load_training_checkpoint(path)
-                _check_resumable(checkpoint, update, path)
+                return read(path, update)
             except UserError as error:
                 if len(found) == 1:
                     raise UserError(f"--save-dir {self.folder}: {error}; move it away to start a new run") from error
-                logger.warning("%s; trying the previous checkpoint", error)
-                self._unusable += [path] if path.is_file() else []
-                continue
-            self.newest = update
-            self._validations = dict(checkpoint.progress["checkpoint_validations"])
-            self._is_best = checkpoint.progress.get("is_best", False)
-            self._interim = {*checkpoint.progress.get("interim_checkpoints", [])} & dict(found).keys()
-            return checkpoint
+                skip(path, error)
         if found:
             raise UserError(
                 f"--save-dir {self.folder}: cannot resume from any of its {len(found)} checkpoints; "
                 "move them away to start a new run"
             )
         return None
+
+    def _skip(self, path: Path, error: UserError) -> None:
+        logger.warning("%s; trying the previous checkpoint", error)
+        self._unusable += [path] if path.is_file() else []
 
     def _found(self) -> list[tuple[int, Path]]:
         """The update and path of each checkpoint, oldest first: the numbered ones, and LAST if it is newer.
@@ -182,10 +211,9 @@ class SaveDir:
             raise
         if not numbered:
             return [(update if isinstance(update, int) else 0, last)]
-        newest, path = numbered[-1]
+        newest, _ = numbered[-1]
         if not isinstance(update, int) or update <= newest:
             return []
-        logger.warning("%s is newer than %s: to resume from an older checkpoint, remove it too", last, path.name)
         return [(update, last)]
 
     def minutes_passed(self) -> bool:
@@ -195,7 +223,7 @@ class SaveDir:
 
     def forget_validations(self) -> None:
         """Forget the ranking of the checkpoints so far: it is by another metric."""
-        self._validations, self._is_best = {}, False
+        self._validations, self._best = {}, None
 
     def regular(self) -> list[int]:
         """The updates of the checkpoints that --keep-last and nmt-average --last count, oldest first."""
@@ -212,23 +240,35 @@ class SaveDir:
         keep = self._kept(update, validations, interim, better)
         validations, interim = {u: value for u, value in validations.items() if u in keep}, interim & keep
         progress["checkpoint_validations"] = sorted(validations.items())
-        progress["interim_checkpoints"] = sorted(interim)
         path = checkpoint_path(self.folder, update)
         self._last_save = time.monotonic()
         self.check_place()
         check_regular(path)
         save_checkpoint(path, checkpoint)
-        self.newest, self._is_best = update, progress["is_best"]
-        self._validations, self._interim = validations, interim
-        self._name(path)
+        self.newest, self._validations, self._interim = update, validations, interim
+        self.check_place()
+        link_checkpoint(path, LAST)
+        if progress["is_best"]:
+            link_checkpoint(path, BEST)
         self._remove_all_but(keep)
 
-    def _name(self, newest: Path) -> None:
-        """Link `last`, and `best` if it is the best, to the newest checkpoint."""
-        self.check_place()
-        link_checkpoint(newest, LAST)
-        if self._is_best:
-            link_checkpoint(newest, BEST)
+    def _repair_best(self, newest: int) -> None:
+        """Link BEST to the best checkpoint up to the `newest`, if that is there.
+
+        A BEST that is damaged, or later as after a return to an older checkpoint, is renamed if it is the only copy.
+        """
+        best = self.folder / BEST
+        if best.is_file():
+            update = _update_of(best)
+            if update is None:
+                return
+            if update > newest and best.stat().st_nlink > 1:
+                best.unlink()
+            elif update > newest:
+                message = "%s is damaged, or later than update %d, from which the run resumes: it is renamed to %s"
+                logger.warning(message, best, newest, _set_aside(best))
+        if self._best is not None and checkpoint_path(self.folder, self._best).is_file():
+            link_checkpoint(checkpoint_path(self.folder, self._best), BEST)
 
     def _kept(
         self, newest: int, validations: dict[int, float], interim: set[int], better: Callable[[float, float], bool]
@@ -247,8 +287,9 @@ class SaveDir:
                 path.unlink(missing_ok=True)
 
 
-def _check_resumable(checkpoint: Checkpoint, update: int, path: Path) -> None:
-    """Raise UserError unless a run can resume from the checkpoint in `path` as that of `update`."""
+def _load_resumable(path: Path, update: int) -> Checkpoint:
+    """The checkpoint in `path`; UserError unless a run can resume from it as that of `update`."""
+    checkpoint = load_training_checkpoint(path)
     if "options" not in checkpoint.progress:
         raise UserError(f"{path} is an average or an import: only --init-from can begin with it")
     with as_user_errors(path):
@@ -258,6 +299,32 @@ def _check_resumable(checkpoint: Checkpoint, update: int, path: Path) -> None:
     check_record(checkpoint.progress, path)
     if checkpoint.progress["update"] != update:
         raise UserError(f"{path}: its content is of update {checkpoint.progress['update']}")
+    return checkpoint
+
+
+def _is_interim(path: Path) -> bool:
+    """Whether --keep-last does not count a checkpoint. A damaged one counts."""
+    with contextlib.suppress(UserError):
+        return bool(read_progress(path).get("is_interim"))
+    return False
+
+
+def _update_of(path: Path) -> float | None:
+    """The update of a checkpoint: infinity for a damaged one, None for one that is not of a training."""
+    try:
+        update = read_progress(path).get("update")
+    except UserError:
+        return math.inf
+    return update if isinstance(update, int) else None
+
+
+def _set_aside(path: Path) -> str:
+    """Rename a checkpoint, so that no stage takes it for one of this run; returns its new name."""
+    renamed = path.with_name(path.name + UNUSABLE)
+    while renamed.exists():  # an earlier one
+        renamed = renamed.with_name(renamed.name + UNUSABLE)
+    path.rename(renamed)
+    return renamed.name
 
 
 def existing_part(path: Path) -> Path:

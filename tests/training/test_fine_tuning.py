@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,19 @@ def test_model_options_that_are_not_given_are_those_of_the_initial_model(
     done = run_here("nmt-train", *words, "--max-updates", 2)
     assert done.returncode == 0, done.stderr.decode()
     assert last(tmp_path / "run").progress["update"] == 2
+
+
+@pytest.mark.parametrize("lora", [(), ("--lora-rank", 2)])
+def test_fine_tuning_resumes_before_a_truncated_newest_checkpoint_with_one_warning(
+    lora: tuple[object, ...], run_here: Run, datasets: dict[str, Path], parent: Path, tmp_path: Path
+) -> None:
+    words = (datasets["joined"], "--save-dir", tmp_path / "run", *PLAIN, *lora, "--save-every", 1)
+    assert run_here("nmt-train", *words, "--init-from", parent, "--max-updates", 3).returncode == 0
+    os.truncate(tmp_path / "run/checkpoint_3.pt", 2000)  # checkpoint_last.pt is the same file
+    done = run_here("nmt-train", *words, "--init-from", parent, "--max-updates", 4)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stderr.count(b"trying the previous checkpoint") == 1
+    assert last(tmp_path / "run").progress["update"] == 4
 
 
 def test_an_option_that_the_initial_model_lacks_is_refused(

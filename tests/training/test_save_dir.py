@@ -1,16 +1,33 @@
 """Which checkpoints stay in a save folder, and which of them is best."""
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import TINY, Train
 
-from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.averaging import last_checkpoints
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.run_files import BEST, LAST, list_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.save_dir import SaveDir
 
+# A training that is killed before it removes the checkpoint of the given name.
+KILLED = """
+import os, pathlib, signal, sys
+from nmtkit.cli.train import main
+remove = pathlib.Path.unlink
+def unlink(path, **options):
+    if path.name == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    remove(path, **options)
+pathlib.Path.unlink = unlink
+main(sys.argv[2:])
+"""
 LOSSES = {1: 5.0, 2: 1.0, 3: 4.0, 4: 2.0, 5: None, 6: 3.0, 7: 6.0, 8: 7.0}  # None: not validated
 
 
@@ -117,7 +134,14 @@ def test_a_copy_of_the_last_checkpoint_alone_resumes_and_one_of_the_best_is_not_
     last: bool, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     checkpoint = make_checkpoint()
-    checkpoint.progress = {"update": 7, "best_metric": "valid", "is_best": True, "valid": 1.0, "options": {}}
+    checkpoint.progress = {
+        "update": 7,
+        "best_metric": "valid",
+        "is_best": True,
+        "valid": 1.0,
+        "best": 1.0,
+        "options": {},
+    }
     SaveDir(CheckpointConfig(save_dir=tmp_path)).save(7, checkpoint, lower)
     for name in {"checkpoint_7.pt", LAST, BEST} - {LAST if last else BEST}:
         (tmp_path / name).unlink()
@@ -131,3 +155,61 @@ def test_a_copy_of_the_last_checkpoint_alone_resumes_and_one_of_the_best_is_not_
     assert newest.progress["update"] == 7
     save_dir.prepare({})
     assert {path.name for path in tmp_path.glob("*.pt")} == {"checkpoint_7.pt", LAST, BEST}
+
+
+def test_an_interim_checkpoint_left_by_a_kill_costs_no_counted_one(
+    train: Train, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    run, options = tmp_path / "run", ("--save-epochs", 1, "--validate-every", 1000, "--keep-last", 3, "--keep-best", 0)
+    train(tmp_path / "all", "--max-updates", 24, "--save-epochs", 1, "--keep-last", 99)
+    ends = [int(path.stem.split("_")[1]) for path in last_checkpoints(tmp_path / "all", 3)]
+    within = ends[1] + 1
+    train(run, "--max-updates", within, *options)
+    arguments = [f"checkpoint_{within}.pt", datasets["joined"], "--save-dir", run, *TINY, "--max-updates", 24, *options]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert {within, ends[2]} <= {number for number, _ in list_checkpoints(run)}
+    train(run, "--max-updates", 24, *options)
+    assert last_checkpoints(run, 3) == [run / f"checkpoint_{end}.pt" for end in ends]
+
+
+def return_to(update: int, run: Path) -> None:
+    """Remove what docs/how-to/resume.md says, to resume from an older checkpoint."""
+    for number, path in list_checkpoints(run):
+        if number > update:
+            path.unlink()
+    (run / LAST).unlink()
+
+
+@pytest.mark.parametrize("has_best", [True, False])
+def test_after_a_return_to_an_older_checkpoint_best_is_of_its_history(
+    has_best: bool, train: Train, tmp_path: Path
+) -> None:
+    options = ("--validate-every", 2, "--keep-last", 9)
+    train(tmp_path, "--max-updates", 8, *options)
+    removed = (tmp_path / BEST).read_bytes()
+    assert load_checkpoint(tmp_path / BEST).progress["update"] == 8
+    return_to(6, tmp_path)
+    newest = load_training_checkpoint(tmp_path / "checkpoint_6.pt")
+    assert newest.progress["is_best"]
+    if not has_best:  # as if an earlier one, which is not kept, were better
+        newest.progress |= {"best": newest.progress["best"] / 2, "is_best": False}
+        save_checkpoint(tmp_path / "checkpoint_6.pt", newest)
+    said = train(tmp_path, "--max-updates", 7, "--validate-every", 1000, "--lr-scale", 1e9, *options[2:]).stderr
+    assert (tmp_path / f"{BEST}.unusable").read_bytes() == removed
+    assert b"checkpoint_best.pt is damaged, or later than update 6, from which the run resumes" in said
+    if has_best:
+        assert load_checkpoint(tmp_path / BEST).progress["update"] == 6
+    else:
+        assert not (tmp_path / BEST).exists()
+
+
+def test_a_best_checkpoint_of_the_history_stays_where_it_is_the_only_copy(train: Train, tmp_path: Path) -> None:
+    options = ("--validate-every", 4, "--keep-last", 1, "--keep-best", 0, "--lr-schedule", "constant")
+    train(tmp_path, "--max-updates", 4, *options)
+    train(tmp_path, "--max-updates", 8, *options, "--lr", 100)
+    best = (tmp_path / BEST).read_bytes()
+    assert [number for number, _ in list_checkpoints(tmp_path)] == [8]
+    train(tmp_path, "--max-updates", 9, "--validate-every", 1000, *options[2:], "--lr", 100)
+    assert (tmp_path / BEST).read_bytes() == best
+    assert load_checkpoint(tmp_path / BEST).progress["update"] == 4
