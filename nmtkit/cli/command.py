@@ -26,6 +26,7 @@ from nmtkit.config import flag
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
 from nmtkit.log import escape_python_messages, write_error, write_traceback
 from nmtkit.terminal import is_styled, width
+from nmtkit.torchrun import place_or_alone
 from nmtkit.version import __version__
 from nmtkit.wording import did_you_mean
 
@@ -182,14 +183,14 @@ class Command(click.Command):
         Under torchrun, the first process of a machine reports errors that all processes share; the process that fails
         reports a failure, with its rank.
         """
-        rank, local_rank = (os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK"))
-        if code != RunError.exit_code and local_rank != "0":
+        place = place_or_alone()
+        if code != RunError.exit_code and place.local_rank != 0:
             return _let_another_report(code)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now if another process has ended
         with contextlib.suppress(OSError):  # the exit code reports the error all the same
             if self.debug and (error := sys.exc_info()[1]):
                 write_traceback(error)
-            write_error(str(self.name), f"{'' if rank == '0' else f'rank {rank}: '}{message}")
+            write_error(str(self.name), f"{f'rank {place.rank}: ' if place.rank else ''}{message}")
         return code
 
 

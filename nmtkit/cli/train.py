@@ -1,6 +1,5 @@
 """nmt-train: dataset to checkpoints."""
 
-import os
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS
+from nmtkit.torchrun import place_of_process
 from nmtkit.training.config import CheckpointConfig, TrainingOptions
 
 # The classes of the options of all architectures.
@@ -100,7 +100,7 @@ def main(dataset: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     Training is resumable: the same command continues an interrupted run from its newest checkpoint, and ends with the
     same weights as a run without interruption. Sections (§) are those of "Attention Is All You Need".
     """
-    configure(log, is_main=os.environ.get("RANK", "0") == "0")
+    configure(log, is_main=place_of_process().rank == 0)
     groups["checkpoints"] = _without_board_of_another_run(groups["checkpoints"])
     from nmtkit.training.trainer import train  # imports torch, which --help does not wait for
 

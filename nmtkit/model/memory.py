@@ -9,6 +9,8 @@ from pathlib import Path, PurePath
 import torch
 from torch import distributed
 
+from nmtkit.torchrun import place_or_alone
+
 # Messages of plain RuntimeErrors: from the CPU allocator, from libraries without memory for workspaces or for
 # themselves, from the driver.
 _MESSAGES = (
@@ -43,7 +45,7 @@ def free_memory(device: torch.device) -> float:
     else:
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     free = min([free, *_left_of_cgroups(Path("/")), *_left_of_address_space()])
-    return free / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return free / place_or_alone().local_size
 
 
 def _left_of_cgroups(root: Path) -> Iterator[int]:

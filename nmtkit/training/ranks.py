@@ -4,7 +4,6 @@ A run without torchrun is a group of one rank, for which every method is a plain
 """
 
 import contextlib
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from torch import Tensor, distributed
 from torch.distributed.rendezvous import rendezvous
 
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
+from nmtkit.torchrun import place_of_process
 
 T = TypeVar("T")
 
@@ -136,23 +136,14 @@ class Ranks:
         return error if self.is_main else ReportedElsewhere(error.exit_code)
 
 
-def in_environment() -> tuple[int, int, int, int]:
-    """(rank, size, rank on this machine, size on this machine) from torchrun's environment variables."""
-    rank, size, local, local_size = (int(os.environ.get(name, default)) for name, default in _VARIABLES.items())
-    return rank, size, local, local_size
-
-
-_VARIABLES = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-
-
 @contextlib.contextmanager
 def join(device: torch.device) -> Iterator[Ranks]:
     """Join the process group of the run, with NCCL on GPUs and gloo on CPUs, and leave it at the end.
 
-    Raises UserError if a machine has more processes than GPUs, RunError if another process is lost or if the
-    communication between GPUs has no memory.
+    Raises UserError if a machine has more processes than GPUs, or a variable of torchrun is wrong. Raises RunError if
+    another process is lost, or if the communication between GPUs has no memory.
     """
-    rank, size, local, local_size = in_environment()
+    rank, size, local, local_size = place_of_process()
     if size == 1:
         yield Ranks(device)
         return

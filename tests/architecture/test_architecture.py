@@ -39,7 +39,7 @@ LEVELS: list[list[str]] = [
         "version",
         "wording",
     ],
-    ["archive", "cli.start", "config", "leftovers", "run_files", "terminal", "text", "vocab"],
+    ["archive", "cli.start", "config", "leftovers", "run_files", "terminal", "text", "torchrun", "vocab"],
     ["atomic_io", "log", "moses_bpe", "shortlist"],
     ["native_build", "tokenizer"],
     ["data", "model", "user_symbols", "workers"],

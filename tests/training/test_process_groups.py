@@ -27,7 +27,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
         return call
 
-    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}.items():
+    ranks_of_torchrun = {"RANK": 0, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2}
+    for name, value in {**ranks_of_torchrun, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(ranks, "_fresh_store", lambda rank, size: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
