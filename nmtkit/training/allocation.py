@@ -1,10 +1,12 @@
 """Memory that training on a CPU reuses from one update to the next."""
 
 import ctypes
+import os
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # numbers of glibc's malloc.h
 _LARGEST_MMAP_THRESHOLD = 32 << 20  # bytes; glibc refuses more
 _NEVER = 2**31 - 1
+_KERNELS = 128  # more than the products of one update have shapes
 
 
 def keep_freed_memory() -> None:
@@ -18,3 +20,14 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _NEVER)
         mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
         mallopt(_TOP_PAD, _LARGEST_MMAP_THRESHOLD)
+
+
+def limit_kernel_caches() -> None:
+    """Limit the kernels that torch keeps for products in bf16 on a CPU. Only before the first product has this effect.
+
+    oneDNN compiles a kernel of about 256 KiB for each shape, and shapes of sentences hardly ever repeat in later
+    updates. oneDNN and torch's interface to it have a cache each, of 1,024 by default. Settings of the user win.
+    """
+    if not {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"} & os.environ.keys():
+        os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = str(_KERNELS)
+    os.environ.setdefault("LRU_CACHE_CAPACITY", str(_KERNELS))

@@ -23,7 +23,7 @@ from nmtkit.errors import Interrupted, NmtkitError, RunError
 from nmtkit.log import Progress, finite_or_none, logger, working
 from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device
-from nmtkit.training.allocation import keep_freed_memory
+from nmtkit.training.allocation import keep_freed_memory, limit_kernel_caches
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.compiling import is_compile_error
 from nmtkit.training.config import TrainingOptions
@@ -68,6 +68,7 @@ def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -
     with join(resolve_device(options.device.device)) as ranks:
         if ranks.device.type == "cpu":
             keep_freed_memory()
+            limit_kernel_caches()
         with working(f"opening {folder}"):
             folders, verify = [folder, *others], options.reading.verify
             data = ranks.run_on_all(lambda: TrainingData.open(folders, verify, options.batches))
