@@ -146,6 +146,14 @@ def in_file(name: str) -> Any:
     return (click.get_current_context().default_map or {}).get(name)
 
 
+def yield_to_command_line(values: dict[str, Any], name: str, other: str) -> None:
+    """Ignore the option `name` of the `--config` file if the command line has the `other` option, which excludes it."""
+    source = click.get_current_context().get_parameter_source
+    if source(other) is ParameterSource.COMMANDLINE and source(name) is ParameterSource.DEFAULT_MAP:
+        values[name] = None  # the default
+        click.get_current_context().set_parameter_source(name, ParameterSource.DEFAULT)
+
+
 def refuse_idle(names: Iterable[str], reason: str) -> None:
     """Raise UserError if the user set one of the options `names`, which have no effect for the given `reason`.
 

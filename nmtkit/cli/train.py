@@ -7,7 +7,17 @@ from typing import Any
 import click
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import Choice, ConfigOption, PathName, flags, given, in_file, options, refuse_idle
+from nmtkit.cli.options import (
+    Choice,
+    ConfigOption,
+    PathName,
+    flags,
+    given,
+    in_file,
+    options,
+    refuse_idle,
+    yield_to_command_line,
+)
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import ModelConfig
@@ -55,7 +65,10 @@ def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options without effect: a mistake that would waste a long run."""
+    yield_to_command_line(values, "mix", "mix_temperature")
+    yield_to_command_line(values, "mix_temperature", "mix")
     schedule = values["lr_schedule"]
+    yield_to_command_line(values, "lr" if schedule == "paper" else "lr_scale", "lr_schedule")
     if schedule == "paper":
         refuse_idle(["lr"], "with --lr-schedule paper: use --lr-scale, or another schedule")
     else:
@@ -63,6 +76,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     if len(values["dataset"]) == 1:
         refuse_idle(["mix", "mix_temperature"], "with one dataset: give several")
     if not values["valid_bleu"]:
+        yield_to_command_line(values, "valid_beam", "valid_bleu")
         refuse_idle(["valid_beam"], "without --valid-bleu")
     if not values["lora_rank"]:
         refuse_idle(["lora_alpha", "lora_targets", "lora_train"], "without --lora-rank")

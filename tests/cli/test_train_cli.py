@@ -729,6 +729,32 @@ def test_an_option_without_effect_is_refused(train: Train, tmp_path: Path, idle:
     refused(train(tmp_path, *idle, code=2), f"{idle[-2]} has no effect {reason}")
 
 
+@pytest.mark.parametrize(
+    ("in_file", "given", "group", "expected"),
+    [
+        ({"mix": "4,1"}, ("--mix-temperature", 2), "batches", {"mix": None, "mix_temperature": 2}),
+        ({"mix_temperature": 2}, ("--mix", "4,1"), "batches", {"mix": "4,1", "mix_temperature": None}),
+        ({"valid_bleu": True, "valid_beam": 2}, ("--no-valid-bleu",), "validation", {"valid_bleu": False}),
+        ({"lr_schedule": "constant", "lr": 0.1}, ("--lr-schedule", "paper"), "optimizer", {"lr_schedule": "paper"}),
+    ],
+)
+def test_an_option_of_the_command_line_wins_over_one_of_the_file_that_it_excludes(
+    in_file: dict[str, Any],
+    given: tuple[Any, ...],
+    group: str,
+    expected: dict[str, Any],
+    train: Train,
+    other_validation: Path,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "options.json").write_text(json.dumps(in_file))
+    options = ("--config", tmp_path / "options.json", "--max-updates", 1)
+    others = [other_validation] if group == "batches" else []
+    train(tmp_path / "run", *others, *options, *given)
+    written = json.loads((tmp_path / "run/options.json").read_text())[group]
+    assert {name: written[name] for name in expected} == expected
+
+
 def test_the_options_file_of_a_run_is_a_valid_config_file(
     train: Train, run_here: Run, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
