@@ -31,6 +31,11 @@ class Request:
     ids: Sequence[int] | None = None  #: the token ids of `text`, if known
     source_tag: str = ""  #: a piece of the source vocabulary
 
+    def __post_init__(self) -> None:
+        """Raise UserError for a text as `terms`, whose letters would be taken for terms."""
+        if isinstance(self.terms, str):
+            raise UserError(f"terms: a list of texts is expected, not {self.terms!r:.60} alone")
+
 
 class RequestFiles:
     """The files with one line for each input line, the glossary, and the tag of all lines."""

@@ -48,7 +48,7 @@ def _by_number(whole_rows: Iterator[bytes], before: int) -> tuple[int, deque[int
     for row in whole_rows:
         number = int(row.partition(b"\t")[0]) - before
         if number != lines + 1:
-            if number != lines + 2:
+            if number != lines + 2 or not size:
                 raise ValueError(f"line {number} after line {lines + 1}")
             lines += 1
             ends.append(size)

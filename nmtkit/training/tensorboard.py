@@ -136,6 +136,7 @@ def _create(folder: Path) -> Any:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     folder.mkdir(parents=True, exist_ok=True)
+    # TensorBoard reads files in the order of their names, so that of a resumed run must come later within a second too.
     # Without a secret, another user of the folder could guess the name and create a symlink of that name.
-    name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{secrets.token_hex(16)}"
+    name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{secrets.token_hex(16)}"
     return RecordWriter((folder / name).open("xb"))

@@ -249,6 +249,7 @@ def test_an_output_is_resumed_byte_for_byte_in_every_format(
         (b'{"line": 7}\n', ("--format", "jsonl"), "is not in the format of --format jsonl"),
         (b"[" * 100_000 + b"\n", ("--format", "jsonl"), "is not in the format of --format jsonl"),
         (b"1\t1\t0\tx\n5\t1\t0\tx\n", ("--format", "tsv"), "is not in the format of --format tsv"),
+        (b"2\t1\t0\tx\n3\t1\t0\tx\n", ("--format", "tsv"), "is not in the format of --format tsv"),
         (b"x\n", ("--sacrebleu", "--reference", "ref.de"), "score the finished file"),
     ],
 )

@@ -150,6 +150,11 @@ def test_a_prefix_without_pieces_in_the_vocabulary_gives_a_warning(
     ]
 
 
+def test_a_text_in_place_of_a_list_of_terms_is_refused() -> None:
+    with pytest.raises(UserError, match="terms: a list of texts is expected, not 'Hund' alone"):
+        Request("a dog", terms="Hund")  # type: ignore[arg-type]
+
+
 def test_a_request_without_options_equals_its_line(translator: Translator) -> None:
     config: dict[str, Any] = {"beam": 2, "max_len_b": 3}
     assert translator.translate(map(Request, LINES), **config) == translator.translate(LINES, **config)

@@ -201,6 +201,15 @@ def test_a_resumed_run_drops_lines_that_are_not_its_own(junk: bytes, tmp_path: P
     assert (tmp_path / "metrics.jsonl").read_text() == '{"event": "train", "update": 1}\n'
 
 
+def test_the_names_of_event_files_are_in_the_order_of_their_starts(board: Path) -> None:
+    """TensorBoard reads them in the order of their names; it hides what a later start repeats."""
+    names: list[str] = []
+    for _ in range(8):
+        Board(board, 0).close()
+        names += sorted({path.name for path in board.iterdir()} - set(names))
+    assert names == sorted(names)
+
+
 def test_the_name_of_an_event_file_has_a_random_secret(tmp_path: Path) -> None:
     """Otherwise another user of the folder could guess the name and create a symlink there."""
     for name in "ab":
