@@ -48,8 +48,8 @@ def refuse_dataset(folder: Path, name: str) -> None:
 
 
 def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError for an output that is an input or stdin, contains an input, belongs to a training run or a
-    dataset, or is a loop of symlinks."""
+    """Raise UserError for an output that is an input, stdin or stdout, contains an input, belongs to a training run or
+    a dataset, or is a loop of symlinks."""
     real = resolve(output)
     if real.is_symlink():
         raise UserError(f"{output}: a loop of symlinks: choose another output")
@@ -58,6 +58,8 @@ def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
             raise UserError(f"{path} is an input and would be overwritten: choose another output")
     if _is_same_file(real, _STDIN):
         raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
+    if _is_same_file(real, _STDOUT):  # replaced, it would lose what others write to stdout, and what it has after `>>`
+        raise UserError(f"{output} is the file that stdout is redirected to: choose another output, or omit the option")
     refuse_run_file(output)
     refuse_dataset(real.parent, f"{output}: its folder")
 

@@ -79,6 +79,7 @@ _MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
 _READ_BYTES = 1 << 16  # read at a time
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece takes 58 bytes of memory for each of them
 BLOCK_BYTES = 1 << 18  # of one `Block`: small against a worker's memory, large against the cost of sending it
+_TARGET_BYTES = 8 * BLOCK_BYTES  # of the target in a `Block`, which has as many lines as the source; rarely reached
 
 
 def find_side(prefix: str, language: str) -> Path:
@@ -193,15 +194,21 @@ def _read_block(file: io.BufferedReader) -> bytes:
     return content + _read_lines(file, 1, len(content) - content.rfind(b"\n") - 1)
 
 
-def _read_lines(file: io.BufferedReader, count: int, line_bytes: int = 0) -> bytes:
-    """The next `count` lines, or fewer at the end of the file. `line_bytes` of the first one are read already."""
-    parts = []
+def _read_lines(file: io.BufferedReader, count: int, line_bytes: int = 0, limit: int = sys.maxsize) -> bytes:
+    """The next `count` lines; fewer at the end of the file, or once they have `limit` bytes.
+
+    `line_bytes` of the first one are read already.
+    """
+    parts, size = [], 0
     while count and (buffered := file.peek()):
         *ends, rest = buffered.split(b"\n", count)
         _check_line_size(line_bytes + (len(ends[0]) + 1 if ends else len(rest)))
         line_bytes = len(rest) if ends else line_bytes + len(rest)
         count -= len(ends)
         parts.append(file.read(len(buffered) - (0 if count else len(rest))))
+        size += len(parts[-1])
+        if size >= limit:
+            count = min(count, 1 if line_bytes else 0)
     return b"".join(parts)
 
 
@@ -267,18 +274,23 @@ class Block:
 def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
     """Read two files in parallel, as pairs of blocks with the same line numbers.
 
-    Raises UserError that names both files if their line counts differ.
+    A block ends early where the lines of the target are much longer than those of the source, so that its size has a
+    limit. Raises UserError that names both files if their line counts differ.
     """
-    first = 1
+    first, rest = 1, b""
     with open_binary(source) as source_file, open_binary(target) as target_file:
         while True:
             with _as_user_errors(source):
-                source_lines = _end_last_line(_read_block(source_file))
+                source_lines = rest or _end_last_line(_read_block(source_file))
             count = source_lines.count(b"\n")
             with _as_user_errors(target):
                 # at the end of the source, read one more line to check that the target ends too
-                target_lines = _end_last_line(_read_lines(target_file, count or 1))
-            if count != (target_count := target_lines.count(b"\n")):
+                target_lines = _end_last_line(_read_lines(target_file, count or 1, limit=_TARGET_BYTES))
+            target_count, rest = target_lines.count(b"\n"), b""
+            if count > target_count and len(target_lines) >= _TARGET_BYTES:
+                *_, rest = source_lines.split(b"\n", target_count)
+                source_lines, count = source_lines.removesuffix(rest), target_count
+            if count != target_count:
                 done = first - 1
                 with _as_user_errors(source):
                     source_count = done + count + sum(1 for _ in _complete_lines(source_file))

@@ -232,16 +232,23 @@ def test_stdout_may_be_the_input_if_nothing_is_written_to_it(tiny_checkpoint: Pa
     assert (done.returncode, text.read_text()) == (0, "a dog\n"), done.stderr
 
 
-def test_an_output_that_is_stdin_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("descriptor", "message"),
+    [
+        (0, "text is the input from stdin and would be overwritten"),
+        (1, "text is the file that stdout is redirected to"),
+    ],
+)
+def test_an_output_that_is_stdin_or_stdout_is_refused(descriptor: int, message: str, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("a dog\n")
-    before = os.dup(0)
+    before = os.dup(descriptor)
     try:
-        with text.open() as file:
-            os.dup2(file.fileno(), 0)
-            with pytest.raises(UserError, match="text is the input from stdin and would be overwritten"):
+        with text.open("r+") as file:
+            os.dup2(file.fileno(), descriptor)
+            with pytest.raises(UserError, match=message):
                 check_output_file(text, [])
             check_output_file(tmp_path / "other", [])
     finally:
-        os.dup2(before, 0)
+        os.dup2(before, descriptor)
         os.close(before)

@@ -68,11 +68,12 @@ def write_pair(folder: Path, source: str, target: str) -> tuple[Path, Path]:
     return paths
 
 
-@pytest.mark.parametrize("block_bytes", [1, 7, 1 << 18])
+@pytest.mark.parametrize(("block_bytes", "target_bytes"), [(1, 8), (7, 56), (1 << 18, 1 << 21), (64, 1), (64, 4)])
 def test_blocks_hold_the_same_lines_of_both_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, target_bytes: int
 ) -> None:
     monkeypatch.setattr(text, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(text, "_TARGET_BYTES", target_bytes)
     sources = ["", "a", "b" * 20, "", "", "ç", ""]
     targets = ["x", "", "yy", "", "z" * 30, "", "end"]
     paths = write_pair(tmp_path, "".join(f"{line}\n" for line in sources), "\n".join(targets))
@@ -91,11 +92,20 @@ def test_a_bad_line_in_a_later_block_is_reported_with_its_number_in_the_file(tmp
         block.lines()
 
 
+def test_a_block_has_a_limited_size_beside_very_short_lines(tmp_path: Path) -> None:
+    lines = 300
+    blocks = list(read_parallel(*write_pair(tmp_path, "\n" * lines, ("x" * 65_535 + "\n") * lines)))
+    assert sum(source.count for source, _ in blocks) == lines
+    assert max(len(target.content) for _, target in blocks) < 3 << 20
+
+
+@pytest.mark.parametrize("target_bytes", [1 << 21, 25])
 @pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0), (5, 4), (4, 5), (1, 900), (900, 1)])
 def test_different_line_counts_are_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: int, target: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: int, target: int, target_bytes: int
 ) -> None:
     monkeypatch.setattr(text, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(text, "_TARGET_BYTES", target_bytes)
     paths = write_pair(tmp_path, "a line\n" * source, "eine Zeile\n" * target)
     with pytest.raises(UserError, match=rf"a\.en has {counted(source, 'line')} and .*a\.de has {target}:"):
         list(read_parallel(*paths))

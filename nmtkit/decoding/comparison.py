@@ -58,6 +58,8 @@ def read_texts(translations: Sequence[Path], references: Sequence[Path]) -> tupl
         for path in paths:
             if paths.count(path) > 1:
                 raise UserError(f"{path} is given twice: give each file once")
+    if STANDARD_STREAM in translations and Path("stdin") in translations:
+        raise UserError(f"stdin is also the name of a file: give {Path('stdin').absolute()}")
     systems = dict(_read(path) for path in translations or [STANDARD_STREAM])
     expected = {str(path): list(read_lines(path)) for path in references}
     (name, lines), *others = [*expected.items(), *systems.items()]

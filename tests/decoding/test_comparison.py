@@ -144,6 +144,11 @@ def test_a_file_that_is_given_twice_is_refused(folder: Path) -> None:
             compared(folder, *arguments)
 
 
+def test_a_file_named_stdin_beside_stdin_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="stdin is also the name of a file"):
+        read_texts([Path("-"), Path("stdin")], [folder / "reference"])
+
+
 def test_a_resample_of_blank_lines_has_a_confidence_interval(tmp_path: Path) -> None:
     (tmp_path / "system").write_text("ein Hund\n\n")
     (tmp_path / "reference").write_text("ein Hund\n\n")
