@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 
 import pytest
 import torch
+from fake_gpu import fake_gpu
 from patience import PATIENCE
 from repository import ROOT
 
@@ -23,6 +24,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.config import Config
 from nmtkit.decoding import engine
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.engine import SearchBatch
 from nmtkit.decoding.keywords import EngineKeywords, SearchKeywords
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
@@ -58,6 +60,21 @@ def test_blank_lines_never_reach_the_model(translator: Translator, monkeypatch: 
 @pytest.mark.parametrize("batches", [{"buffer": 1}, {"buffer": 3}, {"max_tokens": 1}, {"max_tokens": 12}])
 def test_buffer_and_batches_do_not_change_the_result(translator: Translator, batches: dict[str, int]) -> None:
     assert texts(translator, LINES * 2, **batches) == texts(translator, LINES * 2)
+
+
+def test_a_gpu_searches_thousands_of_lines_in_one_batch(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+
+    def note(batch: SearchBatch) -> SearchBatch:
+        found.append(len(batch.tasks))
+        return batch
+
+    with fake_gpu(monkeypatch):
+        translator = Translator.from_checkpoint(tiny_checkpoint, device="cuda", precision="fp32")
+        search_all = translator._engine
+        monkeypatch.setattr(translator, "_engine", lambda batches: search_all(map(note, batches)))
+        translator.translate(["."] * 4500, beam=1, max_len_a=0.0, max_len_b=1)
+    assert found == [4500]
 
 
 def test_the_order_of_lines_is_kept(translator: Translator) -> None:

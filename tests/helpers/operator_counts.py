@@ -7,11 +7,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+_PASSES = {"aten::topk": 4}  # over its tensors; radix selection takes a pass for each few bits, and one to collect
+
 
 class OperatorCounts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operators by name within its context, but for views.
 
-    `bytes` sums the sizes of their tensors, inputs and outputs.
+    `bytes` sums the sizes of their tensors, inputs and outputs, times the passes over them.
     """
 
     def __init__(self) -> None:
@@ -24,5 +26,6 @@ class OperatorCounts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operator.namespace == "aten" and not operator.is_view:
             self.counts[operator.name()] += 1
             tensors = {id(leaf): leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)}
-            self.bytes += sum(tensor.nbytes for tensor in tensors.values())
+            passes = _PASSES.get(operator.name(), 1)
+            self.bytes += passes * sum(tensor.nbytes for tensor in tensors.values())
         return result
