@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu.lengths import LONGEST, clip, news_lengths
+from gpu.lengths import clip, news_lengths
 from gpu.measuring import Measurement, measure
 from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import BatchSampler
@@ -25,7 +25,7 @@ from nmtkit.model.flops import peak_flops, training_flops
 from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.training import loss
-from nmtkit.training.compiling import compile_layers, use_private_cache
+from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import BatchConfig, OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.optim import make_optimizer, take_step
@@ -52,7 +52,7 @@ class TrainingSetting:
     repeats: int  # timed runs
     device: str
     precision: str
-    compiled: str = ""  # "layers", as with --compile, or "stacks": encoder and decoder, each as a whole
+    compiled: str = ""  # "whole", as with --compile, or "layers": each layer alone
     compiler: str = "inductor"  # torch's backend
     packing: bool = True  # sentences of all lengths in a micro-batch, without padding
     checkpointing: bool = False  # of activations
@@ -127,7 +127,8 @@ class Training:
         self.gradient = UpdateGradient(
             self.model, ranks, precision, self.scaler, SMOOTHING, SEED, max_tokens=setting.max_tokens
         )
-        self._compile(device)
+        if setting.compiled:
+            compile_model(self.model, device)
         self.optimizer: torch.optim.Optimizer
         if setting.fused_adam:
             self.optimizer = make_optimizer(self.model, OptimizerConfig())
@@ -158,15 +159,6 @@ class Training:
         self.optimizer.step()
         return norm
 
-    def _compile(self, device: torch.device) -> None:
-        if self.setting.compiled == "layers":
-            compile_layers(self.model, device)
-        elif self.setting.compiled == "stacks":
-            for positions in ("source_positions", "target_positions"):
-                self.model.get_submodule(positions)(0, LONGEST)  # tables that grow would be compiled again
-            for name in ("encode", "decode", "decode_packed"):
-                setattr(self.model, name, torch.compile(getattr(self.model, name), dynamic=True))
-
 
 @contextlib.contextmanager
 def _changed(setting: TrainingSetting) -> Iterator[None]:
@@ -175,6 +167,8 @@ def _changed(setting: TrainingSetting) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         compile_with = partial(torch.compile, backend=setting.compiler)
         stack.enter_context(mock.patch.object(torch, "compile", compile_with))
+        if setting.compiled == "layers":
+            stack.enter_context(mock.patch.object(transformer.Transformer, "graphs", ()))
         if not setting.fused_attention:
             stack.enter_context(mock.patch.object(attention, "_fused_pays", return_value=False))
         if not setting.fused_loss:

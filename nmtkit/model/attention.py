@@ -45,8 +45,9 @@ def _fused_pays(q: Tensor, k: Tensor) -> bool:
     """Whether torch's fused kernel is faster, as measured with benchmarks/operators.py.
 
     On CPUs it is slow for few queries, as in a decoding step, and its bf16 backward pass is slow for short sequences.
+    With torch.compile the answer does not depend on lengths: each answer would need a graph of its own.
     """
-    if q.is_cuda:
+    if q.is_cuda or torch.compiler.is_compiling():
         return True
     return q.size(2) >= 8 and (q.dtype == torch.float32 or k.size(2) >= 256)
 

@@ -28,6 +28,8 @@ class TranslationModel(nn.Module, ABC):
     parts: ClassVar[Mapping[str, tuple[str, ...]]]
     """The top-level modules of each part of the model, for the parameter summary: every parameter is in one part. The
     part "output" is required; a matrix that it shares with an embedding counts as the embedding's."""
+    graphs: ClassVar[tuple[str, ...]] = ()
+    """The methods that `--compile` compiles, each as one graph. Without any, it compiles the `layers` separately."""
     activation_checkpointing = False  # recompute the activations inside `layers` in the backward pass
 
     @abstractmethod
@@ -57,7 +59,7 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def layers(self) -> Iterable[nn.Module]:
-        """The layers. `--compile` compiles each of them separately."""
+        """The layers."""
 
     def project(self, hidden: Tensor) -> Tensor:
         """Decoder output (…, D) to logits (…, W), -inf for the ids of `NEVER_OUTPUT`."""

@@ -29,7 +29,7 @@ class Sizes(NamedTuple):
 
 def serves(projections: tuple[Tensor, ...], mask: Tensor | None) -> bool:
     """Whether `attend_short` computes this attention, and faster than torch."""
-    if projections[-1].size(1) > _LONGEST or not native_build.serves(*projections):
+    if not native_build.serves(*projections) or projections[-1].size(1) > _LONGEST:
         return False
     return mask is None or mask.shape[1:3] == (1, 1)
 

@@ -16,7 +16,7 @@ from nmtkit.model.attention import StackedLinear
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
-from nmtkit.model.packing import Packing
+from nmtkit.model.packing import Packing, Padding
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
 from nmtkit.model.protocol import TranslationModel
 
@@ -39,6 +39,7 @@ class Transformer(TranslationModel):
         "decoder": ("decoder", "decoder_norm"),
         "output": ("projection", "projection_bias"),
     }
+    graphs = ("_encode", "_decode", "_decode_packed")
 
     def __init__(self, config: TransformerConfig, source_size: int, target_size: int) -> None:
         super().__init__()
@@ -93,8 +94,11 @@ class Transformer(TranslationModel):
 
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
         """As `TranslationModel.encode`. Appends the self-attention weights (B, H, S, S) of each layer to `record`."""
+        return self._encode(src, lengths, self.source_positions(0, src.size(1)), record)
+
+    def _encode(self, src: Tensor, lengths: Tensor, positions: Tensor, record: list[Tensor] | None) -> Memory:
         mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
-        x = self.embed(src, self.source_embedding, self.source_positions(0, src.size(1)))
+        x = self.embed(src, self.source_embedding, positions)
         for layer in self.encoder:
             x = self.through(layer, x, mask[:, None, None, :], record)
         return Memory(cast(Tensor, self.encoder_norm(x)), mask)
@@ -110,18 +114,43 @@ class Transformer(TranslationModel):
 
         Appends the weights of each layer to `record_self` (B, H, T, T) and `record_cross` (B, H, T, S).
         """
-        x = self.embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
+        return self._decode(tgt_in, memory, self.target_positions(0, tgt_in.size(1)), record_self, record_cross)
+
+    def _decode(
+        self,
+        tgt_in: Tensor,
+        memory: Memory,
+        positions: Tensor,
+        record_self: list[Tensor] | None,
+        record_cross: list[Tensor] | None,
+    ) -> Tensor:
+        x = self.embed(tgt_in, self.target_embedding, positions)
         for layer in self.decoder:
             x = self.through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
         return cast(Tensor, self.decoder_norm(x))
 
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
         """As `TranslationModel.decode_packed`."""
-        memory = self.embed(src, self.source_embedding, _positions_of(source, self.source_positions))
+        decode = self._decode_packed
+        if isinstance(source.attention, Padding):  # almost every batch has other groups: each would be compiled
+            decode = torch.compiler.disable(decode)  # type: ignore[no-untyped-call]
+        tables = self.source_positions(0, source.span), self.target_positions(0, target.span)
+        return decode(src, source, tgt_in, target, *tables)
+
+    def _decode_packed(
+        self,
+        src: Tensor,
+        source: Packing,
+        tgt_in: Tensor,
+        target: Packing,
+        source_table: Tensor,
+        target_table: Tensor,
+    ) -> Tensor:
+        memory = self.embed(src, self.source_embedding, source_table.index_select(0, source.positions))
         for layer in self.encoder:
             memory = self.through(layer, memory, source)
         memory = self.encoder_norm(memory)
-        x = self.embed(tgt_in, self.target_embedding, _positions_of(target, self.target_positions))
+        x = self.embed(tgt_in, self.target_embedding, target_table.index_select(0, target.positions))
         for layer in self.decoder:
             x = self.through(layer, x, memory, source, None, None, target)
         return cast(Tensor, self.decoder_norm(x))
@@ -144,11 +173,6 @@ class Transformer(TranslationModel):
         """ids (…) to √D · embedding + position, with dropout (§3.4, §3.5, §5.4): (…, D)."""
         scaled = embedding(ids) * self.config.d_model**0.5
         return cast(Tensor, self.dropout(as_activations(scaled + positions)))
-
-
-def _positions_of(packing: Packing, positions: nn.Module) -> Tensor:
-    """The encodings (T, D) of the positions of packed tokens."""
-    return cast(Tensor, positions(0, packing.span)).index_select(0, packing.positions)
 
 
 def _positions(config: TransformerConfig) -> nn.Module:

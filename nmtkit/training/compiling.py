@@ -1,4 +1,4 @@
-"""torch.compile for a model's layers, one at a time, so that parameter names do not change."""
+"""torch.compile for a model: its encoder and decoder as a whole, or each layer. Parameter names do not change."""
 
 import atexit
 import functools
@@ -15,11 +15,13 @@ from nmtkit.errors import UserError
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.wording import first_line
 
-_VARIANTS = 64  # of a layer: training or not, few or many positions, one sentence or several, …
+_VARIANTS = 64  # of a function: training or not, few or many positions, one sentence or several, …
 
 
-def compile_layers(model: TranslationModel, device: torch.device) -> None:
-    """Compile each layer at its first use, for any batch size and length. Equal layers share compiled code.
+def compile_model(model: TranslationModel, device: torch.device) -> None:
+    """Compile the `graphs` of a model, or else its layers, at their first use, for any batch size and length.
+
+    A graph that torch cannot compile as a whole becomes several. Equal layers that are compiled separately share code.
 
     UserError where torch cannot compile on this machine.
     """
@@ -29,7 +31,10 @@ def compile_layers(model: TranslationModel, device: torch.device) -> None:
     torch.fx.experimental._config.use_duck_shape = (
         False  # else torch 2.9 assumes that sizes equal once are always equal
     )
-    for layer in model.layers():
+    torch._dynamo.config.optimize_ddp = False  # it splits graphs where a bucket of gradients ends
+    for name in model.graphs:
+        setattr(model, name, torch.compile(getattr(model, name), dynamic=True))
+    for layer in () if model.graphs else model.layers():
         layer.compile(dynamic=True)
 
 

@@ -222,7 +222,7 @@ class ComputeConfig(Config):
     activation_checkpointing: bool = option(
         False, help="Recompute activations inside layers in the backward pass: less memory, more time, same result."
     )
-    compile: bool = option(False, help="Compile the layers with torch.compile: slow to start, then faster on GPUs.")
+    compile: bool = option(False, help="Compile the model with torch.compile, which makes the start slower. For GPUs.")
 
 
 @dataclass(frozen=True)

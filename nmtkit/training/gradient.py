@@ -272,5 +272,5 @@ class UpdateGradient:
         logger.warning("update %d: out of memory; retrying with at most %s", update, self.limits)
 
 
-# One empty sentence of weight 0, for a rank without a micro-batch.
-_IDLE = _Chunk(0, 0, Batch.unpadded(torch.tensor([[EOS]]), torch.tensor([[BOS]]), torch.tensor([[EOS]])), weight=0.0)
+# Two sentences of weight 0, for a rank without a micro-batch. For sizes of 1, --compile would compile extra code.
+_IDLE = _Chunk(0, 0, Batch.unpadded(*(torch.full((2, 2), token) for token in (EOS, BOS, EOS))), weight=0.0)

@@ -10,7 +10,7 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint, collect_weights
 from nmtkit.data.corpus import Dataset
 from nmtkit.model.precision import resolve_precision
-from nmtkit.training.compiling import compile_layers, use_private_cache
+from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import build_model
 from nmtkit.training.ema import MovingAverage
@@ -36,7 +36,7 @@ class Learner:
         torch.manual_seed(options.batches.seed)
         self.model = build_model(dataset, options, ranks.device)
         if options.compute.compile:
-            compile_layers(self.model, ranks.device)
+            compile_model(self.model, ranks.device)
         freeze(self.model, options.fine_tuning.freeze)
         self.lora = options.lora if options.lora.lora_rank else None
         sharded = options.distributed.shard_optimizer and ranks.size > 1

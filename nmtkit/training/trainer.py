@@ -134,7 +134,7 @@ class Trainer:
         if stop := self.signals.stop:
             name = signal.Signals(stop).name
             return Interrupted(f"{name} while compiling: run the same command to resume from the last checkpoint", stop)
-        return RunError(f"--compile: torch cannot compile a layer ({first_line(error)}): run again without --compile")
+        return RunError(f"--compile: torch cannot compile the model ({first_line(error)}): run again without --compile")
 
     def dry_run(self) -> None:
         """Check everything, and time one update: the second, or the first after it that is not skipped.

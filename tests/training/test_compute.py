@@ -17,7 +17,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import compiling
 from nmtkit.training.capacity import _peak_memory
-from nmtkit.training.compiling import compile_layers
+from nmtkit.training.compiling import compile_model
 from nmtkit.training.loss import batch_loss
 
 
@@ -55,7 +55,7 @@ def test_compiled_code_is_cached_in_a_private_folder(
     os.environ["XDG_CACHE_HOME"] = str(tmp_path)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     config = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=4, d_ff=4, heads=1)
-    compile_layers(Transformer(config, 5, 5), torch.device("cpu"))
+    compile_model(Transformer(config, 5, 5), torch.device("cpu"))
     used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     assert (used == cache) == (mode == 0o700)
     for folder in (used, Path(tempfile.gettempdir()), Path(default_cache_dir()).parent):
@@ -64,7 +64,7 @@ def test_compiled_code_is_cached_in_a_private_folder(
 
 
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
-def test_compiled_layers_train_like_eager_ones_and_give_interchangeable_checkpoints(
+def test_a_compiled_model_trains_like_an_eager_one_and_gives_interchangeable_checkpoints(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # seconds, not minutes

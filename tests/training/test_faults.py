@@ -483,7 +483,7 @@ def test_a_failure_of_torchs_compiler_is_one_line(
     result = train("--max-updates", 2)
     assert result.returncode == code
     assert b"much output" not in result.stderr
-    said = b"SIGTERM while compiling: run" if stopping else b"torch cannot compile a layer (C++ compile error): run"
+    said = b"SIGTERM while compiling: run" if stopping else b"torch cannot compile the model (C++ compile error): run"
     assert said in result.stderr.splitlines()[-1]
 
 

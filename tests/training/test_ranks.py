@@ -29,6 +29,7 @@ from nmtkit.data.mixture import BEGINNING, Mixture
 from nmtkit.training.loader import Loader, balanced_shares
 
 FAULTY = ROOT / "tests/helpers/faulty_train.py"
+QUICKLY_COMPILED = ROOT / "tests/helpers/quickly_compiled_train.py"
 
 
 def numbers_of(row: dict[str, Any]) -> dict[str, float]:
@@ -84,6 +85,17 @@ def test_the_run_is_the_same_on_any_number_of_ranks(ranks: int, runs: dict[int, 
             for name, value in numbers.items():
                 rounding = 1e-2 if name == "gradient_norm" else 1e-3  # the nearer a gradient is to 0, the more it shows
                 assert value == pytest.approx(other[name], rel=rounding), name
+
+
+@pytest.mark.slow
+def test_several_ranks_that_compile_train_like_one_process_that_does_not(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    options = (datasets["joined"], *TINY, "--dropout", 0, "--adam-eps", 1e-5, "--max-updates", 6)
+    finish(start(1, TRAIN, *options, "--save-dir", tmp_path / "plain"))
+    compiled = ("--save-dir", tmp_path / "compiled", "--compile", "--activation-checkpointing")
+    finish(start(2, QUICKLY_COMPILED, *options, *compiled))
+    assert_near(tmp_path / "compiled", tmp_path / "plain")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
-"""Encoder and decoder of a training, each compiled as a whole: one graph for micro-batches of all shapes."""
+"""The encoder and the decoder of a training, each compiled as a whole: few graphs for micro-batches of all shapes."""
 
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,41 @@ from nmtkit.data.packing import MicroBatchTensors, make_packed_batch
 from nmtkit.model import transformer
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.lora import add_low_rank
+from nmtkit.model.lora_config import LoraConfig
+from nmtkit.model.presets import PRESETS
+from nmtkit.training import compiling
+from nmtkit.training.compiling import compile_model
 from nmtkit.training.gradient import MicroBatchLoss
 from nmtkit.training.mixed_precision import autocast
 from nmtkit.vocab import EOS
 
-SIZES = (5, 30), (40, 9), (13, 21), (90, 12), (2, 80)  # sentences, and tokens of the longest
+CPU = torch.device("cpu")
+SIZES = (5, 30), (40, 9), (13, 3), (90, 12), (2, 80)  # sentences, and tokens of the longest; tables of positions grow
+Graphs = list[torch.fx.GraphModule]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),  # of torch, while it traces
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),  # the same
+]
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Graphs]:
+    """The graphs that are compiled in a test, which run as they are. Code that is not a single graph is an error."""
+    compiled: Graphs = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph
+
+    monkeypatch.setattr(compiling, "_use_private_temporary_files", lambda: None)
+    monkeypatch.setattr(compiling, "_try", lambda device: None)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=keep, fullgraph=True))
+    monkeypatch.setattr("nmtkit.training.loss.kernel_for", lambda *facts: attend_within_sentences)
+    torch.compiler.reset()
+    yield compiled
+    torch.compiler.reset()
 
 
 def micro_batch(packed: bool, sentences: int, longest: int) -> MicroBatchTensors:
@@ -25,44 +57,95 @@ def micro_batch(packed: bool, sentences: int, longest: int) -> MicroBatchTensors
     random = np.random.default_rng(sentences)
     sides: list[Any] = []
     for _ in range(2):
-        lengths = np.append(random.integers(1, longest, sentences - 1), longest).astype(np.int32)
+        lengths = np.append(random.integers(1, longest, sentences - 1, endpoint=True), longest).astype(np.int32)
         ids = random.integers(EOS + 1, 50, lengths.sum())
         ids[lengths.cumsum() - 1] = EOS
         sides += [ids, lengths]
     return (make_packed_batch if packed else make_batch)(*sides)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # of torch, while it traces
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # the same
-@pytest.mark.parametrize(
-    ("precision", "packed"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)]
-)
+def make_loss(lora: bool = False, **options: Any) -> MicroBatchLoss:
+    """A tiny model with its loss, always with the same weights."""
+    torch.manual_seed(1)
+    sizes: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1, "d_model": 16, "d_ff": 24, "heads": 2}
+    model = make_model(TransformerConfig(**sizes, dropout=0.0, **options), 50, 50)
+    if lora:
+        add_low_rank(model, LoraConfig(lora_rank=2))
+    return MicroBatchLoss(model, smoothing=0.1).train()
+
+
+def results(loss: MicroBatchLoss, batch: MicroBatchTensors) -> list[torch.Tensor | None]:
+    """Loss, negative log-likelihood and all gradients."""
+    loss.zero_grad(set_to_none=True)
+    sums = loss(batch)
+    torch.autograd.backward(sums[0])
+    return [*sums, *(parameter.grad for parameter in loss.parameters())]
+
+
+def assert_same_results(compiled: MicroBatchLoss, plain: MicroBatchLoss, batches: Sequence[MicroBatchTensors]) -> None:
+    compile_model(compiled.model, CPU)
+    for batch in batches:
+        assert_close(results(compiled, batch), results(plain, batch), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "packed"), [(torch.float32, False), (torch.bfloat16, True)])
 def test_encoder_and_decoder_are_one_graph_each_for_micro_batches_of_all_shapes(
-    precision: torch.dtype, packed: bool, monkeypatch: pytest.MonkeyPatch
+    precision: torch.dtype, packed: bool, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graphs: list[torch.fx.GraphModule] = []
-
-    def count(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph
-
-    monkeypatch.setattr(transformer, "as_activations", lambda x: x.to(precision))  # as on a GPU, like the next three
+    monkeypatch.setattr(transformer, "as_activations", lambda x: x.to(precision))  # as on a GPU, like the next two
     monkeypatch.setattr("nmtkit.model.attention._fused_pays", lambda q, k: True)
     monkeypatch.setattr("nmtkit.model.attention.serves", lambda projections, mask: False)
-    monkeypatch.setattr("nmtkit.training.loss.kernel_for", lambda *facts: attend_within_sentences)
-    config = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2, dropout=0.0)
-    model = make_model(config, 50, 50)
-    loss = MicroBatchLoss(model, smoothing=0.1).train()
-    for positions in ("source_positions", "target_positions"):
-        model.get_submodule(positions)(0, 100)  # tables grow with the longest sentence so far
+    compiled, plain = make_loss(), make_loss()
     batches = [micro_batch(packed, *sizes) for sizes in SIZES]
-    with autocast(torch.device("cpu"), precision):
-        expected = [loss(batch) for batch in batches]
-        for name in ("encode", "decode", "decode_packed"):
-            compiled: Any = torch.compile(getattr(model, name), fullgraph=True, dynamic=True, backend=count)
-            monkeypatch.setattr(model, name, compiled)
-        for batch, sums in zip(batches, expected, strict=True):
-            assert_close(loss(batch), sums)
-    torch.compiler.reset()
-    assert len(graphs) <= 2
+    with autocast(CPU, precision):
+        assert_same_results(compiled, plain, batches)
+        assert len(graphs) == (1 if packed else 2)
+        with torch.inference_mode():
+            for batch in batches:
+                assert_close(compiled.eval()(batch), plain.eval()(batch))
+    assert len(graphs) == (2 if packed else 4)
+
+
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_first_batch_of_one_empty_sentence_adds_one_graph_each(packed: bool, graphs: Graphs) -> None:
+    batches = [micro_batch(packed, *sizes) for sizes in ((1, 1), *SIZES)]
+    assert_same_results(make_loss(), make_loss(), batches)
+    assert len(graphs) == 2 * (1 if packed else 2)
+
+
+def test_packed_batches_without_a_kernel_are_not_compiled(graphs: Graphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmtkit.training.loss.kernel_for", lambda *facts: None)
+    assert_same_results(make_loss(), make_loss(), [micro_batch(True, 5, 30)])
+    assert not graphs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("options", "lengths"),
+    [
+        ({"norm": "pre"}, 1),
+        ({"positions": "learned", "max_positions": 100}, 1),
+        ({"positions": "fairseq", "activation": "gelu"}, 1),
+        ({"share_embeddings": "none", "output_bias": True}, 1),
+        ({"attention_window": 3}, 2),  # short sentences have a graph without blocks
+        ({"lora": True}, 1),
+        ({"activation_checkpointing": True}, 1),
+    ],
+)
+def test_models_with_these_options_are_one_graph_too(
+    packed: bool, options: dict[str, Any], lengths: int, graphs: Graphs
+) -> None:
+    checkpointing = options.pop("activation_checkpointing", False)
+    compiled, plain = make_loss(**options), make_loss(**options)
+    compiled.model.activation_checkpointing = checkpointing
+    assert_same_results(compiled, plain, [micro_batch(packed, *sizes) for sizes in SIZES])
+    assert len(graphs) == (1 if packed else 2 * lengths)
+
+
+@pytest.mark.parametrize("arch", ["lstm_small", "conv_small"])
+def test_the_layers_of_other_architectures_are_compiled_one_by_one(arch: str, graphs: Graphs) -> None:
+    model = make_model(PRESETS[arch].model_config(), 50, 50)
+    compile_model(model, CPU)
+    compiled = {module for module in model.modules() if module._compiled_call_impl is not None}
+    assert compiled == set(model.layers())
