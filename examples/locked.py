@@ -19,7 +19,8 @@ def main(arguments: list[str]) -> NoReturn:
     separator = arguments.index("--")
     for path in map(Path, arguments[:separator]):
         with contextlib.suppress(FileNotFoundError):
-            handle = os.open(path, os.O_RDONLY)  # held until this process ends
+            # NFS locks only files that are open for writing. The handle is held until this process ends.
+            handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -26,8 +26,9 @@ is-ready:
 else
 # A new checkpoint or a changed command translates all parts again. Otherwise an interrupted part is resumed.
 $(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command
-	@python ../locked.py $(PARTS_FOLDER)/*-of-*.partial -- rm -f $(PARTS_FOLDER)/*-of-*
+	@python ../locked.py $(UNLESS_IN_USE) -- rm -f $(PARTS_FOLDER)/*-of-*
 	@touch $@
+$(PARTS_FOLDER)/begun $(PARTS_FOLDER)/translate.command: UNLESS_IN_USE = $(PARTS_FOLDER)/*-of-*.partial
 endif
 
 .PRECIOUS: $(TRANSLATOR) $(ALL_PARTS)

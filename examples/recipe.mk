@@ -65,10 +65,13 @@ endif
 	@mv $(PART_OF_TARGET) $@
 endif
 
-# The last command of a step; the file is rewritten only if the command has changed.
+# The last command of a step; the file is rewritten only if the command has changed, and not while UNLESS_IN_USE is in use.
 %.command: always
 	@mkdir -p $(@D)
-	@echo '$($(*F))' | cmp -s - $@ || { echo '$($(*F))' > $(PART_OF_TARGET); mv $(PART_OF_TARGET) $@; }
+	@echo '$($(*F))' | cmp -s - $@ || { echo '$($(*F))' > $(PART_OF_TARGET); \
+		$(if $(UNLESS_IN_USE),python ../locked.py $(UNLESS_IN_USE) --) mv $(PART_OF_TARGET) $@ || \
+		{ rm -f $(PART_OF_TARGET); exit 1; }; }
+$(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
 
 # Settings of the machine (ON_…, LAUNCH) change no result, so they repeat no step.
 $(DATASET)/dataset.json: $(TEXT) $(MADE) $(dir $(DATASET))preprocess.command

@@ -204,5 +204,5 @@ def _with_bias_as_column(hidden: Tensor, matrix: Tensor, bias: Tensor) -> tuple[
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll) of the nats per piece; infinite where it overflows."""
-    return math.exp(nll) if nll < 700 else math.inf
+    """exp(nll) of the nats per piece; infinite where it overflows in fp32."""
+    return math.exp(nll) if nll < 88 else math.inf

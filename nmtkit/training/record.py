@@ -17,7 +17,7 @@ from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION
 
 _LARGEST = 2**100  # above any count of a run
-_LARGEST_FLOAT = 1e30  # above any time of a run
+_LARGEST_FLOAT = 1e39  # above any value in fp32, and any time of a run
 
 
 class _Required(TypedDict):

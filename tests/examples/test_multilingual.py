@@ -24,6 +24,8 @@ def test_make_learns_one_vocabulary_then_trains_one_model_and_one_for_each_direc
         *(f"work/{training}/checkpoints" for training in trainings),
     ]
     assert called(make(*trainings)) == []
+    assert make(*trainings, "DIRECTIONS=en-de de-en").returncode == 0
+    assert (folder / "work/all/text/all.source").read_text() == "en\n" * 5 + "de\n" * 5
 
 
 def test_differences_have_intervals_if_there_are_several_seeds() -> None:

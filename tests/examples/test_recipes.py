@@ -141,6 +141,7 @@ def test_checkpoints_in_which_a_training_runs_are_not_moved(make: Make, recipe: 
     assert (recipe / "stderr").read_text().startswith("a training runs in work/checkpoints: wait for it, or stop it\n")
     assert checkpoints(recipe) == before
     assert not list((recipe / "work").glob("until-*"))
+    assert make() == []  # the refused command has left nothing that begins another training
 
 
 def test_a_dataset_that_is_complete_at_a_signal_is_kept(make: Make, recipe: Path) -> None:

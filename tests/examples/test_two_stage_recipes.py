@@ -135,6 +135,8 @@ def test_a_part_that_a_machine_writes_is_not_discarded(distil: Make, folders: di
     assert done.returncode == 2
     assert f"a command writes {TAUGHT[0]}.partial: wait for it, or stop it\n" in done.stderr
     assert part.exists()
+    distil("ready")
+    assert part.exists()
 
 
 def test_other_options_of_the_search_discard_what_an_interrupted_part_has(
@@ -215,6 +217,14 @@ def test_the_monolingual_text_is_the_target_side_of_the_pairs_that_are_not_genui
     assert (folder / GENUINE / "train.de").read_text().splitlines() == text[:40]
     assert (folder / SYNTHETIC / "train.de").read_text().splitlines() == text[40:]
     assert called(back()) == []
+
+
+def test_another_number_of_genuine_pairs_leaves_other_monolingual_text(back: Make, folders: dict[str, Path]) -> None:
+    folder = folders["backtranslation"]
+    text = (folder / "text/train.de").read_text().splitlines()
+    for count in (40, 50, 30):
+        assert back(f"PAIRS={count}", "MODELS=tagged").returncode == 0
+        assert (folder / SYNTHETIC / "train.de").read_text().splitlines() == text[count:]
 
 
 def test_an_interrupted_back_translation_is_resumed(back: Make, folders: dict[str, Path]) -> None:

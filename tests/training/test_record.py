@@ -1,6 +1,7 @@
 """Resuming from checkpoints whose training state is forged, or of another version of data order and schedule."""
 
 import copy
+import math
 import random
 import re
 import shutil
@@ -17,7 +18,7 @@ from commands import TINY, Run, Train
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.errors import UserError
-from nmtkit.training.loss import LOSS_VERSION
+from nmtkit.training.loss import LOSS_VERSION, perplexity
 from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.record import check_record
 from nmtkit.training.state import RunState, Window
@@ -63,6 +64,16 @@ def test_records_of_this_older_and_newer_versions_are_accepted() -> None:
     check_record({**RECORD, "of_a_newer_version": 1}, PATH)
     for name in RECORD.keys() - {"update", "updates_in_epoch", "best_metric", "checkpoint_validations", "options"}:
         check_record({key: value for key, value in RECORD.items() if key != name}, PATH)
+
+
+def test_a_record_of_a_bad_model_is_accepted() -> None:
+    """A learning rate that is far too high gives such values."""
+    largest = torch.finfo(torch.float32).max
+    for nll in (69.5, 87.9, 88.0):
+        values = {"valid_loss": nll, "valid_nll": nll, "valid_ppl": None if nll == 88 else perplexity(nll)}
+        window = {**RECORD["window"], "gradient_norm": largest}
+        check_record({**RECORD, "validation": values, "window": window}, PATH)
+    assert perplexity(88.0) == math.inf
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in FORGED.items() for value in values])
