@@ -4,6 +4,8 @@ A run without torchrun is a group of one rank, for which every method is a plain
 """
 
 import contextlib
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -191,7 +193,8 @@ def _fresh_store(rank: int, size: int) -> Any:
     After a restart, torchrun's store still has the keys of the previous processes, and a rank that reads an old address
     would wait forever. So each rank asks the main process for the prefix, with a random token, until it has an answer.
     """
-    store, _, _ = next(rendezvous("env://"))
+    with _ended_by_signals():
+        store, _, _ = next(rendezvous("env://"))
     if rank == 0:
         meeting = uuid.uuid4().hex
         for other in range(1, size):
@@ -205,6 +208,21 @@ def _fresh_store(rank: int, size: int) -> Any:
         meeting = store.get(f"answer/{rank}/{word}").decode()
         store.set(f"{meeting}/{rank}", "here")
     return distributed.PrefixStore(meeting, store)  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process, unless ignored: during a wait in C++, no handler of Python runs."""
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for stopping in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(stopping) is not signal.SIG_IGN:
+                before[stopping] = signal.signal(stopping, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for stopping, handler in before.items():
+            signal.signal(stopping, handler)
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:

@@ -1,11 +1,14 @@
 """The process groups of runs on GPUs. NCCL is recorded, not run."""
 
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from fake_gpu import GPU
 from torch import distributed
+from torch._C._distributed_c10d import HashStore
 
 from nmtkit.errors import RunError
 from nmtkit.model.memory import is_out_of_memory
@@ -70,3 +73,18 @@ def test_lack_of_memory_in_nccl_is_no_lost_connection(calls: Calls) -> None:
         raise error
     with pytest.raises(RunError, match="connection to another process"), join(GPU):
         raise distributed.DistBackendError("NCCL communicator was aborted on rank 1")
+
+
+def test_signals_end_a_process_that_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits in C++, where no handler of Python runs."""
+    handlers = []
+
+    def wait(url: str) -> Iterator[Any]:
+        handlers.extend(signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM))
+        yield HashStore(), 0, 1
+
+    monkeypatch.setattr(ranks, "rendezvous", wait)
+    before = signal.getsignal(signal.SIGINT)
+    ranks._fresh_store(0, 1)
+    assert handlers == [signal.SIG_DFL, signal.SIG_DFL]
+    assert signal.getsignal(signal.SIGINT) == before
