@@ -37,7 +37,8 @@ LIMITS = (
     "What they cannot say: whether the paper's order holds on its corpus at its size. The paper compares models of "
     "different sizes by time × devices × rated speed; here operations are counted. BLEU of different corpora cannot be "
     "compared. The learning rates fall to 0 at the end of a run, so a reading before the end underestimates a run that "
-    "is planned to end there. The learning rates were chosen from few candidates in short runs; dropout was not tuned."
+    "is planned to end there. The learning rates were chosen from few candidates, in short runs except for the "
+    "recurrent model; dropout was not tuned."
 )
 
 

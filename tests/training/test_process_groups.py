@@ -77,7 +77,7 @@ def test_lack_of_memory_in_nccl_is_no_lost_connection(calls: Calls) -> None:
 
 def test_signals_end_a_process_that_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits in C++, where no handler of Python runs."""
-    handlers = []
+    handlers: list[Any] = []
 
     def wait(url: str) -> Iterator[Any]:
         handlers.extend(signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM))
