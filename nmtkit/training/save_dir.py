@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +31,7 @@ from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record
 
 T = TypeVar("T")
+Better = Callable[[float, float], bool]  # whether one value of a validation is better than another
 
 
 class SaveDirMovedError(RunError):
@@ -46,7 +47,6 @@ class SaveDir:
         self._opened: os.stat_result | None = None  # the folder while it is locked
         self.newest: int | None = None  # the update of the newest checkpoint
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
-        self._best: int | None = None  # the update of the best of these
         self._interim: set[int] = set()  # the updates of checkpoints that --keep-last does not count
         self._unusable: list[Path] = []  # newer checkpoints that cannot be resumed
         self._last_save = time.monotonic()
@@ -108,8 +108,8 @@ class SaveDir:
             "move it back, and run the same command to resume"
         )
 
-    def prepare(self, options: dict[str, Any]) -> None:
-        """Write the options of the run, and clean up after a killed one.
+    def prepare(self, options: dict[str, Any], metric: str, better: Better) -> None:
+        """Write the options of the run, and clean up after a killed one; `metric` and `better` rank its checkpoints.
 
         Checkpoints that cannot be resumed are renamed, so that no stage takes them for those of this run.
         """
@@ -127,7 +127,8 @@ class SaveDir:
             if not newest.exists():  # resumed from LAST
                 link_checkpoint(self.folder / LAST, newest.name)
             link_checkpoint(newest, LAST)
-            self._repair_best(self.newest)
+            self._set_later_best_aside(self.newest)
+            self._link_best(metric, better)
         with staged_file(self.folder / OPTIONS) as file:
             file.write(json.dumps(options, indent=2).encode() + b"\n")
 
@@ -146,8 +147,6 @@ class SaveDir:
             progress = checkpoint.progress
             self.newest = progress["update"]
             self._validations = dict(progress["checkpoint_validations"])
-            with_best_value = (u for u, value in sorted(self._validations.items()) if value == progress.get("best"))
-            self._best = next(with_best_value, None)
             self._interim = {update for update, path in found if _is_interim(path)}
         return checkpoint
 
@@ -223,18 +222,19 @@ class SaveDir:
 
     def forget_validations(self) -> None:
         """Forget the ranking of the checkpoints so far: it is by another metric."""
-        self._validations, self._best = {}, None
+        self._validations = {}
 
     def regular(self) -> list[int]:
         """The updates of the checkpoints that --keep-last and nmt-average --last count, oldest first."""
         newest = -1 if self.newest is None else self.newest
         return [u for u, _ in list_checkpoints(self.folder) if u <= newest and u not in self._interim]
 
-    def save(self, update: int, checkpoint: Checkpoint, better: Callable[[float, float], bool]) -> None:
+    def save(self, update: int, checkpoint: Checkpoint, better: Better) -> None:
         """Write the checkpoint of an update, link `last` (and `best`) to it, and prune old ones."""
         progress, validations, interim = checkpoint.progress, dict(self._validations), self._interim - {update}
-        if progress.get(progress["best_metric"]) is not None:
-            validations[update] = progress[progress["best_metric"]]
+        metric = progress["best_metric"]
+        if progress.get(metric) is not None:
+            validations[update] = progress[metric]
         if progress.get("is_interim"):
             interim |= {update}
         keep = self._kept(update, validations, interim, better)
@@ -250,33 +250,41 @@ class SaveDir:
         link_checkpoint(path, LAST)
         if progress["is_best"]:
             link_checkpoint(path, BEST)
+        else:
+            self._link_best(metric, better)
         self._remove_all_but(keep)
 
-    def _repair_best(self, newest: int) -> None:
-        """Link BEST to the best checkpoint up to the `newest`, if that is there.
+    def _set_later_best_aside(self, newest: int) -> None:
+        """Remove a BEST that is damaged, or later as after a return to an older checkpoint.
 
-        A BEST that is damaged, or later as after a return to an older checkpoint, is renamed if it is the only copy.
+        It is renamed if it is the only copy.
         """
         best = self.folder / BEST
-        if best.is_file():
-            update = _update_of(best)
-            if update is None:
-                return
-            if update > newest and best.stat().st_nlink > 1:
-                best.unlink()
-            elif update > newest:
-                message = "%s is damaged, or later than update %d, from which the run resumes: it is renamed to %s"
-                logger.warning(message, best, newest, _set_aside(best))
-        if self._best is not None and checkpoint_path(self.folder, self._best).is_file():
-            link_checkpoint(checkpoint_path(self.folder, self._best), BEST)
+        update = _update_of(best) if best.is_file() else None
+        if update is None or update <= newest:
+            return
+        if best.stat().st_nlink > 1:
+            best.unlink()
+        else:
+            message = "%s is damaged, or later than update %d, from which the run resumes: it is renamed to %s"
+            logger.warning(message, best, newest, _set_aside(best))
 
-    def _kept(
-        self, newest: int, validations: dict[int, float], interim: set[int], better: Callable[[float, float], bool]
-    ) -> set[int]:
+    def _link_best(self, metric: str, better: Better) -> None:
+        """Link BEST to the best of the kept checkpoints where it is missing or worse, as after a save that failed."""
+        kept = {u: value for u, value in self._validations.items() if checkpoint_path(self.folder, u).is_file()}
+        if not kept:
+            return
+        best, path = _ranked(kept, better)[0], self.folder / BEST
+        linked = None
+        with contextlib.suppress(UserError):
+            linked = read_progress(path).get(metric)
+        if not path.is_file() or (isinstance(linked, int | float) and better(kept[best], linked)):
+            link_checkpoint(checkpoint_path(self.folder, best), BEST)
+
+    def _kept(self, newest: int, validations: dict[int, float], interim: set[int], better: Better) -> set[int]:
         """The updates whose checkpoints are kept: the newest, the last N that are not interim, and the best N."""
         updates = {newest} | {update for update, _ in list_checkpoints(self.folder) if update < newest}
-        validated = sorted(updates & validations.keys())
-        ranked = sorted(validated, key=validations.__getitem__, reverse=better(1.0, 0.0))
+        ranked = _ranked({update: value for update, value in validations.items() if update in updates}, better)
         last = sorted(updates - interim)[-self.config.keep_last :]
         return {newest, *last, *ranked[: self.config.keep_best]}
 
@@ -285,6 +293,11 @@ class SaveDir:
         for update, path in list_checkpoints(self.folder):
             if update not in keep and update < max(keep):  # one beyond the newest is not of this run
                 path.unlink(missing_ok=True)
+
+
+def _ranked(validations: Mapping[int, float], better: Better) -> list[int]:
+    """The updates of the best values first; of equal ones, the earlier."""
+    return sorted(sorted(validations), key=validations.__getitem__, reverse=better(1.0, 0.0))
 
 
 def _load_resumable(path: Path, update: int) -> Checkpoint:

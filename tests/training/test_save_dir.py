@@ -39,6 +39,10 @@ def higher(value: float, than: float) -> bool:
     return value > than
 
 
+def fill_disk(path: Path, checkpoint: Checkpoint) -> None:
+    raise OSError("the disk is full")
+
+
 @pytest.mark.parametrize(("keep_last", "keep_best"), [(1, 0), (1, 1), (1, 2), (1, 3), (2, 1), (3, 2), (99, 1)])
 @pytest.mark.parametrize("better", [lower, higher])
 def test_the_newest_and_the_best_checkpoints_are_kept_and_no_others(
@@ -62,6 +66,33 @@ def test_the_newest_and_the_best_checkpoints_are_kept_and_no_others(
         assert {number for number, _ in list_checkpoints(tmp_path)} == {*newest, *ranked[:keep_best]}
         assert load_checkpoint(tmp_path / LAST).progress["update"] == update
         assert load_checkpoint(tmp_path / BEST).progress["update"] == best
+
+
+@pytest.mark.parametrize("losses", [(0.9, 5.0, 6.0, 3.0, 0.5), (5.0, 1.0, 4.0, 6.0, 3.0, 0.5)])
+@pytest.mark.parametrize("better", [lower, higher])
+def test_best_is_the_best_saved_checkpoint_while_the_best_validation_was_not_saved(
+    losses: tuple[float, ...],
+    better: Callable[[float, float], bool],
+    make_checkpoint: Callable[..., Checkpoint],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path, keep_last=1, keep_best=0))
+    failing, saved = sorted(losses)[1], dict[int, float]()
+    for update, loss in enumerate(losses, 1):
+        checkpoint, is_best = make_checkpoint(), loss == min(losses[:update])
+        checkpoint.progress = {"update": update, "best_metric": "valid", "is_best": is_best, "options": {}}
+        checkpoint.progress["valid"] = loss if better is lower else -loss
+        if loss == failing:
+            with monkeypatch.context() as patch:
+                patch.setattr("nmtkit.training.save_dir.save_checkpoint", fill_disk)
+                with pytest.raises(OSError, match="full"):
+                    save_dir.save(update, checkpoint, better)
+        else:
+            save_dir.save(update, checkpoint, better)
+            saved[update] = loss
+        if saved:
+            assert load_checkpoint(tmp_path / BEST).progress["update"] == min(saved, key=saved.__getitem__)
 
 
 def test_a_skipped_checkpoint_does_not_count_as_one_of_the_newest(
@@ -112,7 +143,7 @@ def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_befor
     save_dir = SaveDir(config)
     assert save_dir.load_newest() is not None
     assert (tmp_path / "checkpoint_4.pt").exists()  # a dry run writes nothing
-    save_dir.prepare({})
+    save_dir.prepare({}, "valid_loss", lower)
     assert [update for update, _ in list_checkpoints(tmp_path)] == [3]
     assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"earlier"
     assert (tmp_path / "checkpoint_4.pt.unusable.unusable").read_bytes() == b"damaged"
@@ -153,7 +184,7 @@ def test_a_copy_of_the_last_checkpoint_alone_resumes_and_one_of_the_best_is_not_
     newest = save_dir.load_newest()
     assert newest is not None
     assert newest.progress["update"] == 7
-    save_dir.prepare({})
+    save_dir.prepare({}, "valid_loss", lower)
     assert {path.name for path in tmp_path.glob("*.pt")} == {"checkpoint_7.pt", LAST, BEST}
 
 
@@ -198,10 +229,7 @@ def test_after_a_return_to_an_older_checkpoint_best_is_of_its_history(
     said = train(tmp_path, "--max-updates", 7, "--validate-every", 1000, "--lr-scale", 1e9, *options[2:]).stderr
     assert (tmp_path / f"{BEST}.unusable").read_bytes() == removed
     assert b"checkpoint_best.pt is damaged, or later than update 6, from which the run resumes" in said
-    if has_best:
-        assert load_checkpoint(tmp_path / BEST).progress["update"] == 6
-    else:
-        assert not (tmp_path / BEST).exists()
+    assert load_checkpoint(tmp_path / BEST).progress["update"] == 6
 
 
 def test_a_best_checkpoint_of_the_history_stays_where_it_is_the_only_copy(train: Train, tmp_path: Path) -> None:
