@@ -24,13 +24,14 @@ is-ready:
 	done; \
 	[ $$ready ] || { echo "first run make ready, with the same variables, on one machine: see README.md" >&2; exit 1; }
 else
-# A new checkpoint or a changed command translates all parts again. Otherwise an interrupted part is resumed.
+# A new checkpoint or a changed command translates all parts again, unless a part is being translated. Otherwise an
+# interrupted part is resumed.
 $(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command
 	@python ../locked.py $(UNLESS_IN_USE) -- rm -f $(PARTS_FOLDER)/*-of-*
 	@touch $@
-$(PARTS_FOLDER)/begun $(PARTS_FOLDER)/translate.command: UNLESS_IN_USE = $(PARTS_FOLDER)/*-of-*.partial
+$(PARTS_FOLDER)/begun $(PARTS_FOLDER)/translate.command: UNLESS_IN_USE = $(PARTS_FOLDER)/begun
 endif
 
 .PRECIOUS: $(TRANSLATOR) $(ALL_PARTS)
 $(ALL_PARTS): $(call part_file,%): $(PARTS_FOLDER)/begun
-	$(translate) --shard $*/$(PARTS) --resume --output $@
+	python ../locked.py --shared $< -- $(translate) --shard $*/$(PARTS) --resume --output $@

@@ -1,6 +1,5 @@
 """The recipes for distillation and back-translation: which steps make repeats, and the comparisons that they end in."""
 
-import fcntl
 import json
 import os
 import re
@@ -25,10 +24,12 @@ from nmtkit.errors import UserError
 RECIPES = ("distillation", "backtranslation")
 TEXT = ("MULTI30K_DIR=text", "TANAKA_DIR=text", "ENDING=")
 NBEST = '{"source": "a", "hypotheses": [{"text": "b"}]}'
-# nmt-generate. A part is printed like a dataset; if there is a file `fault`, it is left incomplete.
+# nmt-generate. A part is printed like a dataset. A file `wait` delays it, and a file `fault` leaves it incomplete.
 TRANSLATE = f"""output={value("output")}
 case $output in
-*-of-*) echo "preprocess $output"; [ ! -e fault ] || {{ touch $output.partial; exit 1; }}; echo '{NBEST}' > $output;;
+*-of-*) [ ! -e wait ] || touch waiting-${{output##*/}}
+while [ -e wait ]; do sleep 0.01; done
+echo "preprocess $output"; [ ! -e fault ] || {{ touch $output.partial; exit 1; }}; echo '{NBEST}' > $output;;
 *) echo "BLEU = 7" | tee $output;;
 esac
 rm -f $output.partial"""
@@ -126,17 +127,24 @@ def test_a_part_before_the_steps_that_precede_it_makes_nothing(
     assert sorted(work.rglob("*")) == before
 
 
-def test_a_part_that_a_machine_writes_is_not_discarded(distil: Make, folders: dict[str, Path]) -> None:
+def test_parts_are_not_discarded_while_one_is_being_translated(distil: Make, folders: dict[str, Path]) -> None:
+    """From its start on: while it loads the model, it has written nothing."""
     distil("ready")
-    part = folders["distillation"] / f"{TAUGHT[0]}.partial"
-    with part.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    folder = folders["distillation"]
+    (folder / "wait").touch()
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(distil, "part", f"PART={part}") for part in (1, 2)]
+        while len(list(folder.glob("waiting-*"))) < 2:
+            time.sleep(0.01)
         done = distil("ready", "NBEST=2")
+        (folder / "wait").unlink()
+        parts = [called(part.result()) for part in running]
     assert done.returncode == 2
-    assert f"a command writes {TAUGHT[0]}.partial: wait for it, or stop it\n" in done.stderr
-    assert part.exists()
+    assert "a command that needs work/seed-1/taught/begun runs: wait for it, or stop it\n" in done.stderr
+    assert parts == [[path] for path in TAUGHT]
     distil("ready")
-    assert part.exists()
+    assert all((folder / path).exists() for path in TAUGHT)
+    assert called(distil("part", "PART=1")) == []
 
 
 def test_other_options_of_the_search_discard_what_an_interrupted_part_has(
