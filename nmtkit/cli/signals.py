@@ -5,7 +5,12 @@ Imports little, since a signal before `raise_signals` prints a traceback.
 
 import atexit
 import signal
+import sys
 import types
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 
 class Terminated(BaseException):
@@ -20,9 +25,12 @@ def raise_signals() -> None:
     """Raise KeyboardInterrupt for SIGINT and `Terminated` for SIGTERM, in the main thread.
 
     A signal that arrives while a module is imported waits for the end of the import. C code that imports modules, such
-    as torch's, drops exceptions, and would leave a module half imported.
+    as torch's, drops exceptions, and would leave a module half imported. A signal whose exception Python drops, as in a
+    finalizer, is raised again.
     """
     signal.signal(signal.SIGTERM, _raise)
+    if not isinstance(sys.unraisablehook, _RaiseAgain):
+        sys.unraisablehook = _RaiseAgain()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell ignores it for a background job
         signal.signal(signal.SIGINT, _raise)
 
@@ -43,14 +51,33 @@ class _Waiting:
         _raise(self.number, frame)
 
 
+class _RaiseAgain:
+    """Handles the exceptions that Python drops: one of a signal waits, and others go to the handler before this one."""
+
+    def __init__(self) -> None:
+        self.others = sys.unraisablehook
+
+    def __call__(self, dropped: "UnraisableHookArgs") -> None:
+        if isinstance(dropped.exc_value, Terminated):
+            _wait(signal.SIGTERM)
+        elif isinstance(dropped.exc_value, KeyboardInterrupt):
+            _wait(signal.SIGINT)
+        else:
+            self.others(dropped)
+
+
 def _raise(number: int, frame: types.FrameType | None) -> None:
     if _is_importing(frame):
-        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # Python's end restores what SIGALRM does: it kills
-        signal.signal(signal.SIGALRM, _Waiting(number))
-        signal.setitimer(signal.ITIMER_REAL, _WAIT)
+        _wait(number)
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
     raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+
+def _wait(number: int) -> None:
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)  # Python's end restores what SIGALRM does: it kills
+    signal.signal(signal.SIGALRM, _Waiting(number))
+    signal.setitimer(signal.ITIMER_REAL, _WAIT)
 
 
 def _is_importing(frame: types.FrameType | None) -> bool:

@@ -63,10 +63,11 @@ def within_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """Options that are files name nothing, and nothing is left behind; logging and signals stay as they are."""
     monkeypatch.chdir(tmp_path)
     handlers, propagate, level = logger.handlers, logger.propagate, logger.level
-    on_sigterm, hook = signal.getsignal(signal.SIGTERM), sys.excepthook
+    on_sigterm, hook, unraisable_hook = signal.getsignal(signal.SIGTERM), sys.excepthook, sys.unraisablehook
     yield
     assert [path for path in tmp_path.iterdir() if path.name != "options.json"] == []
     logger.handlers, logger.propagate, sys.excepthook = handlers, propagate, hook
+    sys.unraisablehook = unraisable_hook
     logger.setLevel(level)
     signal.signal(signal.SIGTERM, on_sigterm)
 

@@ -37,6 +37,40 @@ def test_a_signal_during_imports_exits_quietly(number: str, code: int) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
+@pytest.mark.parametrize("where", ["__del__", "a callback of weakref"])
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_in_code_whose_exceptions_python_drops_exits_quietly(number: str, code: int, where: str) -> None:
+    dropping = f"""
+import os, signal, time, weakref
+from nmtkit.cli import start
+class Dropping:
+    def __del__(self):
+        if {where == "__del__"}:
+            os.kill(os.getpid(), signal.{number})
+def load(name):
+    dropping = Dropping()
+    watch = weakref.ref(dropping, lambda _: {where != "__del__"} and os.kill(os.getpid(), signal.{number}))
+    del dropping
+    time.sleep(60)
+start.load_command = load
+start.start("score")
+"""
+    done = output([sys.executable, "-c", dropping])
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_other_exceptions_that_python_drops_are_shown() -> None:
+    dropping = """
+from nmtkit.cli import start
+class Dropping:
+    def __del__(self):
+        raise ValueError("dropped")
+start.load_command = lambda name: Dropping() and None
+start.start("score")
+"""
+    assert "ValueError: dropped" in output([sys.executable, "-c", dropping]).stderr
+
+
 def test_a_failed_import_is_not_mistaken_for_ctrl_c() -> None:
     done = output([sys.executable, "-c", INTERRUPTED.format(raising="raise ImportError('broken')")])
     assert (done.returncode, done.stderr) == (1, "nmt-train: cannot load a library: broken\n")
