@@ -30,7 +30,7 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     """
     found = _up_to(folder, until)
     counting = (path for update, path in reversed(found) if not _progress(path, update).get("is_interim"))
-    newest = list(islice(counting, count))
+    newest = list(islice(counting, min(count, len(found))))
     if len(newest) < count:
         kind = " that --save-epochs counts" if len(newest) < len(found) else ""
         raise UserError(_too_few_message("--last", count, folder, len(newest), until, kind))

@@ -17,6 +17,9 @@ from nmtkit.errors import UserError
 C = TypeVar("C", bound="Config")
 
 
+_LARGEST = 2**63 - 1  # a whole number that torch can hold, and that can become a floating-point number
+
+
 def option(
     default: Any,
     *,
@@ -122,6 +125,8 @@ def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{flag(field.name)}: {value} is not a finite number")
     low, above, high, below = field.metadata["bounds"]
+    if high is None and isinstance(value, Integral) and abs(int(value)) > _LARGEST:
+        raise UserError(f"{flag(field.name)}: the number is too large: the maximum is {_LARGEST}")
     choices = field.metadata["choices"]
     if instead := field.metadata["removed"].get(str(value)):
         raise UserError(f"{flag(field.name)} {value} was removed: use {instead}")

@@ -186,6 +186,15 @@ def test_last_means_the_newest_by_update(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("choose", [last_checkpoints, best_checkpoints])
+@pytest.mark.parametrize("count", [7, 10**30])
+def test_more_checkpoints_than_there_are_is_refused(
+    count: int, choose: Callable[[Path, int], list[Path]], folder: Path
+) -> None:
+    with pytest.raises(UserError, match=f"{count}: .* has only [0-9]+ checkpoints"):
+        choose(folder, count)
+
+
+@pytest.mark.parametrize("choose", [last_checkpoints, best_checkpoints])
 def test_a_checkpoint_of_another_update_than_its_name_is_refused(
     choose: Callable[[Path, int], list[Path]], folder: Path
 ) -> None:

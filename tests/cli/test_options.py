@@ -95,6 +95,7 @@ def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -
         (["--salt", "0"], "--salt: 0.0 is too small: it must be above 0.0"),
         (["--salt", "1"], "--salt: 1.0 is too large: it must be below 1.0"),
         (["--chair-count", "0"], "--chair-count: 0 is too small: the minimum is 1"),
+        (["--chair-count", "9" * 400], "--chair-count: the number is too large: the maximum is 9223372036854775807"),
         (["--kind", "fish"], "'fish' is not one of"),
         (["--spoons", "many"], "'many' is not a valid int"),
         (["--fork"], "No such option --fork. (see soup --help)"),
