@@ -202,6 +202,23 @@ def test_an_archive_with_a_wrong_size_or_checksum_is_refused(
     assert texts(recipe) == ALL_TEXTS
 
 
+def test_an_archive_that_replaces_a_verified_one_is_verified_even_if_it_is_older(
+    make: Make, recipe: Path, data_dir: Path
+) -> None:
+    def extract(code: int = 0) -> str:
+        for folder in ("text", "extracted"):
+            shutil.rmtree(recipe / "work/smoke/en-de" / folder, ignore_errors=True)
+        return make(f"DATA_DIR={data_dir}", "text", code=code).stderr
+
+    archive = data_dir / "training-parallel-commoncrawl.tgz"
+    assert f"{archive}: as it should be" in extract()
+    assert "as it should be" not in extract()
+    before = archive.stat()
+    archive.write_bytes(archive.read_bytes()[:-9] + b"different")
+    os.utime(archive, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert f"{archive}: its sha256 is" in extract(code=2)
+
+
 @downloads
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_an_interrupted_download_is_resumed(share: float, make: Make, recipe: Path) -> None:
