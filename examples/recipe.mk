@@ -1,7 +1,7 @@
 # The shared steps of the recipes, from text to a scored translation. A recipe's Makefile defines its data (SOURCE, TARGET,
 # TRAIN, VALID, TEST; FOLDER, URL) and the options of the four commands (PREPROCESS, TRAINING, AVERAGE, SEARCH, SCORES),
 # then includes this file. Finished steps are not repeated, and an interrupted training is resumed. A step whose command
-# has changed is repeated with all steps that depend on it. The text is fetched only once.
+# has changed is repeated with all steps that depend on it. The text is fetched once; that of another FOLDER replaces it.
 # A recipe with a TITLE ends in a report. One with SEEDS has a training for each, in its RUN, which is $(WORK)/seed-$(SEED).
 # nmtkit must be on the PATH; the Makefile in the project's root takes care of that.
 
@@ -53,16 +53,21 @@ score: $(RUN)/scores.txt
 endif
 
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
-$(WORK)/text/%:
+$(WORK)/text/%: always
 	@mkdir -p $(@D)
 ifneq ($(FOLDER),)
-	cp -f "$(FOLDER)/$*" $(PART_OF_TARGET)
+	@if [ ! -e $@ ] || ! echo "$(FOLDER)" | cmp -s - $@.from; then \
+		echo "copying $(FOLDER)/$*"; \
+		cp -f "$(FOLDER)/$*" $(PART_OF_TARGET); \
+		rm -f $@.from; \
+		if cmp -s $(PART_OF_TARGET) $@; then rm $(PART_OF_TARGET); else mv $(PART_OF_TARGET) $@; fi; \
+		echo "$(FOLDER)" > $@.from; \
+	fi
 else ifneq ($(URL),)
-	curl -fsSL --retry 3 -o $(PART_OF_TARGET) "$(URL)/$*"
+	@[ -e $@ ] || { echo "downloading $(URL)/$*"; curl -fsSL --retry 3 -o $(PART_OF_TARGET) "$(URL)/$*"; mv $(PART_OF_TARGET) $@; }
 else
-	@echo "$*: $(HOW_TO_GET)" >&2; exit 1
+	@[ -e $@ ] || { echo "$*: $(HOW_TO_GET)" >&2; exit 1; }
 endif
-	@mv $(PART_OF_TARGET) $@
 endif
 
 # The last command of a step; the file is rewritten only if the command has changed, and not while UNLESS_IN_USE is in use.

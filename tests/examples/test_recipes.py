@@ -166,6 +166,19 @@ def test_a_recipe_without_its_text_stops_before_preprocessing(make: Make, recipe
     assert not (recipe / "work" / "data-bin").exists()
 
 
+def test_text_of_another_folder_replaces_that_of_the_first(make: Make, recipe: Path) -> None:
+    make()
+    other = shutil.copytree(recipe / "text", recipe / "other")
+    assert make("MULTI30K_DIR=other") == []  # the same text
+    (other / "val.de.gz").write_text("other lines")
+    assert make("MULTI30K_DIR=other") == []
+    assert make("MULTI30K_DIR=./other") == ALL
+    assert (recipe / "work/text/val.de.gz").read_text() == "other lines"
+    assert make("MULTI30K_DIR=", "URL=", "HOW_TO_GET=ask") == []
+    assert make() == ALL
+    assert (recipe / "work/text/val.de.gz").read_text() == "all of it"
+
+
 @pytest.mark.parametrize(("file", "end"), [("text/val.de.gz", "all of it"), ("scores.txt", "BLEU = 36\n")])
 def test_a_file_that_a_kill_left_incomplete_is_written_again(file: str, end: str, make: Make, recipe: Path) -> None:
     if file == "scores.txt":
