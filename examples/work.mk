@@ -13,3 +13,10 @@ unusable := $(foreach character,: % = ; | $$ $(number_sign) ' " ` & < > ? * [ ] 
 ifneq ($(words $(WORK))$(strip $(unusable))$(filter -%,$(WORK)),1)
 $(error WORK=$(WORK): use a folder whose name is not empty, has no spaces and no characters that are special to make or the shell, and does not begin with -)
 endif
+
+# Runs a command that prints a report, which becomes report.md if the command succeeds. MODULES are the folders whose
+# modules it imports.
+MODULES := ..
+REPORT_PART = $(WORK)/report.md.$(PROCESS).part
+print_report = @PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} $(1) > $(REPORT_PART) || { rm -f $(REPORT_PART); exit 1; }; \
+	mv $(REPORT_PART) $(WORK)/report.md; cat $(WORK)/report.md

@@ -1,10 +1,14 @@
 """The scripts of the examples as commands: their messages for missing and invalid arguments."""
 
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+from repository import ROOT
 
 SCRIPTS = {
     "make_corpus": "FOLDER",
@@ -54,3 +58,24 @@ def test_an_invalid_argument_is_reported(
         import_module(name).main(arguments)
     (line,) = capsys.readouterr().err.splitlines()
     assert (exit.value.code, said in line) == (2, True), line
+
+
+@pytest.mark.parametrize("modules", ["theirs", None])
+@pytest.mark.parametrize(
+    "shell", ["", "SHELL := bash\n.SHELLFLAGS := -euo pipefail -c\n"], ids=["sh", "that of recipe.mk"]
+)
+def test_a_report_that_fails_keeps_the_one_before(shell: str, modules: str | None, tmp_path: Path) -> None:
+    rule = "report:\n\t$(call print_report,printenv $(NAME))\n"
+    (tmp_path / "Makefile").write_text(f"include {ROOT}/examples/work.mk\n{shell}{rule}")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {} if modules is None else {"PYTHONPATH": modules}
+
+    def make(name: str) -> "subprocess.CompletedProcess[str]":
+        command = ["make", "-s", "report", "WORK=.", f"NAME={name}"]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    done, failed = make("PYTHONPATH"), make("MISSING")
+    report = (tmp_path / "report.md").read_text()
+    assert (done.returncode, done.stdout, failed.returncode) == (0, report, 2)
+    assert report == ("..\n" if modules is None else f"..:{modules}\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Makefile", "report.md"]

@@ -48,7 +48,7 @@ def make_with(folder: Path, recipe: Path, bodies: Mapping[str, str], *variables:
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    environment |= {"PATH": f"{folder}:{environment['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment |= {"PATH": f"{folder}:{environment['PATH']}", "OMP_NUM_THREADS": "1"}
 
     def run(*arguments: str, timeout: float = PATIENCE) -> "subprocess.CompletedProcess[str]":
         """After the timeout, all processes are killed."""
