@@ -140,10 +140,8 @@ class Command(click.Command):
             return exit.exit_code
         except click.UsageError as error:
             return self._report(self._usage_message(error), UserError.exit_code)
-        except (KeyboardInterrupt, click.Abort):
-            return self._report("interrupted", 128 + signal.SIGINT)
-        except Terminated:
-            return self._report("terminated", 128 + signal.SIGTERM)
+        except (KeyboardInterrupt, Terminated, click.Abort) as error:
+            return self._report_signal(error)
         except BrokenPipeError:
             return 128 + signal.SIGPIPE  # the reader has gone (`… | head`): exit silently, like a Unix tool
         except ReportedElsewhere as error:
@@ -151,11 +149,18 @@ class Command(click.Command):
         except (NmtkitError, ImportError, OSError, MemoryError) as error:
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
-        except RuntimeError as error:
-            if str(error) != "std::bad_alloc":  # which torch raises while it is imported
+        except Exception as error:
+            if isinstance(error, RuntimeError) and str(error) == "std::bad_alloc":  # from torch while it is imported
+                return self._report(_one_line(MemoryError()), RunError.exit_code)
+            if (before := _signal_before(error)) is None:
                 raise
-            return self._report(_one_line(MemoryError()), RunError.exit_code)
+            return self._report_signal(before)
         return 0
+
+    def _report_signal(self, error: BaseException) -> int:
+        if isinstance(error, Terminated):
+            return self._report("terminated", 128 + signal.SIGTERM)
+        return self._report("interrupted", 128 + signal.SIGINT)
 
     def _usage_message(self, error: click.UsageError) -> str:
         """The error message for a wrong command line, with a pointer to the help."""
@@ -235,6 +240,14 @@ def _one_line(error: BaseException) -> str:
         text = "out of memory: stop other processes, or raise the limit (ulimit -v)"
     text = text or type(error).__name__
     return " ".join(text.split())
+
+
+def _signal_before(error: BaseException) -> BaseException | None:
+    """The exception of a signal, if `error` arose while code of a library was cleaning up after it."""
+    before = error.__context__
+    while before is not None and not isinstance(before, KeyboardInterrupt | Terminated):
+        before = before.__context__
+    return before
 
 
 def _discard(stream: typing.TextIO) -> None:

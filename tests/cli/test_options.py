@@ -411,6 +411,23 @@ def test_debug_can_be_set_in_a_config_file(spoons: str, tmp_path: Path, capsys: 
         assert err.startswith("Traceback") == has_traceback
 
 
+@pytest.mark.parametrize(
+    ("arrived", "code", "line"),
+    [(KeyboardInterrupt(), 130, "soup: interrupted\n"), (Terminated(), 143, "soup: terminated\n")],
+)
+def test_a_library_that_fails_to_clean_up_after_a_signal_does_not_hide_it(
+    arrived: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As tqdm, which releases a lock that it has not created yet."""
+    error = AttributeError("_lock")
+    error.__context__ = ValueError()
+    error.__context__.__context__ = arrived
+    with pytest.raises(SystemExit) as exit:
+        failing(error).main([])
+    assert exit.value.code == code
+    assert capsys.readouterr().err.lstrip("\n") == line
+
+
 def test_an_unexpected_exception_keeps_its_traceback() -> None:
     """A bug is not dressed up as a failure of the run."""
     with pytest.raises(ZeroDivisionError):
