@@ -158,7 +158,9 @@ def join(device: torch.device) -> Iterator[Ranks]:
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
     try:
-        yield Ranks(device, rank, size, _connect(device, rank, size))
+        with _ended_by_signals():
+            hosts = _connect(device, rank, size)
+        yield Ranks(device, rank, size, hosts)
     except RuntimeError as error:
         if isinstance(error, distributed.DistError) and "out of memory" in str(error):
             raise RunError("no GPU memory is left for the communication between GPUs: lower --max-tokens") from error
@@ -193,8 +195,7 @@ def _fresh_store(rank: int, size: int) -> Any:
     After a restart, torchrun's store still has the keys of the previous processes, and a rank that reads an old address
     would wait forever. So each rank asks the main process for the prefix, with a random token, until it has an answer.
     """
-    with _ended_by_signals():
-        store, _, _ = next(rendezvous("env://"))
+    store, _, _ = next(rendezvous("env://"))
     if rank == 0:
         meeting = uuid.uuid4().hex
         for other in range(1, size):
