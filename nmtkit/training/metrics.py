@@ -64,9 +64,9 @@ class MetricsWriter:
         """Write a line, after those that could not be written before: a full disk causes no gap and no partial line."""
         self._waiting += line
         self._save_dir.check_place()
-        if not self._path.exists():  # removed: begin anew with the lines from here on
-            self._size = 0
         try:
+            if not self._path.exists():  # removed: begin anew with the lines from here on
+                self._size = 0
             with open(self._path, "r+b" if self._size else "wb", opener=_open_itself) as file:
                 file.truncate(self._size)
                 file.seek(self._size)

@@ -92,6 +92,7 @@ class SaveDir:
         """Raise SaveDirMovedError unless the path still names the locked folder.
 
         The lock is that of the folder, but files are written by path: another run may have the folder there now.
+        A folder whose state is unknown, as after an I/O error, is accepted: the write itself reports the error.
         """
         if self._opened is None:
             return
@@ -99,6 +100,8 @@ class SaveDir:
             is_same = os.path.samestat(self._opened, self.folder.stat())
         except (FileNotFoundError, NotADirectoryError):
             found = "no longer exists"
+        except OSError:
+            return
         else:
             if is_same:
                 return

@@ -1,7 +1,5 @@
 """Writes the checkpoints of a run, and tolerates that a few in a row cannot be written."""
 
-import contextlib
-
 from torch import Tensor
 
 from nmtkit.errors import NmtkitError, RunError
@@ -85,7 +83,6 @@ class Saver:
             with working(f"writing checkpoint {state.update}"):
                 self.save_dir.save(state.update, self.learner.checkpoint(record, optimizer), self.validator.better)
         except (NmtkitError, OSError) as error:
-            with contextlib.suppress(OSError):
-                self.save_dir.check_place()  # if the folder was moved, no later save can succeed
+            self.save_dir.check_place()  # if the folder was moved, no later save can succeed
             return str(error)
         return None

@@ -27,6 +27,7 @@ from nmtkit.errors import RunError
 from nmtkit.training import save_dir
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.metrics import MetricsWriter
 from nmtkit.training.saving import Saver
 from nmtkit.training.validation import Validator
 
@@ -529,3 +530,19 @@ def test_metrics_have_no_gap_after_a_temporarily_full_disk(
     assert result.returncode == 0
     assert result.stderr.decode().count("kept for the next attempt") == 3
     assert [row["update"] for row in metrics(tmp_path, "train")] == list(range(1, 13))
+
+
+def test_metrics_that_cannot_be_examined_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: Path, **_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    folder = save_dir.SaveDir(CheckpointConfig(save_dir=tmp_path))
+    with folder.locked(), MetricsWriter(folder, 0, tensorboard=None) as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "stat", fail)
+            writer.write("train", 1, {})
+        writer.write("train", 2, {})
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert [row["update"] for row in metrics(tmp_path, "train")] == [1, 2]
