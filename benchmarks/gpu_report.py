@@ -51,7 +51,8 @@ def begin(environment: Mapping[str, Any], output: Path) -> Report:
         return Report(environment)
     report = Report.from_json(earlier.read_text(encoding="utf-8"))
     if any(report.environment.get(name) != environment.get(name) for name in IDENTITY):
-        raise click.ClickException(f"{earlier} is of another device, other packages or sizes: use another --output")
+        differs = "another device, other packages, another commit or other sizes"
+        raise click.ClickException(f"{earlier} was measured with {differs}: use another --output")
     click.echo(f"completing {earlier}: cases that it has are not measured again")
     return report
 

@@ -8,17 +8,19 @@ import subprocess
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 
+import nmtkit
 from gpu.measuring import synchronize
 from nmtkit.model.flops import peak_flops
 from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.precision import resolve_device, resolve_precision
 
 _PACKAGES = ("torch", "triton", "transformers", "ctranslate2")
-IDENTITY = ("sizes", "device", "GPU", *_PACKAGES)  #: facts that must be equal for the results of one report
+IDENTITY = ("sizes", "device", "GPU", "nmtkit", *_PACKAGES)  #: facts that must be equal for the results of one report
 _RUNS = 10  # of a product or a copy
 
 
@@ -26,6 +28,7 @@ def describe(device_name: str, product_size: int) -> dict[str, Any]:
     """The facts by name; `product_size` is the width of the matrices that are multiplied."""
     device = resolve_device(device_name)
     facts: dict[str, Any] = {"device": str(device), "python": platform.python_version(), "cores": os.cpu_count()}
+    facts["nmtkit"] = nmtkit_version(Path(nmtkit.__file__).parents[1])
     facts |= {package: _version(package) for package in _PACKAGES}
     facts["precision of --precision auto"] = str(resolve_precision("auto", device)).removeprefix("torch.")
     if device.type == "cuda":
@@ -36,6 +39,15 @@ def describe(device_name: str, product_size: int) -> dict[str, Any]:
     copied = 2 * x.numel() * x.element_size()  # bytes read and written
     facts["copy, GB/s"] = round(1e-9 * copied / _seconds(x.clone, device), 1)
     return facts
+
+
+def nmtkit_version(folder: Path) -> str:
+    """The version, and the commit if nmtkit is run from a `folder` that is a checkout of git."""
+    if not (folder / ".git").exists() or shutil.which("git") is None:
+        return nmtkit.__version__
+    words = ("describe", "--always", "--exclude=*", "--abbrev=12", "--dirty= + changes")
+    done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=60, check=False)
+    return f"{nmtkit.__version__} {done.stdout}".strip()
 
 
 def _version(package: str) -> str:

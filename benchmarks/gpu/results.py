@@ -95,7 +95,7 @@ def _result(measurement: Mapping[str, Any] | None, **fields: Any) -> Result:
 
 
 _LEGEND = """Rates are of target or output tokens. "× baseline" is the rate relative to that of the case in the next
-column. In the parts about techniques, a case differs from its baseline as its name says: below 1, that is slower."""
+column. Each case differs from its baseline as its name says. A value below 1 means that it is slower."""
 _COLUMNS = ("", "tokens/s", "range", "× baseline", "baseline", "utilization", "idle", "GiB", "attention")
 
 

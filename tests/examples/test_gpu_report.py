@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,9 +11,12 @@ from pathlib import Path
 import click
 import gpu_report
 import pytest
+from gpu.environment import nmtkit_version
 from gpu.isolation import CaseError, run_isolated
 from gpu.measuring import Measurement, Profile
 from gpu.results import Report, Result
+
+from nmtkit.version import __version__
 
 
 def reason(work: Callable[[], object], seconds: float = 60.0) -> str:
@@ -52,7 +56,7 @@ def test_the_report_has_medians_ratios_and_failures() -> None:
 
 
 def test_a_report_is_completed_in_the_same_environment_only(tmp_path: Path) -> None:
-    environment = {"sizes": "quick", "GPU": "a card", "torch": "2.13"}
+    environment = {"sizes": "quick", "GPU": "a card", "torch": "2.13", "nmtkit": "1.0 123abc"}
     profile = Profile(["flash_attention"], 0.25, {"gemm": 0.5})
     measured = Result("training", "default", "", 1.0, Measurement([1000.0], 3 << 30, 0.4, profile))
     report = Report(environment, [measured, Result("training", "broken", "default", 1.0, failure="no memory")])
@@ -63,6 +67,23 @@ def test_a_report_is_completed_in_the_same_environment_only(tmp_path: Path) -> N
     assert not again.has("training", "broken")
     again.add(Result("training", "broken", "default", 1.0, Measurement([500.0])))
     assert [result.name for result in again.results] == ["default", "broken"]
-    with pytest.raises(click.ClickException, match="use another --output"):
-        gpu_report.begin({**environment, "torch": "2.14"}, tmp_path / "report")
+    for other in ({"torch": "2.14"}, {"nmtkit": "1.0 456def"}):
+        with pytest.raises(click.ClickException, match="use another --output"):
+            gpu_report.begin({**environment, **other}, tmp_path / "report")
     assert not gpu_report.begin(environment, tmp_path / "other").results
+
+
+def test_the_version_of_nmtkit_has_the_commit_of_a_checkout_and_whether_it_was_changed(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        as_someone = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        return subprocess.check_output(["git", "-C", tmp_path, *as_someone, *words], text=True)
+
+    assert nmtkit_version(tmp_path) == __version__
+    git("init", "--quiet")
+    (tmp_path / "file").touch()
+    git("add", "file")
+    git("commit", "--quiet", "--message", "First")
+    commit = git("rev-parse", "--short=12", "HEAD").strip()
+    assert nmtkit_version(tmp_path) == f"{__version__} {commit}"
+    (tmp_path / "file").write_text("changed")
+    assert nmtkit_version(tmp_path) == f"{__version__} {commit} + changes"
