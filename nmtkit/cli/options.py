@@ -148,26 +148,40 @@ def in_file(name: str) -> Any:
 
 def yield_to_command_line(values: dict[str, Any], name: str, other: str) -> None:
     """Ignore the option `name` of the `--config` file if the command line has the `other` option, which excludes it."""
-    source = click.get_current_context().get_parameter_source
-    if source(other) is ParameterSource.COMMANDLINE and source(name) is ParameterSource.DEFAULT_MAP:
-        values[name] = None  # the default
-        click.get_current_context().set_parameter_source(name, ParameterSource.DEFAULT)
+    if _is_from(other, ParameterSource.COMMANDLINE) and _is_from(name, ParameterSource.DEFAULT_MAP):
+        _ignore(values, name)
 
 
-def refuse_idle(names: Iterable[str], reason: str) -> None:
+def refuse_idle(names: Iterable[str], reason: str, values: dict[str, Any] | None = None, cause: str = "") -> None:
     """Raise UserError if the user set one of the options `names`, which have no effect for the given `reason`.
 
-    Default values in a `--config` file are accepted: the options.json of a training run holds every option.
+    Default values in a `--config` file are accepted: the options.json of a training run holds every option. With the
+    option values of the command and the option that is the `cause`, other values in the file are accepted too if the
+    cause is on the command line; the options are reset in `values`.
     """
     context = click.get_current_context()
+    yields = bool(cause) and _is_from(cause, ParameterSource.COMMANDLINE)
     for parameter in context.command.params:
         if parameter.name not in names or not given(parameter.name):
             continue
         value = context.params[parameter.name]
-        from_file = context.get_parameter_source(parameter.name) is ParameterSource.DEFAULT_MAP
-        if not (from_file and value in (parameter.default, ())):  # () without values of an option with several
+        from_file = _is_from(parameter.name, ParameterSource.DEFAULT_MAP)
+        # () without values of an option with several
+        if not (from_file and (yields or value in (parameter.default, ()))):
             spellings = parameter.secondary_opts if value is False else parameter.opts
             raise UserError(f"{spellings[-1]} has no effect {reason}")
+        if values is not None:
+            _ignore(values, parameter.name)
+
+
+def _is_from(name: str, source: ParameterSource) -> bool:
+    return click.get_current_context().get_parameter_source(name) is source
+
+
+def _ignore(values: dict[str, Any], name: str) -> None:
+    """Reset an option as if the user had not set it."""
+    values[name] = None  # the default
+    click.get_current_context().set_parameter_source(name, ParameterSource.DEFAULT)
 
 
 def _build(config: type[Config], values: dict[str, Any]) -> Config:

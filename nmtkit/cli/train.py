@@ -18,6 +18,7 @@ from nmtkit.cli.options import (
     refuse_idle,
     yield_to_command_line,
 )
+from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import ModelConfig
@@ -37,21 +38,23 @@ def choose_model(values: dict[str, Any]) -> None:
     arch = values.pop("arch")
     names = {field.name for config in MODEL_CONFIGS for field in fields(config)}
     of_models = {name: values.pop(name) for name in names}
-    chosen = {name: value for name, value in of_models.items() if given(name)}
     if values.get("init_from") is not None and not given("arch"):
-        initial = _initial_model(values["init_from"], values["save_dir"])
-        refuse_idle(
-            names - {field.name for field in fields(initial)}, f"with a model of the architecture {initial.arch}"
-        )
-        model = replace(initial, **chosen)
+        model = _initial_model(values["init_from"], values["save_dir"])
+        reason, cause = f"with a model of the architecture {model.arch}", "init_from"
     else:
         preset = PRESETS[arch]
         values |= {name: value for name, value in preset.options.items() if name in values and not given(name)}
-        refuse_idle(names - {field.name for field in fields(preset.config)}, f"with --arch {arch}")
-        model = preset.model_config(**chosen)
-    for name, reason in model.ineffective().items():
-        refuse_idle([name], reason)
-    values["model"] = model
+        model, reason, cause = preset.model_config(), f"with --arch {arch}", "arch"
+    refuse_idle(names - {field.name for field in fields(model)}, reason, of_models, cause)
+    values["model"] = chosen = _with_given(model, of_models)
+    for name, other in chosen.ineffective().items():
+        refuse_idle([name], f"with {flag(other)} {getattr(chosen, other)}", of_models, other)
+        values["model"] = _with_given(model, of_models)
+
+
+def _with_given(model: ModelConfig, values: dict[str, Any]) -> ModelConfig:
+    """The options of a model with the values that the user has given."""
+    return replace(model, **{name: value for name, value in values.items() if given(name)})
 
 
 def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
@@ -68,23 +71,23 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     yield_to_command_line(values, "mix", "mix_temperature")
     yield_to_command_line(values, "mix_temperature", "mix")
     schedule = values["lr_schedule"]
-    yield_to_command_line(values, "lr" if schedule == "paper" else "lr_scale", "lr_schedule")
     if schedule == "paper":
-        refuse_idle(["lr"], "with --lr-schedule paper: use --lr-scale, or another schedule")
+        reason = "with --lr-schedule paper: use --lr-scale, or another schedule"
+        refuse_idle(["lr"], reason, values, "lr_schedule")
     else:
-        refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: use --lr")
+        cause = "lr_schedule" if given("lr_schedule") else "arch"  # some presets set it
+        refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: use --lr", values, cause)
     if len(values["dataset"]) == 1:
         refuse_idle(["mix", "mix_temperature"], "with one dataset: give several")
     if not values["valid_bleu"]:
-        yield_to_command_line(values, "valid_beam", "valid_bleu")
-        refuse_idle(["valid_beam"], "without --valid-bleu")
+        refuse_idle(["valid_beam"], "without --valid-bleu", values, "valid_bleu")
     if not values["lora_rank"]:
-        refuse_idle(["lora_alpha", "lora_targets", "lora_train"], "without --lora-rank")
+        refuse_idle(["lora_alpha", "lora_targets", "lora_train"], "without --lora-rank", values, "lora_rank")
     elif values["init_from"] is None:
         raise UserError("--lora-rank adapts the weights of a model: give --init-from")
     if last := values["max_epochs"]:
         never = [name for name in ("validate_epochs", "save_epochs") if (values[name] or 0) > last]
-        refuse_idle(never, f"with --max-epochs {last}: use at most {last}")
+        refuse_idle(never, f"with --max-epochs {last}: use at most {last}", values, "max_epochs")
 
 
 @command("nmt-train")

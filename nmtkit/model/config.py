@@ -65,7 +65,7 @@ class ModelConfig(Config, ABC):
         return self.to_dict()
 
     def ineffective(self) -> dict[str, str]:
-        """Options that have no effect in combination with the others, each with the reason."""
+        """Options that have no effect, each with the option whose value is the cause."""
         return {}
 
     @property
@@ -165,7 +165,7 @@ class TransformerConfig(ModelConfig):
 
     def ineffective(self) -> dict[str, str]:
         """As `ModelConfig.ineffective`."""
-        return {} if self.positions == "learned" else {"max_positions": "without --positions learned"}
+        return {} if self.positions == "learned" else {"max_positions": "positions"}
 
     @property
     def length_limit(self) -> LengthLimit | None:

@@ -721,7 +721,7 @@ def test_a_save_dir_in_use_by_another_run_is_refused(train: Train, tmp_path: Pat
     [
         (("--lr", "1e-3"), "with --lr-schedule paper"),
         (("--lr-schedule", "constant", "--lr-scale", "2"), "with --lr-schedule constant"),
-        (("--max-positions", "600"), "without --positions learned"),
+        (("--max-positions", "600"), "with --positions sinusoidal"),
         (("--valid-beam", "4"), "without --valid-bleu"),
     ],
 )
@@ -730,18 +730,41 @@ def test_an_option_without_effect_is_refused(train: Train, tmp_path: Path, idle:
 
 
 @pytest.mark.parametrize(
-    ("in_file", "given", "group", "expected"),
+    ("in_file", "given", "expected"),
     [
-        ({"mix": "4,1"}, ("--mix-temperature", 2), "batches", {"mix": None, "mix_temperature": 2}),
-        ({"mix_temperature": 2}, ("--mix", "4,1"), "batches", {"mix": "4,1", "mix_temperature": None}),
-        ({"valid_bleu": True, "valid_beam": 2}, ("--no-valid-bleu",), "validation", {"valid_bleu": False}),
-        ({"lr_schedule": "constant", "lr": 0.1}, ("--lr-schedule", "paper"), "optimizer", {"lr_schedule": "paper"}),
+        ({"mix": "4,1"}, ("--mix-temperature", 2), {"mix": None, "mix_temperature": 2}),
+        ({"mix_temperature": 2}, ("--mix", "4,1"), {"mix": "4,1", "mix_temperature": None}),
+        ({"valid_bleu": True, "valid_beam": 2}, ("--no-valid-bleu",), {"valid_bleu": False, "valid_beam": 1}),
+        (
+            {"lr_schedule": "constant", "lr": 0.1},
+            ("--lr-schedule", "paper"),
+            {"lr_schedule": "paper", "lr": 5e-4},
+        ),
+        (
+            {"lr_schedule": "paper", "lr_scale": 2.0},
+            ("--lr-schedule", "constant"),
+            {"lr_schedule": "constant", "lr_scale": 1.0},
+        ),
+        (
+            {"positions": "learned", "max_positions": 300},
+            ("--positions", "sinusoidal"),
+            {"positions": "sinusoidal", "max_positions": 512},
+        ),
+        (
+            {"lora_rank": 4, "lora_alpha": 2, "lora_targets": ["*"]},
+            ("--lora-rank", 0),
+            {"lora_rank": 0, "lora_alpha": None, "lora_targets": []},
+        ),
+        (
+            {"validate_epochs": 5, "save_epochs": 3},
+            ("--max-epochs", 2),
+            {"max_epochs": 2, "validate_epochs": None, "save_epochs": None},
+        ),
     ],
 )
 def test_an_option_of_the_command_line_wins_over_one_of_the_file_that_it_excludes(
     in_file: dict[str, Any],
     given: tuple[Any, ...],
-    group: str,
     expected: dict[str, Any],
     train: Train,
     other_validation: Path,
@@ -749,10 +772,45 @@ def test_an_option_of_the_command_line_wins_over_one_of_the_file_that_it_exclude
 ) -> None:
     (tmp_path / "options.json").write_text(json.dumps(in_file))
     options = ("--config", tmp_path / "options.json", "--max-updates", 1)
-    others = [other_validation] if group == "batches" else []
+    others = [other_validation] if "mix" in expected else []
     train(tmp_path / "run", *others, *options, *given)
-    written = json.loads((tmp_path / "run/options.json").read_text())[group]
+    groups = json.loads((tmp_path / "run/options.json").read_text())
+    written = {name: value for group in groups.values() for name, value in group.items()}
     assert {name: written[name] for name in expected} == expected
+
+
+def test_an_architecture_of_the_command_line_wins_over_options_of_the_file_that_it_excludes(
+    run_here: Run, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "options.json").write_text('{"arch": "transformer_base", "heads": 4, "lr_scale": 2, "d_model": 16}')
+    run = tmp_path / "run"
+    options = ("--config", tmp_path / "options.json", "--save-dir", run, "--max-updates", 1, "--device", "cpu")
+    result = run_here("nmt-train", datasets["joined"], *options, "--arch", "lstm_small")
+    assert result.returncode == 0, result.stderr.decode()
+    written = json.loads((run / "options.json").read_text())
+    assert written["model"]["arch"] == "gnmt"
+    assert written["model"]["d_model"] == 16
+    assert "heads" not in written["model"]
+    assert written["optimizer"]["lr_scale"] == 1
+
+
+def test_the_model_of_init_from_wins_over_options_of_the_file_that_it_excludes(
+    train: Train, run_here: Run, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    train(tmp_path / "first", "--max-updates", 1)
+    (tmp_path / "options.json").write_text('{"separate_output": true, "d_bottleneck": 8}')  # the default, and another
+    options = ("--config", tmp_path / "options.json", "--save-dir", tmp_path / "run", "--max-updates", 1)
+    initial = ("--init-from", tmp_path / "first/checkpoint_last.pt")
+    result = run_here("nmt-train", datasets["joined"], *options, *initial, "--device", "cpu")
+    assert result.returncode == 0, result.stderr.decode()
+    written = json.loads((tmp_path / "run/options.json").read_text())["model"]
+    assert written["d_model"] == 16
+    assert "d_bottleneck" not in written
+
+
+def test_a_file_with_options_that_exclude_each_other_is_refused(train: Train, tmp_path: Path) -> None:
+    (tmp_path / "options.json").write_text('{"lr_schedule": "constant", "lr_scale": 2}')
+    refused(train(tmp_path / "run", "--config", tmp_path / "options.json", code=2), "--lr-scale has no effect")
 
 
 def test_the_options_file_of_a_run_is_a_valid_config_file(
