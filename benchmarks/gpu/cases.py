@@ -116,8 +116,8 @@ def technique_cases(sizes: Sizes, device: str) -> list[Case]:
         "activation checkpointing": {"checkpointing": True},
         "fp16 with loss scaling": {"precision": "fp16"},
         "fp32, padding": {"precision": "fp32", "packing": False},
-        "layers compiled, each alone": {"compiled": "layers"},
-        "encoder and decoder compiled, each as a whole": {"compiled": "whole"},
+        "each layer compiled separately": {"compiled": "layers"},
+        "encoder and decoder compiled as a whole": {"compiled": "whole"},
     }
     cases = [Case(DEFAULT, partial(measure_training, setting))]
     for name, change in changes.items():

@@ -23,10 +23,11 @@ def keep_freed_memory() -> None:
 
 
 def limit_kernel_caches() -> None:
-    """Limit the kernels that torch keeps for products in bf16 on a CPU. Only before the first product has this effect.
+    """Limit the kernels that torch keeps for products in bf16 on a CPU.
 
-    oneDNN compiles a kernel of about 256 KiB for each shape, and shapes of sentences hardly ever repeat in later
-    updates. oneDNN and torch's interface to it have a cache each, of 1,024 by default. Settings of the user win.
+    Call it before the first product; later, it has no effect. oneDNN compiles a kernel for each shape, and the shapes
+    of sentences rarely repeat (docs/how-to/memory.md). oneDNN and torch's interface to it have a cache each. Settings
+    of the user win.
     """
     if not {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"} & os.environ.keys():
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = str(_KERNELS)

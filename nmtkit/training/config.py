@@ -222,7 +222,9 @@ class ComputeConfig(Config):
     activation_checkpointing: bool = option(
         False, help="Recompute activations inside layers in the backward pass: less memory, more time, same result."
     )
-    compile: bool = option(False, help="Compile the model with torch.compile, which makes the start slower. For GPUs.")
+    compile: bool = option(
+        False, help="For GPUs: compile the model with torch.compile. The start takes a minute or more."
+    )
 
 
 @dataclass(frozen=True)
