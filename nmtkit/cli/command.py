@@ -17,7 +17,7 @@ from click.shell_completion import shell_complete
 
 from nmtkit.cli.config_file import is_text, read_config_file
 from nmtkit.cli.help_panels import help_in_panels
-from nmtkit.cli.load_errors import describe_load_error
+from nmtkit.cli.load_errors import MEMORY_ADVICE, describe_load_error
 from nmtkit.cli.moved_options import moved
 from nmtkit.cli.options import PathName
 from nmtkit.cli.other_toolkits import answer
@@ -237,7 +237,7 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError) and not text:
-        text = "out of memory: stop other processes, or raise the limit (ulimit -v)"
+        text = f"out of memory: {MEMORY_ADVICE}"
     text = text or type(error).__name__
     return " ".join(text.split())
 

@@ -28,14 +28,14 @@ def compile_model(model: TranslationModel, device: torch.device) -> None:
     _use_private_temporary_files()
     _try(device)
     torch._dynamo.config.recompile_limit = _VARIANTS
-    torch.fx.experimental._config.use_duck_shape = (
-        False  # else torch 2.9 assumes that sizes equal once are always equal
-    )
+    # Otherwise torch 2.9 assumes that sizes that are equal once are always equal.
+    torch.fx.experimental._config.use_duck_shape = False
     torch._dynamo.config.optimize_ddp = False  # it splits graphs where a bucket of gradients ends
     for name in model.graphs:
         setattr(model, name, torch.compile(getattr(model, name), dynamic=True))
-    for layer in () if model.graphs else model.layers():
-        layer.compile(dynamic=True)
+    if not model.graphs:
+        for layer in model.layers():
+            layer.compile(dynamic=True)
 
 
 def use_private_cache() -> None:
