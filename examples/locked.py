@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> NoReturn:
                 use = f"a training runs in {path}" if path.is_dir() else f"a command that needs {path} runs"
                 sys.exit(f"{use}: wait for it, or stop it")
             except OSError:  # a file system without locks, on which the commands take none either
-                continue
+                pass
     os.execvp(command[0], command)
 
 

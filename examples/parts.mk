@@ -14,7 +14,7 @@ ready: $(PARTS_FOLDER)/begun
 part: $(call part_file,$(PART))
 
 ifneq ($(filter part,$(MAKECMDGOALS)),)
-# It makes nothing but its part: other machines do the same at this time, and read what comes before.
+# make part makes nothing else: other machines run it at the same time and read the same files.
 .PHONY: is-ready
 $(PARTS_FOLDER)/begun: | is-ready
 is-ready:

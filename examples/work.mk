@@ -1,8 +1,8 @@
 # The folder of all results, WORK. A Makefile with its own rules before recipe.mk includes this file first.
 #
 # Rules write to PART_OF_TARGET and rename it when it is complete, so a kill leaves no incomplete target. No two processes
-# share that name, on any machine. Targets that are written in this way, or by nmtkit's commands, which do the same, are
-# .PRECIOUS: after a signal, make would delete them. A dataset without its dataset.json could not even be made again.
+# share that name, on any machine. make deletes a target after a signal, unless it is .PRECIOUS. Complete files, also of
+# nmtkit's commands, are kept that way. A dataset that lost its dataset.json could not be made again.
 WORK ?= work
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
 PART_OF_TARGET = $@.$(PROCESS).part
