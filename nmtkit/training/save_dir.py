@@ -35,7 +35,7 @@ Better = Callable[[float, float], bool]  # whether one value of a validation is 
 
 
 class SaveDirMovedError(RunError):
-    """The path of the save folder names another folder than at the start, or none."""
+    """The path no longer names the folder that this run locked."""
 
 
 class SaveDir:
@@ -86,7 +86,7 @@ class SaveDir:
                     for path in missing:
                         path.rmdir()
             self._opened = None
-            os.close(handle)  # until here, no other folder gets its inode
+            os.close(handle)  # while it is open, no other folder can get its inode
 
     def check_place(self) -> None:
         """Raise SaveDirMovedError unless the path still names the locked folder.
@@ -107,8 +107,8 @@ class SaveDir:
                 return
             found = "is now another folder, in which nothing was written"
         raise SaveDirMovedError(
-            f"--save-dir {self.folder} {found}: that of this training was moved or removed; "
-            "move it back, and run the same command to resume"
+            f"--save-dir {self.folder} {found}: the folder of this run was moved or removed; "
+            "move it back, then run the same command to resume"
         )
 
     def prepare(self, options: dict[str, Any], metric: str, better: Better) -> None:

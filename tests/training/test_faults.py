@@ -401,8 +401,8 @@ def test_a_run_whose_save_folder_was_moved_stops_and_changes_no_other_folder(
     result = train("--save-dir", run, *options)
     assert result.returncode == 1
     assert result.stderr.decode().splitlines()[-1] == (
-        f"nmt-train: --save-dir {run} {found}: that of this training was moved or removed; "
-        "move it back, and run the same command to resume"
+        f"nmt-train: --save-dir {run} {found}: the folder of this run was moved or removed; "
+        "move it back, then run the same command to resume"
     )
     assert {path.name: path.read_bytes() for path in run.glob("*")} == theirs
     assert updates(moved) == [2]
