@@ -178,7 +178,7 @@ def test_the_report_does_not_take_a_temporary_name_of_the_dataset(
 
 
 @pytest.mark.parametrize("kind", ["partial", "replaced"])
-def test_the_temporary_folders_of_an_output_are_not_its_inputs(
+def test_an_input_in_a_temporary_folder_of_the_output_is_refused(
     kind: str, tiny_checkpoint: Path, tmp_path: Path, run_here: Run
 ) -> None:
     folder = tmp_path / f".export.{kind}"

@@ -239,7 +239,7 @@ def test_descriptions_with_values_that_preprocessing_does_not_write_are_refused(
     ],
 )
 @pytest.mark.parametrize("value", ["x" * 9999, ["x" * 9999]], ids=["text", "list"])
-def test_the_error_for_a_description_quotes_only_the_beginning_of_a_long_value(
+def test_the_error_for_a_description_with_a_long_value_is_short(
     keys: tuple[Any, ...], value: object, dataset: Path
 ) -> None:
     rewrite(dataset, lambda description: set_in(description, keys, value))

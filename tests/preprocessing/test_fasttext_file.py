@@ -64,7 +64,7 @@ def test_a_number_of_words_beyond_the_end_of_the_file_is_refused(tmp_path: Path)
     assert reason(tmp_path / "model", content) == "damaged: wrong entry of a word"
 
 
-def test_hashes_of_word_ngrams_without_a_number_of_them_are_refused(tmp_path: Path) -> None:
+def test_word_ngrams_without_buckets_are_refused(tmp_path: Path) -> None:
     """fastText divides by this number before it looks whether pruning has left any n-gram."""
     sizes = {"minn": 0, "maxn": 0, "pruned": 0}
     assert reason(tmp_path / "model", classifier(True, **sizes, bucket=0, word_ngrams=2)).endswith("number of n-grams")

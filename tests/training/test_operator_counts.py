@@ -78,7 +78,7 @@ def test_a_pair_of_layers_moves_little_more_than_half_as_many_bytes_in_bf16_as_i
     assert full < 370 * activation  # 340 with torch 2.13, and the parameters
 
 
-def test_an_optimizer_step_passes_over_the_parameters_at_most_eleven_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimizer_step_passes_over_the_parameters_at_most_ten_times(monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_gpu(monkeypatch):
         gradient = make_gradient(1, torch.float32, d_model=32, d_ff=128)
         model, ids = gradient.loss.model, torch.randint(4, 50, (2, 9))
@@ -86,4 +86,4 @@ def test_an_optimizer_step_passes_over_the_parameters_at_most_eleven_times(monke
         gradient.compute(1, [(0, Batch.unpadded(ids, ids, ids))], ids.numel(), votes=())
         with OperatorCounts() as counted:  # norm: 1, clipping: 2, Adam: 4 read and 3 written
             take_step(model, optimizer, SCALER, 1e-3, clip_norm=1.0)
-    assert counted.bytes < 11 * sum(parameter.nbytes for parameter in model.parameters())
+    assert counted.bytes < 11 * sum(parameter.nbytes for parameter in model.parameters())  # and a few scalars

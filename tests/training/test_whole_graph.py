@@ -89,7 +89,7 @@ def assert_same_results(compiled: MicroBatchLoss, plain: MicroBatchLoss, batches
 
 
 @pytest.mark.parametrize(("precision", "packed"), [(torch.float32, False), (torch.bfloat16, True)])
-def test_encoder_and_decoder_are_one_graph_each_for_micro_batches_of_all_shapes(
+def test_micro_batches_of_all_shapes_share_the_graphs_of_encoder_and_decoder(
     precision: torch.dtype, packed: bool, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transformer, "as_activations", lambda x: x.to(precision))  # as on a GPU, like the next two
@@ -133,7 +133,7 @@ def test_packed_batches_without_a_kernel_are_not_compiled(graphs: Graphs, monkey
         ({"activation_checkpointing": True}, 1),
     ],
 )
-def test_models_with_these_options_are_one_graph_too(
+def test_lengths_add_no_graphs_with_these_options(
     packed: bool, options: dict[str, Any], lengths: int, graphs: Graphs
 ) -> None:
     checkpointing = options.pop("activation_checkpointing", False)
