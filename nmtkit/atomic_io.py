@@ -43,7 +43,7 @@ def staged_folder(
     An existing `destination` is replaced if it is empty or `may_replace` accepts it. A killed process leaves at most
     hidden folders beside it. The next process removes them if they belong to this user and hold only files whose names
     `is_own` accepts. Only this user can access the folder before it is renamed.
-    A folder that `is_resumable` accepts, or refuses with RunError, is kept on an error for the next process.
+    On an error, the folder is kept for the next process if `is_resumable` accepts it or raises RunError.
 
     Raises UserError if the destination exists and may not be replaced, cannot be created, or is being written by
     another process, or if something else has the name of a hidden folder. Raises RunError if writing fails.

@@ -48,8 +48,11 @@ def refuse_dataset(folder: Path, name: str) -> None:
 
 
 def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
-    """Raise UserError for an output that is an input, stdin or stdout, contains an input, belongs to a training run or
-    a dataset, or is a loop of symlinks."""
+    """Raise UserError for an output that must not be written.
+
+    It is an input, stdin or stdout, contains an input, belongs to a training run or a dataset, or is a loop of
+    symlinks.
+    """
     real = resolve(output)
     if real.is_symlink():
         raise UserError(f"{output}: a loop of symlinks: choose another output")

@@ -11,7 +11,7 @@ _ADVICE = "start with torchrun, or unset the variable"
 
 
 class Place(NamedTuple):
-    """The `rank` of a process among `size`, and the same among those on its machine."""
+    """The `rank` among all `size` processes, and the `local_rank` among the `local_size` on this machine."""
 
     rank: int = 0
     size: int = 1
@@ -20,9 +20,10 @@ class Place(NamedTuple):
 
 
 def place_of_process() -> Place:
-    """The place that torchrun gave to this process. Without WORLD_SIZE, a process is alone, with any RANK.
+    """The place that torchrun gave to this process.
 
-    UserError for a variable that is missing or malformed.
+    Without WORLD_SIZE, or with WORLD_SIZE=1, the process is alone, and a valid RANK is ignored. Raises UserError for a
+    variable that is missing or malformed.
     """
     size = _number("WORLD_SIZE", 1, least=1)
     local_size = _number("LOCAL_WORLD_SIZE", 1, least=1)

@@ -58,7 +58,10 @@ def _load_or_exit(name: str) -> "click.Command":
 
 
 def _ignore(number: int, frame: types.FrameType | None) -> None:
-    """Ignore a signal until the training handles it, which leaves signals alone that SIG_IGN ignores."""
+    """Ignore a signal until the training handles it.
+
+    Unlike SIG_IGN, this does not make the training ignore it too.
+    """
 
 
 preprocess, train, average, generate, score, serve, import_, export = (partial(start, name) for name in COMMANDS)

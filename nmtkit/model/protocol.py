@@ -59,7 +59,7 @@ class TranslationModel(nn.Module, ABC):
 
     @abstractmethod
     def layers(self) -> Iterable[nn.Module]:
-        """The layers."""
+        """The layers of the encoder, a separate attention if there is one, then the layers of the decoder."""
 
     def project(self, hidden: Tensor) -> Tensor:
         """Decoder output (…, D) to logits (…, W), -inf for the ids of `NEVER_OUTPUT`."""

@@ -29,6 +29,7 @@ class Sizes(NamedTuple):
 
 def serves(projections: tuple[Tensor, ...], mask: Tensor | None) -> bool:
     """Whether `attend_short` computes this attention, and faster than torch."""
+    # This first: a graph of torch.compile must not depend on the length.
     if not native_build.serves(*projections) or projections[-1].size(1) > _LONGEST:
         return False
     return mask is None or mask.shape[1:3] == (1, 1)

@@ -39,6 +39,7 @@ class Transformer(TranslationModel):
         "decoder": ("decoder", "decoder_norm"),
         "output": ("projection", "projection_bias"),
     }
+    # Their positions are computed outside: a table that grows would be compiled again.
     graphs = ("_encode", "_decode", "_decode_packed")
 
     def __init__(self, config: TransformerConfig, source_size: int, target_size: int) -> None:
@@ -132,7 +133,8 @@ class Transformer(TranslationModel):
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
         """As `TranslationModel.decode_packed`."""
         decode = self._decode_packed
-        if isinstance(source.attention, Padding):  # almost every batch has other groups: each would be compiled
+        if isinstance(source.attention, Padding):
+            # its groups differ in almost every batch: each would be compiled anew
             decode = torch.compiler.disable(decode)  # type: ignore[no-untyped-call]
         tables = self.source_positions(0, source.span), self.target_positions(0, target.span)
         return decode(src, source, tgt_in, target, *tables)

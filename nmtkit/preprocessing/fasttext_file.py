@@ -97,7 +97,7 @@ class _Reader:
 
     def _check_floats(self, count: int) -> None:
         weights = np.frombuffer(self._take(4 * count), "<f4")
-        _require(bool((np.abs(weights) <= _LARGEST_WEIGHT).all()), "weight")  # not for NaN either
+        _require(bool((np.abs(weights) <= _LARGEST_WEIGHT).all()), "weight")  # False for NaN too
 
     def _flag(self) -> bool:
         (value,) = self._numbers("b")

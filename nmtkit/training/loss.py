@@ -42,7 +42,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         rows = min(len(hidden), _ROWS_GPU if hidden.is_cuda else _ROWS_CPU)
         states, weights, width = hidden.to(dtype), matrix.to(dtype), len(matrix)
         has_kernel = _kernel_for(weights) is not None
-        if has_kernel and width % _ALIGNED:  # the logits of these rows, and their gradient, are 0
+        if has_kernel and width % _ALIGNED:  # the logits of the added ids, and their gradients, are 0
             weights = F.pad(weights, (0, 0, 0, -width % _ALIGNED))
         grad_matrix = torch.zeros_like(weights, dtype=matrix.dtype) if context.needs_input_grad[1] else None
         products = hidden.new_empty(rows, len(weights), dtype=dtype)
@@ -51,7 +51,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         with torch.autocast(hidden.device.type, enabled=False):
             for part in (slice(begin, begin + rows) for begin in range(0, len(hidden), rows or 1)):
                 x = states[part]
-                logits = products[: len(x)]  # (rows, W)
+                logits = products[: len(x)]  # (rows, W rounded up to a multiple of 8 for the kernel)
                 gradient = logits if exact is products else exact[: len(x)]
                 torch.mm(x, weights.t(), out=logits)
                 sums += _cross_entropy(logits[:, :width], gradient[:, :width], target[part], smoothing, learning)

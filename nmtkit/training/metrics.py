@@ -45,7 +45,10 @@ class MetricsWriter:
             self._board.close()
 
     def write(self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
-        """Record the numbers of an event; the samples go to TensorBoard. SaveDirMovedError as of `check_place`."""
+        """Record the numbers of an event; the samples go to TensorBoard.
+
+        Raises SaveDirMovedError if the save folder was moved.
+        """
         self._save_dir.check_place()
         if update == self._start and self._size:
             _keep(self._path, lambda row: (row["event"], row["update"]) != (event, update))

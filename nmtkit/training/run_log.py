@@ -137,7 +137,7 @@ class RunLog:
     def _record(
         self, event: str, update: int, values: dict[str, Any], samples: Sequence[Sample] = (), table: str = ""
     ) -> None:
-        """Collective, so that an error of the main process ends all ranks."""
+        """Record an event in the main process. Collective: an error there ends all ranks."""
 
         def write() -> None:
             if self.metrics is not None:

@@ -65,7 +65,7 @@ class Board:
     def __init__(self, folder: Path, update: int) -> None:
         """Continue after an update; TensorBoard hides what an earlier start wrote beyond it.
 
-        Raises UserError if the folder cannot be written, other than because of a full disk, or is a dataset or in one.
+        Raises UserError if the folder is a dataset, is in one, or cannot be written; a full disk is only a warning.
         """
         # Imported here, because these imports are slow. torch's SummaryWriter writes in a thread, which prints errors.
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -136,7 +136,7 @@ def _create(folder: Path) -> Any:
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     folder.mkdir(parents=True, exist_ok=True)
-    # TensorBoard reads files in the order of their names, so that of a resumed run must come later within a second too.
+    # TensorBoard reads files by name: microseconds order runs that are resumed within a second.
     # Without a secret, another user of the folder could guess the name and create a symlink of that name.
     name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{secrets.token_hex(16)}"
     return RecordWriter((folder / name).open("xb"))
