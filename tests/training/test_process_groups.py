@@ -91,7 +91,7 @@ def test_lack_of_memory_in_nccl_is_no_lost_connection(calls: Calls) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_rank_that_waits_for_an_answer_of_rank_0(number: signal.Signals) -> None:
     """It waits in C++, where no handler of Python runs. torchrun hosts the store, as this test does."""
-    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     place = {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port}
     environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
     process = subprocess.Popen([sys.executable, "-c", JOIN], env=environment)
