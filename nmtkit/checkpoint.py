@@ -38,6 +38,7 @@ from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.run_files import BEST, LAST, list_checkpoints
 from nmtkit.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
+from nmtkit.wording import quoted
 
 SAFETENSORS_FILE = "model.safetensors"  # written by nmt-export, not a checkpoint
 
@@ -255,7 +256,7 @@ def from_header(
     """
     languages, joined = (header["source_language"], header["target_language"]), header["joined_vocabulary"]
     if not is_direction(*languages):
-        raise ValueError(f"{languages[0]!r:.40} and {languages[1]!r:.40} are not two languages")
+        raise ValueError(f"{quoted(languages[0])} and {quoted(languages[1])} are not two languages")
     if not isinstance(joined, bool):
         raise TypeError("'joined_vocabulary' is not true or false")
     kinds = (header["tokenizer"]["source"], header["tokenizer"]["target"])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from nmtkit.errors import UserError
+from nmtkit.wording import quoted
 
 C = TypeVar("C", bound="Config")
 
@@ -95,7 +96,7 @@ class Config:
         unknown = sorted(set(values) - names)
         if unknown:
             raise UserError(
-                f"unknown option {unknown[0]!r:.60} for {cls.__name__}: written by a newer version of nmtkit?"
+                f"unknown option {quoted(unknown[0])} for {cls.__name__}: written by a newer version of nmtkit?"
             )
         return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
@@ -112,9 +113,9 @@ def _check_type(field: "dataclasses.Field[Any]", value: Any) -> None:
     if int in kinds or float in kinds:
         is_whole = float not in kinds
         if isinstance(value, bool) or not isinstance(value, Integral if is_whole else Real):
-            raise UserError(f"{flag(field.name)}: {value!r:.60} is not a {'whole ' * is_whole}number")
+            raise UserError(f"{flag(field.name)}: {quoted(value)} is not a {'whole ' * is_whole}number")
     if isinstance(field.default, tuple) and isinstance(value, str):
-        raise UserError(f"{flag(field.name)}: a list of texts is expected, not {value!r:.60} alone")
+        raise UserError(f"{flag(field.name)}: a list of texts is expected, not {quoted(value)} alone")
 
 
 def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
@@ -131,7 +132,7 @@ def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
     if instead := field.metadata["removed"].get(str(value)):
         raise UserError(f"{flag(field.name)} {value} was removed: use {instead}")
     if choices and value not in choices:
-        raise UserError(f"{flag(field.name)}: {value!r:.60} is not one of {', '.join(choices)}")
+        raise UserError(f"{flag(field.name)}: {quoted(value)} is not one of {', '.join(choices)}")
     if low is not None and not value >= low:
         raise UserError(f"{flag(field.name)}: {value} is too small: the minimum is {low}")
     if above is not None and not value > above:

@@ -16,7 +16,7 @@ from nmtkit.errors import UserError
 from nmtkit.languages import MAX_LANGUAGE
 from nmtkit.strict_json import parse_json
 from nmtkit.vocab import SPECIALS, Vocabulary, symbol_pattern
-from nmtkit.wording import describe_unknown_version
+from nmtkit.wording import describe_unknown_version, quoted
 
 MOSES_BPE = "moses-bpe"
 INNER_MARK, FINAL_MARK = "@@", "</w>"  # of subword-nmt's output, and of its codes and FSMT's vocabulary
@@ -56,7 +56,7 @@ def read_codes(content: bytes) -> Codes:
 def _check_merges(merges: Sequence[object]) -> None:
     for number, merge in enumerate(merges, 1):
         if not isinstance(merge, str) or len(merge.split(" ")) != 2 or not all(merge.split(" ")):
-            raise UserError(f"BPE merge {number} is {merge!r:.40}: not two pieces with a space between them")
+            raise UserError(f"BPE merge {number} is {quoted(merge)}: not two pieces with a space between them")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _check_fields(fields: dict[str, Any]) -> None:
         raise UserError(f"the settings of {MOSES_BPE}: {name[:40]!r} is {'unknown' if name in fields else 'missing'}")
     for name, value in fields.items():
         if not isinstance(value, types.get(name, bool)):
-            raise UserError(f"the settings of {MOSES_BPE}: {name} is {value!r:.40}")
+            raise UserError(f"the settings of {MOSES_BPE}: {name} is {quoted(value)}")
     if fields["mark"] not in (INNER_MARK, FINAL_MARK) or len(fields["language"]) > MAX_LANGUAGE:
         raise UserError(f"the settings of {MOSES_BPE}: the mark or the language is invalid")
     if not all(isinstance(symbol, str) and symbol for symbol in fields["symbols"]):

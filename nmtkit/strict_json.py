@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from nmtkit.wording import quoted
+
 
 def parse_json(text: str) -> Any:
     """Parse JSON. Raises ValueError also for duplicate keys, too many digits in an integer, and too deep nesting."""
@@ -15,14 +17,14 @@ def parse_json(text: str) -> Any:
 def parse_count(value: object) -> int:
     """Return a parsed value that is an integer from 0 to 2**63 - 1. Raises ValueError for any other value."""
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r:.40} is not a count")
+        raise ValueError(f"{quoted(value)} is not a count")
     return value
 
 
 def parse_text(value: object) -> str:
     """Return a parsed value that is a string. Raises ValueError for any other value."""
     if not isinstance(value, str):
-        raise ValueError(f"{value!r:.40} is not a text")
+        raise ValueError(f"{quoted(value)} is not a text")
     return value
 
 

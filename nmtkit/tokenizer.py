@@ -13,6 +13,7 @@ from nmtkit.errors import UserError
 from nmtkit.moses_bpe import FINAL_MARK, INNER_MARK, MOSES_BPE, MosesBpeTokenizer
 from nmtkit.spm_model import read_split_symbols
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary, symbol_pattern
+from nmtkit.wording import quoted
 
 SENTENCEPIECE, SENTENCEPIECE_VOCAB, SPACE = "sentencepiece", "sentencepiece-vocab", "space"
 LEARNED_KINDS = (SENTENCEPIECE, SPACE)
@@ -242,7 +243,7 @@ def has_subword_markers(text: str) -> bool:
 def check_kind(kind: object) -> None:
     """Raise UserError for a kind of tokenizer that this version does not know."""
     if kind not in KINDS:
-        raise UserError(f"unknown tokenizer {kind!r:.60}, only {', '.join(KINDS)} are known")
+        raise UserError(f"unknown tokenizer {quoted(kind)}, only {', '.join(KINDS)} are known")
 
 
 def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:

@@ -8,6 +8,7 @@ from nmtkit.moses_bpe import MOSES_BPE, MosesBpe
 from nmtkit.spm_model import append_user_symbols, read_model
 from nmtkit.tokenizer import SENTENCEPIECE_KINDS, Tokenizer, make_tokenizer, shares_vocabulary, symbol_fault
 from nmtkit.vocab import Vocabulary
+from nmtkit.wording import quoted
 
 
 def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
@@ -18,7 +19,7 @@ def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
     seen: set[str] = set()
     for symbol in symbols:
         if reason := symbol_fault(symbol) or ("given twice" if symbol in seen else ""):
-            raise UserError(f"{name} {symbol!r:.60}: {reason}")
+            raise UserError(f"{name} {quoted(symbol)}: {reason}")
         seen.add(symbol)
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from nmtkit.errors import UserError
+from nmtkit.wording import quoted
 
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -21,10 +22,10 @@ class Vocabulary:
             raise UserError(f"a vocabulary must begin with {' '.join(SPECIALS)}")
         if len(self._ids) != len(self.pieces):
             duplicate = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
-            raise UserError(f"the vocabulary lists {duplicate!r:.60} twice")
+            raise UserError(f"the vocabulary lists {quoted(duplicate)} twice")
         invalid = next((piece for piece in self.pieces if "\n" in piece), None)
         if invalid is not None:
-            raise UserError(f"piece {invalid!r:.60} has a line feed, which a vocabulary file cannot hold")
+            raise UserError(f"piece {quoted(invalid)} has a line feed, which a vocabulary file cannot hold")
         for special in SPECIALS:  # text that contains `</s>` must not end a sentence
             del self._ids[special]
 

@@ -2,10 +2,12 @@
 
 import difflib
 import re
+import reprlib
 from collections.abc import Iterable
 
 _SIMILARITY = 0.75  # difflib's default of 0.6 suggests --split for --path
 
+_LONGEST_QUOTATION = 60  # characters
 _LONGEST_MESSAGE = 10_000  # characters; holds two of the longest file names
 
 # C0, DEL and C1 control characters, line and paragraph separators, bidirectional controls, and lone surrogates, which
@@ -24,6 +26,13 @@ def shortened(message: str, longest: int = _LONGEST_MESSAGE) -> str:
         return message
     half = longest // 2
     return f"{message[:half]} … {message[-half:]}"
+
+
+def quoted(value: object) -> str:
+    """A value for a message, shortened. It may be nested too deeply for `repr`."""
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = _LONGEST_QUOTATION
+    return shortened(brief.repr(value), _LONGEST_QUOTATION)
 
 
 def first_line(error: BaseException) -> str:
@@ -69,7 +78,7 @@ def describe_unknown_version(name: str, version: object, newest: int) -> str:
     """The error for a file of a version that this nmtkit does not read; `newest` is the newest that it reads."""
     is_newer = isinstance(version, int) and version > newest
     remedy = "use a newer nmtkit" if is_newer else "the file is damaged"
-    return f"{name} version {version!r:.20}, this nmtkit reads up to {newest}: {remedy}"
+    return f"{name} version {quoted(version)}, this nmtkit reads up to {newest}: {remedy}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

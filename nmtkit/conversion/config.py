@@ -1,6 +1,5 @@
 """The options of nmt-export, and those of importers."""
 
-import reprlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -8,6 +7,7 @@ from typing import ClassVar
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.languages import is_direction, is_language
+from nmtkit.wording import quoted
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")
 
@@ -82,7 +82,7 @@ class ImportConfig(Config):
         source, target = self.source_lang or source, self.target_lang or target
         for language in (source, target):
             if language is not None and not is_language(language):
-                shown = reprlib.repr(language)
+                shown = quoted(language)
                 raise UserError(f"{shown} is not the name of a language: give --source-lang and --target-lang")
         if not isinstance(source, str) or not isinstance(target, str):
             raise UserError("the languages are unknown: give --source-lang and --target-lang")

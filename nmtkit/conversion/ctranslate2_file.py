@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nmtkit.errors import UserError
 from nmtkit.text import refuse_special_file
+from nmtkit.wording import quoted
 
 _BINARY_VERSION = 6
 _DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)  # by their numbers
@@ -57,11 +58,11 @@ class _Reader:
     def tensor(self, name: str) -> Tensor:
         rank = self.number("B")
         if rank > _MAX_RANK:
-            raise UserError(f"model.bin is damaged: {name!r:.60} has {rank} dimensions")
+            raise UserError(f"model.bin is damaged: {quoted(name)} has {rank} dimensions")
         shape = [self.number("I") for _ in range(rank)]
         kind, size = self.number("B"), self.number("I")
         if kind >= len(_DTYPES) or math.prod(shape) * _DTYPES[kind].itemsize != size:
-            raise UserError(f"model.bin is damaged: {name!r:.60} has {size} bytes, which does not match its shape")
+            raise UserError(f"model.bin is damaged: {quoted(name)} has {size} bytes, which does not match its shape")
         content = bytearray(self.bytes(size))
         return torch.frombuffer(content, dtype=_DTYPES[kind]).reshape(shape) if size else torch.empty(shape)
 
@@ -89,7 +90,7 @@ def read_model(path: Path) -> Spec:
         for _ in range(reader.number("I")):
             alias, original = reader.name(), reader.name()
             if original not in variables:
-                raise UserError(f"model.bin is damaged: {alias!r:.60} is an alias of nothing")
+                raise UserError(f"model.bin is damaged: {quoted(alias)} is an alias of nothing")
             variables[alias] = variables[original]
             if f"{original}_scale" in variables:
                 variables[f"{alias}_scale"] = variables[f"{original}_scale"]

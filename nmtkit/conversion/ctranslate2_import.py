@@ -26,6 +26,7 @@ from nmtkit.moses_bpe import MosesBpeTokenizer
 from nmtkit.strict_json import parse_json
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.vocab import BOS, EOS, SPECIALS, UNK, Vocabulary
+from nmtkit.wording import quoted
 
 MODEL_FILE = "model.bin"
 _SPEC, _REVISION = "TransformerSpec", 7
@@ -70,7 +71,9 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
     with as_user_errors(folder, "a model of CTranslate2"):
         spec = read_model(folder / MODEL_FILE)
         if (spec.name, spec.revision) != (_SPEC, _REVISION):
-            raise UserError(f"{spec.name!r:.40} of revision {spec.revision} is not supported, only {_SPEC} {_REVISION}")
+            raise UserError(
+                f"{quoted(spec.name)} of revision {spec.revision} is not supported, only {_SPEC} {_REVISION}"
+            )
         settings = parse_json(read_tokenizer_file(folder / "config.json").decode())
         vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
         _check_settings(settings, vocabularies)
@@ -101,10 +104,10 @@ def _check_settings(settings: Any, vocabularies: Sequence[list[str]]) -> None:
     for setting, needing in (("unk_token", 2), ("eos_token", 2), ("decoder_start_token", 1)):
         token = settings.get(setting)
         if not isinstance(token, str) or any(token not in pieces for pieces in vocabularies[-needing:]):
-            raise UserError(f"config.json: {setting} is {token!r:.40}, which is not in the vocabulary")
+            raise UserError(f"config.json: {setting} is {quoted(token)}, which is not in the vocabulary")
     for setting, name in (("unk_token", SPECIALS[UNK]), ("eos_token", SPECIALS[EOS])):
         if settings[setting] != name and any(name in pieces for pieces in vocabularies):
-            token = f"{settings[setting]!r:.40}"
+            token = quoted(settings[setting])
             raise UserError(f"{name} is an ordinary piece, because {setting} of config.json is {token}")
 
 

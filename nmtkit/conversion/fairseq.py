@@ -5,7 +5,6 @@ Reads those of all releases, old and new names of weights, options as `args` or 
 
 import argparse
 import re
-import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from nmtkit.conversion.pickled import ConfigNode, load_pickled, named_tensors
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
+from nmtkit.wording import quoted
 
 _PAD = 1  # fairseq's id: its learned positions begin with PAD + 1 unused rows
 _BASE = {
@@ -119,9 +119,9 @@ def _options(content: Any) -> dict[str, Any]:
     given = {**task, **given, **model}
     arch = given.get("arch") or given.get("_name")
     if arch not in _ARCHITECTURES:
-        raise UserError(f"the architecture {reprlib.repr(arch)} is not supported, only {', '.join(_ARCHITECTURES)}")
+        raise UserError(f"the architecture {quoted(arch)} is not supported, only {', '.join(_ARCHITECTURES)}")
     if task_name != "translation":
-        raise UserError(f"the task {reprlib.repr(task_name)} is not supported, only translation")
+        raise UserError(f"the task {quoted(task_name)} is not supported, only translation")
     for name in _UNSUPPORTED:
         if given.get(name):
             raise UserError(f"the option {name} is not supported")
@@ -153,7 +153,7 @@ def _config(given: Mapping[str, Any]) -> TransformerConfig:
             raise UserError(f"encoder_{ours} and {theirs} differ, which is not supported")
     activation = given["activation_fn"]
     if activation not in _ACTIVATIONS:
-        raise UserError(f"the activation {reprlib.repr(activation)} is not supported, only {', '.join(_ACTIVATIONS)}")
+        raise UserError(f"the activation {quoted(activation)} is not supported, only {', '.join(_ACTIVATIONS)}")
     return TransformerConfig(
         encoder_layers=given["encoder_layers"],
         decoder_layers=given["decoder_layers"],

@@ -13,6 +13,7 @@ from nmtkit.log import logger
 from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer, read_codes
 from nmtkit.tokenizer import SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.wording import quoted
 
 _SPECIAL_ROWS = (1, 3, 2, 2)  # of fairseq's ids for PAD, UNK, BOS and EOS: its decoder starts with </s>, not with <s>
 T = TypeVar("T")
@@ -96,7 +97,7 @@ def read_dictionary(content: bytes) -> Vocabulary:
         if not piece or not count.isdecimal():
             raise UserError(f"line {number} is not a piece and its count: not a dictionary of fairseq")
         if (piece in pieces or piece in SPECIALS) and not replaces:
-            raise UserError(f"line {number} lists {piece!r:.40} again, without {_OVERWRITE}")
+            raise UserError(f"line {number} lists {quoted(piece)} again, without {_OVERWRITE}")
         if piece in pieces:
             names[pieces[piece]] += f"#{pieces[piece]}"
         pieces[piece] = len(names)

@@ -20,6 +20,7 @@ from nmtkit.log import logger
 from nmtkit.model.positions import sinusoids
 from nmtkit.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.wording import quoted
 
 MODEL_TYPE = "fsmt"
 _MAX_MERGES_BYTES = 1 << 26
@@ -50,7 +51,7 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
     with as_user_errors(folder, "a model of FSMT"):
         settings = read_settings(folder, _REQUIRED | _DEFAULTS)
         if settings.get("model_type") != MODEL_TYPE:
-            raise UserError(f"{CONFIG} is of {settings.get('model_type')!r:.40}, not of {MODEL_TYPE}")
+            raise UserError(f"{CONFIG} is of {quoted(settings.get('model_type'))}, not of {MODEL_TYPE}")
         _check_required(settings)
         config = transformer_config(settings, "fairseq")
         tokenizer = read_tokenizer_settings(folder, _FIXED_TOKENIZER)
@@ -70,13 +71,13 @@ def from_fsmt(folder: Path, options: ImportConfig) -> Checkpoint:
 def _check_required(settings: Mapping[str, Any]) -> None:
     for name, value in _REQUIRED.items():
         if settings.get(name, value) != value:
-            raise UserError(f"{name} is {settings[name]!r:.40}: only {value} is supported")
+            raise UserError(f"{name} is {quoted(settings[name])}: only {value} is supported")
 
 
 def _refuse_added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> None:
     for token, number in read_added_tokens(folder, tokenizer, _SPECIALS).items():
         if _SPECIALS.get(token) != number:
-            raise UserError(f"added token {token!r:.60} with the id {number} is not supported")
+            raise UserError(f"added token {quoted(token)} with the id {number} is not supported")
 
 
 def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any], options: ImportConfig) -> tuple[str, str]:
@@ -84,7 +85,7 @@ def _languages(settings: Mapping[str, Any], tokenizer: Mapping[str, Any], option
     found = [values["langs"] for values in (settings, tokenizer) if values.get("langs") is not None]
     if len(found) == 2 and found[0] != found[1] and not (options.source_lang and options.target_lang):
         raise UserError(
-            f"langs is {found[0]!r:.40} in {CONFIG}, but {found[1]!r:.40} in {TOKENIZER_CONFIG}: "
+            f"langs is {quoted(found[0])} in {CONFIG}, but {quoted(found[1])} in {TOKENIZER_CONFIG}: "
             "give --source-lang and --target-lang"
         )
     named = found[0] if found and isinstance(found[0], list) and len(found[0]) == 2 else (None, None)
@@ -95,7 +96,7 @@ def _is_lowercase(tokenizer: Mapping[str, Any]) -> bool:
     """Whether text becomes lower case first. Raises UserError for a setting that is not a truth value."""
     lowercase = tokenizer.get("do_lower_case")
     if lowercase not in (True, False, None):
-        raise UserError(f"{TOKENIZER_CONFIG}: do_lower_case is {lowercase!r:.40}, only true and false are supported")
+        raise UserError(f"{TOKENIZER_CONFIG}: do_lower_case is {quoted(lowercase)}, only true and false are supported")
     return bool(lowercase)
 
 

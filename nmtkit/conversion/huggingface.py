@@ -14,6 +14,7 @@ from nmtkit.conversion.safetensors import read_tensors
 from nmtkit.errors import UserError
 from nmtkit.strict_json import parse_json
 from nmtkit.text import is_regular_file, read_bytes, refuse_special_file
+from nmtkit.wording import quoted
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"
 PICKLED = "pytorch_model.bin"
@@ -78,7 +79,7 @@ def _read_shards(folder: Path, index: str, read: Callable[[Path], dict[str, Tens
     weights: dict[str, Tensor] = {}
     for file in sorted(set(places.values())):
         if _SHARD.fullmatch(file) is None:
-            raise UserError(f"{index}: {file!r:.60} is not the name of a file in this folder")
+            raise UserError(f"{index}: {quoted(file)} is not the name of a file in this folder")
         if not (folder / file).exists():
             raise UserError(f"{file}, listed in {index}, is missing")
         found = read(folder / file)

@@ -11,6 +11,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
+from nmtkit.wording import quoted
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names -> nmtkit's
 # Other names in config.json, by the `attribute_map` of MarianConfig and FSMTConfig.
@@ -60,10 +61,10 @@ def read_settings(folder: Path, defaults: Mapping[str, Any]) -> dict[str, Any]:
         chosen, stated = _only(generation[name]), _only(config.get(name))
         settings[name] = chosen if stated is None else stated
         if chosen not in (None, settings[name]):
-            raise UserError(f"{name} is {stated!r:.40} in {CONFIG}, but {chosen!r:.40} in {GENERATION_CONFIG}")
+            raise UserError(f"{name} is {quoted(stated)} in {CONFIG}, but {quoted(chosen)} in {GENERATION_CONFIG}")
     for name, harmless in _WITHOUT_EFFECT.items():
         if generation.get(name) not in (None, *harmless):
-            raise UserError(f"{name} is {generation[name]!r:.60}, which is not supported")
+            raise UserError(f"{name} is {quoted(generation[name])}, which is not supported")
     if generation.get("forced_eos_token_id") not in (None, generation["eos_token_id"], settings["eos_token_id"]):
         raise UserError("forced_eos_token_id is not eos_token_id, which is not supported")
     never = [[settings["pad_token_id"]], [settings["decoder_start_token_id"]]]
@@ -77,7 +78,9 @@ def _without_aliases(config: Mapping[str, Any]) -> dict[str, Any]:
     values = {name: value for name, value in config.items() if name not in _ALIASES}
     for alias, name in _ALIASES.items():
         if alias in config and values.setdefault(name, config[alias]) != config[alias]:
-            raise UserError(f"{CONFIG}: {name} is {values[name]!r:.40}, but its alias {alias} is {config[alias]!r:.40}")
+            raise UserError(
+                f"{CONFIG}: {name} is {quoted(values[name])}, but its alias {alias} is {quoted(config[alias])}"
+            )
     return values
 
 
@@ -99,7 +102,7 @@ def transformer_config(settings: Mapping[str, Any], positions: str) -> Transform
     activation = settings["activation_function"]
     if activation not in _ACTIVATIONS:
         supported = ", ".join(_ACTIVATIONS)
-        raise UserError(f"{CONFIG}: activation_function is {activation!r:.40}, only {supported} are supported")
+        raise UserError(f"{CONFIG}: activation_function is {quoted(activation)}, only {supported} are supported")
     if settings["d_model"] % settings["encoder_attention_heads"]:
         raise UserError(f"{CONFIG}: d_model is not a multiple of encoder_attention_heads")
     same = ("encoder_layers", "decoder_layers", "d_model", "dropout", "attention_dropout", "activation_dropout")
@@ -130,7 +133,7 @@ def search_options(folder: Path, defaults: Mapping[str, Any]) -> Options:
         else:
             options |= found
     if lacking:
-        named = ", ".join(f"{name} {generation[name]!r:.40}" for name in lacking)
+        named = ", ".join(f"{name} {quoted(generation[name])}" for name in lacking)
         logger.warning("the suggested nmt-generate command leaves out settings that it does not support: %s", named)
     return options
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from nmtkit.conversion.huggingface import TOKENIZER_CONFIG, read_json
 from nmtkit.errors import UserError
+from nmtkit.wording import quoted
 
 ADDED_TOKENS = "added_tokens_decoder"  # in tokenizer_config.json
 _SPECIAL_TOKENS_MAP = "special_tokens_map.json"
@@ -37,9 +38,9 @@ def _check_settings(settings: Mapping[str, Any], fixed: Mapping[str, Any], file:
         content = value["content"] if isinstance(value, dict) and "content" in value else value
         if name in fixed:
             if content not in (fixed[name], None) and (content or fixed[name]):
-                raise UserError(f"{file}: {name} is {content!r:.60}, only {fixed[name]!r} is supported")
+                raise UserError(f"{file}: {name} is {quoted(content)}, only {fixed[name]!r} is supported")
         elif name.endswith("_token") and isinstance(content, str):
-            raise UserError(f"{file}: {name} is {content!r:.60}, which is not supported")
+            raise UserError(f"{file}: {name} is {quoted(content)}, which is not supported")
 
 
 def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collection[str]) -> dict[str, int]:
@@ -52,10 +53,12 @@ def read_added_tokens(folder: Path, settings: Mapping[str, Any], special: Collec
     for number, token in _added_tokens(folder, settings):
         content = token["content"]
         if added.setdefault(content, number) != number:
-            raise UserError(f"added token {content!r:.60}: it has the ids {added[content]} and {number}")
+            raise UserError(f"added token {quoted(content)}: it has the ids {added[content]} and {number}")
         for flag in () if content in special else _UNSUPPORTED_FLAGS:
             if token.get(flag):
-                raise UserError(f"added token {content!r:.60}: {flag} is {token[flag]!r:.40}, which is not supported")
+                raise UserError(
+                    f"added token {quoted(content)}: {flag} is {quoted(token[flag])}, which is not supported"
+                )
     return added
 
 

@@ -25,6 +25,7 @@ from nmtkit.spm_model import append_split_symbols, read_split_symbols
 from nmtkit.tokenizer import SentencePieceVocabTokenizer
 from nmtkit.user_symbols import check_symbols
 from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.wording import quoted
 
 MODEL_TYPE = "marian"
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
@@ -85,7 +86,7 @@ def from_marian(folder: Path, options: ImportConfig) -> Checkpoint:
 def _check_fixed(settings: Mapping[str, Any]) -> None:
     for name, value in _FIXED.items():
         if settings.get(name, value) not in (value, None):
-            raise UserError(f"{CONFIG}: {name} is {settings[name]!r:.60}, only {value!r} is supported")
+            raise UserError(f"{CONFIG}: {name} is {quoted(settings[name])}, only {value!r} is supported")
 
 
 def _vocabulary_sizes(settings: Mapping[str, Any]) -> tuple[int, int]:
@@ -165,7 +166,7 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
     """
     symbols = _symbols(added)
     if separate and symbols:
-        raise UserError(f"added token {symbols[0]!r:.60}: not supported with separate vocabularies")
+        raise UserError(f"added token {quoted(symbols[0])}: not supported with separate vocabularies")
     ids = _with_added(_read_vocabulary(folder / VOCABULARY), added)
     target_ids = _with_added(_read_vocabulary(folder / TARGET_VOCABULARY), added) if separate else ids
     source_size, target_size = _vocabulary_sizes(settings)
@@ -173,9 +174,9 @@ def _sides(folder: Path, settings: Mapping[str, Any], added: Mapping[str, int], 
         raise UserError(f"{CONFIG}: vocab_size and decoder_vocab_size differ, but there is one {VOCABULARY}")
     eos, pad, start = (settings[f"{name}_token_id"] for name in ("eos", "pad", "decoder_start"))
     if target_ids.get(EOS_PIECE) != eos:
-        raise UserError(f"eos_token_id is {eos!r:.40}, not the id of {EOS_PIECE} in the vocabulary")
+        raise UserError(f"eos_token_id is {quoted(eos)}, not the id of {EOS_PIECE} in the vocabulary")
     if start not in (pad, eos):
-        raise UserError(f"decoder_start_token_id is {start!r:.40}: only pad_token_id is supported")
+        raise UserError(f"decoder_start_token_id is {quoted(start)}: only pad_token_id is supported")
     vocabulary, rows = _renumber(target_ids, target_size, start, pad)
     if separate:
         source_pad = ids.get(PAD_PIECE)
@@ -225,9 +226,9 @@ def _symbols(added: Mapping[str, int]) -> list[str]:
             shortest.append(token)
     for token in added:
         if len(token) > _MAX_ADDED_TOKEN:
-            raise UserError(f"added token {token!r:.60}: it has more than {_MAX_ADDED_TOKEN} characters")
+            raise UserError(f"added token {quoted(token)}: it has more than {_MAX_ADDED_TOKEN} characters")
         if inner := _inner_token(token, shortest):
-            raise UserError(f"added token {token!r:.60}: it contains {inner!r:.60}, which is not supported")
+            raise UserError(f"added token {quoted(token)}: it contains {quoted(inner)}, which is not supported")
     return symbols
 
 
@@ -250,9 +251,9 @@ def _with_added(ids: dict[str, int], added: Mapping[str, int]) -> dict[str, int]
     pieces = {number: piece for piece, number in ids.items()}
     for token, number in added.items():
         if ids.get(token, number) != number:
-            raise UserError(f"added token {token!r:.60}: its id is {number}, but {ids[token]} in the vocabulary")
+            raise UserError(f"added token {quoted(token)}: its id is {number}, but {ids[token]} in the vocabulary")
         if pieces.get(number, token) != token:
-            raise UserError(f"added token {token!r:.60}: its id {number} is that of {pieces[number]!r:.60}")
+            raise UserError(f"added token {quoted(token)}: its id {number} is that of {quoted(pieces[number])}")
     return {**ids, **added}
 
 

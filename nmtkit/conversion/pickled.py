@@ -8,7 +8,6 @@ import argparse
 import io
 import mmap
 import pickle
-import reprlib
 import sys
 import zipfile
 import zlib
@@ -22,6 +21,7 @@ from torch import Tensor
 from nmtkit.conversion.pickle_check import CONFIG_NODES, DEFAULT_DICT, IGNORED, check_pickle
 from nmtkit.errors import UserError
 from nmtkit.text import refuse_special_file
+from nmtkit.wording import quoted
 
 _MAX_SHARING = 4  # embeddings have up to three names
 _ZIP_SIGNATURE = b"PK\3\4"
@@ -134,7 +134,7 @@ def named_tensors(values: object, path: Path) -> dict[str, Tensor]:
     storages: dict[tuple[int, int], str] = {}
     for name, tensor in values.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise UserError(f"its weight {reprlib.repr(name)} is not a tensor")
+            raise UserError(f"its weight {quoted(name)} is not a tensor")
         storage = tensor.untyped_storage()
         storages.setdefault((storage.data_ptr(), storage.nbytes()), name)
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in values.values())
@@ -145,5 +145,5 @@ def named_tensors(values: object, path: Path) -> dict[str, Tensor]:
         checksums = _checksums(path)
         for name in storages.values():
             content = torch.empty(0, dtype=torch.uint8).set_(values[name].untyped_storage())
-            _verify(content.numpy().data, checksums, f"weight {reprlib.repr(name)}")
+            _verify(content.numpy().data, checksums, f"weight {quoted(name)}")
     return dict(values)

@@ -22,7 +22,7 @@ from nmtkit.strict_json import parse_count, parse_json, parse_text
 from nmtkit.text import read_bytes
 from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary, symbol_fault
 from nmtkit.version import __version__
-from nmtkit.wording import shortened
+from nmtkit.wording import quoted, shortened
 
 DESCRIPTION = "dataset.json"
 FORMAT = "nmtkit dataset"
@@ -222,7 +222,7 @@ def _read_fields(path: Path) -> dict[str, Any]:
     version = fields.get("version")
     if version not in (VERSION, SHARDED_VERSION):
         readable = f"versions {VERSION} and {SHARDED_VERSION}"
-        raise UserError(f"{path}: version {version!r:.20} of the format, this nmtkit reads {readable}; {REMEDY}")
+        raise UserError(f"{path}: version {quoted(version)} of the format, this nmtkit reads {readable}; {REMEDY}")
     if fields.get("sha256") != checksum:
         raise UserError(f"{path}: damaged, the checksum is wrong; {REMEDY}")
     return fields

@@ -11,7 +11,7 @@ from nmtkit.decoding.config import RequestConfig
 from nmtkit.decoding.input_stream import ALL_LINES
 from nmtkit.errors import UserError
 from nmtkit.text import is_regular_file, read_lines
-from nmtkit.wording import counted
+from nmtkit.wording import counted, quoted
 
 # Scripts without spaces between words: Thai to Khmer, kana, and Han.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -34,7 +34,7 @@ class Request:
     def __post_init__(self) -> None:
         """Raise UserError for a text as `terms`, whose letters would be taken for terms."""
         if isinstance(self.terms, str):
-            raise UserError(f"terms: a list of texts is expected, not {self.terms!r:.60} alone")
+            raise UserError(f"terms: a list of texts is expected, not {quoted(self.terms)} alone")
 
 
 class RequestFiles:

@@ -16,6 +16,7 @@ from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.recurrent import Recurrent
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.wording import quoted
 
 
 class Architecture(NamedTuple):
@@ -44,5 +45,5 @@ def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
     """
     arch = values.get("arch", TransformerConfig.arch)
     if arch not in ARCHITECTURES:
-        raise UserError(f"unknown architecture {arch!r:.60}: written by a newer version of nmtkit?")
+        raise UserError(f"unknown architecture {quoted(arch)}: written by a newer version of nmtkit?")
     return ARCHITECTURES[arch].config.from_dict(values)

@@ -1,6 +1,5 @@
 """The `progress` of a training checkpoint: made when a run saves, checked before it resumes."""
 
-import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION
+from nmtkit.wording import quoted
 
 _LARGEST = 2**100  # above any count of a run
 _LARGEST_FLOAT = 1e39  # above any value in fp32, and any time of a run
@@ -92,14 +92,14 @@ def check_record(progress: Mapping[str, Any], path: Path) -> None:
         raise UserError(f"{path}: its training state has epoch 0 of a dataset in others, impossible")
     for name, (least, most) in bounds.items():
         if not least <= getattr(state, name) <= most:
-            value = reprlib.repr(getattr(state, name))
+            value = quoted(getattr(state, name))
             raise UserError(f"{path}: its training state has {name} {value}, impossible after update {state.update}")
 
 
 def _check_fields(values: Mapping[str, Any], kinds: Mapping[str, Any], path: Path, group: str = "") -> None:
     for name, kind in kinds.items():
         if name in values and not _is(values[name], kind):
-            raise UserError(f"{path}: its training state has an impossible {group}{name}: {reprlib.repr(values[name])}")
+            raise UserError(f"{path}: its training state has an impossible {group}{name}: {quoted(values[name])}")
 
 
 def _is(value: Any, kind: Any) -> bool:
