@@ -7,7 +7,6 @@ both as if they had been given, and a resumed run uses them on any machine.
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nmtkit.checkpoint import read_progress
 from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
@@ -24,12 +22,12 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.memory import free_memory, is_out_of_memory
 from nmtkit.model.packing import kernel_for
 from nmtkit.model.precision import resolve_precision
-from nmtkit.run_files import list_checkpoints
-from nmtkit.training.config import AUTO, CPU_TOKENS, BatchConfig, TrainingOptions
+from nmtkit.training.config import AUTO, CPU_TOKENS, BatchConfig, CheckpointConfig, TrainingOptions
 from nmtkit.training.construction import build_model
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.ranks import Ranks
+from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.training_data import TRAINING, TrainingData
 from nmtkit.vocab import EOS
 
@@ -42,7 +40,7 @@ def with_batches_of_device(data: TrainingData, options: TrainingOptions, ranks: 
 
     Raises UserError for --packing with an architecture that cannot pack.
     """
-    recorded = ranks.run_on_main(lambda: _recorded(options.checkpoints.save_dir))
+    recorded = ranks.run_on_main(lambda: _recorded(options.checkpoints))
     options = _with(options, packing=_packing(recorded, options, ranks))
     return _with(options, max_tokens=_max_tokens(recorded, data, options, ranks))
 
@@ -51,15 +49,13 @@ def _with(options: TrainingOptions, **values: Any) -> TrainingOptions:
     return replace(options, batches=replace(options.batches, **values))
 
 
-def _recorded(save_dir: Path) -> Mapping[str, Any] | None:
+def _recorded(config: CheckpointConfig) -> Mapping[str, Any] | None:
     """The batch options in the newest checkpoint of the run; None for a new run."""
-    for _, path in reversed(list_checkpoints(save_dir)):
-        try:
-            batches: Mapping[str, Any] = read_progress(path)["options"]["batches"]
-            return {"max_tokens": int(batches["max_tokens"]), "packing": str(batches.get("packing", "off"))}
-        except (UserError, KeyError):  # damaged, or an average
-            continue
-    return None
+    recorded = SaveDir(config).read_options()
+    if recorded is None:
+        return None
+    batches = recorded["batches"]
+    return {"max_tokens": int(batches["max_tokens"]), "packing": str(batches.get("packing", "off"))}
 
 
 def _packing(recorded: Mapping[str, Any] | None, options: TrainingOptions, ranks: Ranks) -> str:

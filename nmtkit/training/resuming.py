@@ -181,8 +181,7 @@ def resumed_state(
     if change and "reset_progress" not in resets:
         logger.warning("%s: the previous best result is discarded", change)
     if change or "reset_progress" in resets:
-        state.best = None
-        state.forget_since_best()
+        state.discard_best()
     if change:
         state.validation = {}  # not validated yet
     if "reset_lr_schedule" in resets:

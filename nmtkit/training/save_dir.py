@@ -47,6 +47,7 @@ class SaveDir:
         self._opened: os.stat_result | None = None  # the folder while it is locked
         self.newest: int | None = None  # the update of the newest checkpoint
         self._validations: dict[int, float] = {}  # update -> value, of the checkpoints at a validation
+        self._ranking = 0  # as in `RunState`
         self._interim: set[int] = set()  # the updates of checkpoints that --keep-last does not count
         self._unusable: list[Path] = []  # newer checkpoints that cannot be resumed
         self._last_save = time.monotonic()
@@ -150,6 +151,7 @@ class SaveDir:
             progress = checkpoint.progress
             self.newest = progress["update"]
             self._validations = dict(progress["checkpoint_validations"])
+            self._ranking = progress.get("ranking", 0)
             self._interim = {update for update, path in found if _is_interim(path)}
         return checkpoint
 
@@ -159,6 +161,10 @@ class SaveDir:
         Does not warn of the others: `load_newest` does. UserError if none is intact.
         """
         return self._first_readable(self._found(), lambda path, _: read_model_config(path), lambda *_: None)
+
+    def read_options(self) -> dict[str, Any] | None:
+        """The options in the newest checkpoint of the run whose header is intact, as by `read_model_config`."""
+        return self._first_readable(self._found(), _read_options, lambda *_: None)
 
     def _first_readable(
         self,
@@ -249,6 +255,7 @@ class SaveDir:
         check_regular(path)
         save_checkpoint(path, checkpoint)
         self.newest, self._validations, self._interim = update, validations, interim
+        self._ranking = progress.get("ranking", 0)
         self.check_place()
         link_checkpoint(path, LAST)
         if progress["is_best"]:
@@ -273,15 +280,21 @@ class SaveDir:
             logger.warning(message, best, newest, _set_aside(best))
 
     def _link_best(self, metric: str, better: Better) -> None:
-        """Link BEST to the best of the kept checkpoints where it is missing or worse, as after a save that failed."""
+        """Link BEST to the best of the kept checkpoints where it is missing, worse, or of another ranking.
+
+        It is not the best of all after a save that failed, or a kill before it was linked.
+        """
         kept = {u: value for u, value in self._validations.items() if checkpoint_path(self.folder, u).is_file()}
         if not kept:
             return
         best, path = _ranked(kept, better)[0], self.folder / BEST
-        linked = None
+        linked: dict[str, Any] = {}
         with contextlib.suppress(UserError):
-            linked = read_progress(path).get(metric)
-        if not path.is_file() or (isinstance(linked, int | float) and better(kept[best], linked)):
+            linked = read_progress(path)
+        value = linked.get(metric)
+        is_worse = isinstance(value, int | float) and better(kept[best], value)
+        is_other = "update" in linked and linked.get("ranking", 0) != self._ranking
+        if not path.is_file() or is_worse or is_other:
             link_checkpoint(checkpoint_path(self.folder, best), BEST)
 
     def _kept(self, newest: int, validations: dict[int, float], interim: set[int], better: Better) -> set[int]:
@@ -306,8 +319,7 @@ def _ranked(validations: Mapping[int, float], better: Better) -> list[int]:
 def _load_resumable(path: Path, update: int) -> Checkpoint:
     """The checkpoint in `path`; UserError unless a run can resume from it as that of `update`."""
     checkpoint = load_training_checkpoint(path)
-    if "options" not in checkpoint.progress:
-        raise UserError(f"{path} is an average or an import: only --init-from can begin with it")
+    _check_of_run(checkpoint.progress, path)
     with as_user_errors(path):
         check_finite(checkpoint.weights)
         check_finite(checkpoint.ema or {})
@@ -316,6 +328,21 @@ def _load_resumable(path: Path, update: int) -> Checkpoint:
     if checkpoint.progress["update"] != update:
         raise UserError(f"{path}: its content is of update {checkpoint.progress['update']}")
     return checkpoint
+
+
+def _read_options(path: Path, _: int) -> dict[str, Any]:
+    """The options of the run in a checkpoint; UserError for one that is not of a run."""
+    progress = read_progress(path)
+    _check_of_run(progress, path)
+    options = progress["options"]
+    if not isinstance(options, dict) or "max_tokens" not in options.get("batches", {}):
+        raise UserError(f"{path} is damaged: its options of the run are incomplete")
+    return options
+
+
+def _check_of_run(progress: Mapping[str, Any], path: Path) -> None:
+    if "options" not in progress:
+        raise UserError(f"{path} is an average or an import: only --init-from can begin with it")
 
 
 def _is_interim(path: Path) -> bool:

@@ -76,6 +76,7 @@ class RunState:
     out_of_memory: int = 0  #: updates repeated for lack of memory, with the limits learned
     memory_limits: dict[str, int] = field(default_factory=dict)
     best: float | None = None  #: best validation so far, with the number since
+    ranking: int = 0  #: how often the best was discarded; validations compare with those of the same number only
     validations_since_best: int = 0
     uncounted_since_best: int = 0  #: those of them that --patience does not count
     validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this update
@@ -106,6 +107,12 @@ class RunState:
         else:
             self.validations_since_best += 1
             self.uncounted_since_best += not counts
+
+    def discard_best(self) -> None:
+        """Begin another ranking of validations, with which the values so far do not compare."""
+        self.best = None
+        self.ranking += 1
+        self.forget_since_best()
 
     def forget_since_best(self) -> None:
         """Forget the validations since the best one."""

@@ -123,10 +123,15 @@ def test_the_default_micro_batch_is_large_on_a_gpu_only(
     assert found.packing == "off"
 
 
-def test_a_resumed_run_keeps_its_micro_batches_without_the_option(train: Train, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_numbered", [True, False])
+def test_a_resumed_run_keeps_its_micro_batches_without_the_option(
+    has_numbered: bool, train: Train, tmp_path: Path
+) -> None:
     train(tmp_path, "--max-updates", 1, "--max-tokens", 300)
+    if not has_numbered:  # checkpoint_last.pt was copied alone
+        (tmp_path / "checkpoint_1.pt").unlink()
     options = TrainingOptions(checkpoints=CheckpointConfig(save_dir=tmp_path))
-    recorded = capacity._recorded(options.checkpoints.save_dir)
+    recorded = capacity._recorded(options.checkpoints)
     assert recorded == {"max_tokens": 300, "packing": "off"}
     assert capacity._max_tokens(recorded, None, options, Ranks(torch.device("cpu"))) == 300  # type: ignore[arg-type]
 

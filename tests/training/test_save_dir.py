@@ -212,6 +212,39 @@ def return_to(update: int, run: Path) -> None:
     (run / LAST).unlink()
 
 
+def test_the_best_by_another_metric_is_replaced_even_if_the_save_of_the_first_by_this_one_failed(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_dir = SaveDir(CheckpointConfig(save_dir=tmp_path))
+
+    def save(update: int, ranking: int, metric: str, value: float, is_best: bool) -> None:
+        checkpoint = make_checkpoint()
+        checkpoint.progress = {"update": update, "best_metric": metric, metric: value, "is_best": is_best}
+        checkpoint.progress |= {"ranking": ranking, "options": {}}
+        save_dir.save(update, checkpoint, higher if metric == "valid_bleu" else lower)
+
+    save(1, ranking=0, metric="valid_loss", value=2.0, is_best=True)
+    save_dir.forget_validations()
+    with monkeypatch.context() as patch:
+        patch.setattr("nmtkit.training.save_dir.save_checkpoint", fill_disk)
+        with pytest.raises(OSError, match="full"):
+            save(2, ranking=1, metric="valid_bleu", value=30.0, is_best=True)
+    save(3, ranking=1, metric="valid_bleu", value=20.0, is_best=False)
+    assert load_checkpoint(tmp_path / BEST).progress["update"] == 3
+
+
+def test_a_restart_replaces_the_best_by_another_metric(train: Train, tmp_path: Path) -> None:
+    """As after a kill between the save of the first validation by the new metric and the link to it."""
+    train(tmp_path, "--max-updates", 2, "--validate-every", 2)
+    before = (tmp_path / BEST).read_bytes()
+    by_bleu = ("--max-updates", 4, "--validate-every", 2, "--valid-bleu")
+    train(tmp_path, *by_bleu)
+    (tmp_path / BEST).unlink()
+    (tmp_path / BEST).write_bytes(before)
+    train(tmp_path, *by_bleu)
+    assert load_checkpoint(tmp_path / BEST).progress["best_metric"] == "valid_bleu"
+
+
 @pytest.mark.parametrize("has_best", [True, False])
 def test_after_a_return_to_an_older_checkpoint_best_is_of_its_history(
     has_best: bool, train: Train, tmp_path: Path
