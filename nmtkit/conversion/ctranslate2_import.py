@@ -32,7 +32,7 @@ MODEL_FILE = "model.bin"
 _SPEC, _REVISION = "TransformerSpec", 7
 _EPSILON = 1e-5  # of layer norms
 _ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}  # its 1 and 4 are approximations of gelu
-_PAD_NAMES = ("<pad>", "<blank>")
+_PAD_NAMES = ("<pad>", "<blank>")  # the second is a piece like others where there is the first
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
 _ENCODER_LAYER: Parts = {
     "self_attention.qkv": ("self_attention.linear_0",),
@@ -129,11 +129,11 @@ def _own_ids(pieces: list[str], settings: Mapping[str, Any]) -> tuple[Vocabulary
     """The vocabulary as nmtkit's, and the id there of each of its pieces; the decoder's start token is BOS here."""
     ids = {piece: number for number, piece in enumerate(pieces)}
     unk, start, eos = (settings[name] for name in ("unk_token", "decoder_start_token", "eos_token"))
-    special = {unk, eos, settings.get("bos_token"), *SPECIALS, *_PAD_NAMES}
+    pad = next((name for name in _PAD_NAMES if name in ids), None)
+    special = {unk, eos, settings.get("bos_token"), pad, *SPECIALS}
     rest = [number for number, piece in enumerate(pieces) if piece not in special]
-    pad = next((ids[name] for name in _PAD_NAMES if name in ids), None)
     vocabulary = Vocabulary([*SPECIALS, *(pieces[number] for number in rest)])
-    return vocabulary, [pad, ids[unk], ids.get(start), ids[eos], *rest]
+    return vocabulary, [None if pad is None else ids[pad], ids[unk], ids.get(start), ids[eos], *rest]
 
 
 def _tokenizers(

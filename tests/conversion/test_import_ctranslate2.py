@@ -97,6 +97,15 @@ def test_separate_vocabularies_are_imported(tmp_path: Path) -> None:
     assert_computes_the_same(imported, tmp_path / "model", sentences(WORDS, 1))
 
 
+def test_a_piece_with_the_name_of_other_toolkits_padding_is_imported(tmp_path: Path) -> None:
+    exported = checkpoint_of(share_embeddings="decoder")
+    other = SpaceTokenizer(Vocabulary([*SPECIALS, *WORDS[1:], "<blank>"]))
+    to_ctranslate2(replace(exported, target=other), tmp_path / "model")
+    imported = from_ctranslate2(tmp_path / "model", LANGUAGES)
+    assert imported.target.vocab == other.vocab
+    assert torch.equal(imported.weights["target_embedding.weight"], exported.weights["target_embedding.weight"])
+
+
 def test_the_sentencepiece_model_of_an_export_is_found(
     make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
