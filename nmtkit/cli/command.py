@@ -105,7 +105,10 @@ class Command(click.Command):
         arguments = list(sys.argv[1:] if args is None else args)
         if instruction := os.environ.get(self._completion_variable):
             sys.exit(shell_complete(self, {}, str(self.name), self._completion_variable, instruction))
-        code = self._exit_code(arguments)
+        try:
+            code = self._exit_code(arguments)
+        except Exception as error:
+            code = self._unexpected(error)
         for stream in (sys.stdout, sys.stderr):
             try:
                 if stream is not None:
@@ -149,13 +152,15 @@ class Command(click.Command):
         except (NmtkitError, ImportError, OSError, MemoryError) as error:
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
-        except Exception as error:
-            if isinstance(error, RuntimeError) and str(error) == "std::bad_alloc":  # from torch while it is imported
-                return self._report(_one_line(MemoryError()), RunError.exit_code)
-            if (before := _signal_before(error)) is None:
-                raise
-            return self._report_signal(before)
         return 0
+
+    def _unexpected(self, error: Exception) -> int:
+        """Report an error behind which there is a signal or a lack of memory; raise any other again: it is a bug."""
+        if isinstance(error, RuntimeError) and str(error) == "std::bad_alloc":  # from torch while it is imported
+            return self._report(_one_line(MemoryError()), RunError.exit_code)
+        if (before := _signal_before(error)) is None:
+            raise error
+        return self._report_signal(before)
 
     def _report_signal(self, error: BaseException) -> int:
         if isinstance(error, Terminated):

@@ -428,6 +428,23 @@ def test_a_library_that_fails_to_clean_up_after_a_signal_does_not_hide_it(
     assert capsys.readouterr().err.lstrip("\n") == line
 
 
+def test_a_signal_while_an_error_is_written_exits_with_its_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt_once(name: str, message: str) -> None:
+        monkeypatch.undo()
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise AttributeError("_lock")
+
+    monkeypatch.setattr("nmtkit.cli.command.write_error", interrupt_once)
+    with pytest.raises(SystemExit) as exit:
+        failing(UserError("no")).main([])
+    assert exit.value.code == 130
+    assert capsys.readouterr().err.lstrip("\n") == "soup: interrupted\n"
+
+
 def test_an_unexpected_exception_keeps_its_traceback() -> None:
     """A bug is not dressed up as a failure of the run."""
     with pytest.raises(ZeroDivisionError):
