@@ -1,12 +1,14 @@
 """Runs a command while it holds locks on files and folders; refuses if one of them is in use.
 
+    python locked.py --record work/average.command "nmt-average …"
+    python locked.py --made-by work/average.command "nmt-average …" -- nmt-average …
     python locked.py work/checkpoints -- mv work/checkpoints old
-    python locked.py --shared work/begun -- nmt-generate --output work/part
 
-`nmt-train` locks its save folder. Several commands can hold a shared lock at once.
+A `.command` file contains the command of a step. The step runs under a shared lock on it, so several machines can run
+it. Another command replaces it only under an exclusive lock, so a result is older than a command that did not make it.
+`nmt-train` locks its save folder.
 """
 
-import contextlib
 import fcntl
 import os
 import sys
@@ -14,26 +16,66 @@ from pathlib import Path
 from typing import NoReturn
 
 
-def main(arguments: list[str]) -> NoReturn:
-    """Become the command after `--`, which holds locks on the paths before it until it ends.
-
-    A missing path is skipped.
-    """
+def main(arguments: list[str]) -> None:
+    """Record the command of a step, or become the command after `--`, which holds the locks until it ends."""
+    if arguments[0] == "--record":
+        path, text, *in_use = arguments[1:]
+        record(Path(path), content(text), in_use)
+        return
     separator = arguments.index("--")
     paths, command = arguments[:separator], arguments[separator + 1 :]
-    mode = fcntl.LOCK_SH if paths[:1] == ["--shared"] else fcntl.LOCK_EX
-    for path in map(Path, paths[mode == fcntl.LOCK_SH :]):
-        with contextlib.suppress(FileNotFoundError):
-            # NFS has exclusive locks only for files that are open for writing.
-            handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-            os.set_inheritable(handle, True)
-            try:
-                fcntl.flock(handle, mode | fcntl.LOCK_NB)
-            except BlockingIOError:
-                use = f"a training runs in {path}" if path.is_dir() else f"a command that needs {path} runs"
-                sys.exit(f"{use}: wait for it, or stop it")
-            except OSError:  # a file system without locks, on which the commands take none either
-                pass
+    while paths[:1] == ["--made-by"]:
+        check(Path(paths[1]), content(paths[2]))
+        paths = paths[3:]
+    for path in paths:
+        lock(Path(path), fcntl.LOCK_EX)
+    become(command)
+
+
+def content(text: str) -> bytes:
+    """The content of a `.command` file."""
+    return os.fsencode(f"{text}\n")
+
+
+def record(path: Path, command: bytes, in_use: list[str]) -> None:
+    """Write the command of a step to its file, unless the step runs or a path of `in_use` is locked.
+
+    The file is rewritten in place, since a lock belongs to an inode. A write that was interrupted matches no command.
+    """
+    for other in in_use:
+        lock(Path(other), fcntl.LOCK_EX)
+    path.open("ab").close()  # created, if it is missing
+    lock(path, fcntl.LOCK_EX)
+    if path.read_bytes() != command:
+        path.write_bytes(command)
+
+
+def check(path: Path, command: bytes) -> None:
+    """Lock the file of a step, which must contain the command of this step."""
+    lock(path, fcntl.LOCK_SH)
+    if not path.exists() or path.read_bytes() != command:
+        sys.exit(f"{path}: another make has begun this step with other variables: call make again")
+
+
+def lock(path: Path, mode: int) -> None:
+    """Lock a file or folder for this process and the command that it becomes; skip a missing one."""
+    try:
+        # NFS has exclusive locks only for files that are open for writing.
+        handle = os.open(path, os.O_RDONLY if mode == fcntl.LOCK_SH or path.is_dir() else os.O_RDWR)
+    except FileNotFoundError:
+        return
+    os.set_inheritable(handle, True)
+    try:
+        fcntl.flock(handle, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        use = f"a training runs in {path}" if path.is_dir() else f"a step that needs {path} runs"
+        sys.exit(f"{use}: wait for it, or stop it")
+    except OSError:  # a file system without locks, on which the commands take none either
+        pass
+
+
+def become(command: list[str]) -> NoReturn:
+    """Replace this process by a command."""
     os.execvp(command[0], command)
 
 

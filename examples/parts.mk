@@ -27,11 +27,11 @@ else
 # A new checkpoint or a changed command translates all parts again, unless a part is being translated. Otherwise an
 # interrupted part is resumed.
 $(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command
-	@python ../locked.py $(UNLESS_IN_USE) -- rm -f $(PARTS_FOLDER)/*-of-*
+	@python ../locked.py $(PARTS_FOLDER)/translate.command -- rm -f $(PARTS_FOLDER)/*-of-*
 	@touch $@
-$(PARTS_FOLDER)/begun $(PARTS_FOLDER)/translate.command: UNLESS_IN_USE = $(PARTS_FOLDER)/begun
 endif
 
 .PRECIOUS: $(TRANSLATOR) $(ALL_PARTS)
+$(ALL_PARTS): private COMMANDS = $(PARTS_FOLDER)/translate.command
 $(ALL_PARTS): $(call part_file,%): $(PARTS_FOLDER)/begun
-	python ../locked.py --shared $< -- $(translate) --shard $*/$(PARTS) --resume --output $@
+	@$(call run,$(translate) --shard $*/$(PARTS) --resume --output $@)

@@ -39,7 +39,7 @@ report: $(if $(SEEDS),,score) $(WORK)/report.html
 	@echo "report: $(abspath $(WORK)/report.html)"
 
 $(WORK)/report.html: $(RUNS:%=%/scores.txt) $(WORK)/report.command
-	$(report) > $(WORK)/summary.txt
+	@$(call run,$(report)) $(call into,$(WORK)/summary.txt)
 
 .NOTPARALLEL:# the trainings share a dataset
 $(filter-out $(RUN)/scores.txt,$(SEEDS:%=$(WORK)/seed-%/scores.txt)): $(WORK)/seed-%/scores.txt: always
@@ -70,36 +70,43 @@ else
 endif
 endif
 
-# The last command of a step; the file is rewritten only if the command has changed, and not while UNLESS_IN_USE is in use.
+# The last command of a step. A changed command replaces it, unless the step runs or UNLESS_IN_USE is in use. make must not
+# delete the file, because its locks would be lost.
+command_of = $($(basename $(notdir $(1))))
+.PRECIOUS: %.command
 %.command: always
 	@mkdir -p $(@D)
-	@echo '$($(*F))' | cmp -s - $@ || { echo '$($(*F))' > $(PART_OF_TARGET); \
-		$(if $(UNLESS_IN_USE),python ../locked.py $(UNLESS_IN_USE) --) mv $(PART_OF_TARGET) $@ || \
-		{ rm -f $(PART_OF_TARGET); exit 1; }; }
+	@echo '$(call command_of,$@)' | cmp -s - $@ || python ../locked.py --record $@ '$(call command_of,$@)' $(UNLESS_IN_USE)
 $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
+
+# Prints a command, and runs it while no make can replace the COMMANDS of the step. If one has done so, the step is refused.
+run = $(info $(strip $(1)))$(LOCKED) -- $(strip $(1))
+COMMANDS = $(filter %.command,$^)
+LOCKED = python ../locked.py $(foreach file,$(COMMANDS),--made-by $(file) '$(call command_of,$(file))')
+run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c '$(strip $(1)) 2>&1 | tee $(PART_OF_TARGET)' || \
+	{ rm -f $(PART_OF_TARGET); exit 1; }; mv $(PART_OF_TARGET) $@
 
 # Settings of the machine (ON_…, LAUNCH) change no result, so they repeat no step.
 $(DATASET)/dataset.json: $(TEXT) $(MADE) $(dir $(DATASET))preprocess.command
-	$(strip $(preprocess) $(ON_CORES))
+	@$(call run,$(preprocess) $(ON_CORES))
 
 # A new dataset or a changed command starts a new training and moves the old checkpoints away, unless a training runs in
 # them. Otherwise an interrupted training is resumed.
 $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 	@if [ -e $(RUN)/checkpoints ]; then \
 		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); \
-		python ../locked.py $(RUN)/checkpoints -- mv $(RUN)/checkpoints $$aside || { rmdir $$aside; exit 1; }; \
+		$(LOCKED) $(RUN)/checkpoints -- mv $(RUN)/checkpoints $$aside || { rmdir $$aside; exit 1; }; \
 		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \
 	fi
-	touch $@
+	@$(call run,touch $@)
 
-$(RUN)/trained: $(RUN)/begun
-	$(strip $(LAUNCH) $(train) $(ON_DEVICE))
-	@echo $(or $(DEVICES),1) > $@
+$(RUN)/trained: $(RUN)/begun $(RUN)/train.command
+	@$(call run,$(LAUNCH) $(train) $(ON_DEVICE))
+	@$(LOCKED) -- bash -c 'echo $(or $(DEVICES),1) > $@'
 
 $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
-	$(average)
+	@$(call run,$(average))
 
 # The rule that computes the scores also prints them, so `score` does not print them again.
 $(RUN)/scores.txt: $(RUN)/averaged.pt $(RUN)/generate.command
-	$(generate) 2>&1 | tee $(PART_OF_TARGET)$(eval shown := yes)
-	@mv $(PART_OF_TARGET) $@
+	@$(call run_and_show,$(generate))$(eval shown := yes)

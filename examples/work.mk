@@ -6,6 +6,8 @@
 WORK ?= work
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
 PART_OF_TARGET = $@.$(PROCESS).part
+# What follows a command that prints a file: the file is replaced if the command succeeds.
+into = > $(PART_OF_TARGET) || { rm -f $(PART_OF_TARGET); exit 1; }; mv $(PART_OF_TARGET) $(1)
 number_sign := \#
 opening := (
 closing := )

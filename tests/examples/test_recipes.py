@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE
+from recipe_commands import multi30k_in
 from repository import ROOT
 
 PREPROCESS, TRAIN, AVERAGE, GENERATE, REPORT = ALL = ["preprocess", "train", "average", "generate", "report"]
@@ -39,14 +40,7 @@ Make = Callable[..., list[str]]
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     """The folder of a copy of the Multi30k recipe, with its text in `text`."""
-    checkout = tmp_path / "a checkout"
-    shutil.copytree(ROOT / "examples", checkout / "examples", ignore=shutil.ignore_patterns("work"))
-    folder = checkout / "examples/multi30k"
-    (folder / "text").mkdir()
-    for split in ("train", "val", "test_2016_flickr"):
-        for language in ("en", "de"):
-            (folder / "text" / f"{split}.{language}.gz").write_text("all of it")
-    return folder
+    return multi30k_in(tmp_path / "a checkout")
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ def test_parts_are_not_discarded_while_one_is_being_translated(distil: Make, fol
         (folder / "wait").unlink()
         parts = [called(part.result()) for part in running]
     assert done.returncode == 2
-    assert "a command that needs work/seed-1/taught/begun runs: wait for it, or stop it\n" in done.stderr
+    assert "a step that needs work/seed-1/taught/translate.command runs: wait for it, or stop it\n" in done.stderr
     assert parts == [[path] for path in TAUGHT]
     distil("ready")
     assert all((folder / path).exists() for path in TAUGHT)

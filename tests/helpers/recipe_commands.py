@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,17 @@ STUBS = {  # commands that write the targets of their rules and print their fold
     "nmt-generate": f"touch {value('output')}; echo BLEU = 7",
 }
 REAL = {name: f'exec {sys.executable} {ROOT}/bin/{name} "$@"' for name in STUBS}
+
+
+def multi30k_in(checkout: Path) -> Path:
+    """The folder of the Multi30k recipe in a copy of the examples, with its text in `text`."""
+    shutil.copytree(ROOT / "examples", checkout / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = checkout / "examples/multi30k"
+    (folder / "text").mkdir()
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            (folder / "text" / f"{split}.{language}.gz").write_text("all of it")
+    return folder
 
 
 def make_with(folder: Path, recipe: Path, bodies: Mapping[str, str], *variables: str) -> Make:

@@ -1,0 +1,103 @@
+"""locked.py: which steps of the recipes run, and which are refused."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE
+from recipe_commands import STUBS, make_with, multi30k_in
+from repository import ROOT
+
+
+def locked(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, ROOT / "examples/locked.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@contextmanager
+def running(path: Path, command: str) -> Iterator[None]:
+    """A step with this command runs."""
+    step = [sys.executable, str(ROOT / "examples/locked.py"), "--made-by", str(path), command]
+    with subprocess.Popen([*step, "--", "bash", "-c", "echo; read"], stdin=-1, stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+        process.communicate()
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Path:
+    """A file with the command of a step."""
+    path = tmp_path / "generate.command"
+    locked("--record", path, "one")
+    return path
+
+
+def test_a_step_runs_if_its_file_contains_its_command(command: Path) -> None:
+    done = locked("--made-by", command, "one", "--", "echo", "result")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "result\n", "")
+
+
+@pytest.mark.parametrize("text", ["two\n", "one", None], ids=["another", "incomplete", "missing"])
+def test_a_step_is_refused_if_its_file_does_not_contain_its_command(text: str | None, command: Path) -> None:
+    command.unlink() if text is None else command.write_text(text)
+    done = locked("--made-by", command, "one", "--", "echo", "result")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"{command}: another make has begun this step with other variables: call make again\n"
+
+
+def test_the_command_of_a_running_step_is_kept(command: Path) -> None:
+    with running(command, "one"), running(command, "one"):
+        done = locked("--record", command, "two")
+        assert (done.returncode, command.read_text()) == (1, "one\n")
+    assert done.stderr == f"a step that needs {command} runs: wait for it, or stop it\n"
+    assert locked("--record", command, "two").returncode == 0
+    assert command.read_text() == "two\n"
+
+
+def test_a_file_that_contains_the_command_is_not_written_again(command: Path) -> None:
+    before = command.stat()
+    locked("--record", command, "one")
+    assert command.stat() == before
+    locked("--record", command, "two")
+    assert command.stat().st_ino == before.st_ino  # the file that is locked
+
+
+OPTIONS = {
+    "nmt-preprocess": "VOCAB_SIZE=7",
+    "nmt-train": "UPDATES=7",
+    "nmt-average": "AVERAGE=--best 2",
+    "nmt-generate": "BEAM=7",
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_make_with_other_variables_does_not_use_the_result_of_a_step_that_ran_meanwhile(
+    name: str, tmp_path: Path
+) -> None:
+    recipe = multi30k_in(tmp_path / "checkout")
+    waiting = "if mkdir waiting 2> /dev/null; then while [ -e wait ]; do sleep 0.01; done; fi\n"  # the first call waits
+    make = make_with(tmp_path / "bin", recipe, STUBS | {name: waiting + STUBS[name]}, "MULTI30K_DIR=text", "score")
+    (recipe / "wait").touch()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(make)
+        while not (recipe / "waiting").exists() and not first.done():
+            time.sleep(0.01)
+        refused = make(OPTIONS[name])
+        (recipe / "wait").unlink()
+    assert (first.result().returncode, refused.returncode) == (0, 2)
+    assert ".command runs: wait for it, or stop it\n" in refused.stderr
+    again = make(OPTIONS[name])
+    assert again.returncode == 0
+    assert f"\n{name} " in f"\n{again.stdout}"
+    assert f"\n{name} " not in f"\n{make(OPTIONS[name]).stdout}"
