@@ -28,6 +28,22 @@ def test_make_learns_one_vocabulary_then_trains_one_model_and_one_for_each_direc
     assert (folder / "work/all/text/all.source").read_text() == "en\n" * 5 + "de\n" * 5
 
 
+def test_text_of_another_folder_changes_the_joined_text_and_the_vocabulary_at_once(tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = examples / "multilingual"
+    for name in ("one", "other"):
+        (folder / name).mkdir()
+        for split in ("train", "val", "test_2016_flickr"):
+            for language in ("en", "de"):
+                (folder / name / f"{split}.{language}").write_text(f"{name} {language}\n")
+    make = make_with(tmp_path / "bin", folder, STUBS, "ENDING=", "DIRECTIONS=en-de de-en", "all/seed-1")
+    datasets = ["work/all/data-bin", "work/en-de/data-bin", "work/de-en/data-bin"]
+    for name in ("one", "other"):
+        assert called(make(f"MULTI30K_DIR={name}")) == [*datasets, "work/all/seed-1/checkpoints"]
+        assert (folder / "work/all/text/all.source").read_text() == f"{name} en\n{name} de\n"
+        assert called(make(f"MULTI30K_DIR={name}")) == []
+
+
 def test_differences_have_intervals_if_there_are_several_seeds() -> None:
     one = Direction("en-de", [30.0], [28.5], "13a")
     assert comparison([one]) == [("en-de", "30.00", "28.50", "+1.50", "13a")]
