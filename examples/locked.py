@@ -9,6 +9,7 @@ it. Another command replaces it only under an exclusive lock, so a result is old
 `nmt-train` locks its save folder.
 """
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -60,8 +61,7 @@ def check(path: Path, command: bytes) -> None:
 def lock(path: Path, mode: int) -> None:
     """Lock a file or folder for this process and the command that it becomes; skip a missing one."""
     try:
-        # NFS has exclusive locks only for files that are open for writing.
-        handle = os.open(path, os.O_RDONLY if mode == fcntl.LOCK_SH or path.is_dir() else os.O_RDWR)
+        handle = opened(path, mode)
     except FileNotFoundError:
         return
     os.set_inheritable(handle, True)
@@ -74,10 +74,26 @@ def lock(path: Path, mode: int) -> None:
         pass
 
 
+def opened(path: Path, mode: int) -> int:
+    """Open a file or folder to lock it. NFS has exclusive locks only for files that are open for writing."""
+    if mode == fcntl.LOCK_EX and not path.is_dir():
+        with contextlib.suppress(PermissionError):
+            return os.open(path, os.O_RDWR)
+    return os.open(path, os.O_RDONLY)
+
+
 def become(command: list[str]) -> NoReturn:
-    """Replace this process by a command."""
-    os.execvp(command[0], command)
+    """Replace this process by a command; exit as a shell does if that fails."""
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError)
+        print(f"{command[0]}: {'command not found' if missing else error.strerror}", file=sys.stderr)
+        sys.exit(127 if missing else 126)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))

@@ -1,5 +1,8 @@
 """locked.py: which steps of the recipes run, and which are refused."""
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from locked import opened
 from patience import PATIENCE
 from recipe_commands import STUBS, make_with, multi30k_in
 from repository import ROOT
@@ -71,6 +75,44 @@ def test_a_file_that_contains_the_command_is_not_written_again(command: Path) ->
     assert command.stat() == before
     locked("--record", command, "two")
     assert command.stat().st_ino == before.st_ino  # the file that is locked
+
+
+def test_a_command_that_cannot_run_is_reported_as_by_a_shell(tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    for command, code, why in (
+        ("nmt-nothing", 127, "command not found"),
+        (tmp_path / "data", 126, "Permission denied"),
+    ):
+        done = locked("--", command)
+        assert (done.returncode, done.stderr) == (code, f"{command}: {why}\n")
+
+
+def test_a_file_system_error_is_reported_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "missing/train.command"
+    done = locked("--record", path, "one")
+    assert (done.returncode, done.stderr) == (1, f"{path}: No such file or directory\n")
+
+
+class ReadOnly:
+    """Files of another user: this user may read those of `names` and write none."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names, self.open = names, os.open
+
+    def __call__(self, path: Path, flags: int) -> int:
+        if flags != os.O_RDONLY or path.name not in self.names:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return self.open(path, flags)
+
+
+def test_a_file_that_the_user_may_only_read_is_locked(command: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "open", ReadOnly({command.name}))
+    for mode in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+        handle = opened(command, mode)
+        fcntl.flock(handle, mode)
+        os.close(handle)
+    with pytest.raises(PermissionError):
+        opened(command.parent, fcntl.LOCK_EX)
 
 
 OPTIONS = {
