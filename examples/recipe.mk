@@ -58,13 +58,14 @@ $(WORK)/text/%: always
 ifneq ($(FOLDER),)
 	@if [ ! -e $@ ] || ! echo "$(FOLDER)" | cmp -s - $@.from; then \
 		echo "copying $(FOLDER)/$*"; \
-		cp -f "$(FOLDER)/$*" $(PART_OF_TARGET); \
+		cp -f "$(FOLDER)/$*" $(PART_OF_TARGET) || { rm -f $(PART_OF_TARGET); exit 1; }; \
 		rm -f $@.from; \
 		if cmp -s $(PART_OF_TARGET) $@; then rm $(PART_OF_TARGET); else mv $(PART_OF_TARGET) $@; fi; \
 		echo "$(FOLDER)" > $@.from; \
 	fi
 else ifneq ($(URL),)
-	@[ -e $@ ] || { echo "downloading $(URL)/$*"; curl -fsSL --retry 3 -o $(PART_OF_TARGET) "$(URL)/$*"; mv $(PART_OF_TARGET) $@; }
+	@[ -e $@ ] || { echo "downloading $(URL)/$*"; \
+		curl -fsSL --retry 3 -o $(PART_OF_TARGET) "$(URL)/$*" || { rm -f $(PART_OF_TARGET); exit 1; }; mv $(PART_OF_TARGET) $@; }
 else
 	@[ -e $@ ] || { echo "$*: $(HOW_TO_GET)" >&2; exit 1; }
 endif

@@ -3,17 +3,23 @@
 # Rules write to PART_OF_TARGET and rename it when it is complete, so a kill leaves no incomplete target. No two processes
 # share that name, on any machine. make deletes a target after a signal, unless it is .PRECIOUS. Complete files, also of
 # nmtkit's commands, are kept that way. A dataset that lost its dataset.json could not be made again.
-WORK ?= work
+#
+# In the environment WORK is ignored: clusters set it there, to a folder of the user.
+ifneq ($(filter undefined environment,$(origin WORK)),)
+WORK := work
+endif
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
 PART_OF_TARGET = $@.$(PROCESS).part
+
 # What follows a command that prints a file: the file is replaced if the command succeeds.
 into = > $(PART_OF_TARGET) || { rm -f $(PART_OF_TARGET); exit 1; }; mv $(PART_OF_TARGET) $(1)
+
 number_sign := \#
 opening := (
 closing := )
-unusable := $(foreach character,: % = ; | $$ $(number_sign) ' " ` & < > ? * [ ] \ ! $(opening) $(closing),$(findstring $(character),$(WORK)))
-ifneq ($(words $(WORK))$(strip $(unusable))$(filter -%,$(WORK)),1)
-$(error WORK=$(WORK): use a folder whose name is not empty, has no spaces and no characters that are special to make or the shell, and does not begin with -)
+unusable := $(foreach character,: % = ; | $$ $(number_sign) ' " ` & < > ? * [ ] { } \ ! $(opening) $(closing),$(findstring $(character),$(WORK)))
+ifneq ($(words $(WORK))$(strip $(unusable))$(filter -% ~%,$(WORK)),1)
+$(error WORK=$(WORK): use a folder whose name is not empty, has no spaces and no characters that are special to make or the shell, and does not begin with - or ~)
 endif
 
 # Runs a command that prints a report, which becomes report.md if the command succeeds. MODULES are the folders whose

@@ -44,6 +44,11 @@ def test_text_of_another_folder_changes_the_joined_text_and_the_vocabulary_at_on
         assert called(make(f"MULTI30K_DIR={name}")) == []
 
 
+def test_a_single_direction_is_refused(tmp_path: Path) -> None:
+    make = make_with(tmp_path / "bin", ROOT / "examples/multilingual", STUBS)
+    assert "DIRECTIONS=en-de: give at least two directions" in make("-n", "DIRECTIONS=en-de").stderr
+
+
 def test_differences_have_intervals_if_there_are_several_seeds() -> None:
     one = Direction("en-de", [30.0], [28.5], "13a")
     assert comparison([one]) == [("en-de", "30.00", "28.50", "+1.50", "13a")]

@@ -160,6 +160,13 @@ def test_a_recipe_without_its_text_stops_before_preprocessing(make: Make, recipe
     assert not (recipe / "work" / "data-bin").exists()
 
 
+def test_a_copy_of_the_text_that_fails_leaves_no_file(make: Make, recipe: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "bin/cp"
+    copy.write_text('#!/bin/bash\necho half > "${@: -1}"\nexit 1\n')
+    assert make(code=2) == []
+    assert list((recipe / "work/text").iterdir()) == []
+
+
 def test_text_of_another_folder_replaces_that_of_the_first(make: Make, recipe: Path) -> None:
     make()
     other = shutil.copytree(recipe / "text", recipe / "other")
@@ -276,7 +283,9 @@ def test_an_environment_that_make_did_not_create_is_kept(make: Make, checkout: P
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "examples").glob("*/Makefile")))
-@pytest.mark.parametrize("work", ["a folder", "a:b", "100%", "a#b", "a'b", "a(b", "a?b", "a\\b", "-x", ""])
+@pytest.mark.parametrize(
+    "work", ["a folder", "a:b", "100%", "a#b", "a'b", "a(b", "a?b", "a\\b", "a{1,2}", "~a", "-x", ""]
+)
 def test_a_work_folder_that_make_or_the_shell_cannot_handle_is_refused(name: str, work: str) -> None:
     command = ["make", "-n", f"WORK={work}"]
     done = subprocess.run(
@@ -284,3 +293,28 @@ def test_a_work_folder_that_make_or_the_shell_cannot_handle_is_refused(name: str
     )
     assert done.returncode == 2
     assert f"WORK={work}: use a folder whose name is not empty, has no spaces and no characters" in done.stderr
+
+
+def test_a_work_folder_of_the_environment_is_ignored() -> None:
+    command = ["make", "-n", "work/data-bin/dataset.json"]
+    environment = os.environ | {"WORK": "elsewhere"}
+    done = subprocess.run(
+        command,
+        cwd=ROOT / "examples/demo",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "elsewhere" not in done.stdout
+
+
+def test_the_demo_uses_the_work_folder_of_the_command_line() -> None:
+    command = ["make", "-n", "WORK=elsewhere"]
+    done = subprocess.run(
+        command, cwd=ROOT / "examples/demo", capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert " work/" not in done.stdout
