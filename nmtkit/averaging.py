@@ -11,7 +11,15 @@ from typing import Any
 import torch
 
 from nmtkit.archive import as_user_errors
-from nmtkit.checkpoint import Checkpoint, check_finite, load_checkpoint, memory_for_weights, read_progress
+from nmtkit.checkpoint import (
+    METRIC_OPTIONS,
+    Checkpoint,
+    check_finite,
+    load_checkpoint,
+    memory_for_weights,
+    read_progress,
+)
+from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.log import Progress
 from nmtkit.model.config import model_differences
@@ -42,18 +50,22 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
 
     Best means the lowest validation loss or the highest validation BLEU, whichever metric the run selected by; ties go
     to the older checkpoint. Checkpoints after update `until`, and those without a finite value, are ignored. Raises
-    UserError if there are fewer, or if they were scored by different metrics or on different data.
+    UserError if there are fewer, or if they were scored by different metrics, with different options or on different
+    data.
     """
     scored: list[tuple[float, int, Path]] = []
     metrics = set()
     splits = set()
+    settings = set()
     for update, path in _up_to(folder, until):
         progress = _progress(path, update)
         with as_user_errors(path):
             metric, value, split = _recorded_score(progress)
+            setting = _recorded_setting(progress, metric)
         if metric is not None and value is not None and math.isfinite(value):
             metrics.add(metric)
             splits.add(split)
+            settings.add(setting)
             scored.append((value, update, path))
     if len(metrics) > 1:
         raise UserError(
@@ -62,6 +74,12 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     if len(splits) > 1:
         raise UserError(
             f"--best: the checkpoints in {folder} are ranked on different validation splits: name the files instead"
+        )
+    if len(settings) > 1:
+        option = flag(METRIC_OPTIONS[metrics.pop()][1])
+        raise UserError(
+            f"--best: the checkpoints in {folder} are ranked with different {option}, or by different versions of the "
+            "loss: name the files instead"
         )
     if len(scored) < count:
         raise UserError(_too_few_message("--best", count, folder, len(scored), until, " with a validation value"))
@@ -78,6 +96,16 @@ def _recorded_score(progress: dict[str, Any]) -> tuple[str | None, float | None,
     metric = progress.get("best_metric")
     value = None if metric is None else progress.get(metric)
     return metric, None if value is None else float(value), frozenset(progress.get("validation_data", {}).items())
+
+
+def _recorded_setting(progress: dict[str, Any], metric: str | None) -> tuple[float | None, int]:
+    """The value of the option that the metric depends on, and the version of the loss."""
+    if metric not in METRIC_OPTIONS:
+        return None, 1
+    group, name = METRIC_OPTIONS[metric]
+    version = progress.get("loss_version", 1) if metric == "valid_loss" else 1
+    value = progress.get("options", {}).get(group, {}).get(name)
+    return None if value is None else float(value), int(version)
 
 
 def _progress(path: Path, update: int) -> dict[str, Any]:

@@ -193,6 +193,10 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
         return _from_tensors(*read_archive(path))
 
 
+#: The group and the name of the option that each metric of a validation depends on: other values do not compare.
+METRIC_OPTIONS = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
+
+
 def read_progress(path: Path) -> dict[str, Any]:
     """The `progress` of a checkpoint without reading its tensors: fast for a model of any size.
 

@@ -252,6 +252,7 @@ def test_a_nonfinite_value_is_never_the_best(value: float, folder: Path) -> None
     "changes",
     [
         *({"best_metric": ["valid_loss"]}, {"valid_loss": "low"}, {"valid_loss": [1]}),
+        *({"options": []}, {"options": {"optimizer": {"label_smoothing": [1]}}}),
         *({"validation_data": 5}, {"validation_data": {"valid.en": []}}),
     ],
     ids=str,
@@ -270,6 +271,19 @@ def test_values_on_different_validation_splits_are_not_compared(folder: Path) ->
         checkpoint.progress["validation_data"] = {"valid.en": "of another text"}
         save_checkpoint(folder / f"checkpoint_{update}.pt", checkpoint)
     with pytest.raises(UserError, match=r"--best: the checkpoints in .* different validation splits: name the files"):
+        best_checkpoints(folder, 1)
+    assert updates(best_checkpoints(folder, 1, until=20)) == [20]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"options": {"optimizer": {"label_smoothing": 0.3}}}, {"loss_version": 2}],
+    ids=lambda change: min(change),
+)
+def test_losses_of_another_kind_are_not_compared(changes: dict[str, Any], folder: Path) -> None:
+    for update in (30, 40, 100):
+        change_progress(folder / f"checkpoint_{update}.pt", **changes)
+    with pytest.raises(UserError, match=r"ranked with different --label-smoothing, or by .*: name the files"):
         best_checkpoints(folder, 1)
     assert updates(best_checkpoints(folder, 1, until=20)) == [20]
 

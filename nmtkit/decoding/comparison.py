@@ -20,7 +20,7 @@ from nmtkit.errors import UserError
 from nmtkit.log import working
 from nmtkit.terminal import Table
 from nmtkit.text import decode_line, read_lines, read_raw_stdin
-from nmtkit.wording import counted, escaped
+from nmtkit.wording import counted, escaped, quoted
 
 Texts = Mapping[str, Sequence[str]]  #: the lines of each file, by its name
 
@@ -113,8 +113,8 @@ def compare(
 def _check_seed() -> None:
     """Raise UserError if SACREBLEU_SEED is not a seed. sacreBLEU would use 0 in one part of a test only."""
     seed = os.environ.get("SACREBLEU_SEED", "1")
-    if seed.lower() != "none" and not (seed.isascii() and seed.isdecimal() and int(seed) > 0):
-        raise UserError(f"SACREBLEU_SEED is {seed!r}: set it to a positive whole number, or to none")
+    if seed.lower() != "none" and not (seed.isascii() and seed.isdecimal() and len(seed) < 1000 and int(seed) > 0):
+        raise UserError(f"SACREBLEU_SEED is {quoted(seed)}: set it to a positive whole number, or to none")
 
 
 def _scores(metric: Metric, systems: Texts, references: Texts, config: SignificanceConfig) -> list[Score]:

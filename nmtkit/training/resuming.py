@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nmtkit.checkpoint import Checkpoint, load_weights
+from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, load_weights
 from nmtkit.config import flag
 from nmtkit.data.batching import ORDER_VERSION, count_parts
 from nmtkit.data.mixture import BEGINNING
@@ -199,8 +199,7 @@ def _change_of_metric(progress: dict[str, Any], metric: str, options: TrainingOp
     before, now = progress["options"], options.to_dict()
     if progress["best_metric"] != metric:
         return f"the best checkpoint is now selected by {metric}, not by {progress['best_metric']}"
-    of_metric = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
-    group, name = of_metric[metric]
+    group, name = METRIC_OPTIONS[metric]
     if before.get(group, {}).get(name) != now[group][name]:
         return f"{metric} depends on {flag(name)}, which has changed"
     if metric == "valid_loss" and progress.get("loss_version", 1) != LOSS_VERSION:

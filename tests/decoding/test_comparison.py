@@ -89,10 +89,10 @@ def test_the_resampling_seed_comes_from_the_environment(folder: Path, monkeypatc
     assert estimates("7") == estimates("7") != estimates("8")
 
 
-@pytest.mark.parametrize("seed", ["0", "-1", "x", ""])
+@pytest.mark.parametrize("seed", ["0", "-1", "x", "", pytest.param("1" * 5000, id="of 5,000 digits")])
 def test_a_bad_seed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", seed)
-    with pytest.raises(UserError, match=rf"SACREBLEU_SEED is '{seed}': set it to a positive whole number, or to none"):
+    with pytest.raises(UserError, match=rf"SACREBLEU_SEED is .{seed[:9]}.*: set it to a positive whole number"):
         compared(folder, ["good"], confidence=True)
 
 
