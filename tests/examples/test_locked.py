@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from locked import opened
 from patience import PATIENCE
-from recipe_commands import STUBS, make_with, multi30k_in
+from recipe_commands import STUBS, WAIT, make_with, multi30k_in
 from repository import ROOT
 
 
@@ -128,7 +128,7 @@ def test_a_make_with_other_variables_does_not_use_the_result_of_a_step_that_ran_
     name: str, tmp_path: Path
 ) -> None:
     recipe = multi30k_in(tmp_path / "checkout")
-    waiting = "if mkdir waiting 2> /dev/null; then while [ -e wait ]; do sleep 0.01; done; fi\n"  # the first call waits
+    waiting = f"if mkdir waiting 2> /dev/null; then {WAIT}; fi\n"  # the first call waits
     make = make_with(tmp_path / "bin", recipe, STUBS | {name: waiting + STUBS[name]}, "MULTI30K_DIR=text", "score")
     (recipe / "wait").touch()
     with ThreadPoolExecutor() as pool:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from measure import SETTINGS, STUDENT, TEACHER
 from pairs import pairs
-from recipe_commands import REAL, STUBS, Make, called, make_with, value
+from recipe_commands import REAL, STUBS, WAIT, Make, called, make_with, value
 from repository import ROOT
 
 from nmtkit.checkpoint import load_checkpoint
@@ -28,7 +28,7 @@ NBEST = '{"source": "a", "hypotheses": [{"text": "b"}]}'
 TRANSLATE = f"""output={value("output")}
 case $output in
 *-of-*) [ ! -e wait ] || touch waiting-${{output##*/}}
-while [ -e wait ]; do sleep 0.01; done
+{WAIT}
 echo "preprocess $output"; [ ! -e fault ] || {{ touch $output.partial; exit 1; }}; echo '{NBEST}' > $output;;
 *) echo "BLEU = 7" | tee $output;;
 esac

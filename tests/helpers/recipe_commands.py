@@ -31,6 +31,8 @@ def value(option: str) -> str:
     return f'$(sed "s/.*--{option} \\([^ ]*\\).*/\\1/" <<< "$*")'
 
 
+# Waits while there is a file `wait`. It ends by itself, since a test that is killed leaves the file.
+WAIT = "for _ in {1..9000}; do [ -e wait ] || break; sleep 0.01; done"
 STUBS = {  # commands that write the targets of their rules and print their folders
     "nmt-preprocess": f"folder={value('destdir')}; mkdir -p $folder; touch $folder/dataset.json; "
     "echo preprocess $folder",
