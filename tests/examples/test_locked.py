@@ -72,7 +72,7 @@ def test_the_command_of_a_running_step_is_kept(command: Path) -> None:
 def test_a_file_that_contains_the_command_is_not_written_again(command: Path) -> None:
     before = command.stat()
     locked("--record", command, "one")
-    assert command.stat() == before
+    assert command.stat().st_mtime_ns == before.st_mtime_ns
     locked("--record", command, "two")
     assert command.stat().st_ino == before.st_ino  # the file that is locked
 

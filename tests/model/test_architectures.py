@@ -159,7 +159,7 @@ def test_an_architecture_on_the_command_line_has_its_own_options_defaults_and_pr
     [
         (("--arch", "toy", "--heads", "4"), "--heads has no effect with --arch toy"),
         (("--depth", "4"), "--depth has no effect with --arch transformer_base"),
-        (("--max-positions", "99"), "--max-positions has no effect without --positions learned"),
+        (("--max-positions", "99"), "--max-positions has no effect with --positions sinusoidal"),
     ],
 )
 def test_options_of_another_architecture_are_refused(arguments: tuple[str, ...], message: str) -> None:
