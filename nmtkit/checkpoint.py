@@ -41,6 +41,8 @@ from nmtkit.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_
 from nmtkit.wording import quoted
 
 SAFETENSORS_FILE = "model.safetensors"  # written by nmt-export, not a checkpoint
+#: The option, with its group, that each validation metric depends on. Values under different settings do not compare.
+METRIC_OPTIONS = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
 
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
 
@@ -191,10 +193,6 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
         raise UserError(f"{path} is a folder: {checkpoint_in(path)}")
     with as_user_errors(path):
         return _from_tensors(*read_archive(path))
-
-
-#: The group and the name of the option that each metric of a validation depends on: other values do not compare.
-METRIC_OPTIONS = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
 
 
 def read_progress(path: Path) -> dict[str, Any]:
