@@ -6,6 +6,7 @@ Inside a sentence there is no PAD, BOS or EOS: writer and reader check this.
 
 import errno
 import mmap
+import os
 import struct
 from collections.abc import Sequence
 from functools import cached_property
@@ -143,41 +144,25 @@ class StoredLengths:
 class TokenFile:
     """Reads the sentences of one side of a split: `file[i]` is the array of ids of sentence i, EOS included.
 
-    The files are memory-mapped when they are first read, so all processes share their pages. Raises UserError, naming
-    the file, if one is missing, of another format or version, or of the wrong size. Reading raises UserError for
-    damaged offsets and for invalid sentences: see `find_invalid_sentence`.
+    The files are memory-mapped, so all processes share their pages, and files that replace them later are not read.
+    Raises UserError, naming the file, if one is missing, of another format or version, or of the wrong size. Reading
+    raises UserError for damaged offsets and for invalid sentences: see `find_invalid_sentence`.
     """
 
     def __init__(self, stem: Path, vocabulary_size: int) -> None:
         self.stem, self._vocabulary_size = stem, vocabulary_size
-        index, tokens = index_path(stem), token_path(stem)
-        try:
-            with index.open("rb") as file:
-                header = file.read(HEADER.size)
-            sizes = index.stat().st_size, tokens.stat().st_size
-        except OSError as error:
-            raise UserError(f"cannot read {error.filename}: {error.strerror}; {REMEDY}") from error
-        self._sentences, self.tokens, self._dtype = _read_header(header, index)
-        if sizes[0] != HEADER.size + (self._sentences + 1) * OFFSET.itemsize:
-            raise UserError(f"{index}: {sizes[0]} bytes do not fit {self._sentences} sentences; {REMEDY}")
-        if sizes[1] != self.tokens * self._dtype.itemsize:
-            raise UserError(f"{tokens}: {sizes[1]} bytes do not fit {self.tokens} tokens; {REMEDY}")
-
-    @cached_property
-    def _offsets(self) -> Indices:
-        index = index_path(self.stem)
-        offsets: Indices = np.frombuffer(_map(index), np.dtype("<i8"), offset=HEADER.size)  # signed, for differences
-        if offsets[0] != 0 or offsets[-1] != self.tokens:
-            raise UserError(f"{index}: the offsets are damaged; {REMEDY}")
-        return offsets
-
-    @cached_property
-    def _tokens(self) -> Tokens:
-        if not self.tokens:
-            return np.empty(0, self._dtype)
-        mapped = _map(token_path(self.stem))
-        mapped.madvise(mmap.MADV_RANDOM)  # otherwise each random access reads ahead a megabyte
-        return np.frombuffer(mapped, self._dtype)
+        index, tokens = _map(index_path(stem)), _map(token_path(stem))
+        self._sentences, self.tokens, dtype = _read_header(index[: HEADER.size], index_path(stem))
+        if len(index) != HEADER.size + (self._sentences + 1) * OFFSET.itemsize:
+            raise UserError(f"{index_path(stem)}: {len(index)} bytes do not fit {self._sentences} sentences; {REMEDY}")
+        if len(tokens) != self.tokens * dtype.itemsize:
+            raise UserError(f"{token_path(stem)}: {len(tokens)} bytes do not fit {self.tokens} tokens; {REMEDY}")
+        self._offsets = np.frombuffer(index, np.dtype("<i8"), offset=HEADER.size)  # signed, for differences
+        if self._offsets[0] != 0 or self._offsets[-1] != self.tokens:
+            raise UserError(f"{index_path(stem)}: the offsets are damaged; {REMEDY}")
+        if isinstance(tokens, mmap.mmap):
+            tokens.madvise(mmap.MADV_RANDOM)  # otherwise each random access reads ahead a megabyte
+        self._tokens = np.frombuffer(tokens, dtype)
 
     @cached_property
     def lengths(self) -> StoredLengths:
@@ -209,9 +194,12 @@ class TokenFile:
             raise UserError(f"{token_path(self.stem)}: sentence {sentences[found[0]]} {found[1]}; {REMEDY}")
 
 
-def _map(path: Path) -> mmap.mmap:
+def _map(path: Path) -> mmap.mmap | bytes:
+    """Map a file; the content of an empty file, which cannot be mapped, is an empty string."""
     try:
         with path.open("rb") as file:
+            if not os.fstat(file.fileno()).st_size:
+                return b""
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         remedy = "raise the hard limit of open files, or use larger shards" if error.errno == errno.EMFILE else REMEDY

@@ -75,7 +75,7 @@ class Dataset:
         self.source_language, self.target_language = description.languages
         self.joined, self.source_tag = description.joined, description.source_tag
         self.summaries = {summary.name: summary for summary in description.splits}
-        self._files = description.files
+        self._description = description
         self.source, self.target = read_tokenizers(
             folder, (description.tokenizer, description.tokenizer), description.joined, description.languages
         )
@@ -97,7 +97,7 @@ class Dataset:
 
     def checksums(self, split: str | None = None) -> dict[str, str]:
         """The SHA-256 of each file of a split, or of the whole dataset."""
-        files = self._files.items()
+        files = self._description.files.items()
         return {name: record.sha256 for name, record in files if split is None or name.startswith(f"{split}.")}
 
     @property
@@ -105,12 +105,16 @@ class Dataset:
         return list(self.summaries)
 
     def split(self, name: str) -> Split:
-        """Open a split. Raises UserError if there is no split of this name."""
+        """Open a split. Raises UserError if there is no split of this name, or the dataset has been replaced."""
         if name not in self.summaries:
             raise UserError(f"{self.folder} has no split {name!r}, only {', '.join(self.summaries)}")
         summary = self.summaries[name]
         source, target = (self._open_side(summary, side, tokenizer) for side, tokenizer in self._sides)
         lines = LineNumbers(len(source), summary.corpora, dropped_path(self.folder, name))
+        if read_description(self.folder) != self._description:
+            raise UserError(
+                f"{self.folder}: another dataset has replaced it since it was opened; run the command again"
+            )
         return Split(name, source, target, lines)
 
     def _open_side(self, summary: SplitSummary, side: str, tokenizer: Tokenizer) -> Sentences:

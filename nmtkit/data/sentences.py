@@ -51,8 +51,7 @@ class SentenceLengths:
 class Sentences:
     """Reads the sentences of one side: `sentences[i]` is the array of ids of sentence i, EOS included.
 
-    `stems` are the paths of the token files, without suffixes; at least one. Each file is mapped when it is first read.
-    Raises UserError as `TokenFile` does.
+    `stems` are the paths of the token files, without suffixes; at least one. Raises UserError as `TokenFile` does.
     """
 
     def __init__(self, stems: Sequence[Path], vocabulary_size: int) -> None:

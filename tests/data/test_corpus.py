@@ -100,6 +100,44 @@ def test_a_missing_file_is_reported(dataset: Path) -> None:
         (dataset / "aside").rename(dataset / name)
 
 
+def replace(folder: Path, other: Path) -> None:
+    """Put a dataset in the place of another one, which is removed, as preprocessing does."""
+    folder.rename(folder.with_name("old"))
+    other.rename(folder)
+    shutil.rmtree(folder.with_name("old"))
+
+
+def preprocess_reversed(folder: Path) -> Path:
+    """A dataset of the same text with its target words in reverse order: all its files have the same sizes."""
+    folder.mkdir()
+    for side, language in enumerate(("en", "de")):
+        lines = (pair[side].split()[:: -1 if side else 1] for pair in PAIRS)
+        (folder / f"text.{language}").write_text("".join(f"{' '.join(words)}\n" for words in lines))
+    text = str(folder / "text")
+    files = FilesConfig("en", "de", trainpref=(text,), testpref=(text,), destdir=folder / "dataset")
+    return preprocess(files, VocabularyConfig(tokenizer="space", joined_vocab=False), CleaningConfig()).folder
+
+
+def test_an_open_split_is_still_read_after_its_dataset_was_replaced(dataset: Path, tmp_path: Path) -> None:
+    def read() -> list[list[int]]:
+        return [side[number].tolist() for side in (split.source, split.target) for number in range(len(split))]
+
+    split = Dataset.open(dataset).split("test")
+    expected = read()
+    split = Dataset.open(dataset).split("test")  # nothing of it has been read
+    replace(dataset, preprocess_reversed(tmp_path / "reversed"))
+    assert read() == expected
+    split = Dataset.open(dataset).split("test")
+    assert read() != expected
+
+
+def test_a_split_of_a_dataset_that_was_replaced_is_refused(dataset: Path, tmp_path: Path) -> None:
+    opened = Dataset.open(dataset)
+    replace(dataset, preprocess_reversed(tmp_path / "reversed"))
+    with pytest.raises(UserError, match=r"dataset: another dataset has replaced it .*; run the command again"):
+        opened.split("test")
+
+
 def test_a_large_dataset_is_verified_on_request_only(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "ALWAYS_VERIFY_BELOW", 0)
     path = dataset / "train.en.bin"

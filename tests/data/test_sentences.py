@@ -1,6 +1,5 @@
 """The sentences of one side in several token files."""
 
-import mmap
 import resource
 import struct
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmtkit.data import binary
 from nmtkit.data.binary import HEADER, TokenFileWriter
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
@@ -52,21 +50,6 @@ def test_every_slice_of_the_lengths_is_that_of_one_file(tmp_path: Path) -> None:
             assert many.lengths[first:last].dtype == np.int32
 
 
-def test_a_file_is_mapped_when_it_is_first_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mapped: list[str] = []
-    original = binary._map
-
-    def record(path: Path) -> mmap.mmap:
-        mapped.append(path.name)
-        return original(path)
-
-    monkeypatch.setattr(binary, "_map", record)
-    many = stored(tmp_path, 10, 20, COUNT)
-    assert mapped == []
-    many.gather(np.array([12, 19]))
-    assert sorted(mapped) == ["3.20.bin", "3.20.idx"]
-
-
 def test_a_damaged_file_among_several_is_named(tmp_path: Path) -> None:
     many = stored(tmp_path, 10, 20, COUNT)
     with (tmp_path / "3.20.idx").open("r+b") as file:
@@ -86,14 +69,14 @@ def test_a_damaged_file_among_several_is_named(tmp_path: Path) -> None:
 
 
 def test_too_many_open_files_are_reported_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = stored(tmp_path, 10, COUNT)
+    stored(tmp_path, 10, COUNT)
 
     def refuse(*arguments: object, **options: object) -> None:
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("mmap.mmap", refuse)
     with pytest.raises(UserError, match=r"2\.10\.idx: Too many open files; raise the hard limit of open files, or"):
-        many.lengths[0:3]
+        Sentences([tmp_path / "2.10", tmp_path / "2.50"], 100)
 
 
 def test_more_shards_than_the_soft_limit_of_open_files_are_read(tmp_path: Path) -> None:
