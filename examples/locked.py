@@ -42,13 +42,15 @@ def record(path: Path, command: bytes, in_use: list[str]) -> None:
     """Write the command of a step to its file, unless the step runs or a path of `in_use` is locked.
 
     The file is rewritten in place, since a lock belongs to an inode. A write that was interrupted matches no command.
+    A file that contains the command needs no lock: another make may have begun the same step.
     """
+    if path.exists() and path.read_bytes() == command:
+        return
     for other in in_use:
         lock(Path(other), fcntl.LOCK_EX)
     path.open("ab").close()  # created, if it is missing
     lock(path, fcntl.LOCK_EX)
-    if path.read_bytes() != command:
-        path.write_bytes(command)
+    path.write_bytes(command)
 
 
 def check(path: Path, command: bytes) -> None:

@@ -18,11 +18,7 @@ ifneq ($(filter part,$(MAKECMDGOALS)),)
 .PHONY: is-ready
 $(PARTS_FOLDER)/begun: | is-ready
 is-ready:
-	@ready=$$(echo '$(translate)' | cmp -s - $(PARTS_FOLDER)/translate.command && echo yes || true); \
-	for file in $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command $(PARTS_FOLDER)/begun; do \
-		[ -e $$file ] && [ ! $$file -nt $(PARTS_FOLDER)/begun ] || ready=; \
-	done; \
-	[ $$ready ] || { echo "first run make ready, with the same variables, on one machine: see README.md" >&2; exit 1; }
+	@$(call check_ready,$(PARTS_FOLDER)/translate.command,$(PARTS_FOLDER)/begun,$(TRANSLATOR) $(TRANSLATED),PART)
 else
 # A new checkpoint or a changed command translates all parts again, unless a part is being translated. Otherwise an
 # interrupted part is resumed.

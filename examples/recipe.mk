@@ -9,8 +9,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 
-ENDING ?= .gz
 include ../work.mk
+ENDING ?= .gz
 RUN ?= $(WORK)# trainings that share a dataset set their own folders
 DATASET ?= $(WORK)/data-bin
 DATASETS ?= $(DATASET)# of a training; the first is made here
@@ -91,6 +91,21 @@ run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c '$(strip $(
 $(DATASET)/dataset.json: $(TEXT) $(MADE) $(dir $(DATASET))preprocess.command
 	@$(call run,$(preprocess) $(ON_CORES))
 
+# Checks on a machine that shares the work folder that another one has prepared a step: $(1) contains its command, and
+# $(2) is newer than this and the files $(3).
+check_ready = ready=$$(echo '$(call command_of,$(1))' | cmp -s - $(1) && echo yes || true); \
+	for file in $(1) $(2) $(3); do [ -e $$file ] && [ ! $$file -nt $(2) ] || ready=; done; \
+	[ $$ready ] || { echo "first run make ready on one machine, with the same variables except $(4): see README.md" >&2; exit 1; }
+
+ifdef ON_SEVERAL_MACHINES
+# They run this at the same time, so it makes nothing else.
+.PHONY: is-ready
+$(RUN)/begun: | is-ready
+is-ready:
+	@$(call check_ready,$(RUN)/train.command,$(RUN)/begun,$(DATASETS:%=%/dataset.json),$(ON_SEVERAL_MACHINES))
+$(RUN)/trained: $(RUN)/begun
+$(RUN)/trained: private COMMANDS = $(RUN)/train.command
+else
 # A new dataset or a changed command starts a new training and moves the old checkpoints away, unless a training runs in
 # them. Otherwise an interrupted training is resumed.
 $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
@@ -100,8 +115,10 @@ $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \
 	fi
 	@$(call run,touch $@)
-
 $(RUN)/trained: $(RUN)/begun $(RUN)/train.command
+endif
+
+$(RUN)/trained:
 	@$(call run,$(LAUNCH) $(train) $(ON_DEVICE))
 	@$(LOCKED) -- bash -c 'echo $(or $(DEVICES),1) > $@'
 

@@ -77,6 +77,11 @@ def test_a_file_that_contains_the_command_is_not_written_again(command: Path) ->
     assert command.stat().st_ino == before.st_ino  # the file that is locked
 
 
+def test_two_makes_may_begin_the_same_step(command: Path) -> None:
+    with running(command, "one"):
+        assert locked("--record", command, "one", command.parent).returncode == 0
+
+
 def test_a_command_that_cannot_run_is_reported_as_by_a_shell(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     for command, code, why in (

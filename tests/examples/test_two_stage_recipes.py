@@ -123,7 +123,7 @@ def test_a_part_before_the_steps_that_precede_it_makes_nothing(
     done = distil("part", "PART=1", *(["NBEST=2"] if missing == "the command" else []))
     assert done.returncode == 2
     assert called(done) == []
-    assert "first run make ready, with the same variables, on one machine: see README.md\n" in done.stderr
+    assert "first run make ready on one machine, with the same variables except PART: see README.md\n" in done.stderr
     assert sorted(work.rglob("*")) == before
 
 

@@ -1,5 +1,7 @@
 """The WMT 2014 recipe: complete runs on tiny archives, and its behaviour after faults."""
 
+import contextlib
+import fcntl
 import os
 import re
 import shutil
@@ -335,13 +337,51 @@ def test_the_settings_are_those_of_the_paper(pair: str, size: str, expected: str
 
 
 @downloads
+def test_an_interrupted_training_is_resumed(make: Make, recipe: Path, tmp_path: Path) -> None:
+    training = tmp_path / "bin/nmt-train"
+    training.write_text(
+        f"#!/bin/bash\nfolder=$({VALUE.format('save-dir')}); mkdir -p $folder; touch $folder/1; exit 143\n"
+    )
+    make(code=2)
+    training.write_text("#!/bin/bash\ntrue\n")
+    make()
+    assert (recipe / "work/smoke/en-de/base/checkpoints/1").exists()
+    assert not list((recipe / "work/smoke/en-de/base").glob("until-*"))
+
+
+TOGETHER = ("train", "NODES=2", "RENDEZVOUS=a:1")
+
+
+@downloads
 def test_several_machines_need_a_dataset_and_a_rendezvous(make: Make, recipe: Path) -> None:
-    assert "make ready first, on one machine" in make("NODES=2", "RENDEZVOUS=a:1", code=2).stderr
+    first = "first run make ready on one machine, with the same variables except NODES and RENDEZVOUS: see README.md"
+    assert first in make(*TOGETHER, code=2).stderr
     make("ready")
     assert "RENDEZVOUS=host:port is missing" in make("NODES=2", code=2).stderr
-    shown = commands(make, "NODES=2", "GPUS=4", "RENDEZVOUS=a:1")
+    assert first in make(*TOGETHER, "UPDATES=50", code=2).stderr
+    shown = commands(make, *TOGETHER, "GPUS=4")
     assert "--nnodes 2 --nproc-per-node 4 --max-restarts 3" in shown
     assert "nmt-average" not in shown
+    os.utime(recipe / "work/smoke/en-de/data-bin/dataset.json")
+    assert first in make(*TOGETHER, code=2).stderr
+
+
+@downloads
+def test_machines_train_together_and_resume_while_another_one_holds_all_locks(
+    make: Make, recipe: Path, tmp_path: Path
+) -> None:
+    make("ready")
+    torchrun = tmp_path / "bin/torchrun"
+    torchrun.write_text('#!/bin/bash\nmkdir -p work/smoke/en-de/base/checkpoints; echo "torchrun $*"\n[ ! -e stop ]\n')
+    torchrun.chmod(0o755)
+    (recipe / "stop").touch()
+    with contextlib.ExitStack() as stack:
+        for path in recipe.glob("work/**/*.command"):
+            fcntl.flock(stack.enter_context(path.open()), fcntl.LOCK_SH)
+        assert "torchrun --no-python --nnodes 2" in make(*TOGETHER, code=2).stdout
+        (recipe / "stop").unlink()
+        assert "torchrun --no-python --nnodes 2" in make(*TOGETHER).stdout
+    assert not list((recipe / "work/smoke/en-de/base").glob("until-*"))
 
 
 # --- the scripts
