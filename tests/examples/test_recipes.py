@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -33,6 +34,7 @@ NAMES = {name: f"nmt-{name}" for name in COMMANDS} | {REPORT: "python"}
 AFTER = (
     """after() { sed "s/.* $1 \\([^ ]*\\).*/\\1/" <<< "$arguments"; }; arguments=" $*"\n"""  # the value of an option
 )
+RECIPES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/Makefile"))
 
 Make = Callable[..., list[str]]
 
@@ -282,7 +284,7 @@ def test_an_environment_that_make_did_not_create_is_kept(make: Make, checkout: P
     assert (checkout / ".venv/theirs").exists()
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "examples").glob("*/Makefile")))
+@pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize(
     "work", ["a folder", "a:b", "100%", "a#b", "a'b", "a(b", "a?b", "a\\b", "a{1,2}", "~a", "-x", ""]
 )
@@ -295,20 +297,40 @@ def test_a_work_folder_that_make_or_the_shell_cannot_handle_is_refused(name: str
     assert f"WORK={work}: use a folder whose name is not empty, has no spaces and no characters" in done.stderr
 
 
-def test_a_work_folder_of_the_environment_is_ignored() -> None:
-    command = ["make", "-n", "work/data-bin/dataset.json"]
-    environment = os.environ | {"WORK": "elsewhere"}
-    done = subprocess.run(
-        command,
-        cwd=ROOT / "examples/demo",
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "elsewhere" not in done.stdout
+def settings_of(recipe: Path) -> set[str]:
+    """The variables that a README names, or that have a default at the top of the Makefile."""
+    readmes = (recipe / "README.md").read_text() + (ROOT / "README.md").read_text()
+    defaults = re.findall(r"^([A-Z_]+) \?=", (recipe / "Makefile").read_text(), re.MULTILINE)
+    return {"ON_CORES", "ON_DEVICE", "PARTS", "VOCAB_SIZE", *defaults, *re.findall(r"\b[A-Z][A-Z_0-9]+\b", readmes)}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_only_settings_are_read_from_the_environment(name: str) -> None:
+    recipe = ROOT / "examples" / name
+    makefiles = "".join(path.read_text() for path in (*(ROOT / "examples").glob("*.mk"), recipe / "Makefile"))
+    used = {*re.findall(r"\$\(([A-Z_]+)[):]", makefiles), *re.findall(r"(?:ifdef|ifndef) ([A-Z_]+)", makefiles)}
+    others = used - settings_of(recipe) - {"MAKE", "SHELL", "MAKECMDGOALS", "CURDIR"} | {
+        "WORK",
+        "RUN",
+        "DATASET",
+        "CORPUS",
+    }
+    folders = [f"{folder}=/elsewhere" for folder in ("MULTI30K_DIR", "TANAKA_DIR", "MULTI30K_BPE_DIR", "TREEBANK_DIR")]
+
+    def commands(**environment: str) -> str:
+        inherited = {name: value for name, value in os.environ.items() if name not in others and "MAKE" not in name}
+        done = subprocess.run(
+            ["make", "-n", *folders],
+            cwd=recipe,
+            env=inherited | environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
+        )
+        return re.sub(r"-\d+\.part", ".part", done.stdout)
+
+    assert commands(**dict.fromkeys(others, "mine")) == commands()
 
 
 def test_the_demo_uses_the_work_folder_of_the_command_line() -> None:
