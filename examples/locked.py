@@ -5,13 +5,13 @@
     python locked.py work/checkpoints -- mv work/checkpoints old
 
 A `.command` file contains the command of a step. The step runs under a shared lock on it, so several machines can run
-it. Another command replaces it only under an exclusive lock, so a result is older than a command that did not make it.
-`nmt-train` locks its save folder.
+it. Another command replaces it only under an exclusive lock, so a changed command is newer than all earlier results,
+and make repeats the step. `nmt-train` locks its save folder.
 """
 
-import contextlib
 import fcntl
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -62,8 +62,10 @@ def check(path: Path, command: bytes) -> None:
 
 def lock(path: Path, mode: int) -> None:
     """Lock a file or folder for this process and the command that it becomes; skip a missing one."""
+    # NFS has exclusive locks only for files that are open for writing
+    writable = mode == fcntl.LOCK_EX and not path.is_dir()
     try:
-        handle = opened(path, mode)
+        handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
     except FileNotFoundError:
         return
     os.set_inheritable(handle, True)
@@ -76,16 +78,10 @@ def lock(path: Path, mode: int) -> None:
         pass
 
 
-def opened(path: Path, mode: int) -> int:
-    """Open a file or folder to lock it. NFS has exclusive locks only for files that are open for writing."""
-    if mode == fcntl.LOCK_EX and not path.is_dir():
-        with contextlib.suppress(PermissionError):
-            return os.open(path, os.O_RDWR)
-    return os.open(path, os.O_RDONLY)
-
-
 def become(command: list[str]) -> NoReturn:
     """Replace this process by a command; exit as a shell does if that fails."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and the command would inherit that
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
     except OSError as error:

@@ -58,14 +58,15 @@ $(WORK)/text/%: always
 ifneq ($(FOLDER),)
 	@if [ ! -e $@ ] || ! echo "$(FOLDER)" | cmp -s - $@.from; then \
 		echo "copying $(FOLDER)/$*"; \
-		cp -f "$(FOLDER)/$*" $(PART_OF_TARGET) || { rm -f $(PART_OF_TARGET); exit 1; }; \
+		part=$(call part_of,$@); \
+		cp -f "$(FOLDER)/$*" $$part || { rm -f $$part; exit 1; }; \
 		rm -f $@.from; \
-		if cmp -s $(PART_OF_TARGET) $@; then rm $(PART_OF_TARGET); else mv $(PART_OF_TARGET) $@; fi; \
+		if cmp -s $$part $@; then rm $$part; else mv $$part $@; fi; \
 		echo "$(FOLDER)" > $@.from; \
 	fi
 else ifneq ($(URL),)
 	@[ -e $@ ] || { echo "downloading $(URL)/$*"; \
-		curl -fsSL --retry 3 -o $(PART_OF_TARGET) "$(URL)/$*" || { rm -f $(PART_OF_TARGET); exit 1; }; mv $(PART_OF_TARGET) $@; }
+		curl -fsSL --retry 3 -o $(call part_of,$@) "$(URL)/$*" $(call completes,$@); }
 else
 	@[ -e $@ ] || { echo "$*: $(HOW_TO_GET)" >&2; exit 1; }
 endif
@@ -84,8 +85,8 @@ $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
 run = $(info $(strip $(1)))$(LOCKED) -- $(strip $(1))
 COMMANDS = $(filter %.command,$^)
 LOCKED = python ../locked.py $(foreach file,$(COMMANDS),--made-by $(file) '$(call command_of,$(file))')
-run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c '$(strip $(1)) 2>&1 | tee $(PART_OF_TARGET)' || \
-	{ rm -f $(PART_OF_TARGET); exit 1; }; mv $(PART_OF_TARGET) $@
+# The same for a command that prints its target; tee writes it under the lock.
+run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c '$(strip $(1)) 2>&1 | tee $(call part_of,$@)' $(call completes,$@)
 
 # Settings of the machine (ON_…, LAUNCH) change no result, so they repeat no step.
 $(DATASET)/dataset.json: $(TEXT) $(MADE) $(dir $(DATASET))preprocess.command
@@ -114,7 +115,7 @@ $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 		$(LOCKED) $(RUN)/checkpoints -- mv $(RUN)/checkpoints $$aside || { rmdir $$aside; exit 1; }; \
 		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \
 	fi
-	@$(call run,touch $@)
+	@$(LOCKED) -- touch $@
 $(RUN)/trained: $(RUN)/begun $(RUN)/train.command
 endif
 

@@ -1,7 +1,7 @@
 # The folder of all results, WORK. A Makefile with its own rules before recipe.mk includes this file first.
 #
-# Rules write to PART_OF_TARGET and rename it when it is complete, so a kill leaves no incomplete target. No two processes
-# share that name, on any machine. make deletes a target after a signal, unless it is .PRECIOUS. Complete files, also of
+# Rules write to a part of a file and rename it when it is complete, so a kill leaves no incomplete file. No two processes
+# share the name of a part, on any machine. make deletes a target after a signal, unless it is .PRECIOUS. Complete files, also of
 # nmtkit's commands, are kept that way. A dataset that lost its dataset.json could not be made again.
 #
 # In the environment these names are ignored: job scripts set such names there, to folders of the user.
@@ -10,10 +10,12 @@ NOT_OF_THE_ENVIRONMENT := WORK RUN DATASET DATASETS TRAINPREFS MADE TRANSLATED F
 $(foreach name,$(NOT_OF_THE_ENVIRONMENT),$(if $(filter environment,$(origin $(name))),$(eval undefine $(name))))
 WORK ?= work
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
-PART_OF_TARGET = $@.$(PROCESS).part
+part_of = $(1).$(PROCESS).part
 
-# What follows a command that prints a file: the file is replaced if the command succeeds.
-into = > $(PART_OF_TARGET) || { rm -f $(PART_OF_TARGET); exit 1; }; mv $(PART_OF_TARGET) $(1)
+# What follows a command that writes the part of a file: the file is replaced if the command succeeds.
+completes = || { rm -f $(call part_of,$(1)); exit 1; }; mv $(call part_of,$(1)) $(1)
+# What follows a command that prints a file.
+into = > $(call part_of,$(1)) $(call completes,$(1))
 
 number_sign := \#
 opening := (
@@ -26,6 +28,4 @@ endif
 # Runs a command that prints a report, which becomes report.md if the command succeeds. MODULES are the folders whose
 # modules it imports.
 MODULES := ..
-REPORT_PART = $(WORK)/report.md.$(PROCESS).part
-print_report = @PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} $(1) > $(REPORT_PART) || { rm -f $(REPORT_PART); exit 1; }; \
-	mv $(REPORT_PART) $(WORK)/report.md; cat $(WORK)/report.md
+print_report = @PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} $(1) $(call into,$(WORK)/report.md); cat $(WORK)/report.md

@@ -1,8 +1,6 @@
 """locked.py: which steps of the recipes run, and which are refused."""
 
-import errno
-import fcntl
-import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from locked import opened
 from patience import PATIENCE
 from recipe_commands import STUBS, WAIT, make_with, multi30k_in
 from repository import ROOT
@@ -98,26 +95,9 @@ def test_a_file_system_error_is_reported_in_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, f"{path}: No such file or directory\n")
 
 
-class ReadOnly:
-    """Files of another user: this user may read those of `names` and write none."""
-
-    def __init__(self, names: set[str]) -> None:
-        self.names, self.open = names, os.open
-
-    def __call__(self, path: Path, flags: int) -> int:
-        if flags != os.O_RDONLY or path.name not in self.names:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return self.open(path, flags)
-
-
-def test_a_file_that_the_user_may_only_read_is_locked(command: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "open", ReadOnly({command.name}))
-    for mode in (fcntl.LOCK_EX, fcntl.LOCK_SH):
-        handle = opened(command, mode)
-        fcntl.flock(handle, mode)
-        os.close(handle)
-    with pytest.raises(PermissionError):
-        opened(command.parent, fcntl.LOCK_EX)
+def test_a_command_ends_silently_when_its_reader_has_gone_as_in_a_shell() -> None:
+    done = locked("--", "bash", "-o", "pipefail", "-c", "yes | head -1")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGPIPE, "y\n", "")
 
 
 OPTIONS = {

@@ -23,6 +23,10 @@ KILL = """[ ! -e kill ] || {
     read f < kill; until cat $f $f.*.part 2> /dev/null | grep -q .; do sleep 0.01; done; kill -9 0
 }"""
 TERMINATE = "[ ! -e terminate ] || { kill $PPID; sleep 9; }"  # make, which then deletes the target
+# For locked.py: another make records its command before the second process of a step begins, or make is terminated when
+# a command has been recorded.
+MEDDLE = f"""[ ! -e meddle ] || [[ "$*" != *"$(cat meddle)" ]] || echo nmt-other > work/train.command
+[[ $2 != --record || ! -e terminate-record ]] || {{ {sys.executable} "$@"; kill $PPID; sleep 9; }}"""
 COMMANDS = {
     PREPROCESS: f"mkdir -p work/data-bin; touch work/data-bin/dataset.json; {TERMINATE}",
     TRAIN: "mkdir -p $(after --save-dir); mktemp $(after --save-dir)/XXXXXX >/dev/null; [ ! -e stop ]",
@@ -54,7 +58,8 @@ def make(recipe: Path, tmp_path: Path) -> Make:
         script.write_text(f"#!/bin/bash\necho {name} >> '{tmp_path / 'called'}'\n{AFTER}{body}\n")
         script.chmod(0o755)
     python = tmp_path / "bin/python"  # for a script of the recipe itself
-    python.write_text(f'#!/bin/bash\n[[ $1 != ../locked.py ]] || exec {sys.executable} "$@"\n{python.read_text()}')
+    real = f'{MEDDLE}; exec {sys.executable} "$@"'
+    python.write_text(f"#!/bin/bash\n[[ $1 != ../locked.py ]] || {{ {real}; }}\n{python.read_text()}")
     copy = tmp_path / "bin/cp"
     copy.write_text(f'#!/bin/bash\n[ ! -e kill ] || echo half > "${{@: -1}}"\n{KILL}\nexec {shutil.which("cp")} "$@"\n')
     copy.chmod(0o755)
@@ -155,6 +160,22 @@ def test_an_interrupted_training_is_resumed(make: Make, recipe: Path) -> None:
     (recipe / "stop").unlink()
     assert make() == [TRAIN, AVERAGE, GENERATE, REPORT]
     assert checkpoints(recipe) > before
+
+
+@pytest.mark.parametrize("step", ["touch work/begun", "echo 1 > work/trained"])
+def test_a_training_does_not_count_for_a_command_that_another_make_records_meanwhile(
+    step: str, make: Make, recipe: Path
+) -> None:
+    (recipe / "meddle").write_text(step)
+    make(code=2)
+    assert not (recipe / "work" / step.split("/")[-1]).exists()
+    assert b"another make has begun this step with other variables: call make again" in (recipe / "stderr").read_bytes()
+
+
+def test_a_recorded_command_is_kept_at_a_signal(make: Make, recipe: Path) -> None:
+    (recipe / "terminate-record").touch()
+    make("work/preprocess.command", code=-signal.SIGTERM)
+    assert (recipe / "work/preprocess.command").read_text().startswith("nmt-preprocess ")
 
 
 def test_a_recipe_without_its_text_stops_before_preprocessing(make: Make, recipe: Path) -> None:

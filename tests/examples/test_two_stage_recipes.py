@@ -134,7 +134,7 @@ def test_parts_are_not_discarded_while_one_is_being_translated(distil: Make, fol
     (folder / "wait").touch()
     with ThreadPoolExecutor() as pool:
         running = [pool.submit(distil, "part", f"PART={part}") for part in (1, 2)]
-        while len(list(folder.glob("waiting-*"))) < 2:
+        while len(list(folder.glob("waiting-*"))) < 2 and not any(part.done() for part in running):
             time.sleep(0.01)
         done = distil("ready", "NBEST=2")
         (folder / "wait").unlink()
