@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, TextIO
@@ -78,10 +78,29 @@ def write_traceback(error: BaseException) -> None:
 
 def _write(text: str) -> None:
     """Write text without control characters, or with those of `terminal`, above any progress bar."""
-    if "tqdm" in sys.modules:  # otherwise there is no progress bar
-        sys.modules["tqdm"].tqdm.write(text, file=sys.stderr)
-    else:
-        print(text, file=sys.stderr, flush=True)
+    try:
+        if "tqdm" in sys.modules:  # otherwise there is no progress bar
+            sys.modules["tqdm"].tqdm.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        if _on_broken_pipe is None:
+            raise
+        _on_broken_pipe()
+
+
+_on_broken_pipe: Callable[[], None] | None = None
+
+
+@contextlib.contextmanager
+def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
+    """Within this context, a message to a stderr without a reader calls `action` instead of raising BrokenPipeError."""
+    global _on_broken_pipe
+    _on_broken_pipe = action
+    try:
+        yield
+    finally:
+        _on_broken_pipe = None
 
 
 def escape_python_messages() -> None:

@@ -1,4 +1,7 @@
-"""Signals, handled between two updates: SIGTERM and SIGINT stop the run, SIGUSR1 saves it."""
+"""Signals, handled between two updates: SIGTERM and SIGINT stop the run, SIGUSR1 saves it.
+
+A stderr that has lost its reader stops the run like a signal, SIGPIPE.
+"""
 
 import contextlib
 import os
@@ -31,6 +34,10 @@ class Signals:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def note_broken_pipe(self) -> None:
+        """Record that nobody reads stderr any more."""
+        self.stop = self.stop or signal.SIGPIPE
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGUSR1:

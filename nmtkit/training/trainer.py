@@ -20,7 +20,7 @@ import torch
 
 from nmtkit.data.packing import Share
 from nmtkit.errors import Interrupted, NmtkitError, RunError
-from nmtkit.log import Progress, finite_or_none, logger, working
+from nmtkit.log import Progress, finite_or_none, logger, on_broken_pipe, working
 from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device
 from nmtkit.training.allocation import keep_freed_memory, limit_kernel_caches
@@ -55,6 +55,7 @@ class Votes(NamedTuple):
     save: float  # above 0 to save now: --save-minutes have passed, or any rank has a signal
     terminate: float  # number of ranks with SIGTERM
     interrupt: float  # number of ranks with SIGINT
+    broken_pipe: float  # number of ranks whose stderr has lost its reader
 
 
 def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -> None:
@@ -117,7 +118,7 @@ class Trainer:
     def fit(self) -> None:
         """Train until an option or a signal stops the run; validate and save on the way and at the end."""
         ranks = self.ranks
-        with self.signals, contextlib.ExitStack() as stack:
+        with self.signals, on_broken_pipe(self.signals.note_broken_pipe), contextlib.ExitStack() as stack:
             ranks.run_on_main(lambda: stack.enter_context(self.save_dir.locked()))
             self._resume()
             ranks.run_on_main(
@@ -287,7 +288,8 @@ class Trainer:
         minutes = (time.monotonic() - self.began) / 60 if main else 0.0
         processor_minutes = (time.process_time() - self.processor_began) / 60
         save = signals.save or (main and self.save_dir.minutes_passed())
-        return Votes(minutes, processor_minutes, save, signals.stop == signal.SIGTERM, signals.stop == signal.SIGINT)
+        stops = (signals.stop == number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE))
+        return Votes(minutes, processor_minutes, save, *stops)
 
     def _agree(self, result: Votes) -> None:
         """Take the decisions that the ranks have agreed on."""
@@ -295,7 +297,8 @@ class Trainer:
         self.state.out_of_memory = self.gradient.times_out_of_memory
         self.save_now = result.save > 0
         self.signals.save = self.signals.save and not self.save_now
-        self.stop_signal = signal.SIGTERM if result.terminate else signal.SIGINT if result.interrupt else 0
+        stops = {signal.SIGTERM: result.terminate, signal.SIGINT: result.interrupt, signal.SIGPIPE: result.broken_pipe}
+        self.stop_signal = next((number for number, ranks in stops.items() if ranks), 0)
 
     def _learning_rate(self) -> float:
         """Of the current update."""

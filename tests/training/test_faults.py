@@ -132,6 +132,21 @@ def test_a_signal_stops_the_run_after_its_update_with_a_checkpoint(
     assert_same_rows(tmp_path, undisturbed)
 
 
+@pytest.mark.parametrize("last_read", ["model: ", "train | update"])
+def test_a_run_whose_stderr_has_lost_its_reader_saves_and_exits_with_141(
+    last_read: str, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    never = ("--save-every", 1_000_000, "--validate-every", 1_000_000, "--max-updates", 1_000_000)
+    with running(command(datasets, tmp_path, *never)) as process:
+        assert process.stderr
+        assert any(last_read in line.decode() for line in iter(process.stderr.readline, b""))
+        process.stderr.close()
+        assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
+        process.stderr = None  # `running` would read it
+    (saved,) = updates(tmp_path)
+    assert saved >= (LOG if "update" in last_read else 1)
+
+
 @pytest.mark.slow
 def test_a_validation_interrupted_by_a_signal_is_repeated_on_resume(
     undisturbed: Path, datasets: dict[str, Path], tmp_path: Path

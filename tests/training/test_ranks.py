@@ -213,3 +213,14 @@ def test_sigterm_to_torchrun_saves_and_stops_all_ranks(
         finish(start(2, TRAIN, *options, "--max-updates", 50))
         assert_same(tmp_path, runs[2])
         assert_same_rows(tmp_path, runs[2])
+
+
+@pytest.mark.slow
+def test_all_ranks_save_and_end_when_stderr_has_lost_its_reader(datasets: dict[str, Path], tmp_path: Path) -> None:
+    never = ("--save-every", 1_000_000, "--max-updates", 1_000_000)
+    process = start(2, TRAIN, datasets["joined"], "--save-dir", tmp_path, *OPTIONS, *never)
+    assert process.stderr
+    assert any(b"model: " in line for line in iter(process.stderr.readline, b""))
+    process.stderr.close()
+    assert process.wait(timeout=PATIENCE) != 0
+    assert updates(tmp_path) != []
