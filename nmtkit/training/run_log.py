@@ -47,6 +47,7 @@ class RunLog:
 
     def summarize(self, state: RunState, data: TrainingData, learner: Learner, validates: bool) -> None:
         """Describe the run at its start."""
+        self.tokens_per_epoch = data.tokens_per_epoch
         options, precision = self.options, str(learner.precision).removeprefix("torch.")
         self.description.add("model", describe_model(learner.model))
         for dataset, split, share in zip(data.datasets, data.splits, data.shares, strict=True):
@@ -69,11 +70,12 @@ class RunLog:
 
     def start(self, state: RunState) -> None:
         """Start to measure the pace."""
-        self.pace = Pace(state)
+        self.pace = Pace(state, self.tokens_per_epoch)
 
     def plan(self, work: Work, gradient: UpdateGradient) -> None:
-        """Describe the plan of the first update and, once its first part is done, its duration if it is long."""
+        """Count an update for the pace. Describe the first one and, after its first part, its duration if long."""
         first, self.updates_per_epoch = not self.updates_per_epoch, work.update.updates_per_epoch
+        self.pace.count(int(work.lengths[1].sum()))
         if not first:
             return
         micro_batches, began = len(work.update.micro_batches), time.monotonic()

@@ -161,10 +161,16 @@ def next_command(folder: Path, checkpoints: Sequence[int]) -> str:
 
 
 class Pace:
-    """Estimates the time left from the mean duration of the updates since the start."""
+    """Estimates the time left from the target tokens per second since the start."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState, tokens_per_epoch: float) -> None:
+        """`tokens_per_epoch` and the counted tokens are stored target tokens, without sampled subwords."""
         self.update, self.began = state.update, time.monotonic()
+        self.tokens_per_epoch, self.tokens = tokens_per_epoch, 0
+
+    def count(self, tokens: int) -> None:
+        """Count the target tokens of an update."""
+        self.tokens += tokens
 
     def updates(self, state: RunState) -> int:
         """Updates since the start."""
@@ -175,9 +181,10 @@ class Pace:
 
         Validations and saves since the start count as part of the updates. --patience can end the run earlier.
         """
-        if not self.updates(state):
+        if not self.tokens:
             return 0.0
-        minutes_an_update = (time.monotonic() - self.began) / 60 / self.updates(state)
+        minutes_a_token = (time.monotonic() - self.began) / 60 / self.tokens
+        minutes_an_update = minutes_a_token * self.tokens_per_epoch / updates_per_epoch
         left = [(stop.max_updates - state.update) * minutes_an_update]
         if stop.max_epochs is not None:
             updates = (stop.max_epochs - state.epoch + 1) * updates_per_epoch - state.updates_in_epoch

@@ -65,6 +65,11 @@ class TrainingData:
         """Whether there is more than one dataset."""
         return len(self.datasets) > 1
 
+    @property
+    def tokens_per_epoch(self) -> float:
+        """Target tokens of all datasets in an epoch of the first one."""
+        return self.splits[0].target.tokens / self.shares[0]
+
     def _check_first_share(self, batch_tokens: int) -> None:
         """UserError if an update would be too large, since it has at least one sentence pair of the first dataset."""
         tokens, share = self.splits[0].target.tokens / len(self.splits[0]), self.shares[0]

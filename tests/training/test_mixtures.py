@@ -1,5 +1,6 @@
 """Training on several datasets: the same run through stops and on any number of ranks, its numbers, and its errors."""
 
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,18 @@ def test_shares_follow_from_weights_or_sizes() -> None:
     assert shares_of([9, 1], BatchConfig(mix="1e308,1e308")) == [0.5, 0.5]
     with pytest.raises(UserError, match="dataset 2 has a share"):
         shares_of([9, 1], BatchConfig(mix_temperature=1e-3))
+
+
+def test_the_tokens_of_an_epoch_are_those_of_all_datasets(datasets: dict[str, Path], small: tuple[Path, Path]) -> None:
+    batches = BatchConfig(batch_tokens=400, mix="3,2,1")
+    data = TrainingData.open([datasets["joined"], *small], False, batches)
+    epoch = takewhile(lambda update: update.epoch == 1, data.mixture(batches).updates())
+    lengths = [
+        int(data.splits[corpus].target.lengths[pairs].sum())
+        for update in epoch
+        for corpus, _, pairs in update.micro_batches
+    ]
+    assert data.tokens_per_epoch == pytest.approx(sum(lengths), abs=2 * max(lengths))
 
 
 def test_names_are_the_shortest_distinct_ends_of_paths() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from training_runs import metrics, refused
 
 from nmtkit.data.batch import Batch
+from nmtkit.data.packing import Share
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.training import summary
@@ -73,11 +74,13 @@ def test_durations_have_two_units(minutes: float, words: str) -> None:
     assert duration(minutes) == words
 
 
-def test_the_time_left_is_the_time_to_the_nearest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_is_that_of_updates_of_mean_size_to_the_nearest_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    pace = Pace(RunState(update=50))
-    now += 10 * 30  # ten updates of half a minute
+    pace = Pace(RunState(update=50), tokens_per_epoch=1000)
+    for _ in range(10):
+        pace.count(80)
+    now += 10 * 24  # smaller updates than the mean of 100 tokens, which takes half a minute
     state = RunState(update=60, epoch=2, updates_in_epoch=4, minutes=7.0)
     for stop, expected in (
         (StopConfig(max_updates=100), 20),
@@ -182,6 +185,30 @@ def test_a_dry_run_times_an_update_and_leaves_no_files(train: Train, tmp_path: P
     assert message.count("plan: ") == 1
     assert "update 1 |" not in message
     assert everything_below(tmp_path) == before
+
+
+@pytest.mark.parametrize("batch_tokens", [100, 200, 400])
+def test_a_dry_run_estimates_the_run_by_the_tokens_per_second_of_its_update(
+    batch_tokens: int, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    compute = UpdateGradient.compute
+
+    def one_second_a_token(self: UpdateGradient, update: int, share: Share, tokens: int, *more: Any) -> Any:
+        nonlocal now
+        now += tokens
+        return compute(self, update, share, tokens, *more)
+
+    monkeypatch.setattr(UpdateGradient, "compute", one_second_a_token)
+    sizes = ("--max-tokens", 100, "--batch-tokens", batch_tokens, "--max-updates", 1000)
+    message = train(tmp_path / "run", "--dry-run", *sizes).stderr.decode()
+    tokens = re.search(r"and ([\d,]+) target tokens, vocabulary", message)
+    updates = re.search(r"plan: (\d+) updates an epoch", message)
+    assert tokens
+    assert updates
+    left = (1000 - 2) * int(tokens[1].replace(",", "")) / int(updates[1])
+    assert f"the run about {duration(left / 60)} without" in message
 
 
 def test_a_dry_run_of_a_resumed_run_does_not_change_it(train: Train, tmp_path: Path) -> None:
