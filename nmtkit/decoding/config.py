@@ -75,7 +75,7 @@ class SearchConfig(Config):
         help="With --diverse-groups: the log-probability that a candidate loses for each hypothesis of an earlier "
         "group that chose its token. Scores do not include it.",
     )
-    sampling: bool = option(False, help="Draw --nbest independent outputs from the model instead of searching.")
+    sampling: bool = option(False, help="Draw independent outputs from the model instead of searching.")
     top_k: int | None = option(None, min=1, unset="all", help="Draw only from the K most probable tokens.")
     top_p: float | None = option(
         None, min=1e-6, max=1.0, unset="all", help="Draw only from the fewest tokens with this total probability."
@@ -234,7 +234,7 @@ class EngineConfig(DeviceConfig):
         min=1,
         max=1024,
         metavar="N",
-        help="Processes that share the stream, each with its own copy of the model and its share of the cores, or its "
+        help="Processes that share the work, each with its own copy of the model and its share of the cores, or its "
         "own GPU. On a CPU, threads are as fast if the search is compiled.",
     )
 

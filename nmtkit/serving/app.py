@@ -29,7 +29,7 @@ from nmtkit.serving.middleware import LoopbackHost, OriginForm, RequestRecorder,
 from nmtkit.tokenizer import Tokenizer
 
 SECONDS_FOR_BODY = 30.0
-CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has gone: only the metrics see it
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has gone: for metrics and access log only
 PAGE = Path(__file__).with_name("page.html")
 OPENAPI = Path(__file__).with_name("openapi.json")
 PATHS = ("/", "/health", "/languages", "/metrics", "/openapi.json", "/translate")
