@@ -121,7 +121,7 @@ endif
 
 $(RUN)/trained:
 	@$(call run,$(LAUNCH) $(train) $(ON_DEVICE))
-	@$(LOCKED) -- bash -c 'echo $(or $(DEVICES),1) > $@'
+	@$(LOCKED) -- echo $(or $(DEVICES),1) $(call into,$@)
 
 $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
 	@$(call run,$(average))

@@ -33,14 +33,14 @@ _MAX_ATTEMPTS = 5  # while a training run deletes the checkpoints that are being
 def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
     """List the newest `count` checkpoints of a training run, oldest first.
 
-    Checkpoints after update `until` are ignored, and those that --save-epochs does not count. Raises UserError if there
+    Checkpoints after update `until` are ignored, and those that --keep-last did not count. Raises UserError if there
     are fewer.
     """
     found = _up_to(folder, until)
     counting = (path for update, path in reversed(found) if not _progress(path, update).get("is_interim"))
     newest = list(islice(counting, min(count, len(found))))
     if len(newest) < count:
-        kind = " that --save-epochs counts" if len(newest) < len(found) else ""
+        kind = " that --keep-last counts" if len(newest) < len(found) else ""
         raise UserError(_too_few_message("--last", count, folder, len(newest), until, kind))
     return newest[::-1]
 

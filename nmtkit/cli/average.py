@@ -28,7 +28,7 @@ class AverageConfig(Config):
         None,
         min=1,
         metavar="N",
-        help="Average the newest N checkpoints of a folder. In a run with --save-epochs, only those that it counts.",
+        help="Average the newest N checkpoints of a folder that --keep-last counts.",
     )
     best: int | None = option(
         None,

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, get_args, get_origin, get_type_hints
 
 from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.errors import UserError
-from nmtkit.training.config import CheckpointConfig, TrainingOptions
+from nmtkit.training.config import TrainingOptions
 from nmtkit.training.loss import LOSS_VERSION
 from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.state import RunState, Window, restore
@@ -53,7 +53,7 @@ def make_record(
         "window": asdict(window),
         "best_metric": metric,
         "is_best": state.is_best,
-        "is_interim": _is_interim(state, options.checkpoints),
+        "is_interim": _is_interim(state, metric, options),
         **state.validation,
         "data": first,
         "other_data": others,
@@ -65,9 +65,17 @@ def make_record(
     }
 
 
-def _is_interim(state: RunState, config: CheckpointConfig) -> bool:
-    """Whether --save-epochs excludes this checkpoint from those that --keep-last and nmt-average --last count."""
-    return config.save_epochs is not None and not state.is_due(config.save_every, config.save_epochs)
+def _is_interim(state: RunState, metric: str, options: TrainingOptions) -> bool:
+    """Whether --keep-last and nmt-average --last do not count this checkpoint.
+
+    With --save-epochs, they count those of --save-epochs and --save-every; with --save-minutes 0, those that a run
+    without interruptions saves. Otherwise they count all.
+    """
+    config = options.checkpoints
+    is_due = state.is_due(config.save_every, config.save_epochs)
+    if config.save_epochs is None:
+        is_due |= bool(config.save_minutes or state.validation or state.reason_to_stop(options.stop, metric))
+    return not is_due
 
 
 def check_record(progress: Mapping[str, Any], path: Path) -> None:

@@ -162,13 +162,13 @@ def test_an_interrupted_training_is_resumed(make: Make, recipe: Path) -> None:
     assert checkpoints(recipe) > before
 
 
-@pytest.mark.parametrize("step", ["touch work/begun", "echo 1 > work/trained"])
+@pytest.mark.parametrize(("name", "step"), [("begun", "touch work/begun"), ("trained", "echo 1")])
 def test_a_training_does_not_count_for_a_command_that_another_make_records_meanwhile(
-    step: str, make: Make, recipe: Path
+    name: str, step: str, make: Make, recipe: Path
 ) -> None:
     (recipe / "meddle").write_text(step)
     make(code=2)
-    assert not (recipe / "work" / step.split("/")[-1]).exists()
+    assert not list((recipe / "work").glob(f"{name}*"))
     assert b"another make has begun this step with other variables: call make again" in (recipe / "stderr").read_bytes()
 
 

@@ -142,7 +142,7 @@ def test_other_checkpoints_neither_displace_those_of_epochs_nor_are_averaged(
         train(run, "--max-updates", update, *options)
     assert updates(run) == [ends[1], ends[2], ends[2] + 2]
     assert last_checkpoints(run, 2) == [run / f"checkpoint_{end}.pt" for end in ends[1:3]]
-    with pytest.raises(UserError, match="only 2 checkpoints that --save-epochs counts: use --last 2"):
+    with pytest.raises(UserError, match="only 2 checkpoints that --keep-last counts: use --last 2"):
         last_checkpoints(run, 3)
 
 

@@ -22,6 +22,7 @@ from repository import BIN
 from torch import Tensor
 from training_runs import DROPOUT, Result, assert_same_end, assert_same_rows, environment, metrics, updates, wait_for
 
+from nmtkit.averaging import last_checkpoints
 from nmtkit.checkpoint import link_checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import RunError
 from nmtkit.training import save_dir
@@ -130,6 +131,18 @@ def test_a_signal_stops_the_run_after_its_update_with_a_checkpoint(
     subprocess.run(command(datasets, tmp_path), check=True, capture_output=True, env=environment())
     assert_same_end(tmp_path, undisturbed)
     assert_same_rows(tmp_path, undisturbed)
+
+
+def test_a_checkpoint_that_a_signal_saves_between_fixed_updates_is_not_averaged(
+    undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    words = command(datasets, tmp_path, "--save-minutes", 0, "--keep-last", 3)
+    with running(words) as process:
+        wait_for(lambda: reached(tmp_path, 30), process)
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
+    counted = [update for update in range(1, updates(tmp_path)[-1] + 1) if update % 7 == 0 or update % VALIDATE == 0]
+    assert [path.name for path in last_checkpoints(tmp_path, 3)] == [f"checkpoint_{n}.pt" for n in counted[-3:]]
 
 
 @pytest.mark.parametrize("last_read", ["model: ", "train | update"])

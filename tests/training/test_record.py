@@ -18,6 +18,8 @@ from commands import TINY, Run, Train
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.errors import UserError
+from nmtkit.training import record
+from nmtkit.training.config import CheckpointConfig, StopConfig, TrainingOptions
 from nmtkit.training.loss import LOSS_VERSION, perplexity
 from nmtkit.training.optim import SCHEDULE_VERSION
 from nmtkit.training.record import check_record
@@ -87,6 +89,27 @@ def test_a_forged_record_is_refused_and_its_field_named(name: str, value: Any) -
 def test_a_record_without_a_required_field_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"has no {name}"):
         check_record({key: value for key, value in RECORD.items() if key != name}, PATH)
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "update", "counts"),
+    [
+        (CheckpointConfig(save_every=5, save_minutes=0), 10, True),
+        (CheckpointConfig(save_every=5, save_minutes=0), 11, False),
+        (CheckpointConfig(save_every=5, save_minutes=0), 12, True),  # with a validation
+        (CheckpointConfig(save_every=5, save_minutes=0), 13, True),  # the last update
+        (CheckpointConfig(save_every=5, save_minutes=10), 11, True),
+        (CheckpointConfig(save_every=5, save_epochs=1), 10, True),
+        (CheckpointConfig(save_every=5, save_epochs=1), 12, False),
+        (CheckpointConfig(save_every=5, save_epochs=1), 13, False),
+    ],
+)
+def test_the_checkpoints_that_count_are_those_of_a_run_without_interruptions(
+    checkpoints: CheckpointConfig, update: int, counts: bool
+) -> None:
+    state = RunState(update=update, updates_in_epoch=update, validation={"valid_loss": 1.0} if update == 12 else {})
+    options = TrainingOptions(checkpoints=checkpoints, stop=StopConfig(max_updates=13))
+    assert record._is_interim(state, "valid_loss", options) is not counts
 
 
 @pytest.fixture
