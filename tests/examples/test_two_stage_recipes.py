@@ -157,6 +157,19 @@ def test_other_options_of_the_search_discard_what_an_interrupted_part_has(
     assert not left.exists()
 
 
+def test_a_shortlist_is_replaced_when_its_student_is_trained_again(folders: dict[str, Path], tmp_path: Path) -> None:
+    output = value("output")
+    export = f'[[ "$*" == *--force* ]] || [ ! -e {output} ] || exit 2; echo >> {output}'
+    commands = STUBS | {"nmt-generate": TRANSLATE, "nmt-export": export}
+    shortlist = "work/seed-1/student/shortlist.bin"
+    distil = make_with(
+        tmp_path / "bin", folders["distillation"], commands, *TEXT, "CORPUS=multi30k", "SEED=1", shortlist
+    )
+    for nbest in (2, 3):
+        assert distil(f"NBEST={nbest}").returncode == 0
+    assert (folders["distillation"] / shortlist).read_text() == "\n\n"
+
+
 def test_pairs_of_an_n_best_list_repeat_the_source_and_leave_out_blank_translations(tmp_path: Path) -> None:
     rows = [("a", ["b", "c"]), ("d", [" ", "ä"]), ("", [""])]
     lists = tmp_path / "lists.jsonl"
