@@ -50,7 +50,7 @@ def _with(options: TrainingOptions, **values: Any) -> TrainingOptions:
 
 
 def _recorded(config: CheckpointConfig) -> Mapping[str, Any] | None:
-    """The batch options in the newest checkpoint of the run; None for a new run."""
+    """The batch options in the newest checkpoint of the run whose header is intact; None if there is none."""
     recorded = SaveDir(config).read_options()
     if recorded is None:
         return None

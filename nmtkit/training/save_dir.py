@@ -146,7 +146,7 @@ class SaveDir:
             previous = found[-2][1].name
             message = "%s is newer than %s: to resume from an older checkpoint, remove it too"
             logger.warning(message, self.folder / LAST, previous)
-        checkpoint = self._first_readable(found, _load_resumable, self._skip)
+        checkpoint = self._first_resumable(found)
         if checkpoint is not None:
             progress = checkpoint.progress
             self.newest = progress["update"]
@@ -156,43 +156,43 @@ class SaveDir:
         return checkpoint
 
     def read_model_config(self) -> ModelConfig | None:
-        """The options of the model in the newest checkpoint whose header is intact; None without checkpoints.
+        """The options of the model in the newest checkpoint whose header is intact; None if there is none.
 
-        Does not warn of the others: `load_newest` does. UserError if none is intact.
+        Does not report damaged checkpoints: `load_newest` does.
         """
-        return self._first_readable(self._found(), lambda path, _: read_model_config(path), lambda *_: None)
+        return self._from_newest_header(read_model_config)
 
     def read_options(self) -> dict[str, Any] | None:
         """The options in the newest checkpoint of the run whose header is intact, as by `read_model_config`."""
-        return self._first_readable(self._found(), _read_options, lambda *_: None)
+        return self._from_newest_header(_read_options)
 
-    def _first_readable(
-        self,
-        found: list[tuple[int, Path]],
-        read: Callable[[Path, int], T],
-        skip: Callable[[Path, UserError], None],
-    ) -> T | None:
-        """What `read` returns for the newest checkpoint that it can read; `skip` is called for those before.
+    def _from_newest_header(self, read: Callable[[Path], T]) -> T | None:
+        """What `read` returns for the newest checkpoint that it can read; None if there is none."""
+        for _, path in reversed(self._found()):
+            with contextlib.suppress(UserError):
+                return read(path)
+        return None
 
-        None if nothing was found, UserError if none can be read.
+    def _first_resumable(self, found: list[tuple[int, Path]]) -> Checkpoint | None:
+        """The newest of the checkpoints `found` that a run can resume from; None if nothing was found.
+
+        Warns of those that are skipped. UserError if none can be resumed.
         """
         for update, path in reversed(found):
             try:
-                return read(path, update)
+                return _load_resumable(path, update)
             except UserError as error:
                 if len(found) == 1:
                     raise UserError(f"--save-dir {self.folder}: {error}; move it away to start a new run") from error
-                skip(path, error)
+                is_oldest = (update, path) == found[0]
+                logger.warning("%s%s", error, "" if is_oldest else "; trying the previous checkpoint")
+                self._unusable += [path] if path.is_file() else []
         if found:
             raise UserError(
                 f"--save-dir {self.folder}: cannot resume from any of its {len(found)} checkpoints; "
                 "move them away to start a new run"
             )
         return None
-
-    def _skip(self, path: Path, error: UserError) -> None:
-        logger.warning("%s; trying the previous checkpoint", error)
-        self._unusable += [path] if path.is_file() else []
 
     def _found(self) -> list[tuple[int, Path]]:
         """The update and path of each checkpoint, oldest first: the numbered ones, and LAST if it is newer.
@@ -330,7 +330,7 @@ def _load_resumable(path: Path, update: int) -> Checkpoint:
     return checkpoint
 
 
-def _read_options(path: Path, _: int) -> dict[str, Any]:
+def _read_options(path: Path) -> dict[str, Any]:
     """The options of the run in a checkpoint; UserError for one that is not of a run."""
     progress = read_progress(path)
     _check_of_run(progress, path)

@@ -97,6 +97,20 @@ def test_fine_tuning_resumes_before_a_truncated_newest_checkpoint_with_one_warni
     assert last(tmp_path / "run").progress["update"] == 4
 
 
+def test_fine_tuning_shows_once_why_each_of_its_checkpoints_cannot_be_resumed(
+    run_here: Run, datasets: dict[str, Path], parent: Path, tmp_path: Path
+) -> None:
+    words = (datasets["joined"], "--save-dir", tmp_path, *PLAIN, "--save-every", 1, "--init-from", parent)
+    assert run_here("nmt-train", *words, "--max-updates", 2).returncode == 0
+    (tmp_path / "checkpoint_last.pt").unlink()
+    for update in (1, 2):
+        os.truncate(tmp_path / f"checkpoint_{update}.pt", 2000)
+    done = run_here("nmt-train", *words, "--max-updates", 3)
+    assert done.returncode == 2
+    for update in (1, 2):
+        assert done.stderr.count(b"checkpoint_%d.pt: truncated" % update) == 1
+
+
 def test_an_option_that_the_initial_model_lacks_is_refused(
     run_here: Run, datasets: dict[str, Path], parent: Path, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Which checkpoints stay in a save folder, and which of them is best."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -147,6 +148,20 @@ def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_befor
     assert [update for update, _ in list_checkpoints(tmp_path)] == [3]
     assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"earlier"
     assert (tmp_path / "checkpoint_4.pt.unusable.unusable").read_bytes() == b"damaged"
+
+
+def test_a_refused_run_shows_once_why_each_checkpoint_cannot_be_resumed(train: Train, tmp_path: Path) -> None:
+    train(tmp_path, "--max-updates", 2, "--save-every", 1)
+    (tmp_path / LAST).unlink()
+    for update in (1, 2):
+        os.truncate(tmp_path / f"checkpoint_{update}.pt", 2000)
+    said = train(tmp_path, code=2).stderr.decode()
+    assert [said.count(f"checkpoint_{update}.pt: truncated") for update in (1, 2)] == [1, 1]
+    newest, oldest, end = said.splitlines()[-3:]
+    assert newest.endswith("; trying the previous checkpoint")
+    assert f"{tmp_path / 'checkpoint_1.pt'}: truncated" in oldest
+    assert "previous" not in oldest
+    assert "cannot resume from any of its 2 checkpoints; move them away" in end
 
 
 def test_the_recorded_validations_are_those_of_the_kept_checkpoints(
