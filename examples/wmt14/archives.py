@@ -2,7 +2,7 @@
 
     python archives.py LIST ARCHIVE --verified FILE
 
-checks ARCHIVE against its line in LIST, unless FILE says that this was done.
+checks ARCHIVE against its line in LIST, unless FILE records this check.
 """
 
 import hashlib

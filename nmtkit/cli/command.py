@@ -155,7 +155,7 @@ class Command(click.Command):
         return 0
 
     def _unexpected(self, error: Exception) -> int:
-        """Report an error behind which there is a signal or a lack of memory; raise any other again: it is a bug."""
+        """Report a signal or lack of memory that caused the error; raise any other again: it is a bug."""
         if isinstance(error, RuntimeError) and str(error) == "std::bad_alloc":  # from torch while it is imported
             return self._report(_one_line(MemoryError()), RunError.exit_code)
         if (before := _signal_before(error)) is None:

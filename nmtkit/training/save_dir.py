@@ -265,7 +265,7 @@ class SaveDir:
         self._remove_all_but(keep)
 
     def _set_later_best_aside(self, newest: int) -> None:
-        """Remove a BEST that is damaged, or later as after a return to an older checkpoint.
+        """Remove or rename a BEST that is damaged, or later as after a return to an older checkpoint.
 
         It is renamed if it is the only copy.
         """
@@ -282,7 +282,7 @@ class SaveDir:
     def _link_best(self, metric: str, better: Better) -> None:
         """Link BEST to the best of the kept checkpoints where it is missing, worse, or of another ranking.
 
-        It is not the best of all after a save that failed, or a kill before it was linked.
+        BEST can be stale after a failed save, or a kill before it was linked.
         """
         kept = {u: value for u, value in self._validations.items() if checkpoint_path(self.folder, u).is_file()}
         if not kept:

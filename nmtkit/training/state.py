@@ -76,9 +76,9 @@ class RunState:
     out_of_memory: int = 0  #: updates repeated for lack of memory, with the limits learned
     memory_limits: dict[str, int] = field(default_factory=dict)
     best: float | None = None  #: best validation so far, with the number since
-    ranking: int = 0  #: how often the best was discarded; validations compare with those of the same number only
     validations_since_best: int = 0
     uncounted_since_best: int = 0  #: those of them that --patience does not count
+    ranking: int = 0  #: how often the best was discarded; validations compare with those of the same number only
     validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this update
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
     scaler: dict[str, float] = field(default_factory=dict)  #: loss scaling, with fp16 only
