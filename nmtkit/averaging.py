@@ -3,10 +3,10 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,7 @@ from nmtkit.checkpoint import (
     check_finite,
     load_checkpoint,
     memory_for_weights,
+    metric_setting,
     read_progress,
 )
 from nmtkit.config import flag
@@ -38,7 +39,7 @@ def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     """
     found = _up_to(folder, until)
     counting = (path for update, path in reversed(found) if not _progress(path, update).get("is_interim"))
-    newest = list(islice(counting, min(count, len(found))))
+    newest = list(islice(counting, count))
     if len(newest) < count:
         kind = " that --keep-last counts" if len(newest) < len(found) else ""
         raise UserError(_too_few_message("--last", count, folder, len(newest), until, kind))
@@ -54,58 +55,59 @@ def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list
     data.
     """
     scored: list[tuple[float, int, Path]] = []
-    metrics = set()
-    splits = set()
-    settings = set()
+    criteria: set[_Criterion] = set()
     for update, path in _up_to(folder, until):
         progress = _progress(path, update)
         with as_user_errors(path):
-            metric, value, split = _recorded_score(progress)
-            setting = _recorded_setting(progress, metric)
-        if metric is not None and value is not None and math.isfinite(value):
-            metrics.add(metric)
-            splits.add(split)
-            settings.add(setting)
+            score = _recorded_score(progress)
+        if score is not None:
+            criterion, value = score
+            criteria.add(criterion)
             scored.append((value, update, path))
-    if len(metrics) > 1:
-        raise UserError(
-            f"--best: the checkpoints in {folder} are ranked by {' and '.join(sorted(metrics))}: name the files instead"
-        )
-    if len(splits) > 1:
-        raise UserError(
-            f"--best: the checkpoints in {folder} are ranked on different validation splits: name the files instead"
-        )
-    if len(settings) > 1:
-        option = flag(METRIC_OPTIONS[metrics.pop()][1])
-        raise UserError(
-            f"--best: the checkpoints in {folder} are ranked with different {option}, or by different versions of the "
-            "loss: name the files instead"
-        )
+    if difference := _difference(criteria):
+        raise UserError(f"--best: the checkpoints in {folder} are ranked {difference}: name the files instead")
     if len(scored) < count:
         raise UserError(_too_few_message("--best", count, folder, len(scored), until, " with a validation value"))
-    sign = -1 if metrics == {"valid_bleu"} else 1
+    sign = -1 if any(criterion.metric == "valid_bleu" for criterion in criteria) else 1
     best = sorted(scored, key=lambda entry: (sign * entry[0], entry[1]))[:count]
     return [path for _, _, path in sorted(best, key=lambda entry: entry[1])]
 
 
-def _recorded_score(progress: dict[str, Any]) -> tuple[str | None, float | None, frozenset[tuple[str, str]]]:
-    """The metric that selects the best checkpoint, its value, and the checksums of the validation split.
+class _Criterion(NamedTuple):
+    """The criterion that selects the best checkpoint of a run. Values by different criteria do not compare."""
+
+    metric: str
+    split: frozenset[tuple[str, str]]  # checksums of the validation split
+    setting: float | None  # of the option that the metric depends on
+    loss_version: int  # 1 for a metric that does not depend on the loss
+
+
+def _recorded_score(progress: dict[str, Any]) -> tuple[_Criterion, float] | None:
+    """The criterion of a checkpoint's run and the value of the checkpoint, None without a finite one.
 
     Raises TypeError, ValueError or AttributeError for values of the wrong type.
     """
-    metric = progress.get("best_metric")
-    value = None if metric is None else progress.get(metric)
-    return metric, None if value is None else float(value), frozenset(progress.get("validation_data", {}).items())
+    metric: Any = progress.get("best_metric")
+    value = progress.get(metric)
+    if value is None or not math.isfinite(float(value)):
+        return None
+    split = frozenset(progress.get("validation_data", {}).items())
+    setting, version = metric_setting(metric, progress) if metric in METRIC_OPTIONS else (None, 1)
+    return _Criterion(metric, split, None if setting is None else float(setting), int(version)), float(value)
 
 
-def _recorded_setting(progress: dict[str, Any], metric: str | None) -> tuple[float | None, int]:
-    """The value of the option that the metric depends on, and the version of the loss."""
-    if metric not in METRIC_OPTIONS:
-        return None, 1
-    group, name = METRIC_OPTIONS[metric]
-    version = progress.get("loss_version", 1) if metric == "valid_loss" else 1
-    value = progress.get("options", {}).get(group, {}).get(name)
-    return None if value is None else float(value), int(version)
+def _difference(criteria: Collection[_Criterion]) -> str | None:
+    """The first difference between criteria, as the end of "ranked …"; None if all are equal."""
+    metrics = sorted({criterion.metric for criterion in criteria})
+    if len(metrics) > 1:
+        return f"by {' and '.join(metrics)}"
+    if len({criterion.split for criterion in criteria}) > 1:
+        return "on different validation splits"
+    if len({criterion.setting for criterion in criteria}) > 1:
+        return f"with different {flag(METRIC_OPTIONS[metrics[0]][1])}"
+    if len({criterion.loss_version for criterion in criteria}) > 1:
+        return "by different versions of the loss"
+    return None
 
 
 def _progress(path: Path, update: int) -> dict[str, Any]:

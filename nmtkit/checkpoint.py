@@ -41,7 +41,7 @@ from nmtkit.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_
 from nmtkit.wording import quoted
 
 SAFETENSORS_FILE = "model.safetensors"  # written by nmt-export, not a checkpoint
-#: The option, with its group, that each validation metric depends on. Values under different settings do not compare.
+#: The option, with its group, that each validation metric depends on; see `metric_setting`.
 METRIC_OPTIONS = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
 
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
@@ -202,6 +202,17 @@ def read_progress(path: Path) -> dict[str, Any]:
     """
     with as_user_errors(path):
         return _progress(read_archive_header(path))
+
+
+def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The setting of a metric in METRIC_OPTIONS: the value of its option, and the version of the loss.
+
+    Values of the metric compare only under equal settings. An option that is not recorded is None. The version is 1 if
+    it is not recorded, or if the metric does not depend on the loss.
+    """
+    group, name = METRIC_OPTIONS[metric]
+    version = progress.get("loss_version", 1) if metric == "valid_loss" else 1
+    return progress.get("options", {}).get(group, {}).get(name), version
 
 
 def read_model_config(path: Path) -> ModelConfig:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, load_weights
+from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, load_weights, metric_setting
 from nmtkit.config import flag
 from nmtkit.data.batching import ORDER_VERSION, count_parts
 from nmtkit.data.mixture import BEGINNING
@@ -196,13 +196,13 @@ def resumed_state(
 
 def _change_of_metric(progress: dict[str, Any], metric: str, options: TrainingOptions) -> str | None:
     """Why earlier values of the metric that decides which validation is best do not compare with those to come."""
-    before, now = progress["options"], options.to_dict()
     if progress["best_metric"] != metric:
         return f"the best checkpoint is now selected by {metric}, not by {progress['best_metric']}"
-    group, name = METRIC_OPTIONS[metric]
-    if before.get(group, {}).get(name) != now[group][name]:
-        return f"{metric} depends on {flag(name)}, which has changed"
-    if metric == "valid_loss" and progress.get("loss_version", 1) != LOSS_VERSION:
+    setting, version = metric_setting(metric, {"options": options.to_dict(), "loss_version": LOSS_VERSION})
+    setting_before, version_before = metric_setting(metric, progress)
+    if setting_before != setting:
+        return f"{metric} depends on {flag(METRIC_OPTIONS[metric][1])}, which has changed"
+    if version_before != version:
         return f"{metric} is computed by another version of the loss"
     return None
 
