@@ -126,21 +126,24 @@ def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{flag(field.name)}: {value} is not a finite number")
     low, above, high, below = field.metadata["bounds"]
-    if high is None and isinstance(value, Integral) and abs(int(value)) > _LARGEST:
-        raise UserError(f"{flag(field.name)}: the number is too large: the maximum is {_LARGEST}")
+    shown = value
+    if isinstance(value, Integral):
+        low = -_LARGEST if low is None and above is None else low
+        high = _LARGEST if high is None and below is None else high
+        shown = value if abs(int(value)) <= _LARGEST else "the number"  # Python cannot show a very long one
+    if low is not None and not value >= low:
+        raise UserError(f"{flag(field.name)}: {shown} is too small: the minimum is {low}")
+    if above is not None and not value > above:
+        raise UserError(f"{flag(field.name)}: {shown} is too small: it must be above {above}")
+    if high is not None and not value <= high:
+        raise UserError(f"{flag(field.name)}: {shown} is too large: the maximum is {high}")
+    if below is not None and not value < below:
+        raise UserError(f"{flag(field.name)}: {shown} is too large: it must be below {below}")
     choices = field.metadata["choices"]
     if instead := field.metadata["removed"].get(str(value)):
         raise UserError(f"{flag(field.name)} {value} was removed: use {instead}")
     if choices and value not in choices:
         raise UserError(f"{flag(field.name)}: {quoted(value)} is not one of {', '.join(choices)}")
-    if low is not None and not value >= low:
-        raise UserError(f"{flag(field.name)}: {value} is too small: the minimum is {low}")
-    if above is not None and not value > above:
-        raise UserError(f"{flag(field.name)}: {value} is too small: it must be above {above}")
-    if high is not None and not value <= high:
-        raise UserError(f"{flag(field.name)}: {value} is too large: the maximum is {high}")
-    if below is not None and not value < below:
-        raise UserError(f"{flag(field.name)}: {value} is too large: it must be below {below}")
 
 
 class OptionGroups:

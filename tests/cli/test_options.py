@@ -96,6 +96,8 @@ def test_each_kind_of_field_becomes_a_flag(capsys: pytest.CaptureFixture[str]) -
         (["--salt", "1"], "--salt: 1.0 is too large: it must be below 1.0"),
         (["--chair-count", "0"], "--chair-count: 0 is too small: the minimum is 1"),
         (["--chair-count", "9" * 400], "--chair-count: the number is too large: the maximum is 9223372036854775807"),
+        (["--chair-count", "-" + "9" * 400], "--chair-count: the number is too small: the minimum is 1"),
+        (["--spoons", "9" * 400], "--spoons: the number is too large: the maximum is 12"),
         (["--kind", "fish"], "'fish' is not one of"),
         (["--spoons", "many"], "'many' is not a valid int"),
         (["--fork"], "No such option --fork. (see soup --help)"),
@@ -184,6 +186,25 @@ def test_ranges_and_choices_are_also_checked_in_python() -> None:
         SoupConfig(spoons=0)
     with pytest.raises(UserError, match="--kind: 'fish' is not one of pea, leek"):
         SoupConfig(kind="fish")
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (2**63, "--floor: the number is too large: the maximum is 9223372036854775807"),
+        (-(2**63), "--floor: the number is too small: the minimum is -9223372036854775807"),
+        (-(1 << 20_000), "--floor: the number is too small"),  # Python does not show it
+    ],
+    ids=["large", "small", "long"],
+)
+def test_a_whole_number_without_bounds_must_fit_into_64_bits(number: int, message: str) -> None:
+    @dataclass(frozen=True)
+    class House(Config):
+        floor: int = option(0, help="The floor.")
+
+    with pytest.raises(UserError, match=message):
+        House(floor=number)
+    assert House(floor=1 - 2**63).floor == 1 - 2**63
 
 
 @pytest.mark.parametrize(
