@@ -4,13 +4,13 @@ import shlex
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import PathName, options, output_option
+from nmtkit.cli.options import PathName, ignore_from_file, options, output_option
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger, write_table
@@ -45,10 +45,16 @@ class AverageConfig(Config):
             raise UserError("--last and --best are mutually exclusive: use one of them")
 
 
+def choose_last_or_best(values: dict[str, Any]) -> None:
+    """Let --last or --best of the command line win over the other one of the `--config` file."""
+    ignore_from_file(values, ["last"], "best")
+    ignore_from_file(values, ["best"], "last")
+
+
 @command("nmt-average")
 @click.argument("checkpoints", nargs=-1, required=True, type=PathName())
 @output_option("FILE", "The checkpoint to write.")
-@options(config=AverageConfig, choice=WeightsConfig, log=LogConfig)
+@options(choose_last_or_best, config=AverageConfig, choice=WeightsConfig, log=LogConfig)
 def main(
     checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, choice: WeightsConfig, log: LogConfig
 ) -> None:

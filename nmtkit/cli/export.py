@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import Choice, ConfigOption, PathName, options, output_option, refuse_idle
+from nmtkit.cli.options import Choice, ConfigOption, PathName, ignore_from_file, options, output_option, refuse_idle
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
@@ -16,6 +17,14 @@ from nmtkit.outputs import check_output_file, check_output_folder
 
 CTRANSLATE2, HUGGINGFACE, SAFETENSORS, CHECKPOINT = "ctranslate2", "huggingface", "safetensors", "checkpoint"
 SHORTLIST = "shortlist"
+
+
+def refuse_idle_options(values: dict[str, Any]) -> None:
+    """Refuse options of other targets."""
+    for owner, names in ((CTRANSLATE2, ("quantization",)), (SHORTLIST, ("dataset", "translations", "frequent"))):
+        if values["target"] != owner:
+            ignore_from_file(values, names, "target")
+            refuse_idle(names, f"with --to {values['target']}")
 
 
 @command("nmt-export")
@@ -35,7 +44,7 @@ SHORTLIST = "shortlist"
 @output_option(
     "PATH", "The folder to create, or the file with --to checkpoint or shortlist; it appears when it is complete."
 )
-@options(export=ExportConfig, choice=WeightsConfig, log=LogConfig)
+@options(refuse_idle_options, export=ExportConfig, choice=WeightsConfig, log=LogConfig)
 def main(
     checkpoint: Path, target: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig
 ) -> None:
@@ -52,7 +61,8 @@ def main(
     if it is an export or a checkpoint. ctranslate2 needs the package of this name, the other folders safetensors.
     """
     configure(log)
-    _check_options(target, export)
+    if target == SHORTLIST and export.dataset is None:
+        raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
     from nmtkit.archive import as_user_errors
     from nmtkit.checkpoint import check_finite, load_checkpoint, save_checkpoint
@@ -78,16 +88,6 @@ def main(
     else:
         save_checkpoint(output, loaded.without_training(choice.weights))
     logger.info("wrote %s from %s", output, checkpoint)
-
-
-def _check_options(target: str, export: ExportConfig) -> None:
-    """Refuse options of other targets, and a shortlist without data."""
-    if target != CTRANSLATE2:
-        refuse_idle(("quantization",), f"with --to {target}")
-    if target != SHORTLIST:
-        refuse_idle(("dataset", "translations", "frequent"), f"with --to {target}")
-    elif export.dataset is None:
-        raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
 
 def _check_output(output: Path, target: str, given: Iterable[Path | None]) -> None:

@@ -1,6 +1,7 @@
 """nmt-generate: text to translations."""
 
 from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,48 @@ import click
 from nmtkit.atomic_io import partial_path, resolve, resolve_file
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import PathName, given, options, refuse_idle
-from nmtkit.cli.translation_options import check_search_options, checkpoint_option
-from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig
+from nmtkit.cli.options import PathName, given, ignore_from_file, options, refuse_idle
+from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
+from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig, SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.outputs import check_output_file, check_stdout
 from nmtkit.text import check_readable
 
 
+def refuse_idle_options(values: dict[str, Any]) -> None:
+    """Refuse options that have no effect beside the others."""
+    if not values["sacrebleu"] and not values["tokenized_bleu"]:
+        scoring = ("reference", "target_lang")
+        ignore_from_file(values, scoring, "sacrebleu", "tokenized_bleu")
+        refuse_idle(scoring, "without --sacrebleu or --tokenized-bleu")
+    if values["score"] is None:
+        refuse_idle_search_options(values)
+    else:
+        _refuse_search_options(values)
+    if values["format"] == "text":
+        ignore_from_file(values, ("alignment",), "format")
+        refuse_idle(("alignment",), "with --format text: use jsonl, tsv or pharaoh")
+    if not values["alignment"] and not values["copy_unknown"] and values["format"] != "pharaoh":
+        ignore_from_file(values, ("alignment_layer",), "alignment", "copy_unknown", "format")
+        refuse_idle(("alignment_layer",), "without --alignment")
+
+
+def _refuse_search_options(values: dict[str, Any]) -> None:
+    """Refuse options that have no effect with --score."""
+    penalty, alignment = {"length_penalty", "length_penalty_form"}, {"alignment", "alignment_layer"}
+    searching = {"shortlist", *(field.name for field in fields(SearchConfig))} - penalty - alignment
+    ignore_from_file(values, {*searching, "prefix", "constraints", "glossary"}, "score")
+    refuse_idle(searching, "with --score, which does not search")
+    if values["format"] == "text":
+        ignore_from_file(values, penalty, "score", "format")
+        refuse_idle(penalty, "with --score and --format text, which are log-probabilities")
+
+
 @command("nmt-generate")
 @click.argument("dataset", required=False, type=PathName())
 @checkpoint_option
-@options(**GenerationOptions.groups(), log=LogConfig)
+@options(refuse_idle_options, **GenerationOptions.groups(), log=LogConfig)
 def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """Translate raw text: stdin, a file, or a split of DATASET.
 
@@ -38,7 +68,6 @@ def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **g
     chosen = GenerationOptions(**groups)
     _check_input(dataset, chosen)
     _check_output(chosen, models=len(checkpoint))
-    _check_search(chosen)
     asked, reference = chosen.requests, chosen.evaluation.reference
     beside = (asked.prefix, asked.constraints, asked.glossary, asked.score, reference, config_file_in_use())
     read = (*checkpoint, chosen.engine.shortlist, chosen.input.path, *beside)
@@ -58,8 +87,6 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
         raise UserError(f"{dataset} is a file, not a dataset: use --input {dataset} to translate it")
     if dataset is None and given("split"):
         raise UserError("--split needs a DATASET")
-    if not evaluation.is_wanted:
-        refuse_idle(("reference", "target_lang"), "without --sacrebleu or --tokenized-bleu")
     if evaluation.is_wanted and dataset is None and evaluation.reference is None:
         raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
     if evaluation.is_wanted and source.shard is not None:
@@ -83,23 +110,6 @@ def _check_output(options: GenerationOptions, models: int) -> None:
         raise UserError(
             "--attention-html -: stdout has the translations: write the page to a file, or use --output FILE"
         )
-
-
-def _check_search(options: GenerationOptions) -> None:
-    """Refuse options that have no effect on the given kind of search."""
-    search, requests, row_format = options.search, options.requests, options.output.format
-    if requests.score is not None:
-        penalty, alignment = {"length_penalty", "length_penalty_form"}, {"alignment", "alignment_layer"}
-        searching = {"shortlist"} | search.to_dict().keys() - penalty - alignment
-        refuse_idle(searching, "with --score, which does not search")
-        if row_format == "text":
-            refuse_idle(penalty, "with --score and --format text, which are log-probabilities")
-    else:
-        check_search_options(search, requests)
-    if row_format == "text":
-        refuse_idle(("alignment",), "with --format text: use jsonl, tsv or pharaoh")
-    if not search.attends and row_format != "pharaoh":
-        refuse_idle(("alignment_layer",), "without --alignment")
 
 
 def _check_files(output: OutputConfig, read: Iterable[Path | None], reads_stdin: bool) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,9 +94,11 @@ def options(*adjust: Callable[[dict[str, Any]], None], **groups: type[Config]) -
     return _options(adjust, groups, without=())
 
 
-def options_without(names: Collection[str], /, **groups: type[Config]) -> Callable[[F], F]:
+def options_without(
+    names: Collection[str], /, *adjust: Callable[[dict[str, Any]], None], **groups: type[Config]
+) -> Callable[[F], F]:
     """Like `options`; the fields with these names get no flag and keep their defaults."""
-    return _options((), groups, names)
+    return _options(adjust, groups, names)
 
 
 def _options(
@@ -146,42 +148,39 @@ def in_file(name: str) -> Any:
     return (click.get_current_context().default_map or {}).get(name)
 
 
-def yield_to_command_line(values: dict[str, Any], name: str, other: str) -> None:
-    """Ignore the option `name` of the `--config` file if the command line has the `other` option, which excludes it."""
-    if _is_from(other, ParameterSource.COMMANDLINE) and _is_from(name, ParameterSource.DEFAULT_MAP):
-        _ignore(values, name)
+def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: str) -> None:
+    """Reset the options `names` that come from the `--config` file if one of `causes` is on the command line.
 
-
-def refuse_idle(names: Iterable[str], reason: str, values: dict[str, Any] | None = None, cause: str = "") -> None:
-    """Raise UserError if the user set one of the options `names`, which have no effect for the given `reason`.
-
-    Default values in a `--config` file are accepted: the options.json of a training run holds every option. With the
-    option values of the command and the option that is the `cause`, other values in the file are accepted too if the
-    cause is on the command line; the options are reset in `values`.
+    The command line wins over options of the file that it excludes, or that have no effect beside it. The caller has
+    checked that the causes have such values. Ignored options are None in `values`, and not `given`.
     """
     context = click.get_current_context()
-    yields = bool(cause) and _is_from(cause, ParameterSource.COMMANDLINE)
+    if not any(_is_from(cause, ParameterSource.COMMANDLINE) for cause in causes):
+        return
+    for name in names:
+        if _is_from(name, ParameterSource.DEFAULT_MAP):
+            values[name] = None  # the default
+            context.set_parameter_source(name, ParameterSource.DEFAULT)
+
+
+def refuse_idle(names: Collection[str], reason: str) -> None:
+    """Raise UserError if the user set one of the options `names`, which have no effect for the given `reason`.
+
+    Default values in a `--config` file are accepted: the options.json of a training run holds every option.
+    """
+    context = click.get_current_context()
     for parameter in context.command.params:
         if parameter.name not in names or not given(parameter.name):
             continue
         value = context.params[parameter.name]
-        from_file = _is_from(parameter.name, ParameterSource.DEFAULT_MAP)
         # () without values of an option with several
-        if not (from_file and (yields or value in (parameter.default, ()))):
+        if not (_is_from(parameter.name, ParameterSource.DEFAULT_MAP) and value in (parameter.default, ())):
             spellings = parameter.secondary_opts if value is False else parameter.opts
             raise UserError(f"{spellings[-1]} has no effect {reason}")
-        if values is not None:
-            _ignore(values, parameter.name)
 
 
 def _is_from(name: str, source: ParameterSource) -> bool:
     return click.get_current_context().get_parameter_source(name) is source
-
-
-def _ignore(values: dict[str, Any], name: str) -> None:
-    """Reset an option as if the user had not set it."""
-    values[name] = None  # the default
-    click.get_current_context().set_parameter_source(name, ParameterSource.DEFAULT)
 
 
 def _build(config: type[Config], values: dict[str, Any]) -> Config:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import options, refuse_idle
+from nmtkit.cli.options import ignore_from_file, options, refuse_idle
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
@@ -20,14 +20,21 @@ LEARNING = ("model_type", "character_coverage", "byte_fallback", "spm_sample", "
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options that have no effect beside the others."""
+    ignore_from_file(values, ["spm_model"], "vocab_from")
+    ignore_from_file(values, ["vocab_from"], "spm_model")
     for source in ("spm_model", "vocab_from"):
         if values[source] is not None:
-            refuse_idle((*LEARNING, "vocab_size", "min_count"), f"with {flag(source)}, which learns no vocabulary")
+            counting = (*LEARNING, "vocab_size", "min_count")
+            ignore_from_file(values, counting, source)
+            refuse_idle(counting, f"with {flag(source)}, which learns no vocabulary")
     if values["vocab_from"] is not None:
+        ignore_from_file(values, ["joined_vocab"], "vocab_from")
         refuse_idle(["joined_vocab"], "with --vocab-from, which reuses a vocabulary")
     if values["tokenizer"] == SPACE:
+        ignore_from_file(values, LEARNING, "tokenizer")
         refuse_idle(LEARNING, "with --tokenizer space, which needs no SentencePiece model")
     else:
+        ignore_from_file(values, ["min_count"], "tokenizer")
         refuse_idle(["min_count"], "without --tokenizer space")
     if not values["trainpref"]:
         cleaning = [field.name for field in fields(CleaningConfig)]
@@ -37,6 +44,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     if values["langid_model"] is None:
         refuse_idle(["langid_labels", "min_langid"], "without --langid-model")
     if values["dedup"] == "none":
+        ignore_from_file(values, ["dedup_normalized"], "dedup")
         refuse_idle(["dedup_normalized"], "without --dedup")
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import PathName, options, refuse_idle
+from nmtkit.cli.options import PathName, ignore_from_file, options, refuse_idle
+from nmtkit.config import flag
 from nmtkit.decoding.config import STANDARD_STREAM
 from nmtkit.decoding.score_config import ScoreConfig, SignificanceConfig
 from nmtkit.log import LogConfig, configure
@@ -16,11 +17,16 @@ from nmtkit.terminal import is_styled, styled_table, width
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options that have no effect beside the others."""
+    for test, other in (("paired_bs", "paired_ar"), ("paired_ar", "paired_bs")):
+        if values[test]:
+            ignore_from_file(values, [other, f"{other}_n"], test)
+    if values["paired_bs"]:
+        ignore_from_file(values, ["confidence", "confidence_n"], "paired_bs")
+        refuse_idle(["confidence"], "with --paired-bs, which always prints the intervals")
     for switch in ("confidence", "paired_bs", "paired_ar"):
         if not values[switch]:
-            refuse_idle([f"{switch}_n"], f"without --{switch.replace('_', '-')}")
-    if values["paired_bs"]:
-        refuse_idle(["confidence"], "with --paired-bs, which always prints the intervals")
+            ignore_from_file(values, [f"{switch}_n"], switch)
+            refuse_idle([f"{switch}_n"], f"without {flag(switch)}")
 
 
 @command("nmt-score")

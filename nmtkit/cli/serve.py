@@ -5,7 +5,7 @@ from typing import Any
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import options_without
-from nmtkit.cli.translation_options import check_search_options, checkpoint_option
+from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.serving.config import ServingOptions
@@ -17,7 +17,9 @@ ABOUT_ONE_TEXT = ("prefix", "constraints", "score", "buffer")
 
 @command("nmt-serve")
 @checkpoint_option
-@options_without((*SET_BY_REQUESTS, *ABOUT_ONE_TEXT), **ServingOptions.groups(), log=LogConfig)
+@options_without(
+    (*SET_BY_REQUESTS, *ABOUT_ONE_TEXT), refuse_idle_search_options, **ServingOptions.groups(), log=LogConfig
+)
 def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """Translate over HTTP until Ctrl-C or SIGTERM.
 
@@ -30,7 +32,6 @@ def main(checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """
     configure(log)
     chosen = ServingOptions(**groups)
-    check_search_options(chosen.search, chosen.requests)
     for path in filter(None, (*checkpoint, chosen.requests.glossary, chosen.engine.shortlist)):
         check_readable(path)
     try:

@@ -13,10 +13,10 @@ from nmtkit.cli.options import (
     PathName,
     flags,
     given,
+    ignore_from_file,
     in_file,
     options,
     refuse_idle,
-    yield_to_command_line,
 )
 from nmtkit.config import flag
 from nmtkit.errors import UserError
@@ -28,6 +28,7 @@ from nmtkit.training.config import CheckpointConfig, TrainingOptions
 
 # The classes of the options of all architectures.
 MODEL_CONFIGS = tuple(dict.fromkeys(preset.config for preset in PRESETS.values()))
+LORA = ("lora_alpha", "lora_targets", "lora_train")
 
 
 def choose_model(values: dict[str, Any]) -> None:
@@ -45,16 +46,20 @@ def choose_model(values: dict[str, Any]) -> None:
         preset = PRESETS[arch]
         values |= {name: value for name, value in preset.options.items() if name in values and not given(name)}
         model, reason, cause = preset.model_config(), f"with --arch {arch}", "arch"
-    refuse_idle(names - {field.name for field in fields(model)}, reason, of_models, cause)
-    values["model"] = chosen = _with_given(model, of_models)
-    for name, other in chosen.ineffective().items():
-        refuse_idle([name], f"with {flag(other)} {getattr(chosen, other)}", of_models, other)
-        values["model"] = _with_given(model, of_models)
+    used = {field.name for field in fields(model)}
+    ignore_from_file(of_models, names - used, cause)
+    refuse_idle(names - used, reason)
+    chosen = _with_given(model, of_models, used)
+    idle = chosen.ineffective()
+    for name, other in idle.items():
+        ignore_from_file(of_models, [name], other)
+        refuse_idle([name], f"with {flag(other)} {getattr(chosen, other)}")
+    values["model"] = _with_given(model, of_models, used - idle.keys())
 
 
-def _with_given(model: ModelConfig, values: dict[str, Any]) -> ModelConfig:
-    """The options of a model with the values that the user has given."""
-    return replace(model, **{name: value for name, value in values.items() if given(name)})
+def _with_given(model: ModelConfig, values: dict[str, Any], names: set[str]) -> ModelConfig:
+    """The options of a model with those `values` of the options `names` that the user has given."""
+    return replace(model, **{name: values[name] for name in names if given(name)})
 
 
 def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
@@ -68,26 +73,29 @@ def _initial_model(init_from: Path, save_dir: Path) -> ModelConfig:
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options without effect: a mistake that would waste a long run."""
-    yield_to_command_line(values, "mix", "mix_temperature")
-    yield_to_command_line(values, "mix_temperature", "mix")
+    ignore_from_file(values, ["mix"], "mix_temperature")
+    ignore_from_file(values, ["mix_temperature"], "mix")
     schedule = values["lr_schedule"]
     if schedule == "paper":
-        reason = "with --lr-schedule paper: use --lr-scale, or another schedule"
-        refuse_idle(["lr"], reason, values, "lr_schedule")
+        ignore_from_file(values, ["lr"], "lr_schedule")
+        refuse_idle(["lr"], "with --lr-schedule paper: use --lr-scale, or another schedule")
     else:
-        cause = "lr_schedule" if given("lr_schedule") else "arch"  # some presets set it
-        refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: use --lr", values, cause)
+        ignore_from_file(values, ["lr_scale"], "lr_schedule" if given("lr_schedule") else "arch")  # a preset can set it
+        refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: use --lr")
     if len(values["dataset"]) == 1:
         refuse_idle(["mix", "mix_temperature"], "with one dataset: give several")
     if not values["valid_bleu"]:
-        refuse_idle(["valid_beam"], "without --valid-bleu", values, "valid_bleu")
+        ignore_from_file(values, ["valid_beam"], "valid_bleu")
+        refuse_idle(["valid_beam"], "without --valid-bleu")
     if not values["lora_rank"]:
-        refuse_idle(["lora_alpha", "lora_targets", "lora_train"], "without --lora-rank", values, "lora_rank")
+        ignore_from_file(values, LORA, "lora_rank")
+        refuse_idle(LORA, "without --lora-rank")
     elif values["init_from"] is None:
         raise UserError("--lora-rank adapts the weights of a model: give --init-from")
     if last := values["max_epochs"]:
         never = [name for name in ("validate_epochs", "save_epochs") if (values[name] or 0) > last]
-        refuse_idle(never, f"with --max-epochs {last}: use at most {last}", values, "max_epochs")
+        ignore_from_file(values, never, "max_epochs")
+        refuse_idle(never, f"with --max-epochs {last}: use at most {last}")
 
 
 @command("nmt-train")

@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.options import ConfigOption, PathName, refuse_idle
-from nmtkit.decoding.config import RequestConfig, SearchConfig
+from nmtkit.cli.options import ConfigOption, PathName, ignore_from_file, refuse_idle
 from nmtkit.errors import UserError
 
 
@@ -34,13 +33,25 @@ checkpoint_option = click.option(
 )
 
 
-def check_search_options(search: SearchConfig, requests: RequestConfig) -> None:
+_DRAWING = ("top_k", "top_p", "temperature", "seed")
+
+
+def refuse_idle_search_options(values: dict[str, Any]) -> None:
     """Raise UserError if the user set options that this kind of search does not use or support."""
-    if search.sampling:
+    if _has_groups(values):
+        ignore_from_file(values, ("sampling", *_DRAWING), "diverse_groups")
+    if values["sampling"]:
+        ignore_from_file(values, ("beam", "diverse_groups", "diversity"), "sampling")
         refuse_idle(("beam", "diversity"), "with --sampling, which draws outputs")
     else:
-        refuse_idle(("top_k", "top_p", "temperature", "seed"), "without --sampling")
-    if search.diverse_groups == 1:
+        ignore_from_file(values, _DRAWING, "sampling")
+        refuse_idle(_DRAWING, "without --sampling")
+    if not _has_groups(values):
+        ignore_from_file(values, ("diversity",), "diverse_groups")
         refuse_idle(("diversity",), "without --diverse-groups")
-    if (requests.constraints or requests.glossary) and (search.sampling or search.diverse_groups > 1):
+    if (values.get("constraints") or values["glossary"]) and (values["sampling"] or _has_groups(values)):
         raise UserError("--constraints and --glossary need a beam without --sampling and --diverse-groups")
+
+
+def _has_groups(values: dict[str, Any]) -> bool:
+    return values["diverse_groups"] not in (None, 1)

@@ -1,0 +1,185 @@
+"""Options of a --config file that the command line excludes: the command does the same as without the file."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Run
+
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+
+LINES = "the dog runs\n\na cat\n"
+WithFile = Callable[[dict[str, Any]], tuple[object, ...]]
+
+
+@pytest.fixture
+def with_file(tmp_path: Path) -> WithFile:
+    """The arguments for a --config file with these options."""
+
+    def write(options: dict[str, Any]) -> tuple[object, ...]:
+        (tmp_path / "options.json").write_text(json.dumps(options))
+        return "--config", tmp_path / "options.json"
+
+    return write
+
+
+@pytest.fixture
+def generate(run_here: Run, tiny_checkpoint: Path) -> Run:
+    """Run nmt-generate with the tiny checkpoint."""
+    fixed = ("--checkpoint", tiny_checkpoint, "--device", "cpu", "--precision", "fp32", "--quiet")
+    return partial(run_here, "nmt-generate", *fixed, input=LINES.encode())
+
+
+@pytest.mark.parametrize(
+    ("in_file", "given"),
+    [
+        ({"beam": 2, "diverse_groups": 2, "diversity": 0.9}, ("--sampling",)),
+        ({"sampling": True, "top_k": 3, "seed": 7}, ("--no-sampling",)),
+        ({"sampling": True, "temperature": 2.0}, ("--diverse-groups", 2)),
+        ({"diverse_groups": 2, "diversity": 0.9}, ("--diverse-groups", 1)),
+        ({"format": "jsonl", "alignment": True, "alignment_layer": 1}, ("--format", "text")),
+        ({"beam": 2, "prefix": "missing", "length_penalty": 0.2}, ("--score", "given.txt")),
+        ({"sacrebleu": True, "reference": "missing", "target_lang": "de"}, ("--no-sacrebleu",)),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_generation_ignores_options_of_the_file_that_the_command_line_excludes(
+    in_file: dict[str, Any],
+    given: tuple[object, ...],
+    generate: Run,
+    with_file: WithFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "given.txt").write_text("der hund\n\neine katze\n")
+    expected, found = generate(*given), generate(*with_file(in_file), *given)
+    assert expected.returncode == 0, expected.stderr
+    assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
+
+
+@pytest.mark.parametrize(
+    ("in_file", "given", "message"),
+    [
+        ({"sampling": True, "beam": 2}, (), "--beam has no effect with --sampling"),
+        ({"sampling": True}, ("--beam", 2), "--beam has no effect with --sampling"),
+        ({"beam": 2}, ("--sampling", "--beam", 2), "--beam has no effect with --sampling"),
+        ({"top_k": 3}, ("--beam", 2), "--top-k has no effect without --sampling"),
+    ],
+)
+def test_generation_refuses_other_options_without_effect(
+    in_file: dict[str, Any],
+    given: tuple[object, ...],
+    message: str,
+    generate: Run,
+    with_file: WithFile,
+) -> None:
+    done = generate(*with_file(in_file), *given)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert message in done.stderr.decode()
+
+
+def test_the_server_ignores_options_of_the_file_that_the_command_line_excludes(
+    run_here: Run, tiny_checkpoint: Path, with_file: WithFile
+) -> None:
+    options = with_file({"sampling": True, "top_k": 3})
+    serve = partial(run_here, "nmt-serve", "--checkpoint", tiny_checkpoint, "--port", 0, "--alignment-layer", 9)
+    done = serve(*options, "--no-sampling")
+    assert "the model has 2 decoder layers" in done.stderr.decode()  # found after all options were accepted
+    done = serve(*with_file({"top_k": 3}))
+    assert "--top-k has no effect without --sampling" in done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("in_file", "given"),
+    [
+        ({"confidence": True, "confidence_n": 9}, ("--paired-bs", "--paired-bs-n", 20)),
+        ({"paired_ar": True, "paired_ar_n": 9}, ("--paired-bs", "--paired-bs-n", 20)),
+        ({"paired_bs": True, "paired_bs_n": 9}, ("--no-paired-bs",)),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_scoring_ignores_options_of_the_file_that_the_command_line_excludes(
+    in_file: dict[str, Any],
+    given: tuple[object, ...],
+    run_here: Run,
+    with_file: WithFile,
+    tmp_path: Path,
+) -> None:
+    for name in ("reference", "one", "two"):
+        (tmp_path / name).write_text(LINES)
+    words = (tmp_path / "one", tmp_path / "two", "--reference", tmp_path / "reference", "-t", "en", *given)
+    expected, found = run_here("nmt-score", *words), run_here("nmt-score", *with_file(in_file), *words)
+    assert expected.returncode == 0, expected.stderr
+    assert (found.returncode, found.stdout) == (0, expected.stdout), found.stderr
+
+
+def test_an_export_ignores_options_of_the_file_for_another_target(
+    run_here: Run, tiny_checkpoint: Path, with_file: WithFile, tmp_path: Path
+) -> None:
+    options = with_file({"quantization": "int8", "dataset": "missing", "translations": 9})
+    done = run_here("nmt-export", tiny_checkpoint, *options, "--to", "checkpoint", "--output", tmp_path / "model.pt")
+    assert done.returncode == 0, done.stderr
+    assert load_checkpoint(tmp_path / "model.pt").optimizer is None
+
+
+@pytest.mark.parametrize(
+    ("in_file", "given"),
+    [
+        ({"tokenizer": "sentencepiece", "model_type": "unigram", "seed": 3}, ("--tokenizer", "space")),
+        ({"dedup": "pair", "dedup_normalized": True}, ("--tokenizer", "space", "--dedup", "none")),
+        ({"spm_model": "missing", "min_count": 2, "joined_vocab": False}, ("--vocab-from", "first")),
+        ({"tokenizer": "space", "min_count": 2}, ("--tokenizer", "sentencepiece", "--vocab-size", 30)),
+        ({"vocab_from": "missing", "vocab_size": 99}, ("--spm-model", "spm.model")),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_preprocessing_ignores_options_of_the_file_that_the_command_line_excludes(
+    in_file: dict[str, Any],
+    given: tuple[object, ...],
+    run_here: Run,
+    with_file: WithFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for side in ("en", "de"):
+        (tmp_path / f"train.{side}").write_text("the dog runs\na cat\n" * 3)
+    preprocess = partial(run_here, "nmt-preprocess", "-s", "en", "-t", "de", "--trainpref", "train")
+    assert preprocess("--destdir", "first", "--vocab-size", 30).returncode == 0
+    (tmp_path / "spm.model").write_bytes((tmp_path / "first/spm.model").read_bytes())
+    expected = preprocess("--destdir", "expected", *given)
+    assert expected.returncode == 0, expected.stderr
+    found = preprocess("--destdir", "found", *with_file(in_file), *given)
+    assert found.returncode == 0, found.stderr
+    assert {path.name: path.read_bytes() for path in (tmp_path / "found").iterdir()} == {
+        path.name: path.read_bytes() for path in (tmp_path / "expected").iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    ("in_file", "given", "updates"),
+    [({"last": 2}, ("--best", 1), [1]), ({"best": 1}, ("--last", 2), [2, 3])],
+)
+def test_averaging_ignores_the_choice_of_the_file_beside_one_of_the_command_line(
+    in_file: dict[str, Any],
+    given: tuple[object, ...],
+    updates: list[int],
+    run_here: Run,
+    with_file: WithFile,
+    make_checkpoint: Callable[..., Checkpoint],
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for update in (1, 2, 3):
+        checkpoint = make_checkpoint(seed=update)
+        checkpoint.progress = {"update": update, "best_metric": "valid_loss", "valid_loss": float(update)}
+        save_checkpoint(run / f"checkpoint_{update}.pt", checkpoint)
+    done = run_here("nmt-average", run, *with_file(in_file), *given, "--output", tmp_path / "mean.pt")
+    assert done.returncode == 0, done.stderr
+    averaged = load_checkpoint(tmp_path / "mean.pt").progress["averaged"]
+    assert averaged == [f"checkpoint_{update}.pt" for update in updates]
