@@ -109,7 +109,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     show_default=True,
     metavar="NAME",
     help="Named settings: transformer_base, _big, _small, _tiny, a row of the paper's Table 3 (table3_…); recurrent: "
-    "gnmt, lstm_small; convolutional: convs2s, conv_small. Some also set options of training, such as --max-updates; "
+    "gnmt, lstm_small; convolutional: convs2s, conv_small. Some also set options of training; "
     "the defaults shown are those of transformer_base. With --init-from, the default is that model.",
 )
 @flags(*MODEL_CONFIGS)

@@ -47,7 +47,6 @@ class RunLog:
 
     def summarize(self, state: RunState, data: TrainingData, learner: Learner, validates: bool) -> None:
         """Describe the run at its start."""
-        self.tokens_per_epoch = data.tokens_per_epoch
         options, precision = self.options, str(learner.precision).removeprefix("torch.")
         self.description.add("model", describe_model(learner.model))
         for dataset, split, share in zip(data.datasets, data.splits, data.shares, strict=True):
@@ -68,9 +67,9 @@ class RunLog:
         tensorboard = self.options.checkpoints.tensorboard
         self.metrics = stack.enter_context(MetricsWriter(self.save_dir, update, tensorboard))
 
-    def start(self, state: RunState) -> None:
+    def start(self, state: RunState, data: TrainingData) -> None:
         """Start to measure the pace."""
-        self.pace = Pace(state, self.tokens_per_epoch)
+        self.pace = Pace(state, data.tokens_per_epoch)
 
     def plan(self, work: Work, gradient: UpdateGradient) -> None:
         """Count an update for the pace. Describe the first one and, after its first part, its duration if long."""

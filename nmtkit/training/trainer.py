@@ -151,7 +151,7 @@ class Trainer:
             self._update(updates)
         while True:
             self.window = Window()
-            self.log.start(self.state)
+            self.log.start(self.state, self.data)
             with working("dry run: an update to measure"):
                 self._update(updates)
                 self._count_all()
@@ -174,7 +174,7 @@ class Trainer:
         self.began = time.monotonic() - 60 * self.state.minutes
         before = self.state.processor_minutes if self.ranks.is_main else 0.0
         self.processor_began = time.process_time() - 60 * before
-        self.log.start(self.state)
+        self.log.start(self.state, self.data)
         return self.loader.updates(self.state.position)
 
     def _gradient(self) -> UpdateGradient:
