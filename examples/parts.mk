@@ -14,6 +14,9 @@ ready: $(PARTS_FOLDER)/begun
 part: $(call part_file,$(PART))
 
 ifneq ($(filter part,$(MAKECMDGOALS)),)
+ifneq ($(words $(PART))$(filter $(PART),$(shell seq $(PARTS))),1$(PART))
+$(error PART=$(PART): give the part to translate, 1 to PARTS=$(PARTS))
+endif
 # make part makes nothing else: other machines run it at the same time and read the same files.
 .PHONY: is-ready
 $(PARTS_FOLDER)/begun: | is-ready

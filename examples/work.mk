@@ -25,6 +25,10 @@ ifneq ($(words $(WORK))$(strip $(unusable))$(filter -% ~%,$(WORK)),1)
 $(error WORK=$(WORK): use a folder whose name is not empty, has no spaces and no characters that are special to make or the shell, and does not begin with - or ~)
 endif
 
+ifneq ($(words $(SEEDS)),$(words $(sort $(SEEDS))))
+$(error SEEDS=$(SEEDS): give each seed once)
+endif
+
 # Runs a command that prints a report, which becomes report.md if the command succeeds. MODULES are the folders whose
 # modules it imports.
 MODULES := ..

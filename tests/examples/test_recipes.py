@@ -318,6 +318,17 @@ def test_a_work_folder_that_make_or_the_shell_cannot_handle_is_refused(name: str
     assert f"WORK={work}: use a folder whose name is not empty, has no spaces and no characters" in done.stderr
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_seed_that_is_given_twice_is_refused(name: str) -> None:
+    """Its training would count twice in means and spreads."""
+    command = ["make", "-n", "SEEDS=3 1 3"]
+    done = subprocess.run(
+        command, cwd=ROOT / "examples" / name, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 2
+    assert "SEEDS=3 1 3: give each seed once" in done.stderr
+
+
 def settings_of(recipe: Path) -> set[str]:
     """The variables that a README names, or that have a default at the top of the Makefile."""
     readmes = (recipe / "README.md").read_text() + (ROOT / "README.md").read_text()

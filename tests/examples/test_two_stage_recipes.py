@@ -81,6 +81,13 @@ def test_a_number_of_parts_that_is_not_positive_is_refused(distil: Make, parts: 
     assert f"PARTS={parts}: give a number of parts, at least 1" in done.stderr
 
 
+@pytest.mark.parametrize("part", ["", "0", "3", "x", "1 2"])
+def test_a_part_that_does_not_exist_is_refused(distil: Make, part: str) -> None:
+    done = distil("-n", "part", f"PART={part}")
+    assert done.returncode == 2
+    assert f"PART={part}: give the part to translate, 1 to PARTS=2" in done.stderr
+
+
 def test_a_new_teacher_translates_everything_again(distil: Make) -> None:
     distil("averaged")
     assert called(distil("averaged", "UPDATES=4")) == [TEACHER_RUN, *AFTER_TEACHER]

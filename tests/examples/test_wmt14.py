@@ -297,6 +297,22 @@ def test_a_kill_during_the_extraction_leaves_no_incomplete_corpus(make: Make, re
     assert texts(recipe) == ALL_TEXTS
 
 
+def test_two_experiments_do_not_extract_an_archive_at_the_same_time(make: Make, recipe: Path, tmp_path: Path) -> None:
+    """The first tar stands for another experiment: it starts a make, and each would remove the other's files."""
+    tar = tmp_path / "bin/tar"
+    second = f"PATH={tmp_path}/bin:$PATH make SIZE=big 2> {tmp_path}/refused"
+    tar.write_text(
+        f"#!/bin/bash\nif mkdir {tmp_path}/once 2> /dev/null; then {second}; echo $? >> {tmp_path}/refused; fi\n"
+        f'exec {shutil.which("tar")} "$@"\n'
+    )
+    tar.chmod(0o755)
+    make()
+    assert texts(recipe) == ALL_TEXTS
+    refusal = (tmp_path / "refused").read_text()
+    assert re.search(r"a step that needs \S*/extracted/\w+\.lock runs: wait for it, or stop it\n", refusal)
+    assert refusal.endswith("2\n")
+
+
 def commands(make: Make, *arguments: str) -> str:
     return re.sub(r"\\\n\s*", "", make("-n", *arguments).stdout)
 
