@@ -93,13 +93,13 @@ $(DATASET)/dataset.json: $(TEXT) $(MADE) $(dir $(DATASET))preprocess.command
 	@$(call run,$(preprocess) $(ON_CORES))
 
 # Checks on a machine that shares the work folder that another one has prepared a step: $(1) contains its command, and
-# $(2) is newer than this and the files $(3).
+# $(2) is not older than $(1) and the files $(3).
 check_ready = ready=$$(echo '$(call command_of,$(1))' | cmp -s - $(1) && echo yes || true); \
 	for file in $(1) $(2) $(3); do [ -e $$file ] && [ ! $$file -nt $(2) ] || ready=; done; \
 	[ $$ready ] || { echo "first run make ready on one machine, with the same variables except $(4): see README.md" >&2; exit 1; }
 
 ifdef ON_SEVERAL_MACHINES
-# They run this at the same time, so it makes nothing else.
+# All machines run this at the same time, so it only trains.
 .PHONY: is-ready
 $(RUN)/begun: | is-ready
 is-ready:

@@ -78,15 +78,11 @@ def write_traceback(error: BaseException) -> None:
 
 def _write(text: str) -> None:
     """Write text without control characters, or with those of `terminal`, above any progress bar."""
-    try:
+    with _noticing_broken_pipe():
         if "tqdm" in sys.modules:  # otherwise there is no progress bar
             sys.modules["tqdm"].tqdm.write(text, file=sys.stderr)
         else:
             print(text, file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        if _on_broken_pipe is None:
-            raise
-        _on_broken_pipe()
 
 
 _on_broken_pipe: Callable[[], None] | None = None
@@ -94,13 +90,24 @@ _on_broken_pipe: Callable[[], None] | None = None
 
 @contextlib.contextmanager
 def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
-    """Within this context, a message to a stderr without a reader calls `action` instead of raising BrokenPipeError."""
+    """Within this context, output to a stderr without a reader calls `action` instead of raising BrokenPipeError."""
     global _on_broken_pipe
     _on_broken_pipe = action
     try:
         yield
     finally:
         _on_broken_pipe = None
+
+
+@contextlib.contextmanager
+def _noticing_broken_pipe() -> Iterator[None]:
+    """What every write to stderr does."""
+    try:
+        yield
+    except BrokenPipeError:
+        if _on_broken_pipe is None:
+            raise
+        _on_broken_pipe()
 
 
 def escape_python_messages() -> None:
@@ -253,12 +260,18 @@ def working(title: str) -> Iterator[None]:
     if not _shows_steps():
         yield
         return
-    bar = _bar(title, bar_format="{desc} {elapsed}", leave=False)
+    bar: Any = None
+    with _noticing_broken_pipe():
+        bar = _bar(title, bar_format="{desc} {elapsed}", leave=False)
+    if bar is None:
+        yield
+        return
     done = threading.Event()
 
     def refresh() -> None:
         while not done.wait(_SECONDS_BETWEEN_REFRESHES):
-            bar.refresh()
+            with _noticing_broken_pipe():
+                bar.refresh()
 
     thread = threading.Thread(target=refresh, daemon=True)
     thread.start()
@@ -267,7 +280,8 @@ def working(title: str) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        bar.close()
+        with _noticing_broken_pipe():
+            bar.close()
 
 
 def _shows_steps() -> bool:
@@ -310,22 +324,24 @@ class Progress:
         self.at_start = done
         self._bar: Any = None
         if _shows_steps() if within else _style == "bar":
-            self._bar = _bar(
-                title,
-                total=total,
-                unit=f" {unit}",
-                initial=done,
-                unit_scale=total is None or total >= _MANY,
-                leave=not within,
-                bar_format=_BAR_WITH_NOTES if notes else None,
-            )
+            with _noticing_broken_pipe():
+                self._bar = _bar(
+                    title,
+                    total=total,
+                    unit=f" {unit}",
+                    initial=done,
+                    unit_scale=total is None or total >= _MANY,
+                    leave=not within,
+                    bar_format=_BAR_WITH_NOTES if notes else None,
+                )
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
-            self._bar.close()
+            with _noticing_broken_pipe():
+                self._bar.close()
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Count `count` more units as done, and show `note` beside the bar."""
@@ -333,7 +349,8 @@ class Progress:
         if self._bar is not None:
             if note:
                 self._bar.set_postfix_str(escaped(note), refresh=False)
-            self._bar.update(count)
+            with _noticing_broken_pipe():
+                self._bar.update(count)
         elif self.lines and _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             rate = (self.done - self.at_start) / (self.last_line - self.start)

@@ -8,7 +8,7 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import Choice, ConfigOption, PathName, ignore_from_file, options, output_option, refuse_idle
+from nmtkit.cli.options import Choice, ConfigOption, PathName, ignore_or_refuse, options, output_option
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
@@ -23,8 +23,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options of other targets."""
     for owner, names in ((CTRANSLATE2, ("quantization",)), (SHORTLIST, ("dataset", "translations", "frequent"))):
         if values["target"] != owner:
-            ignore_from_file(values, names, "target")
-            refuse_idle(names, f"with --to {values['target']}")
+            ignore_or_refuse(values, names, f"with --to {values['target']}", "target")
 
 
 @command("nmt-export")

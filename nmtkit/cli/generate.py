@@ -10,7 +10,7 @@ import click
 from nmtkit.atomic_io import partial_path, resolve, resolve_file
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import PathName, given, ignore_from_file, options, refuse_idle
+from nmtkit.cli.options import PathName, given, ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
 from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig, SearchConfig
 from nmtkit.errors import UserError
@@ -23,18 +23,16 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options that have no effect beside the others."""
     if not values["sacrebleu"] and not values["tokenized_bleu"]:
         scoring = ("reference", "target_lang")
-        ignore_from_file(values, scoring, "sacrebleu", "tokenized_bleu")
-        refuse_idle(scoring, "without --sacrebleu or --tokenized-bleu")
+        ignore_or_refuse(values, scoring, "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu")
     if values["score"] is None:
         refuse_idle_search_options(values)
     else:
         _refuse_search_options(values)
     if values["format"] == "text":
-        ignore_from_file(values, ("alignment",), "format")
-        refuse_idle(("alignment",), "with --format text: use jsonl, tsv or pharaoh")
+        ignore_or_refuse(values, ("alignment",), "with --format text: use jsonl, tsv or pharaoh", "format")
     if not values["alignment"] and not values["copy_unknown"] and values["format"] != "pharaoh":
-        ignore_from_file(values, ("alignment_layer",), "alignment", "copy_unknown", "format")
-        refuse_idle(("alignment_layer",), "without --alignment")
+        causes = ("alignment", "copy_unknown", "format", "score")
+        ignore_or_refuse(values, ("alignment_layer",), "without --alignment", *causes)
 
 
 def _refuse_search_options(values: dict[str, Any]) -> None:
@@ -44,8 +42,9 @@ def _refuse_search_options(values: dict[str, Any]) -> None:
     ignore_from_file(values, {*searching, "prefix", "constraints", "glossary"}, "score")
     refuse_idle(searching, "with --score, which does not search")
     if values["format"] == "text":
-        ignore_from_file(values, penalty, "score", "format")
-        refuse_idle(penalty, "with --score and --format text, which are log-probabilities")
+        ignore_or_refuse(
+            values, penalty, "with --score and --format text, which are log-probabilities", "score", "format"
+        )
 
 
 @command("nmt-generate")

@@ -151,8 +151,8 @@ def in_file(name: str) -> Any:
 def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: str) -> None:
     """Reset the options `names` that come from the `--config` file if one of `causes` is on the command line.
 
-    The command line wins over options of the file that it excludes, or that have no effect beside it. The caller has
-    checked that the causes have such values. Ignored options are None in `values`, and not `given`.
+    The command line wins over options of the file that it excludes, or that have no effect beside it. The caller
+    checks that the causes have values that exclude `names`. Ignored options are None in `values`, and not `given`.
     """
     context = click.get_current_context()
     if not any(_is_from(cause, ParameterSource.COMMANDLINE) for cause in causes):
@@ -177,6 +177,12 @@ def refuse_idle(names: Collection[str], reason: str) -> None:
         if not (_is_from(parameter.name, ParameterSource.DEFAULT_MAP) and value in (parameter.default, ())):
             spellings = parameter.secondary_opts if value is False else parameter.opts
             raise UserError(f"{spellings[-1]} has no effect {reason}")
+
+
+def ignore_or_refuse(values: dict[str, Any], names: Collection[str], reason: str, *causes: str) -> None:
+    """Ignore the options `names` as `ignore_from_file` does; refuse those that are left as `refuse_idle` does."""
+    ignore_from_file(values, names, *causes)
+    refuse_idle(names, reason)
 
 
 def _is_from(name: str, source: ParameterSource) -> bool:

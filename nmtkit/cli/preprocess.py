@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import ignore_from_file, options, refuse_idle
+from nmtkit.cli.options import ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
@@ -25,17 +25,13 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     for source in ("spm_model", "vocab_from"):
         if values[source] is not None:
             counting = (*LEARNING, "vocab_size", "min_count")
-            ignore_from_file(values, counting, source)
-            refuse_idle(counting, f"with {flag(source)}, which learns no vocabulary")
+            ignore_or_refuse(values, counting, f"with {flag(source)}, which learns no vocabulary", source)
     if values["vocab_from"] is not None:
-        ignore_from_file(values, ["joined_vocab"], "vocab_from")
-        refuse_idle(["joined_vocab"], "with --vocab-from, which reuses a vocabulary")
+        ignore_or_refuse(values, ["joined_vocab"], "with --vocab-from, which reuses a vocabulary", "vocab_from")
     if values["tokenizer"] == SPACE:
-        ignore_from_file(values, LEARNING, "tokenizer")
-        refuse_idle(LEARNING, "with --tokenizer space, which needs no SentencePiece model")
+        ignore_or_refuse(values, LEARNING, "with --tokenizer space, which needs no SentencePiece model", "tokenizer")
     else:
-        ignore_from_file(values, ["min_count"], "tokenizer")
-        refuse_idle(["min_count"], "without --tokenizer space")
+        ignore_or_refuse(values, ["min_count"], "without --tokenizer space", "tokenizer")
     if not values["trainpref"]:
         cleaning = [field.name for field in fields(CleaningConfig)]
         refuse_idle([*cleaning, "report"], "without --trainpref: only the training text is cleaned")
@@ -44,8 +40,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     if values["langid_model"] is None:
         refuse_idle(["langid_labels", "min_langid"], "without --langid-model")
     if values["dedup"] == "none":
-        ignore_from_file(values, ["dedup_normalized"], "dedup")
-        refuse_idle(["dedup_normalized"], "without --dedup")
+        ignore_or_refuse(values, ["dedup_normalized"], "without --dedup", "dedup")
 
 
 def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":

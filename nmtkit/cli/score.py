@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from nmtkit.cli.command import command
-from nmtkit.cli.options import PathName, ignore_from_file, options, refuse_idle
+from nmtkit.cli.options import PathName, ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.config import flag
 from nmtkit.decoding.config import STANDARD_STREAM
 from nmtkit.decoding.score_config import ScoreConfig, SignificanceConfig
@@ -25,8 +25,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         refuse_idle(["confidence"], "with --paired-bs, which always prints the intervals")
     for switch in ("confidence", "paired_bs", "paired_ar"):
         if not values[switch]:
-            ignore_from_file(values, [f"{switch}_n"], switch)
-            refuse_idle([f"{switch}_n"], f"without {flag(switch)}")
+            ignore_or_refuse(values, [f"{switch}_n"], f"without {flag(switch)}", switch)
 
 
 @command("nmt-score")

@@ -14,6 +14,7 @@ from nmtkit.cli.options import (
     flags,
     given,
     ignore_from_file,
+    ignore_or_refuse,
     in_file,
     options,
     refuse_idle,
@@ -47,13 +48,11 @@ def choose_model(values: dict[str, Any]) -> None:
         values |= {name: value for name, value in preset.options.items() if name in values and not given(name)}
         model, reason, cause = preset.model_config(), f"with --arch {arch}", "arch"
     used = {field.name for field in fields(model)}
-    ignore_from_file(of_models, names - used, cause)
-    refuse_idle(names - used, reason)
+    ignore_or_refuse(of_models, names - used, reason, cause)
     chosen = _with_given(model, of_models, used)
     idle = chosen.ineffective()
     for name, other in idle.items():
-        ignore_from_file(of_models, [name], other)
-        refuse_idle([name], f"with {flag(other)} {getattr(chosen, other)}")
+        ignore_or_refuse(of_models, [name], f"with {flag(other)} {getattr(chosen, other)}", other)
     values["model"] = _with_given(model, of_models, used - idle.keys())
 
 
@@ -75,27 +74,22 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options without effect: a mistake that would waste a long run."""
     ignore_from_file(values, ["mix"], "mix_temperature")
     ignore_from_file(values, ["mix_temperature"], "mix")
-    schedule = values["lr_schedule"]
+    schedule, cause = values["lr_schedule"], "lr_schedule" if given("lr_schedule") else "arch"  # a preset can set it
     if schedule == "paper":
-        ignore_from_file(values, ["lr"], "lr_schedule")
-        refuse_idle(["lr"], "with --lr-schedule paper: use --lr-scale, or another schedule")
+        ignore_or_refuse(values, ["lr"], "with --lr-schedule paper: use --lr-scale, or another schedule", cause)
     else:
-        ignore_from_file(values, ["lr_scale"], "lr_schedule" if given("lr_schedule") else "arch")  # a preset can set it
-        refuse_idle(["lr_scale"], f"with --lr-schedule {schedule}: use --lr")
+        ignore_or_refuse(values, ["lr_scale"], f"with --lr-schedule {schedule}: use --lr", cause)
     if len(values["dataset"]) == 1:
         refuse_idle(["mix", "mix_temperature"], "with one dataset: give several")
     if not values["valid_bleu"]:
-        ignore_from_file(values, ["valid_beam"], "valid_bleu")
-        refuse_idle(["valid_beam"], "without --valid-bleu")
+        ignore_or_refuse(values, ["valid_beam"], "without --valid-bleu", "valid_bleu")
     if not values["lora_rank"]:
-        ignore_from_file(values, LORA, "lora_rank")
-        refuse_idle(LORA, "without --lora-rank")
+        ignore_or_refuse(values, LORA, "without --lora-rank", "lora_rank")
     elif values["init_from"] is None:
         raise UserError("--lora-rank adapts the weights of a model: give --init-from")
     if last := values["max_epochs"]:
         never = [name for name in ("validate_epochs", "save_epochs") if (values[name] or 0) > last]
-        ignore_from_file(values, never, "max_epochs")
-        refuse_idle(never, f"with --max-epochs {last}: use at most {last}")
+        ignore_or_refuse(values, never, f"with --max-epochs {last}: use at most {last}", "max_epochs")
 
 
 @command("nmt-train")

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from nmtkit.cli.options import ConfigOption, PathName, ignore_from_file, refuse_idle
+from nmtkit.cli.options import ConfigOption, PathName, ignore_from_file, ignore_or_refuse, refuse_idle
 from nmtkit.errors import UserError
 
 
@@ -44,11 +44,9 @@ def refuse_idle_search_options(values: dict[str, Any]) -> None:
         ignore_from_file(values, ("beam", "diverse_groups", "diversity"), "sampling")
         refuse_idle(("beam", "diversity"), "with --sampling, which draws outputs")
     else:
-        ignore_from_file(values, _DRAWING, "sampling")
-        refuse_idle(_DRAWING, "without --sampling")
+        ignore_or_refuse(values, _DRAWING, "without --sampling", "sampling")
     if not _has_groups(values):
-        ignore_from_file(values, ("diversity",), "diverse_groups")
-        refuse_idle(("diversity",), "without --diverse-groups")
+        ignore_or_refuse(values, ("diversity",), "without --diverse-groups", "diverse_groups")
     if (values.get("constraints") or values["glossary"]) and (values["sampling"] or _has_groups(values)):
         raise UserError("--constraints and --glossary need a beam without --sampling and --diverse-groups")
 

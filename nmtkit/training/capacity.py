@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nmtkit.data.batch import Batch
-from nmtkit.data.corpus import Dataset
+from nmtkit.data.corpus import Split
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
@@ -28,7 +28,7 @@ from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
-from nmtkit.training.training_data import TRAINING, TrainingData
+from nmtkit.training.training_data import TrainingData
 from nmtkit.vocab import EOS
 
 _SHARE = 0.9  # of the free memory; the rest is for temporary tensors and fragmentation
@@ -83,22 +83,23 @@ def _max_tokens(recorded: Mapping[str, Any] | None, data: TrainingData, options:
     elif AUTO not in wanted and ranks.device.type == "cpu":
         return options.batches.micro_batch_tokens
     else:
-        largest = ranks.run_on_all(lambda: _Trial(data.first, data.longest(), options, ranks).largest())
+        largest = ranks.run_on_all(lambda: _Trial(data, options, ranks).largest())
         found = min(ranks.gather(largest))
     logger.info("--max-tokens auto: %d", found)
     return given or found
 
 
 class _Trial:
-    """A model of the run's sizes, to measure the memory of micro-batches; `longest` is the length of a sentence."""
+    """A model of the run's sizes, to measure the memory of micro-batches."""
 
-    def __init__(self, dataset: Dataset, longest: int, options: TrainingOptions, ranks: Ranks) -> None:
-        self.longest = longest
-        share = -(-_largest_update(dataset, options.batches) // ranks.size)  # more in a micro-batch leaves ranks idle
+    def __init__(self, data: TrainingData, options: TrainingOptions, ranks: Ranks) -> None:
+        self.longest = data.longest()
+        update = _largest_update(data.splits[0], options.batches)
+        share = -(-update // ranks.size)  # more in a micro-batch leaves ranks idle
         self.at_most = max(self.longest, share)
         self.device, self.precision = ranks.device, resolve_precision(options.device.precision, ranks.device)
         self.smoothing = options.optimizer.label_smoothing
-        self.model = build_model(dataset, options, self.device)
+        self.model = build_model(data.first, options, self.device)
         numbers = sum(parameter.numel() for parameter in self.model.parameters())
         self.kept = 4 * numbers * (2 + (options.optimizer.ema > 0))  # bytes of Adam's moments and of averages
         self.budget = _SHARE * free_memory(self.device) - self.kept
@@ -149,7 +150,7 @@ class _Trial:
         torch.autograd.backward(loss)
 
 
-def _largest_update(dataset: Dataset, batches: BatchConfig) -> int:
+def _largest_update(train: Split, batches: BatchConfig) -> int:
     """The approximate maximum of the tokens of a side in an update.
 
     With packing, an update is cut into equal micro-batches. Each rank gets only one if the largest update makes no more
@@ -157,7 +158,6 @@ def _largest_update(dataset: Dataset, batches: BatchConfig) -> int:
     """
     if batches.packing != "on":
         return batches.batch_tokens
-    train = dataset.split(TRAINING)
     ratio = max(1.0, train.source.tokens / train.target.tokens)
     return int(ratio * (batches.batch_tokens + CPU_TOKENS // 2))
 

@@ -196,7 +196,11 @@ class CheckpointConfig(Config):
         help="Save at the end of every N-th epoch. --keep-last and nmt-average --last then count these checkpoints and "
         "those of --save-every; the next checkpoint replaces any other.",
     )
-    save_minutes: float = option(10.0, min=0.0, help="Minutes between checkpoints (10 in §6.1); 0: none.")
+    save_minutes: float = option(
+        10.0,
+        min=0.0,
+        help="Minutes between checkpoints (10 in §6.1); 0: none, and --keep-last does not count those of signals.",
+    )
     keep_last: int = option(10, min=1, metavar="N", help="Keep the newest N checkpoints.")
     keep_best: int = option(1, min=0, metavar="N", help="Also keep the best N checkpoints.")
     max_save_failures: int = option(

@@ -53,7 +53,7 @@ def make_record(
         "window": asdict(window),
         "best_metric": metric,
         "is_best": state.is_best,
-        "is_interim": _is_interim(state, metric, options),
+        "is_interim": is_interim(state, metric, options),
         **state.validation,
         "data": first,
         "other_data": others,
@@ -65,7 +65,7 @@ def make_record(
     }
 
 
-def _is_interim(state: RunState, metric: str, options: TrainingOptions) -> bool:
+def is_interim(state: RunState, metric: str, options: TrainingOptions) -> bool:
     """Whether --keep-last and nmt-average --last do not count this checkpoint.
 
     With --save-epochs, they count those of --save-epochs and --save-every; with --save-minutes 0, those that a run

@@ -158,7 +158,7 @@ class SaveDir:
     def read_model_config(self) -> ModelConfig | None:
         """The options of the model in the newest checkpoint whose header is intact; None if there is none.
 
-        Does not report damaged checkpoints: `load_newest` does.
+        Does not report damaged checkpoints, as `load_newest` does, except for a damaged LAST without others.
         """
         return self._from_newest_header(read_model_config)
 
@@ -167,7 +167,7 @@ class SaveDir:
         return self._from_newest_header(_read_options)
 
     def _from_newest_header(self, read: Callable[[Path], T]) -> T | None:
-        """What `read` returns for the newest checkpoint that it can read; None if there is none."""
+        """The result of `read` for the newest checkpoint that it can read; None if there is none."""
         for _, path in reversed(self._found()):
             with contextlib.suppress(UserError):
                 return read(path)
@@ -183,7 +183,7 @@ class SaveDir:
                 return _load_resumable(path, update)
             except UserError as error:
                 if len(found) == 1:
-                    raise UserError(f"--save-dir {self.folder}: {error}; move it away to start a new run") from error
+                    raise self._unusable_alone(error) from error
                 is_oldest = (update, path) == found[0]
                 logger.warning("%s%s", error, "" if is_oldest else "; trying the previous checkpoint")
                 self._unusable += [path] if path.is_file() else []
@@ -193,6 +193,10 @@ class SaveDir:
                 "move them away to start a new run"
             )
         return None
+
+    def _unusable_alone(self, error: UserError) -> UserError:
+        """The error for the only checkpoint, which cannot be used."""
+        return UserError(f"--save-dir {self.folder}: {error}; move it away to start a new run")
 
     def _found(self) -> list[tuple[int, Path]]:
         """The update and path of each checkpoint, oldest first: the numbered ones, and LAST if it is newer.
@@ -213,10 +217,10 @@ class SaveDir:
     def _last_if_newer(self, last: Path, numbered: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
         try:
             update = read_progress(last).get("update")
-        except UserError:
+        except UserError as error:
             if numbered:
                 return []  # the newest of them replaces it
-            raise
+            raise self._unusable_alone(error) from error
         if not numbered:
             return [(update if isinstance(update, int) else 0, last)]
         newest, _ = numbered[-1]

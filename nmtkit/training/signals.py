@@ -7,10 +7,17 @@ import contextlib
 import os
 import signal
 import threading
+from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
+STOPS = (*_STOPPING, signal.SIGPIPE)
+
+
+def agreed_stop(noted: Collection[int]) -> int:
+    """The signal by which a run stops if its ranks have noted these; 0 without any."""
+    return next((number for number in STOPS if number in noted), 0)
 
 
 class Signals:

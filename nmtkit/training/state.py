@@ -80,6 +80,7 @@ class RunState:
     uncounted_since_best: int = 0  #: those of them that --patience does not count
     ranking: int = 0  #: how often the best was discarded; validations compare with those of the same number only
     validation: dict[str, float | None] = field(default_factory=dict)  #: results of the validation at this update
+    is_interim: bool = False  #: whether the checkpoint of this update, with which the run resumed, is not counted
     window: dict[str, Any] = field(default_factory=dict)  #: sums for the next log line
     scaler: dict[str, float] = field(default_factory=dict)  #: loss scaling, with fp16 only
 
@@ -90,7 +91,7 @@ class RunState:
         before = self.updates_in_epoch if same_epoch else 0
         self.position = update.next_position
         self.updates_in_epoch = before + 1 if self.epoch == update.epoch else 0
-        self.validation = {}
+        self.validation, self.is_interim = {}, False
 
     def record_validation(
         self, results: dict[str, float | None], metric: str, better: Callable[[float, float], bool], counts: bool

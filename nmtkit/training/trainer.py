@@ -35,11 +35,12 @@ from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.optim import learning_rate
 from nmtkit.training.outcome import Outcome
 from nmtkit.training.ranks import Ranks, join
+from nmtkit.training.record import is_interim
 from nmtkit.training.resuming import resume
 from nmtkit.training.run_log import RunLog
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
-from nmtkit.training.signals import Signals
+from nmtkit.training.signals import STOPS, Signals, agreed_stop
 from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.summary import describe_dry_run, describe_skips, next_command
 from nmtkit.training.training_data import TrainingData
@@ -62,7 +63,8 @@ def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -
     """Train a model on a dataset folder, and on those of `others` in the proportions of the options.
 
     Resumes from the newest checkpoint in the save folder, if there is one.
-    Under torchrun this is one of the processes that train together. Raises Interrupted after SIGTERM or SIGINT.
+    Under torchrun this is one of the processes that train together. Raises Interrupted after SIGTERM or SIGINT, and
+    if stderr has lost its reader.
     """
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
@@ -288,7 +290,7 @@ class Trainer:
         minutes = (time.monotonic() - self.began) / 60 if main else 0.0
         processor_minutes = (time.process_time() - self.processor_began) / 60
         save = signals.save or (main and self.save_dir.minutes_passed())
-        stops = (signals.stop == number for number in (signal.SIGTERM, signal.SIGINT, signal.SIGPIPE))
+        stops = (signals.stop == number for number in STOPS)
         return Votes(minutes, processor_minutes, save, *stops)
 
     def _agree(self, result: Votes) -> None:
@@ -297,8 +299,8 @@ class Trainer:
         self.state.out_of_memory = self.gradient.times_out_of_memory
         self.save_now = result.save > 0
         self.signals.save = self.signals.save and not self.save_now
-        stops = {signal.SIGTERM: result.terminate, signal.SIGINT: result.interrupt, signal.SIGPIPE: result.broken_pipe}
-        self.stop_signal = next((number for number, ranks in stops.items() if ranks), 0)
+        stops = zip(STOPS, (result.terminate, result.interrupt, result.broken_pipe), strict=True)
+        self.stop_signal = agreed_stop([number for number, ranks in stops if ranks])
 
     def _learning_rate(self) -> float:
         """Of the current update."""
@@ -340,6 +342,8 @@ class Trainer:
         if self.window.padded_tokens:
             self._log()
             self.saver.saved = None  # a checkpoint with this line still to come is written again
+        if self.state.is_interim and not is_interim(self.state, self.validator.metric, self.options):
+            self.saver.saved = None  # saved by a signal, before --max-updates made it the last one
         if not self.state.validation:
             self._validate()
         self._save(last=True)
@@ -364,7 +368,7 @@ class Trainer:
             self._save(last=True)
             raise
         if results is None:  # a resumed run repeats it
-            self.stop_signal = max(self.ranks.gather(self.signals.stop))
+            self.stop_signal = agreed_stop(self.ranks.gather(self.signals.stop))
             return
         epochs = self.options.validation.validate_epochs
         counts = epochs is None or self.state.is_due(None, epochs)

@@ -91,10 +91,9 @@ class TrainingData:
     def check_lengths(self, batches: BatchConfig, model: ModelConfig) -> None:
         """UserError for a sentence to train or validate on that is longer than the model takes or --max-tokens."""
         if limit := model.length_limit:
-            for dataset in self.datasets:
-                for name in dataset.split_names:
-                    if name in (TRAINING, VALIDATION):
-                        dataset.split(name).check_lengths(limit.flag, limit.tokens, limit.remedy)
+            validation = [data.split(VALIDATION) for data in self.datasets if VALIDATION in data.split_names]
+            for split in (*self.splits, *validation):
+                split.check_lengths(limit.flag, limit.tokens, limit.remedy)
         for split in self.splits:
             split.check_lengths("--max-tokens", batches.micro_batch_tokens, "preprocess with a smaller --max-length")
 

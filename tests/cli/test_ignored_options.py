@@ -42,6 +42,7 @@ def generate(run_here: Run, tiny_checkpoint: Path) -> Run:
         ({"diverse_groups": 2, "diversity": 0.9}, ("--diverse-groups", 1)),
         ({"format": "jsonl", "alignment": True, "alignment_layer": 1}, ("--format", "text")),
         ({"beam": 2, "prefix": "missing", "length_penalty": 0.2}, ("--score", "given.txt")),
+        ({"copy_unknown": True, "alignment_layer": 1}, ("--score", "given.txt")),
         ({"sacrebleu": True, "reference": "missing", "target_lang": "de"}, ("--no-sacrebleu",)),
     ],
     ids=lambda value: " ".join(map(str, value)),

@@ -794,6 +794,18 @@ def test_an_architecture_of_the_command_line_wins_over_options_of_the_file_that_
     assert written["optimizer"]["lr_scale"] == 1
 
 
+def test_the_schedule_of_an_architecture_of_the_command_line_wins_over_the_rate_of_the_file(
+    run_here: Run, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "options.json").write_text('{"arch": "lstm_small", "lr": 0.1, "d_model": 16}')
+    run = tmp_path / "run"
+    options = ("--config", tmp_path / "options.json", "--save-dir", run, "--max-updates", 1, "--device", "cpu")
+    result = run_here("nmt-train", datasets["joined"], *options, "--arch", "transformer_tiny")
+    assert result.returncode == 0, result.stderr.decode()
+    written = json.loads((run / "options.json").read_text())["optimizer"]
+    assert (written["lr_schedule"], written["lr"]) == ("paper", 5e-4)
+
+
 def test_the_model_of_init_from_wins_over_options_of_the_file_that_it_excludes(
     train: Train, run_here: Run, datasets: dict[str, Path], tmp_path: Path
 ) -> None:

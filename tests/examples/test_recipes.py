@@ -341,12 +341,8 @@ def test_only_settings_are_read_from_the_environment(name: str) -> None:
     recipe = ROOT / "examples" / name
     makefiles = "".join(path.read_text() for path in (*(ROOT / "examples").glob("*.mk"), recipe / "Makefile"))
     used = {*re.findall(r"\$\(([A-Z_]+)[):]", makefiles), *re.findall(r"(?:ifdef|ifndef) ([A-Z_]+)", makefiles)}
-    others = used - settings_of(recipe) - {"MAKE", "SHELL", "MAKECMDGOALS", "CURDIR"} | {
-        "WORK",
-        "RUN",
-        "DATASET",
-        "CORPUS",
-    }
+    others = (used | {"CORPUS"}) - settings_of(recipe) - {"MAKE", "SHELL", "MAKECMDGOALS", "CURDIR"}
+    others |= {"WORK", "RUN", "DATASET"}
     folders = [f"{folder}=/elsewhere" for folder in ("MULTI30K_DIR", "TANAKA_DIR", "MULTI30K_BPE_DIR", "TREEBANK_DIR")]
 
     def commands(**environment: str) -> str:
@@ -363,6 +359,19 @@ def test_only_settings_are_read_from_the_environment(name: str) -> None:
         return re.sub(r"-\d+\.part", ".part", done.stdout)
 
     assert commands(**dict.fromkeys(others, "mine")) == commands()
+
+
+def test_the_text_of_table_3_can_be_set_in_the_environment() -> None:
+    done = subprocess.run(
+        ["make", "-n"],
+        cwd=ROOT / "examples/table3",
+        env=os.environ | {"CORPUS": "/elsewhere"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert 'cp -f "/elsewhere/' in done.stdout
 
 
 def test_the_demo_uses_the_work_folder_of_the_command_line() -> None:

@@ -72,27 +72,30 @@ def test_auto_falls_back_to_the_longest_sentence_if_trials_run_out_of_memory(
 
 def test_the_trial_model_has_the_size_of_the_model_of_the_run(datasets: dict[str, Path]) -> None:
     small = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
-    dataset, options = Dataset.open(datasets["separate"]), TrainingOptions(model=small)
-    ranks = Ranks(torch.device("cpu"))
+    options = TrainingOptions(model=small)
+    data, ranks = TrainingData.open([datasets["separate"]], False, options.batches), Ranks(torch.device("cpu"))
+    dataset = data.first
     assert len(dataset.source.vocab) == len(dataset.target.vocab)  # and yet not the same
     model = Learner(dataset, dataset.languages, options, ranks).model
-    assert capacity._Trial(dataset, 8, options, ranks).kept == 8 * sum(p.numel() for p in model.parameters())
+    assert capacity._Trial(data, options, ranks).kept == 8 * sum(p.numel() for p in model.parameters())
 
 
-@pytest.mark.parametrize(("size", "most"), [(1, 3000), (4, 750), (1000, 8)])
+@pytest.mark.parametrize(("size", "most"), [(1, 3000), (4, 750), (1000, 3)])
 def test_auto_max_tokens_leaves_a_micro_batch_for_each_rank(size: int, most: int, datasets: dict[str, Path]) -> None:
+    """At least for the longest sentence."""
     small = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
     options = TrainingOptions(model=small, batches=BatchConfig(batch_tokens=3000))
     ranks = Ranks(torch.device("cpu"), size=size)
-    assert capacity._Trial(Dataset.open(datasets["joined"]), 8, options, ranks).at_most == most
+    data = TrainingData.open([datasets["joined"]], False, options.batches)
+    assert capacity._Trial(data, options, ranks).at_most == max(most, data.longest())
 
 
 def test_a_packed_update_fits_into_one_micro_batch_for_each_rank(datasets: dict[str, Path]) -> None:
     small = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2)
     options = TrainingOptions(model=small, batches=BatchConfig(batch_tokens=6000, packing="on"))
-    dataset = Dataset.open(datasets["joined"])
-    most = capacity._Trial(dataset, 8, options, Ranks(torch.device("cpu"), size=3)).at_most
-    train = dataset.split("train")
+    data = TrainingData.open([datasets["joined"]], False, options.batches)
+    most = capacity._Trial(data, options, Ranks(torch.device("cpu"), size=3)).at_most
+    (train,) = data.splits
     lengths = [(train.source.lengths, train.target.lengths)]
     for update in Mixture(lengths, [1.0], 6000, options.batches.planned_tokens, seed=1).samplers[0].epoch(1):
         pairs = np.concatenate(update.micro_batches)

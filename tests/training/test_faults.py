@@ -24,7 +24,7 @@ from training_runs import DROPOUT, Result, assert_same_end, assert_same_rows, en
 
 from nmtkit.averaging import last_checkpoints
 from nmtkit.checkpoint import link_checkpoint, load_checkpoint, save_checkpoint
-from nmtkit.errors import RunError
+from nmtkit.errors import RunError, UserError
 from nmtkit.training import save_dir
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.gradient import UpdateGradient
@@ -145,19 +145,50 @@ def test_a_checkpoint_that_a_signal_saves_between_fixed_updates_is_not_averaged(
     assert [path.name for path in last_checkpoints(tmp_path, 3)] == [f"checkpoint_{n}.pt" for n in counted[-3:]]
 
 
-@pytest.mark.parametrize("last_read", ["model: ", "train | update"])
+def test_a_checkpoint_that_a_signal_saved_counts_if_it_becomes_the_last_one(
+    run_command: Run, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    """Also without a validation split and a log line to come, for which it would be written again anyway."""
+    text, data, run = datasets["joined"].parent / "train", tmp_path / "data", tmp_path / "run"
+    vocabulary = ("--vocab-from", datasets["joined"])
+    assert (
+        run_command(
+            "nmt-preprocess", "-s", "en", "-t", "de", *vocabulary, "--trainpref", text, "--destdir", data
+        ).returncode
+        == 0
+    )
+
+    def words(end: int) -> list[str]:
+        options = ("--save-minutes", 0, "--log-every", 1, "--max-updates", end)
+        return [str(word) for word in (sys.executable, BIN / "nmt-train", data, "--save-dir", run, *TINY, *options)]
+
+    with running(words(1_000_000)) as process:
+        wait_for(lambda: reached(run, 30), process)
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
+    (saved,) = updates(run)
+    with pytest.raises(UserError, match="no checkpoints that --keep-last counts"):
+        last_checkpoints(run, 1)
+    subprocess.run(words(saved), check=True, capture_output=True, env=environment())
+    assert [path.name for path in last_checkpoints(run, 1)] == [f"checkpoint_{saved}.pt"]
+
+
+@pytest.mark.parametrize(
+    ("style", "last_read"),
+    [("plain", "model: "), ("plain", "train | update"), ("bar", "train | update"), ("json", '"train"')],
+)
 def test_a_run_whose_stderr_has_lost_its_reader_saves_and_exits_with_141(
-    last_read: str, datasets: dict[str, Path], tmp_path: Path
+    style: str, last_read: str, datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     never = ("--save-every", 1_000_000, "--validate-every", 1_000_000, "--max-updates", 1_000_000)
-    with running(command(datasets, tmp_path, *never)) as process:
+    with running(command(datasets, tmp_path, *never, "--log-format", style)) as process:
         assert process.stderr
         assert any(last_read in line.decode() for line in iter(process.stderr.readline, b""))
         process.stderr.close()
         assert process.wait(timeout=PATIENCE) == 128 + signal.SIGPIPE
         process.stderr = None  # `running` would read it
     (saved,) = updates(tmp_path)
-    assert saved >= (LOG if "update" in last_read else 1)
+    assert saved >= (LOG if "train" in last_read else 1)
 
 
 @pytest.mark.slow

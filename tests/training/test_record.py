@@ -109,7 +109,7 @@ def test_the_checkpoints_that_count_are_those_of_a_run_without_interruptions(
 ) -> None:
     state = RunState(update=update, updates_in_epoch=update, validation={"valid_loss": 1.0} if update == 12 else {})
     options = TrainingOptions(checkpoints=checkpoints, stop=StopConfig(max_updates=13))
-    assert record._is_interim(state, "valid_loss", options) is not counts
+    assert record.is_interim(state, "valid_loss", options) is not counts
 
 
 @pytest.fixture

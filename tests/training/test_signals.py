@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from nmtkit.cli import start
-from nmtkit.training.signals import Signals
+from nmtkit.training.signals import Signals, agreed_stop
 
 
 @pytest.fixture
@@ -17,6 +17,12 @@ def ignored_sigint() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def test_ranks_that_noted_several_signals_stop_by_the_same_one() -> None:
+    assert agreed_stop([0, signal.SIGPIPE, signal.SIGINT]) == signal.SIGINT
+    assert agreed_stop([signal.SIGPIPE, signal.SIGTERM, signal.SIGINT]) == signal.SIGTERM
+    assert agreed_stop([0, 0]) == 0
 
 
 def test_a_signal_ignored_by_the_parent_stays_ignored(ignored_sigint: None) -> None:
