@@ -1,7 +1,7 @@
 # The shared steps of the recipes, from text to a scored translation. A recipe's Makefile defines its data (SOURCE, TARGET,
 # TRAIN, VALID, TEST; FOLDER, URL) and the options of the four commands (PREPROCESS, TRAINING, AVERAGE, SEARCH, SCORES),
 # then includes this file. Finished steps are not repeated, and an interrupted training is resumed. A step whose command
-# has changed is repeated with all steps that depend on it. The text is fetched once; that of another FOLDER replaces it.
+# has changed is repeated with all steps that depend on it. The text is fetched once; that of another FOLDER or URL replaces it.
 # A recipe with a TITLE ends in a report. One with SEEDS has a training for each, in its RUN, which is $(WORK)/seed-$(SEED).
 # nmtkit must be on the PATH; the Makefile in the project's root takes care of that.
 
@@ -53,23 +53,12 @@ score: $(RUN)/scores.txt
 endif
 
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
-$(WORK)/text/%: always
-	@mkdir -p $(@D)
-ifneq ($(FOLDER),)
-	@if [ ! -e $@ ] || ! echo "$(FOLDER)" | cmp -s - $@.from; then \
-		echo "copying $(FOLDER)/$*"; \
-		part=$(call part_of,$@); \
-		cp -f "$(FOLDER)/$*" $$part || { rm -f $$part; exit 1; }; \
-		rm -f $@.from; \
-		if cmp -s $$part $@; then rm $$part; else mv $$part $@; fi; \
-		echo "$(FOLDER)" > $@.from; \
-	fi
-else ifneq ($(URL),)
-	@[ -e $@ ] || { echo "downloading $(URL)/$*"; \
-		curl -fsSL --retry 3 -o $(call part_of,$@) "$(URL)/$*" $(call completes,$@); }
-else
-	@[ -e $@ ] || { echo "$*: $(HOW_TO_GET)" >&2; exit 1; }
-endif
+.PHONY: fetched
+fetched:
+	@python ../fetch_text.py $(WORK)/text $(sort $(SIDES)) $(if $(FOLDER),--folder "$(FOLDER)",$(if $(URL),--url "$(URL)",--how-to-get \
+		"$(HOW_TO_GET)"))
+$(sort $(TEXT)): fetched
+	@:
 endif
 
 # The last command of a step. A changed command replaces it, unless the step runs or UNLESS_IN_USE is in use. make must not
@@ -77,6 +66,7 @@ endif
 command_of = $($(basename $(notdir $(1))))
 .PRECIOUS: %.command
 %.command: always
+	$(if $(findstring ',$(call command_of,$@)),$(error use double quotes, since single ones would end this command: $(call command_of,$@)))
 	@mkdir -p $(@D)
 	@echo '$(call command_of,$@)' | cmp -s - $@ || python ../locked.py --record $@ '$(call command_of,$@)' $(UNLESS_IN_USE)
 $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints

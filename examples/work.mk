@@ -10,6 +10,7 @@ NOT_OF_THE_ENVIRONMENT := WORK RUN DATASET DATASETS TRAINPREFS MADE TRANSLATED F
 	CORPUS DIRECTION ALL ROW MODEL SEARCH LAUNCH DEVICES ON_SEVERAL_MACHINES UNLESS_IN_USE
 $(foreach name,$(filter-out $(FROM_THE_ENVIRONMENT),$(NOT_OF_THE_ENVIRONMENT)),$(if $(filter environment,$(origin $(name))),$(eval undefine $(name))))
 WORK ?= work
+override WORK := $(patsubst ./%,%,$(WORK))# make removes ./ from the names of targets
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
 part_of = $(1).$(PROCESS).part
 

@@ -1,0 +1,140 @@
+"""fetch_text.py: text of one origin, whatever was there before."""
+
+import shutil
+from pathlib import Path
+
+import fetch_text
+import pytest
+from fetch_text import fetch
+
+from nmtkit.errors import RunError
+
+NAMES = ["train.de", "train.en"]
+downloads = pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+
+
+def origin(folder: Path, words: str) -> str:
+    """A folder with the text, each file with its own words."""
+    folder.mkdir()
+    for name in NAMES:
+        (folder / name).write_text(f"{name}: {words}\n")
+    return str(folder)
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> str:
+    return origin(tmp_path / "first", "one")
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> str:
+    return origin(tmp_path / "second", "two")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    return tmp_path / "work/text"
+
+
+def words(text: Path) -> list[str]:
+    """What the files of the text contain, and nothing is left beside them."""
+    assert {path.name for path in text.iterdir()} == {*NAMES, fetch_text.RECORD}
+    return [(text / name).read_text().removeprefix(f"{name}: ").strip() for name in NAMES]
+
+
+def test_text_of_another_folder_replaces_that_of_the_first_and_is_copied_once(
+    first: str, second: str, text: Path
+) -> None:
+    fetch(text, NAMES, first, None)
+    fetch(text, NAMES, second, None)
+    assert words(text) == ["two", "two"]
+    (Path(second) / NAMES[0]).write_text("changed")
+    fetch(text, NAMES, second, None)
+    assert words(text) == ["two", "two"]
+
+
+def test_a_file_with_the_same_content_is_kept(first: str, second: str, text: Path) -> None:
+    fetch(text, NAMES, first, None)
+    shutil.copy(text / NAMES[0], Path(second) / NAMES[0])
+    before = [(text / name).stat().st_ino for name in NAMES]
+    fetch(text, NAMES, second, None)
+    kept = [(text / name).stat().st_ino == inode for name, inode in zip(NAMES, before, strict=True)]
+    assert kept == [True, False]
+
+
+@downloads
+def test_text_of_an_address_replaces_that_of_a_folder_and_the_reverse(first: str, second: str, text: Path) -> None:
+    for _ in range(2):
+        fetch(text, NAMES, first, None)
+        assert words(text) == ["one", "one"]
+        fetch(text, NAMES, None, f"file://{second}")
+        assert words(text) == ["two", "two"]
+
+
+@downloads
+def test_a_download_that_fails_changes_nothing(first: str, text: Path) -> None:
+    fetch(text, NAMES, first, None)
+    with pytest.raises(RunError, match="the download failed"):
+        fetch(text, NAMES, None, f"file://{first}/missing")
+    assert words(text) == ["one", "one"]
+
+
+def test_a_folder_that_lacks_a_file_changes_nothing(first: str, second: str, text: Path) -> None:
+    fetch(text, NAMES, first, None)
+    (Path(second) / NAMES[1]).unlink()
+    with pytest.raises(FileNotFoundError):
+        fetch(text, NAMES, second, None)
+    assert words(text) == ["one", "one"]
+    assert fetch(text, NAMES, None, None) == []
+
+
+def test_text_without_a_record_is_kept_unless_a_folder_is_given(first: str, second: str, text: Path) -> None:
+    shutil.copytree(first, text)
+    assert fetch(text, NAMES, None, None) == []
+    assert fetch(text, NAMES, None, f"file://{second}") == []
+    assert (text / NAMES[0]).read_text() == "train.de: one\n"
+    fetch(text, NAMES, second, None)
+    assert words(text) == ["two", "two"]
+
+
+def test_a_file_of_an_earlier_origin_does_not_count_for_a_later_one(first: str, second: str, text: Path) -> None:
+    fetch(text, NAMES, first, None)
+    fetch(text, NAMES[:1], second, None)
+    assert fetch(text, NAMES, None, None) == NAMES[1:]
+    fetch(text, NAMES, second, None)
+    assert words(text) == ["two", "two"]
+
+
+@pytest.mark.parametrize("step", range(7))
+@pytest.mark.parametrize("then", ["first", "second", "neither"])
+def test_text_that_was_interrupted_while_it_was_replaced_is_never_of_two_origins(
+    step: int, then: str, first: str, second: str, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch(text, NAMES, first, None)
+    steps = iter(range(step))
+
+    def interrupted(method: str) -> None:
+        real = getattr(Path, method)
+
+        def stop(path: Path, *arguments: object, **options: object) -> object:
+            if next(steps, None) is None:
+                raise KeyboardInterrupt
+            return real(path, *arguments, **options)
+
+        patched.setattr(Path, method, stop)
+
+    with monkeypatch.context() as patched:
+        for method in ("replace", "write_text"):
+            interrupted(method)
+        try:
+            fetch(text, NAMES, second, None)
+        except KeyboardInterrupt:
+            pass
+        else:
+            assert step == 6
+    missing = fetch(text, NAMES, {"first": first, "second": second}.get(then), None)
+    if then == "neither" and missing:
+        assert missing == NAMES
+    else:
+        one, two = ["one", "one"], ["two", "two"]
+        assert words(text) in {"first": [one], "second": [two], "neither": [one, two]}[then]
