@@ -10,22 +10,25 @@ content stays the same is kept, so make repeats no step. With --how-to-get the t
 
 import fcntl
 import filecmp
-import os
+import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 
+from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import RunError, UserError
 
 RECORD = ".from"
 INCOMING = ".incoming"  # text on its way, a folder
+LOCK = ".lock"
+UNKNOWN = ""  # the origin of a file while it is being replaced
 
 
 @command("fetch_text.py")
@@ -42,16 +45,20 @@ def main(text: Path, names: tuple[str, ...], folder: str | None, url: str | None
 
 
 def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None) -> list[str]:
-    """Fetch files from a folder, else from an address; returns those that are missing without either."""
+    """Fetch files from a folder, else from an address; returns those that are missing without either.
+
+    A file that was put into `text` by hand is kept, unless a folder is given.
+    """
     text.mkdir(parents=True, exist_ok=True)
     origin = folder or url
     with _locked(text):
+        shutil.rmtree(text / INCOMING, ignore_errors=True)  # left by a kill
         found = Record.read(text)
 
         def is_current(name: str) -> bool:
-            if found is None:  # a copy may be of another folder; anything else was put there
-                return folder is None and (text / name).exists()
-            return name in found.names and origin in (None, found.origin) and (text / name).exists()
+            own = found.files.get(name)
+            is_wanted = folder is None if own is None else own == (origin or found.origin)
+            return is_wanted and (text / name).exists()
 
         missing = [name for name in names if not is_current(name)]
         if missing and origin is not None:
@@ -60,42 +67,48 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
     return missing
 
 
-def replace(text: Path, names: Sequence[str], origin: str, found: "Record | None") -> None:
+def replace(text: Path, names: Sequence[str], origin: str, found: "Record") -> None:
     """Fetch files from an origin, and replace those of `text` when all are there."""
     incoming = text / INCOMING
-    shutil.rmtree(incoming, ignore_errors=True)
-    incoming.mkdir()
     try:
         for name in names:
+            (incoming / name).parent.mkdir(parents=True, exist_ok=True)
             _fetch(origin, name, incoming / name)
-        Record("", frozenset()).write(text)  # from here on, files of two origins can be side by side
+        Record(found.origin, found.files | dict.fromkeys(names, UNKNOWN)).write(text)
         for name in names:
-            if not ((text / name).exists() and filecmp.cmp(incoming / name, text / name, shallow=False)):
-                (incoming / name).replace(text / name)
-        kept = found.names if found is not None and found.origin == origin else frozenset()
-        Record(origin, kept.union(names)).write(text)
+            new, old = incoming / name, text / name
+            old.parent.mkdir(parents=True, exist_ok=True)
+            if not (old.exists() and filecmp.cmp(new, old, shallow=False)):
+                new.replace(old)
+        Record(origin, found.files | dict.fromkeys(names, origin)).write(text)
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
 
 
 class Record(NamedTuple):
-    """The folder or address that files of the text are from, and their names."""
+    """The folder or address of the last fetch, and that of each file that was fetched."""
 
     origin: str
-    names: frozenset[str]
+    files: dict[str, str]
 
     @classmethod
-    def read(cls, text: Path) -> "Record | None":
-        """None if the text was not fetched."""
-        if not (text / RECORD).exists():
-            return None
-        origin, *names = (text / RECORD).read_text().splitlines()
-        return cls(origin, frozenset(names))
+    def read(cls, text: Path) -> "Record":
+        """Raises UserError if it is damaged."""
+        path = text / RECORD
+        if not path.exists():
+            return cls("", {})
+        try:
+            values = json.loads(path.read_bytes())
+            return cls(str(values["origin"]), dict(values["files"]))
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"{path}: damaged; remove it to keep the text as it is, or remove {text} to fetch the text again"
+            ) from error
 
     def write(self, text: Path) -> None:
-        new = text / INCOMING / RECORD
-        new.write_text("\n".join([self.origin, *sorted(self.names), ""]))
-        new.replace(text / RECORD)
+        """Replace the record, also in a power failure."""
+        with staged_file(text / RECORD) as file:
+            file.write(json.dumps(self._asdict(), indent=1).encode())
 
 
 def _fetch(origin: str, name: str, path: Path) -> None:
@@ -111,13 +124,11 @@ def _fetch(origin: str, name: str, path: Path) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Wait until no other make fetches into a folder."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(handle, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        with suppress(OSError):  # a folder that cannot be written, or a file system without locks
+            file = stack.enter_context((folder / LOCK).open("a"))  # NFS locks only files that are open for writing
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
 
 
 if __name__ == "__main__":
