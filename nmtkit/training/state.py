@@ -48,11 +48,11 @@ class Window:
             "waiting": self.waiting / self.seconds,
         }
 
-    def by_dataset(self) -> dict[str, float]:
-        """The mean loss and the number of target tokens of each of several datasets."""
-        values: dict[str, float] = {}
+    def by_dataset(self) -> dict[str, float | None]:
+        """The mean loss and the number of target tokens of each of several datasets; no loss without tokens."""
+        values: dict[str, float | None] = {}
         for name, (loss, tokens) in self.datasets.items():
-            values[f"train_{name}_loss"] = loss / (tokens or math.nan)
+            values[f"train_{name}_loss"] = loss / tokens if tokens else None
             values[f"train_{name}_tokens"] = tokens
         return values
 

@@ -1,11 +1,11 @@
-"""When a run has come to its end."""
+"""When a run has come to its end, and the sums between two log lines."""
 
 import operator
 
 import pytest
 
 from nmtkit.training.config import StopConfig
-from nmtkit.training.state import RunState
+from nmtkit.training.state import RunState, Window
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,14 @@ def test_at_the_start_of_an_epoch_the_last_update_belongs_to_the_previous_epoch(
     assert RunState().last_epoch == 1
     assert RunState(epoch=3).last_epoch == 2
     assert RunState(epoch=3, updates_in_epoch=1).last_epoch == 3
+
+
+def test_a_dataset_without_tokens_has_no_loss() -> None:
+    window = Window()
+    window.add_losses(["news", "web"], [3.0, 0.0], [2, 0])
+    assert window.by_dataset() == {
+        "train_news_loss": 1.5,
+        "train_news_tokens": 2,
+        "train_web_loss": None,
+        "train_web_tokens": 0,
+    }
