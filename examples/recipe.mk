@@ -5,8 +5,6 @@
 # A recipe with a TITLE ends in a report. One with SEEDS has a training for each, in its RUN, which is $(WORK)/seed-$(SEED).
 # nmtkit must be on the PATH; the Makefile in the project's root takes care of that.
 
-SHELL := bash
-.SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 
 include ../work.mk

@@ -3,7 +3,11 @@
 # Rules write to a part of a file and rename it when it is complete, so a kill leaves no incomplete file. No two processes
 # share the name of a part, on any machine. make deletes a target after a signal, unless it is .PRECIOUS. Complete files, also of
 # nmtkit's commands, are kept that way. A dataset that lost its dataset.json could not be made again.
-#
+
+# A recipe fails with its first command that fails.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
 # In the environment these names are ignored, unless FROM_THE_ENVIRONMENT has them: job scripts set such names there, for example
 # to folders of the user.
 NOT_OF_THE_ENVIRONMENT := WORK RUN DATASET DATASETS TRAINPREFS MADE TRANSLATED FOLDER URL HOW_TO_GET ENDING VALID TEST TITLE \
