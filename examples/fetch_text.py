@@ -13,7 +13,7 @@ import filecmp
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -62,18 +62,18 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
 
         missing = [name for name in names if not is_current(name)]
         if missing and origin is not None:
-            replace(text, missing, origin, found)
+            replace(text, missing, origin, found, copy if folder else download)
             missing = []
     return missing
 
 
-def replace(text: Path, names: Sequence[str], origin: str, found: "Record") -> None:
-    """Fetch files from an origin, and replace those of `text` when all are there."""
+def replace(text: Path, names: Sequence[str], origin: str, found: "Record", get: Callable[[str, Path], None]) -> None:
+    """Get files from an origin, and replace those of `text` when all are there."""
     incoming = text / INCOMING
     try:
         for name in names:
             (incoming / name).parent.mkdir(parents=True, exist_ok=True)
-            _fetch(origin, name, incoming / name)
+            get(f"{origin}/{name}", incoming / name)
         Record(found.origin, found.files | dict.fromkeys(names, UNKNOWN)).write(text)
         for name in names:
             new, old = incoming / name, text / name
@@ -111,14 +111,17 @@ class Record(NamedTuple):
             file.write(json.dumps(self._asdict(), indent=1).encode())
 
 
-def _fetch(origin: str, name: str, path: Path) -> None:
-    if "://" in origin:
-        print(f"downloading {origin}/{name}", flush=True)
-        if subprocess.run(["curl", "-fsSL", "--retry", "3", "-o", path, f"{origin}/{name}"], check=False).returncode:
-            raise RunError(f"{origin}/{name}: the download failed")
-    else:
-        print(f"copying {origin}/{name}", flush=True)
-        shutil.copyfile(Path(origin) / name, path)
+def copy(source: str, path: Path) -> None:
+    """Copy a file."""
+    print(f"copying {source}", flush=True)
+    shutil.copyfile(source, path)
+
+
+def download(url: str, path: Path) -> None:
+    """Download a file. Raises RunError if that fails."""
+    print(f"downloading {url}", flush=True)
+    if subprocess.run(["curl", "-fsSL", "--retry", "3", "-o", path, url], check=False).returncode:
+        raise RunError(f"{url}: the download failed")
 
 
 @contextmanager

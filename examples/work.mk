@@ -4,15 +4,15 @@
 # share the name of a part, on any machine. make deletes a target after a signal, unless it is .PRECIOUS. Complete files, also of
 # nmtkit's commands, are kept that way. A dataset that lost its dataset.json could not be made again.
 
-# A recipe fails with its first command that fails.
+# The commands of a rule run in bash, which stops at the first that fails.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
 # In the environment these names are ignored, unless FROM_THE_ENVIRONMENT has them: job scripts set such names there, for example
 # to folders of the user.
-NOT_OF_THE_ENVIRONMENT := WORK RUN DATASET DATASETS TRAINPREFS MADE TRANSLATED FOLDER URL HOW_TO_GET ENDING VALID TEST TITLE \
+NOT_FROM_THE_ENVIRONMENT := WORK RUN DATASET DATASETS TRAINPREFS MADE TRANSLATED FOLDER URL HOW_TO_GET ENDING VALID TEST TITLE \
 	CORPUS DIRECTION ALL ROW MODEL SEARCH LAUNCH DEVICES ON_SEVERAL_MACHINES UNLESS_IN_USE
-$(foreach name,$(filter-out $(FROM_THE_ENVIRONMENT),$(NOT_OF_THE_ENVIRONMENT)),$(if $(filter environment,$(origin $(name))),$(eval undefine $(name))))
+$(foreach name,$(filter-out $(FROM_THE_ENVIRONMENT),$(NOT_FROM_THE_ENVIRONMENT)),$(if $(filter environment,$(origin $(name))),$(eval undefine $(name))))
 WORK ?= work
 override WORK := $(patsubst ./%,%,$(WORK))# make removes ./ from the names of targets
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
