@@ -78,11 +78,10 @@ def write_traceback(error: BaseException) -> None:
 
 def _write(text: str) -> None:
     """Write text without control characters, or with those of `terminal`, above any progress bar."""
-    with _noticing_broken_pipe():
-        if "tqdm" in sys.modules:  # otherwise there is no progress bar
-            sys.modules["tqdm"].tqdm.write(text, file=sys.stderr)
-        else:
-            print(text, file=sys.stderr, flush=True)
+    if "tqdm" in sys.modules:  # otherwise there is no progress bar
+        sys.modules["tqdm"].tqdm.write(text, file=_stderr)
+    else:
+        print(text, file=_stderr, flush=True)
 
 
 _on_broken_pipe: Callable[[], None] | None = None
@@ -99,15 +98,35 @@ def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
         _on_broken_pipe = None
 
 
-@contextlib.contextmanager
-def _noticing_broken_pipe() -> Iterator[None]:
-    """What every write to stderr does."""
-    try:
-        yield
-    except BrokenPipeError:
-        if _on_broken_pipe is None:
-            raise
-        _on_broken_pipe()
+class _Stderr:
+    """stderr, which calls the action of `on_broken_pipe` instead of raising BrokenPipeError.
+
+    No error passes through tqdm, which would keep its lock and stop all other threads that write.
+    """
+
+    def write(self, text: str) -> int:
+        with self._noticing_broken_pipe():
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._noticing_broken_pipe():
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+    @contextlib.contextmanager
+    def _noticing_broken_pipe(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            if _on_broken_pipe is None:
+                raise
+            _on_broken_pipe()
+
+
+_stderr = _Stderr()
 
 
 def escape_python_messages() -> None:
@@ -260,18 +279,12 @@ def working(title: str) -> Iterator[None]:
     if not _shows_steps():
         yield
         return
-    bar: Any = None
-    with _noticing_broken_pipe():
-        bar = _bar(title, bar_format="{desc} {elapsed}", leave=False)
-    if bar is None:
-        yield
-        return
+    bar = _bar(title, bar_format="{desc} {elapsed}", leave=False)
     done = threading.Event()
 
     def refresh() -> None:
         while not done.wait(_SECONDS_BETWEEN_REFRESHES):
-            with _noticing_broken_pipe():
-                bar.refresh()
+            bar.refresh()
 
     thread = threading.Thread(target=refresh, daemon=True)
     thread.start()
@@ -280,8 +293,7 @@ def working(title: str) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        with _noticing_broken_pipe():
-            bar.close()
+        bar.close()
 
 
 def _shows_steps() -> bool:
@@ -293,7 +305,7 @@ def _bar(title: str, **settings: Any) -> Any:
     """A bar by tqdm on stderr."""
     from tqdm import tqdm  # deferred to keep start-up fast
 
-    return tqdm(desc=escaped(title), file=sys.stderr, dynamic_ncols=True, **settings)
+    return tqdm(desc=escaped(title), file=_stderr, dynamic_ncols=True, **settings)
 
 
 class Progress:
@@ -324,24 +336,22 @@ class Progress:
         self.at_start = done
         self._bar: Any = None
         if _shows_steps() if within else _style == "bar":
-            with _noticing_broken_pipe():
-                self._bar = _bar(
-                    title,
-                    total=total,
-                    unit=f" {unit}",
-                    initial=done,
-                    unit_scale=total is None or total >= _MANY,
-                    leave=not within,
-                    bar_format=_BAR_WITH_NOTES if notes else None,
-                )
+            self._bar = _bar(
+                title,
+                total=total,
+                unit=f" {unit}",
+                initial=done,
+                unit_scale=total is None or total >= _MANY,
+                leave=not within,
+                bar_format=_BAR_WITH_NOTES if notes else None,
+            )
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
-            with _noticing_broken_pipe():
-                self._bar.close()
+            self._bar.close()
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Count `count` more units as done, and show `note` beside the bar."""
@@ -349,8 +359,7 @@ class Progress:
         if self._bar is not None:
             if note:
                 self._bar.set_postfix_str(escaped(note), refresh=False)
-            with _noticing_broken_pipe():
-                self._bar.update(count)
+            self._bar.update(count)
         elif self.lines and _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             rate = (self.done - self.at_start) / (self.last_line - self.start)

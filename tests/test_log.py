@@ -4,6 +4,7 @@ import errno
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -124,6 +125,26 @@ def test_a_full_disk_does_not_stop_logging_but_a_broken_pipe_does(monkeypatch: p
     monkeypatch.setattr(sys, "stderr", FailingStream(BrokenPipeError()))
     with pytest.raises(BrokenPipeError):
         logger.info("reading")
+
+
+LOST_READER = """
+import threading
+from nmtkit.log import LogConfig, Progress, configure, logger, on_broken_pipe
+configure(LogConfig(log_format="bar"))
+with on_broken_pipe(lambda: print("noticed")), Progress("reading", total=4):
+    other = threading.Thread(target=logger.info, args=("reading",))
+    other.start()
+    other.join()
+"""
+
+
+def test_other_threads_can_log_after_a_bar_has_lost_its_reader() -> None:
+    """tqdm keeps its lock if an error passes through it."""
+    reader, stderr = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", LOST_READER], stdout=subprocess.PIPE, stderr=stderr, timeout=PATIENCE)
+    os.close(stderr)
+    assert set(done.stdout.split()) == {b"noticed"}
 
 
 BAR = """
