@@ -1,9 +1,9 @@
 """Length generalization of models: perplexity and BLEU by sentence length, as a Markdown table.
 
-    python by_length.py SOURCE TARGET LANGUAGE LONGEST NAME=CHECKPOINT …
+    python by_length.py SOURCE TARGET LANGUAGE LONGEST NAME=FOLDER …
 
 SOURCE and TARGET are parallel text files. LANGUAGE is the language of TARGET. LONGEST is the maximum number of tokens
-per side in training.
+per side in training. Each FOLDER has the `averaged.pt` of a model and its `checkpoints`.
 """
 
 import math
@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+from variations import check_updates
 
 from nmtkit import Translator
+from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.scoring import bleu
 from nmtkit.errors import UserError
+from nmtkit.run_files import LAST
 from nmtkit.text import read_lines
 
 STEPS = (1.0, 1.25, 1.5, 2.0)  # upper bounds of the length ranges, relative to LONGEST
@@ -33,7 +36,7 @@ class Pair(NamedTuple):
     log_probabilities: list[float]  # of the reference's tokens with </s>
 
 
-def pairs(checkpoint: str, sources: Sequence[str], references: Sequence[str]) -> list[Pair]:
+def pairs(checkpoint: Path, sources: Sequence[str], references: Sequence[str]) -> list[Pair]:
     """Translate the sources and score the references with the model of a checkpoint."""
     translator = Translator.from_checkpoint(checkpoint, precision="fp32")
     translations = translator.translate(sources, beam=4)
@@ -55,7 +58,7 @@ def ranges(longest: int) -> list[tuple[int, int | None]]:
     return [*zip([1, *(end + 1 for end in ends)], [*ends, None], strict=True)]
 
 
-def print_table(source: Path, target: Path, language: str, longest: int, checkpoints: dict[str, str]) -> None:
+def print_table(source: Path, target: Path, language: str, longest: int, checkpoints: dict[str, Path]) -> None:
     sources, references = (list(read_lines(path)) for path in (source, target))
     models = {name: pairs(checkpoint, sources, references) for name, checkpoint in checkpoints.items()}
     print(f"| tokens | pairs | {' | '.join(f'perplexity, {name}' for name in models)}", end=" | ")
@@ -81,13 +84,15 @@ def print_table(source: Path, target: Path, language: str, longest: int, checkpo
 @click.argument("target", type=PathName())
 @click.argument("language")
 @click.argument("longest", type=click.IntRange(min=1))
-@click.argument("models", metavar="NAME=CHECKPOINT...", nargs=-1, required=True)
+@click.argument("models", metavar="NAME=FOLDER...", nargs=-1, required=True)
 def main(source: Path, target: Path, language: str, longest: int, models: tuple[str, ...]) -> None:
     """Print perplexity and BLEU by sentence length, with a column for each model."""
     named = [model.rpartition("=") for model in models]
     if not all(name for name, _, _ in named):
-        raise UserError(f"a NAME=CHECKPOINT is expected for each model, not {' '.join(models)}")
-    print_table(source, target, language, longest, {name: checkpoint for name, _, checkpoint in named})
+        raise UserError(f"a NAME=FOLDER is expected for each model, not {' '.join(models)}")
+    folders = {name: Path(folder) for name, _, folder in named}
+    check_updates({name: [read_progress(folder / "checkpoints" / LAST)["update"]] for name, folder in folders.items()})
+    print_table(source, target, language, longest, {name: folder / "averaged.pt" for name, folder in folders.items()})
 
 
 if __name__ == "__main__":

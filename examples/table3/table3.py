@@ -15,7 +15,7 @@ import click
 import scores
 import seeds
 from seeds import Estimate
-from variations import ROWS
+from variations import ROWS, check_updates
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.cli.command import command
@@ -130,14 +130,6 @@ def cells(name: str, results: Results) -> list[str]:
     ]
 
 
-def check_updates(results: Results) -> None:
-    """Raise UserError unless all rows were trained for the same number of updates."""
-    updates = {name: {one.updates for one in several} for name, several in results.items()}
-    if len(set().union(*updates.values())) > 1:
-        each = ", ".join(f"{name} {min(numbers)} to {max(numbers)}" for name, numbers in updates.items())
-        raise UserError(f"the rows have different numbers of updates ({each}): run make table3 to its end")
-
-
 def totals(results: Results) -> str:
     """Cost and length of all trainings, in a sentence."""
     every = [one for several in results.values() for one in several]
@@ -160,7 +152,7 @@ def main(rows: str, folders: tuple[Path, ...]) -> None:
     results = {name: several for name, several in results.items() if several}
     if not results:
         raise UserError(f"no row is complete in {', '.join(map(str, folders))}: run make table3")
-    check_updates(results)
+    check_updates({name: [one.updates for one in several] for name, several in results.items()})
     print(f"| {' | '.join(COLUMNS)} |")
     print("|---" * len(COLUMNS) + "|")
     for name in results:

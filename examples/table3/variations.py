@@ -5,6 +5,7 @@
 prints the options of ROW, with widths divided by WIDTH and the number of layers divided by DEPTH.
 """
 
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import click
@@ -76,6 +77,14 @@ def options(row: str, width: int, depth: int) -> list[str]:
             raise UserError(f"{row}: {name} is {size}, which {divisor} does not divide")
         flags += [f"--{name}", str(size // divisor)]
     return flags
+
+
+def check_updates(trained: Mapping[str, Collection[int]]) -> None:
+    """Raise UserError unless all models, which are given by name, were trained for the same number of updates."""
+    longest = max(max(updates) for updates in trained.values())
+    if any(set(updates) != {longest} for updates in trained.values()):
+        each = ", ".join(f"{name} {' or '.join(map(str, sorted(set(updates))))}" for name, updates in trained.items())
+        raise UserError(f"the models have different numbers of updates ({each}): give make UPDATES={longest} or more")
 
 
 @command("variations.py")

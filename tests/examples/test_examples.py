@@ -16,7 +16,7 @@ SCRIPTS = {
     **{"lexicon": "SIZE TREES...", "linearize": "LEXICON PREFIX TREES", "restore": "LEXICON TEXT OUTPUT [N]"},
     **{"evalb": "GOLD TREES", "parse": "CHECKPOINT LEXICON"},
     **{
-        "by_length": "SOURCE TARGET LANGUAGE LONGEST NAME=CHECKPOINT...",
+        "by_length": "SOURCE TARGET LANGUAGE LONGEST NAME=FOLDER...",
         "table2": "RUN...",
         "table3": "ROWS FOLDER...",
     },
@@ -48,7 +48,7 @@ def test_a_script_without_arguments_prints_its_usage(name: str, capsys: pytest.C
     [
         ("lexicon", ("many", "trees"), "'many' is not a valid integer"),
         ("variations", ("f", "8", "2"), "'f' is not one of 'base', 'a_h1'"),
-        ("by_length", ("en", "de", "de", "9", "a.pt"), "a NAME=CHECKPOINT is expected"),
+        ("by_length", ("en", "de", "de", "9", "a.pt"), "a NAME=FOLDER is expected"),
         ("evalb", ("missing.mrg", "missing.trees"), "cannot read missing.mrg: No such file"),
     ],
 )

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,11 @@ import variations
 from recipe_commands import REAL, STUBS, Make, called, make_with, parsed
 from repository import ROOT
 
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
+from nmtkit.run_files import LAST
 
 SIZES = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 8, "d_ff": 8, "key_size": 8, "value_size": 8}
 
@@ -74,12 +78,26 @@ def test_models_are_compared_in_each_range_of_lengths(
     lines = ["ein hund", "a cat", "the dog runs and runs", "die katze läuft über die straße und zurück"]
     (tmp_path / "text").write_text("\n".join(lines) + "\n", encoding="utf-8")
     text = tmp_path / "text"
-    by_length.print_table(text, text, "de", 6, {"one": str(tiny_checkpoint), "two": str(tiny_checkpoint)})
+    by_length.print_table(text, text, "de", 6, {"one": tiny_checkpoint, "two": tiny_checkpoint})
     header, _, *rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
     assert header == ["tokens", "pairs", "perplexity, one", "perplexity, two", "BLEU, one", "BLEU, two"]
     assert sum(int(row[1]) for row in rows) == len(lines)
     assert len(rows) > 1
     assert all(row[2] == row[3] and row[4] == row[5] for row in rows)
+
+
+def test_models_of_different_lengths_of_training_are_not_compared(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = []
+    for updates in (4, 12):
+        last = tmp_path / str(updates) / "checkpoints" / LAST
+        last.parent.mkdir(parents=True)
+        save_checkpoint(last, replace(make_checkpoint(), progress={"update": updates}))
+        models.append(f"after {updates}={tmp_path / str(updates)}")
+    with pytest.raises(SystemExit):
+        by_length.main(["text", "text", "de", "6", *models])
+    assert "(after 4 4, after 12 12): give make UPDATES=12 or more" in capsys.readouterr().err
 
 
 def reached(perplexity: float, bleu: float = 1.0, updates: int = 1) -> table3.Result:
@@ -111,8 +129,9 @@ def test_a_row_that_equals_base_in_the_paper_agrees_if_no_difference_is_found() 
 
 
 def test_rows_of_different_lengths_of_training_are_refused() -> None:
-    with pytest.raises(UserError, match=r"base 1 to 1, c_n2 1 to 2"):
-        table3.check_updates({"base": [reached(9.9)], "c_n2": [reached(9.9), reached(9.9, updates=2)]})
+    variations.check_updates({"base": [2], "c_n2": [2, 2]})
+    with pytest.raises(UserError, match=r"\(base 1, c_n2 1 or 2\): give make UPDATES=2 or more"):
+        variations.check_updates({"base": [1], "c_n2": [2, 1, 2]})
 
 
 # --- with make
