@@ -3,7 +3,8 @@
 
 PYTHON ?= python3
 VENV := .venv
-INSTALLED := $(VENV)/installed-by-$(subst /,-,$(PYTHON))
+BY := by-$(subst /,-,$(PYTHON))
+INSTALLED := $(VENV)/installed-$(BY)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # The absolute path of a folder, because recipes run in their own folders. Its name may have spaces.
@@ -20,14 +21,16 @@ help:  ## List the targets
 
 install: $(INSTALLED)  ## Create .venv with nmtkit and its development tools
 
-# An environment that this rule created with another Python is replaced; any other environment is kept.
+# An environment of this rule with another Python is replaced, even if it was not completed; any other environment is kept.
 # torch is installed first and in an exact version: with a range, pip may choose a newer build, gigabytes larger.
+pip = $(VENV)/bin/python -m pip install --quiet -c constraints.txt
 $(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*)
-	$(if $(filter-out $@,$(wildcard $(VENV)/installed-by-*)),rm -rf $(VENV))
+	$(if $(filter-out %-$(BY),$(wildcard $(VENV)/begun-by-* $(VENV)/installed-by-*)),rm -rf $(VENV))
+	[ -e $(VENV) ] || { mkdir $(VENV); touch $(VENV)/begun-$(BY); }
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet -c constraints.txt torch==2.13.0
-	$(VENV)/bin/pip install --quiet -c constraints.txt setuptools
-	$(VENV)/bin/pip install --quiet -c constraints.txt --no-build-isolation -e '.[dev,docs,export,serve]'
+	$(pip) torch==2.13.0
+	$(pip) setuptools
+	$(pip) --no-build-isolation -e '.[dev,docs,export,serve]'
 	touch $@
 
 lint: $(INSTALLED)  ## Check style (ruff) and types (mypy)
