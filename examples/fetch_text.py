@@ -39,7 +39,9 @@ UNKNOWN = ""  # the origin of a file while it is being replaced
 @click.option("--how-to-get", help="What to say if files are missing.")
 def main(text: Path, names: tuple[str, ...], folder: str | None, url: str | None, how_to_get: str | None) -> None:
     """Fetch the FILEs into the folder TEXT."""
-    missing = fetch(text, names, folder or None, url or None)
+    if sum(option is not None for option in (folder, url, how_to_get)) != 1:
+        raise UserError("give one of --folder, --url and --how-to-get")
+    missing = fetch(text, names, folder, url)
     if missing:
         raise UserError(f"{missing[0]}: {how_to_get}")
 
@@ -57,7 +59,7 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
 
         def is_current(name: str) -> bool:
             own = found.files.get(name)
-            is_wanted = folder is None if own is None else own == (origin or found.origin)
+            is_wanted = folder is None if own is None else own != UNKNOWN and own == (origin or found.origin)
             return is_wanted and (text / name).exists()
 
         missing = [name for name in names if not is_current(name)]

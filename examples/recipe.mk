@@ -51,10 +51,12 @@ score: $(RUN)/scores.txt
 endif
 
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
+fetch = python ../fetch_text.py $(WORK)/text $(sort $(SIDES)) \
+	$(if $(FOLDER),--folder "$(FOLDER)",$(if $(URL),--url "$(URL)",--how-to-get "$(HOW_TO_GET)"))
+FETCH := $(WORK)/fetch.command# no other text replaces this one while a step runs
 .PHONY: fetched
-fetched:
-	@python ../fetch_text.py $(WORK)/text $(sort $(SIDES)) $(if $(FOLDER),--folder "$(FOLDER)",$(if $(URL),--url "$(URL)",--how-to-get \
-		"$(HOW_TO_GET)"))
+fetched: $(FETCH)
+	@$(LOCKED) -- $(fetch)
 $(sort $(TEXT)): fetched
 	@:
 endif
@@ -64,15 +66,16 @@ endif
 command_of = $($(basename $(notdir $(1))))
 .PRECIOUS: %.command
 %.command: always
-	$(if $(findstring ',$(call command_of,$@)),$(error use double quotes, since single ones would end this command: $(call command_of,$@)))
+	$(if $(findstring ',$(call command_of,$@)),$(error use double quotes instead of single ones in: $(call command_of,$@)))
 	@mkdir -p $(@D)
 	@echo '$(call command_of,$@)' | cmp -s - $@ || python ../locked.py --record $@ '$(call command_of,$@)' $(UNLESS_IN_USE)
 $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
 
-# Prints a command, and runs it while no make can replace the COMMANDS of the step. If one has done so, the step is refused.
+# Prints a command, and runs it while no make can replace the text or the COMMANDS of the step. If one has done so, the step is
+# refused. FETCHES are those of other folders whose text is used.
 run = $(info $(strip $(1)))$(LOCKED) -- $(strip $(1))
 COMMANDS = $(filter %.command,$^)
-LOCKED = python ../locked.py $(foreach file,$(COMMANDS),--made-by $(file) '$(call command_of,$(file))')
+LOCKED = python ../locked.py $(FETCHES:%=--shared %) $(foreach file,$(sort $(FETCH) $(COMMANDS)),--made-by $(file) '$(call command_of,$(file))')
 # The same for a command that prints its target; tee writes it under the lock.
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c '$(strip $(1)) 2>&1 | tee $(call part_of,$@)' $(call completes,$@)
 

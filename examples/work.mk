@@ -10,10 +10,11 @@ SHELL := bash
 
 # In the environment these names are ignored, unless FROM_THE_ENVIRONMENT has them: job scripts set such names there, for example
 # to folders of the user.
-NOT_FROM_THE_ENVIRONMENT := WORK RUN DATASET DATASETS TRAINPREFS MADE TRANSLATED FOLDER URL HOW_TO_GET ENDING VALID TEST TITLE \
+NOT_FROM_THE_ENVIRONMENT := WORK RUN DATASET DATASETS TRAINPREFS MADE TRANSLATED FETCH FETCHES FOLDER URL HOW_TO_GET ENDING VALID TEST TITLE \
 	CORPUS DIRECTION ALL ROW MODEL SEARCH LAUNCH DEVICES ON_SEVERAL_MACHINES UNLESS_IN_USE
 $(foreach name,$(filter-out $(FROM_THE_ENVIRONMENT),$(NOT_FROM_THE_ENVIRONMENT)),$(if $(filter environment,$(origin $(name))),$(eval undefine $(name))))
 WORK ?= work
+GIVEN := $(WORK)
 override WORK := $(patsubst ./%,%,$(WORK))# make removes ./ from the names of targets
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
 part_of = $(1).$(PROCESS).part
@@ -26,14 +27,14 @@ into = > $(call part_of,$(1)) $(call completes,$(1))
 number_sign := \#
 opening := (
 closing := )
-unusable := $(foreach character,: % = ; | $$ $(number_sign) ' " ` & < > ? * [ ] { } \ ! $(opening) $(closing),$(findstring $(character),$(WORK)))
-ifneq ($(words $(WORK))$(strip $(unusable))$(filter -% ~%,$(WORK)),1)
-$(error WORK=$(WORK): use a folder whose name is not empty, has no spaces and no characters that are special to make or the shell, and does not begin with - or ~)
+# Why a folder's name is unusable; empty for others.
+special = $(foreach character,: % = ; | $$ $(number_sign) ' " ` & < > ? * [ ] { } \ ! $(opening) $(closing),$(findstring $(character),$(1)))
+unusable = $(if $(filter 1,$(words $(1))),$(strip $(call special,$(1))$(filter -% ~%,$(1))),spaces)
+ifneq ($(call unusable,$(WORK))$(filter ./%,$(WORK))$(findstring //,$(GIVEN)),)
+$(error WORK=$(GIVEN): use a folder whose name is not empty, has no spaces, no // and no characters that are special to make or the shell, and does not begin with -, ~ or ././)
 endif
 
-ifneq ($(words $(SEEDS)),$(words $(sort $(SEEDS))))
-$(error SEEDS=$(SEEDS): give each seed once)
-endif
+$(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter-out $(words $(sort $($(list)))),$(words $($(list)))),$(error $(list)=$($(list)): give each once)))
 
 # Runs a command that prints a report, which becomes report.md if the command succeeds. MODULES are the folders whose
 # modules it imports.

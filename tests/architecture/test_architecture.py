@@ -272,7 +272,17 @@ OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, the
     *("--retry", "--no-print-directory", "--remove-bpe", "--update-freq", "--now", "--follow", "--unit"),
     *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm"),
     *("--size", "--list", "--archives", "--folder", "--text-gb", "--gpus", "--whole", "--source", "--title"),
-    *("--directions", "--seeds", "--target", "--made-by", "--record", "--verified", "--url", "--how-to-get"),
+    *(
+        "--directions",
+        "--seeds",
+        "--target",
+        "--made-by",
+        "--shared",
+        "--record",
+        "--verified",
+        "--url",
+        "--how-to-get",
+    ),
     "--logdir",
 }
 FORMER = {"--serve", "--no-dedup"}  # options of earlier releases, which CHANGELOG.md names

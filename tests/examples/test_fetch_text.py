@@ -139,26 +139,24 @@ def test_what_a_kill_left_is_removed(first: str, text: Path) -> None:
 
 
 @pytest.mark.parametrize("step", range(5))
+@pytest.mark.parametrize("before", ["fetched", "put there by hand"])
 @pytest.mark.parametrize("then", ["first", "second", "neither"])
 def test_text_that_was_interrupted_while_it_was_replaced_is_never_of_two_origins(
-    step: int, then: str, first: str, second: str, text: Path, monkeypatch: pytest.MonkeyPatch
+    step: int, before: str, then: str, first: str, second: str, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch(text, NAMES, first, None)
-    steps = iter(range(step))
+    if before == "fetched":
+        fetch(text, NAMES, first, None)
+    else:
+        shutil.copytree(first, text)
+    steps, replace = iter(range(step)), Path.replace
 
-    def interrupted(method: str) -> None:
-        real = getattr(Path, method)
-
-        def stop(path: Path, *arguments: object, **options: object) -> object:
-            if next(steps, None) is None:
-                raise KeyboardInterrupt
-            return real(path, *arguments, **options)
-
-        patched.setattr(Path, method, stop)
+    def stop(path: Path, target: Path) -> Path:
+        if next(steps, None) is None:
+            raise KeyboardInterrupt
+        return replace(path, target)
 
     with monkeypatch.context() as patched:
-        for method in ("replace",):
-            interrupted(method)
+        patched.setattr(Path, "replace", stop)
         try:
             fetch(text, NAMES, second, None)
         except KeyboardInterrupt:
@@ -169,5 +167,6 @@ def test_text_that_was_interrupted_while_it_was_replaced_is_never_of_two_origins
     if then == "neither" and missing:
         assert missing == NAMES
     else:
-        one, two = ["one", "one"], ["two", "two"]
-        assert words(text) in {"first": [one], "second": [two], "neither": [one, two]}[then]
+        found = [(text / name).read_text() for name in NAMES]
+        one, two = ([f"{name}: {words}\n" for name in NAMES] for words in ("one", "two"))
+        assert found in {"first": [one], "second": [two], "neither": [one, two]}[then]

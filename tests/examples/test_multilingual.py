@@ -5,7 +5,7 @@ from pathlib import Path
 
 import multilingual
 from multilingual import Direction, comparison, markdown
-from recipe_commands import STUBS, called, make_with
+from recipe_commands import STUBS, called, make_with, unlocked
 from repository import ROOT
 
 
@@ -42,6 +42,22 @@ def test_text_of_another_folder_changes_the_joined_text_and_the_vocabulary_at_on
         assert called(make(f"MULTI30K_DIR={name}")) == [*datasets, "work/all/seed-1/checkpoints"]
         assert (folder / "work/all/text/all.source").read_text() == f"{name} en\n{name} de\n"
         assert called(make(f"MULTI30K_DIR={name}")) == []
+
+
+def test_no_step_of_the_joint_model_runs_while_the_text_of_a_direction_can_be_replaced(tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = examples / "multilingual"
+    (folder / "text").mkdir()
+    for split in ("train", "val", "test_2016_flickr"):
+        for language in ("en", "de"):
+            (folder / "text" / f"{split}.{language}").touch()
+    of_direction = '[[ "$*" != *work/all/seed-1/* && "$*" != *"--destdir work/all"* ]]'
+    check = f"{of_direction} || {{ {unlocked('work/en-de/fetch.command')}; }}"
+    stubs = {name: f"{body}\n{check}" for name, body in STUBS.items()}
+    make = make_with(tmp_path / "bin", folder, stubs, "ENDING=", "MULTI30K_DIR=text", "DIRECTIONS=en-de de-en")
+    assert make("ALL=yes", "SEED=1", "scores").returncode == 0
+    assert (folder / "work/all/seed-1/en-de/scores.txt").exists()
+    assert not (folder / "unlocked").exists()
 
 
 def test_a_single_direction_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE
-from recipe_commands import multi30k_in
+from recipe_commands import multi30k_in, unlocked
 from repository import ROOT
 
 PREPROCESS, TRAIN, AVERAGE, GENERATE, REPORT = ALL = ["preprocess", "train", "average", "generate", "report"]
@@ -25,7 +25,7 @@ KILL = """[ ! -e kill ] || {
 TERMINATE = "[ ! -e terminate ] || { kill $PPID; sleep 9; }"  # make, which then deletes the target
 # For locked.py: another make records its command before the second process of a step begins, or make is terminated when
 # a command has been recorded.
-MEDDLE = f"""[ ! -e meddle ] || [[ "$*" != *"$(cat meddle)" ]] || echo nmt-other > work/train.command
+MEDDLE = f"""[ ! -e meddle ] || [[ "$*" != *"$(cat meddle)"* ]] || echo other > $(cat meddled)
 [[ $2 != --record || ! -e terminate-record ]] || {{ {sys.executable} "$@"; kill $PPID; sleep 9; }}"""
 COMMANDS = {
     PREPROCESS: f"mkdir -p work/data-bin; touch work/data-bin/dataset.json; {TERMINATE}",
@@ -159,11 +159,20 @@ def test_an_interrupted_training_is_resumed(make: Make, recipe: Path) -> None:
     assert checkpoints(recipe) > before
 
 
-@pytest.mark.parametrize(("name", "step"), [("begun", "touch work/begun"), ("trained", "echo 1")])
-def test_a_training_does_not_count_for_a_command_that_another_make_records_meanwhile(
-    name: str, step: str, make: Make, recipe: Path
+@pytest.mark.parametrize(
+    ("name", "step", "command"),
+    [
+        ("begun", "touch work/begun", "train"),
+        ("trained", "echo 1", "train"),
+        ("averaged.pt", "-- nmt-average", "fetch"),
+        ("scores.txt", "nmt-generate", "fetch"),
+    ],
+)
+def test_a_step_does_not_count_for_a_command_that_another_make_records_meanwhile(
+    name: str, step: str, command: str, make: Make, recipe: Path
 ) -> None:
     (recipe / "meddle").write_text(step)
+    (recipe / "meddled").write_text(f"work/{command}.command")
     make(code=2)
     assert not list((recipe / "work").glob(f"{name}*"))
     assert b"another make has begun this step with other variables: call make again" in (recipe / "stderr").read_bytes()
@@ -207,6 +216,26 @@ def test_text_of_another_folder_replaces_that_of_the_first(make: Make, recipe: P
     assert make("MULTI30K_DIR=", "URL=", "HOW_TO_GET=ask") == []
     assert make() == ALL
     assert (recipe / "work/text/val.de.gz").read_text() == "all of it"
+
+
+def test_no_step_runs_while_its_text_can_be_replaced(make: Make, recipe: Path, tmp_path: Path) -> None:
+    for name in NAMES.values():
+        with (tmp_path / "bin" / name).open("a") as script:
+            print(unlocked("work/fetch.command"), file=script)
+    assert make() == ALL
+    assert not (recipe / "unlocked").exists()
+
+
+def test_text_that_a_step_uses_is_not_replaced(make: Make, recipe: Path) -> None:
+    make()
+    other = shutil.copytree(recipe / "text", recipe / "other")
+    (other / "val.de.gz").write_text("other lines")
+    with (recipe / "work/fetch.command").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert make("MULTI30K_DIR=other", code=2) == []
+    assert "a step that needs work/fetch.command runs: wait for it, or stop it\n" in (recipe / "stderr").read_text()
+    assert (recipe / "work/text/val.de.gz").read_text() == "all of it"
+    assert make() == []
 
 
 def test_scores_that_a_kill_left_incomplete_are_written_again(make: Make, recipe: Path) -> None:
@@ -269,15 +298,19 @@ def test_a_changed_recipe_moves_the_old_checkpoints_of_every_seed_away(make: Mak
 
 @pytest.fixture
 def checkout(recipe: Path, tmp_path: Path) -> Path:
-    """A folder with the project's Makefile and two stub Pythons, whose environments have only a stub pip."""
+    """A folder with the project's Makefile and two stub Pythons, whose environments have only a stub python."""
     folder = recipe.parent.parent
     shutil.copy(ROOT / "Makefile", folder)
     for name in ("setup.py", "constraints.txt"):
         (folder / name).touch()
+    installing = (
+        '#!/bin/bash\nif [ $2 = pip ]; then [ ! -e fault ]; else exec "$(type -ap python | sed -n 2p)" "$@"; fi\n'
+    )
+    (folder / "installing").write_text(installing)
+    (folder / "installing").chmod(0o755)
     for name in ("python-one", "python-other"):
         (folder / name).write_text(
-            "#!/bin/bash\nmkdir -p .venv/bin; echo '#!/bin/bash' > .venv/bin/pip; chmod +x .venv/bin/pip\n"
-            f"touch .venv/of-{name}\n"
+            f"#!/bin/bash\nmkdir -p .venv/bin; cp installing .venv/bin/python; touch .venv/of-{name}\n"
         )
         (folder / name).chmod(0o755)
     return folder
@@ -302,6 +335,16 @@ def test_the_environment_is_made_with_the_requested_python(make: Make, checkout:
     assert made() == []
 
 
+def test_an_environment_that_could_not_be_completed_is_replaced_by_that_of_another_python(
+    make: Make, checkout: Path
+) -> None:
+    (checkout / "fault").touch()
+    make("install", "PYTHON=./python-one", folder=checkout, code=2)
+    (checkout / "fault").unlink()
+    make("install", "PYTHON=./python-other", folder=checkout)
+    assert [path.name for path in (checkout / ".venv").glob("of-*")] == ["of-python-other"]
+
+
 def test_an_environment_that_make_did_not_create_is_kept(make: Make, checkout: Path) -> None:
     (checkout / ".venv").mkdir()
     (checkout / ".venv/theirs").touch()
@@ -311,7 +354,25 @@ def test_an_environment_that_make_did_not_create_is_kept(make: Make, checkout: P
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize(
-    "work", ["a folder", "a:b", "100%", "a#b", "a'b", "a(b", "a?b", "a\\b", "a{1,2}", "~a", "-x", ""]
+    "work",
+    [
+        "a folder",
+        "a:b",
+        "100%",
+        "a#b",
+        "a'b",
+        "a(b",
+        "a?b",
+        "a\\b",
+        "a{1,2}",
+        "~a",
+        "-x",
+        "",
+        "./",
+        ".//a",
+        "././a",
+        "a//b",
+    ],
 )
 def test_a_work_folder_that_make_or_the_shell_cannot_handle_is_refused(name: str, work: str) -> None:
     command = ["make", "-n", f"WORK={work}"]
@@ -319,18 +380,19 @@ def test_a_work_folder_that_make_or_the_shell_cannot_handle_is_refused(name: str
         command, cwd=ROOT / "examples" / name, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 2
-    assert f"WORK={work}: use a folder whose name is not empty, has no spaces and no characters" in done.stderr
+    assert f"WORK={work}: use a folder whose name is not empty, has no spaces, no // and no characters" in done.stderr
 
 
+@pytest.mark.parametrize("asked", ["SEEDS=3 1 3", "CORPORA=a a", "MODELS=a b b", "DIRECTIONS=a-b a-b", "ROWS=a b a"])
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_seed_that_is_given_twice_is_refused(name: str) -> None:
-    """Its training would count twice in means and spreads."""
-    command = ["make", "-n", "SEEDS=3 1 3"]
+def test_what_is_given_twice_in_a_list_is_refused(name: str, asked: str) -> None:
+    """Its trainings would count twice in means and spreads."""
+    command = ["make", "-n", asked]
     done = subprocess.run(
         command, cwd=ROOT / "examples" / name, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 2
-    assert "SEEDS=3 1 3: give each seed once" in done.stderr
+    assert f"{asked}: give each once" in done.stderr
 
 
 def settings_of(recipe: Path) -> set[str]:

@@ -44,6 +44,12 @@ STUBS = {  # commands that write the targets of their rules and print their fold
 REAL = {name: f'exec {sys.executable} {ROOT}/bin/{name} "$@"' for name in STUBS}
 
 
+def unlocked(path: str) -> str:
+    """A bash command that creates the file `unlocked` if no process has a lock on a file."""
+    lock = f"import fcntl; fcntl.flock(open('{path}', 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    return f'! {sys.executable} -c "{lock}" 2> /dev/null || touch unlocked'
+
+
 def multi30k_in(checkout: Path) -> Path:
     """The folder of the Multi30k recipe in a copy of the examples, with its text in `text`."""
     shutil.copytree(ROOT / "examples", checkout / "examples", ignore=shutil.ignore_patterns("work"))
