@@ -19,8 +19,8 @@ class Bleu(NamedTuple):
 def read_bleu(folder: Path) -> Bleu:
     """The BLEU of a run. Raises UserError if it is unfinished."""
     path = folder / FILE
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    found = re.search(r"^BLEU\S*\|tok:([^|\s]+)\S* = ([\d.]+)", text, re.MULTILINE)
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    found = re.search(r"^BLEU\S*\|tok:([^|\s]+)\S* = (\d+\.\d+) ", text, re.MULTILINE)
     if found is None:
         raise UserError(f"{path} has no BLEU: finish this run with make")
     return Bleu(float(found[2]), found[1])

@@ -24,7 +24,9 @@ def pairs(path: Path) -> Iterator[tuple[str, str]]:
         try:
             row = json.loads(line)
             source, texts = row["source"], [hypothesis["text"] for hypothesis in row["hypotheses"]]
-        except (ValueError, KeyError, TypeError):
+            if b"\n" in "".join([source, *texts]).encode():
+                raise ValueError("several lines")
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(f"{path}:{number}: not an n-best list: write it with nmt-generate --format jsonl") from None
         yield from ((source, text) for text in texts if text.strip())
 

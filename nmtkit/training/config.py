@@ -199,7 +199,7 @@ class CheckpointConfig(Config):
     save_minutes: float = option(
         10.0,
         min=0.0,
-        help="Minutes between checkpoints (10 in §6.1); 0: none, and --keep-last does not count those of signals.",
+        help="Minutes between checkpoints (10 in §6.1); 0: none, and --keep-last ignores checkpoints saved by signals.",
     )
     keep_last: int = option(10, min=1, metavar="N", help="Keep the newest N checkpoints.")
     keep_best: int = option(1, min=0, metavar="N", help="Also keep the best N checkpoints.")

@@ -158,7 +158,7 @@ class SaveDir:
     def read_model_config(self) -> ModelConfig | None:
         """The options of the model in the newest checkpoint whose header is intact; None if there is none.
 
-        Does not report damaged checkpoints, as `load_newest` does, except for a damaged LAST without others.
+        Skips damaged checkpoints without a message. Raises UserError if the only one is a damaged LAST.
         """
         return self._from_newest_header(read_model_config)
 

@@ -12,5 +12,13 @@ def test_bleu_is_read_with_its_tokenization(tmp_path: Path) -> None:
     signature = "BLEU|nrefs:1|case:mixed|eff:no|tok:char|smooth:exp|version:2.6.0"
     (tmp_path / "scores.txt").write_text(f"translated\n{signature} = 33.60 64.8/44.3\n")
     assert read_bleu(tmp_path) == Bleu(33.6, "char")
+
+
+@pytest.mark.parametrize(
+    "cut", ["", "BLEU|nrefs:1|tok:char|version:2.6.0 = 33", "BLEU|tok:char|version:2.6.0 = 3.3.3 64.8"]
+)
+def test_scores_that_are_missing_or_cut_short_are_refused(cut: str, tmp_path: Path) -> None:
+    if cut:
+        (tmp_path / "scores.txt").write_text(cut)
     with pytest.raises(UserError, match="has no BLEU: finish this run with make"):
-        read_bleu(tmp_path / "other")
+        read_bleu(tmp_path)

@@ -187,7 +187,14 @@ def test_pairs_of_an_n_best_list_repeat_the_source_and_leave_out_blank_translati
         )
     )
     assert list(pairs(lists)) == [("a", "b"), ("a", "c"), ("d", "ä")]
-    lists.write_text('{"source": "a"}\n')
+
+
+@pytest.mark.parametrize("source", ["1", "null", '"a\\nb"', '"\\ud800"', "[" * 100_000])
+@pytest.mark.parametrize("place", ["source", "text"])
+def test_a_line_that_is_no_n_best_list_is_refused(source: str, place: str, tmp_path: Path) -> None:
+    values = {"source": '"a"', "text": '"b"', place: source}
+    lists = tmp_path / "lists.jsonl"
+    lists.write_text(f'{{"source": {values["source"]}, "hypotheses": [{{"text": {values["text"]}}}]}}\n')
     with pytest.raises(UserError, match=r"lists\.jsonl:1: not an n-best list"):
         list(pairs(lists))
 
