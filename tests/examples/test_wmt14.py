@@ -179,11 +179,12 @@ def test_archives_in_data_dir_are_not_downloaded_and_a_missing_one_is_reported(
     assert texts(recipe) == ALL_TEXTS
 
 
-def test_a_data_dir_with_a_space_is_refused(make: Make, data_dir: Path) -> None:
-    assert (
-        "give a link to it that has none"
-        in make(f"DATA_DIR={data_dir.rename(data_dir.parent / 'my data')}", code=2).stderr
+@pytest.mark.parametrize("name", ["my data", "100%", "a;b", "a$b", "a&b"])
+def test_a_data_dir_that_make_or_the_shell_cannot_handle_is_refused(name: str, make: Make) -> None:
+    said = (
+        f"DATA_DIR={name}: its name has spaces or characters that are special to make or the shell: give a link to it"
     )
+    assert said in make(f"DATA_DIR={name.replace('$', '$$')}", code=2).stderr
 
 
 @pytest.mark.parametrize(
