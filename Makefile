@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 absolute = "$(subst |, ,$(abspath $(subst $() ,|,$(1))))"
 
 RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 table3 positions \
-	backtranslation distillation multilingual
+	backtranslation distillation diversification multilingual
 
 .DEFAULT_GOAL := help
 .PHONY: help install lint test test-all docs clean $(RECIPES)
@@ -97,6 +97,9 @@ positions: $(INSTALLED)  ## Sinusoidal vs. learned positions on sentences longer
 
 backtranslation: $(INSTALLED)  ## Monolingual text for training: a reverse model, tagged synthetic pairs (MULTI30K_DIR, TANAKA_DIR, CORPORA, SEEDS)
 	@$(MAKE) --no-print-directory -C examples/backtranslation $(both_corpora)
+
+diversification: $(INSTALLED)  ## A model that also learns from translations of its own training text (MULTI30K_BPE_DIR, SEEDS)
+	@$(MAKE) --no-print-directory -C examples/diversification MULTI30K_BPE_DIR=$(call absolute,$(MULTI30K_BPE_DIR))
 
 distillation: $(INSTALLED)  ## A fast student that learns a teacher's translations (MULTI30K_DIR, TANAKA_DIR, CORPORA, SEEDS)
 	@$(MAKE) --no-print-directory -C examples/distillation $(both_corpora)

@@ -12,20 +12,21 @@ ENDING ?= .gz
 RUN ?= $(WORK)# trainings that share a dataset set their own folders
 DATASET ?= $(WORK)/data-bin
 DATASETS ?= $(DATASET)# of a training; the first is made here
-TRAINPREFS ?= $(TRAIN:%=$(WORK)/text/%)# and MADE: training text that the recipe itself makes
+READ ?= $(WORK)/text# the folder of the text that the commands read
+TRAINPREFS ?= $(TRAIN:%=$(READ)/%)# and MADE: training text that the recipe itself makes
 RUNS = $(or $(SEEDS:%=$(WORK)/seed-%),$(RUN))
 SIDES := $(foreach split,$(TRAIN) $(VALID) $(TEST),$(split).$(SOURCE)$(ENDING) $(split).$(TARGET)$(ENDING))
 TEXT := $(SIDES:%=$(WORK)/text/%)
 
 preprocess = nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir $(DATASET) $(TRAINPREFS:%=--trainpref %) \
-	--validpref $(WORK)/text/$(VALID) --testpref $(WORK)/text/$(TEST) $(PREPROCESS)
+	--validpref $(READ)/$(VALID) --testpref $(READ)/$(TEST) $(PREPROCESS)
 train = nmt-train $(DATASETS) --save-dir $(RUN)/checkpoints $(TRAINING)
 average = nmt-average $(RUN)/checkpoints $(AVERAGE) --output $(RUN)/averaged.pt
-generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(WORK)/text/$(TEST).$(SOURCE)$(ENDING) \
-	--output $(RUN)/translation.$(TARGET) $(SEARCH) --reference $(WORK)/text/$(TEST).$(TARGET)$(ENDING) $(SCORES)
+generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(READ)/$(TEST).$(SOURCE)$(ENDING) \
+	--output $(RUN)/translation.$(TARGET) $(SEARCH) --reference $(READ)/$(TEST).$(TARGET)$(ENDING) $(SCORES)
 
-report = python ../report.py $(RUNS) --title "$(TITLE)" --source $(WORK)/text/$(TEST).$(SOURCE)$(ENDING) \
-	--reference $(WORK)/text/$(TEST).$(TARGET)$(ENDING) --target-lang $(TARGET) $(SCORES) --output $(WORK)/report.html
+report = python ../report.py $(RUNS) --title "$(TITLE)" --source $(READ)/$(TEST).$(SOURCE)$(ENDING) \
+	--reference $(READ)/$(TEST).$(TARGET)$(ENDING) --target-lang $(TARGET) $(SCORES) --output $(WORK)/report.html
 
 .PRECIOUS: $(DATASET)/dataset.json $(RUN)/averaged.pt $(RUN)/scores.txt $(RUNS:%=%/scores.txt)
 
@@ -80,7 +81,7 @@ LOCKED = python ../locked.py $(FETCHES:%=--shared %) $(foreach file,$(sort $(FET
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c '$(strip $(1)) 2>&1 | tee $(call part_of,$@)' $(call completes,$@)
 
 # Settings of the machine (ON_…, LAUNCH) change no result, so they repeat no step.
-$(DATASET)/dataset.json: $(TEXT) $(MADE) $(dir $(DATASET))preprocess.command
+$(DATASET)/dataset.json: $(SIDES:%=$(READ)/%) $(MADE) $(dir $(DATASET))preprocess.command
 	@$(call run,$(preprocess) $(ON_CORES))
 
 # Checks on a machine that shares the work folder that another one has prepared a step: $(1) contains its command, and
