@@ -1,5 +1,6 @@
-"""The recipes for distillation and back-translation: which steps make repeats, and the comparisons that they end in."""
+"""The recipes whose last model learns from translations: which steps make repeats, and what they end in."""
 
+import gzip
 import json
 import os
 import re
@@ -21,8 +22,9 @@ from repository import ROOT
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.errors import UserError
 
-RECIPES = ("distillation", "backtranslation")
+RECIPES = ("distillation", "backtranslation", "diversification")
 TEXT = ("MULTI30K_DIR=text", "TANAKA_DIR=text", "ENDING=")
+TEXT_GZ = ("MULTI30K_BPE_DIR=text",)
 NBEST = '{"source": "a", "hypotheses": [{"text": "b"}]}'
 # nmt-generate. A part is printed like a dataset. A file `wait` delays it, and a file `fault` leaves it incomplete.
 TRANSLATE = f"""output={value("output")}
@@ -46,6 +48,10 @@ def folders(tmp_path: Path) -> dict[str, Path]:
             for language in ("en", "de", "ja"):
                 lines = (f"{language} {i % 7} a {'b c' * (i % 5)} {i % 3}\n" for i in range(count))
                 (text / f"{split}.{language}").write_text("".join(lines))
+    text = examples / "diversification/text"
+    for path in list(text.iterdir()):
+        name = path.name.replace("val.", "valid.").replace("test.", "test.2016.")
+        (text / f"{name}.gz").write_bytes(gzip.compress(path.read_bytes().replace(b"b c", b"b@@ c")))
     return {recipe: examples / recipe for recipe in RECIPES}
 
 
@@ -199,6 +205,38 @@ def test_a_line_that_is_no_n_best_list_is_refused(source: str, place: str, tmp_p
         list(pairs(lists))
 
 
+@pytest.fixture
+def diversify(folders: dict[str, Path], tmp_path: Path) -> Make:
+    """Make of the diversification recipe with stubs, for one seed."""
+    generate = f"""output={value("output")}; echo "preprocess $output"; touch $output"""
+    commands = STUBS | {"nmt-generate": generate}
+    return make_with(tmp_path / "bin", folders["diversification"], commands, *TEXT_GZ, "SEED=1", "averaged")
+
+
+def test_the_final_model_learns_from_the_text_and_the_translations_of_both_sides(
+    diversify: Make, folders: dict[str, Path]
+) -> None:
+    run = "work/seed-1"
+    steps = [
+        "work/data-bin",
+        f"{run}/forward/checkpoints",
+        f"{run}/forward/train.de",
+        "work/reverse/data-bin",
+        f"{run}/reverse/checkpoints",
+        f"{run}/reverse/train.en",
+        f"{run}/data-bin",
+        f"{run}/checkpoints",
+    ]
+    assert sorted(called(diversify())) == sorted(steps)
+    assert called(diversify()) == []
+    assert called(diversify("UPDATES=5")) == steps[-1:]
+    assert sorted(called(diversify("UPDATES=5", "BEAM=6"))) == sorted([steps[2], *steps[5:]])
+    work = folders["diversification"] / "work"
+    assert "a bc" in gzip.decompress((work / "joined/train.en.gz").read_bytes()).decode()
+    genuine = [(work / "seed-1" / name).read_bytes() for name in ("forward/train.en", "reverse/train.de")]
+    assert genuine == [gzip.decompress((work / f"joined/train.{side}.gz").read_bytes()) for side in ("en", "de")]
+
+
 def measures(bleu: float, speed: float) -> dict[str, object]:
     """What measure.py writes if the teacher has 30 BLEU and a speed of 100, and all other settings have these."""
     return {
@@ -287,8 +325,18 @@ def test_models_are_compared_with_the_one_of_genuine_pairs(tmp_path: Path) -> No
         backtranslation.read(runs)
 
 
-SMALL = ("CORPORA=tanaka", "SEEDS=1", "UPDATES=2", "VALIDATE_EVERY=1", "AVERAGED=1", "VOCAB_SIZE=26", "PAIRS=40")
-LAST_MODEL = {"distillation": "student", "backtranslation": "tagged"}
+SMALL = ("SEEDS=1", "UPDATES=2", "VALIDATE_EVERY=1", "AVERAGED=1", "VOCAB_SIZE=26")
+SMALL_OF = {
+    "distillation": (*TEXT, "CORPORA=tanaka"),
+    "backtranslation": (*TEXT, "CORPORA=tanaka", "PAIRS=40"),
+    "diversification": (*TEXT_GZ, "TEACHER_UPDATES=2"),
+}
+LAST_MODEL = {
+    "distillation": "tanaka/seed-1/student",
+    "backtranslation": "tanaka/seed-1/tagged",
+    "diversification": "seed-1",
+}
+TRANSLATIONS = {"distillation": "*/*-of-1.*", "backtranslation": "*/*-of-1.*", "diversification": "*/train.*"}
 KILLED_AFTER = (4.0, 8.0, 16.0, 24.0)  # seconds
 
 
@@ -297,7 +345,7 @@ KILLED_AFTER = (4.0, 8.0, 16.0, 24.0)  # seconds
 def test_a_recipe_killed_several_times_ends_with_the_weights_and_the_text_of_an_undisturbed_run(
     recipe: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    make = make_with(tmp_path / "real", folders[recipe], REAL, *TEXT, *SMALL)
+    make = make_with(tmp_path / "real", folders[recipe], REAL, *SMALL_OF[recipe], *SMALL)
     results = []
     for work, kills in (("undisturbed", ()), ("killed", KILLED_AFTER)):
         for seconds in kills:
@@ -305,11 +353,10 @@ def test_a_recipe_killed_several_times_ends_with_the_weights_and_the_text_of_an_
                 make(f"WORK={work}", timeout=seconds)
         done = make(f"WORK={work}")
         assert done.returncode == 0, done.stderr
-        run = folders[recipe] / work / "tanaka/seed-1"
-        texts = [path.read_bytes() for path in sorted(run.glob("*/*-of-1.*"))]
-        weights = load_checkpoint(run / LAST_MODEL[recipe] / "averaged.pt").weights
-        results.append((texts, weights))
-        assert len(texts) == 1
+        last = folders[recipe] / work / LAST_MODEL[recipe]
+        texts = [path.read_bytes() for path in sorted((folders[recipe] / work).rglob(TRANSLATIONS[recipe]))]
+        results.append((texts, load_checkpoint(last / "averaged.pt").weights))
+        assert texts
     (texts, weights), (again, same) = results
     assert texts == again
     assert weights.keys() == same.keys()
