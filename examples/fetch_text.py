@@ -81,6 +81,7 @@ def replace(text: Path, names: Sequence[str], origin: str, found: "Record", get:
             new, old = incoming / name, text / name
             old.parent.mkdir(parents=True, exist_ok=True)
             if not (old.exists() and filecmp.cmp(new, old, shallow=False)):
+                new.touch()  # newer than all that was made from the old one
                 new.replace(old)
         Record(origin, found.files | dict.fromkeys(names, origin)).write(text)
     finally:

@@ -64,21 +64,21 @@ endif
 
 # The last command of a step. A changed command replaces it, unless the step runs or UNLESS_IN_USE is in use. make must not
 # delete the file, because its locks would be lost.
-command_of = $($(basename $(notdir $(1))))
+quoted = '$(subst ','\'',$(1))'
+command_of = $(call quoted,$($(basename $(notdir $(1)))))
 .PRECIOUS: %.command
 %.command: always
-	$(if $(findstring ',$(call command_of,$@)),$(error use double quotes instead of single ones in: $(call command_of,$@)))
 	@mkdir -p $(@D)
-	@echo '$(call command_of,$@)' | cmp -s - $@ || python ../locked.py --record $@ '$(call command_of,$@)' $(UNLESS_IN_USE)
+	@echo $(call command_of,$@) | cmp -s - $@ || python ../locked.py --record $@ $(call command_of,$@) $(UNLESS_IN_USE)
 $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
 
 # Prints a command, and runs it while no make can replace the text or the COMMANDS of the step. If one has done so, the step is
 # refused. FETCHES are those of other folders whose text is used.
 run = $(info $(strip $(1)))$(LOCKED) -- $(strip $(1))
 COMMANDS = $(filter %.command,$^)
-LOCKED = python ../locked.py $(FETCHES:%=--shared %) $(foreach file,$(sort $(FETCH) $(COMMANDS)),--made-by $(file) '$(call command_of,$(file))')
+LOCKED = python ../locked.py $(FETCHES:%=--shared %) $(foreach file,$(sort $(FETCH) $(COMMANDS)),--made-by $(file) $(call command_of,$(file)))
 # The same for a command that prints its target; tee writes it under the lock.
-run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c '$(strip $(1)) 2>&1 | tee $(call part_of,$@)' $(call completes,$@)
+run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@)) $(call completes,$@)
 
 # Settings of the machine (ON_…, LAUNCH) change no result, so they repeat no step.
 $(DATASET)/dataset.json: $(SIDES:%=$(READ)/%) $(MADE) $(dir $(DATASET))preprocess.command
@@ -86,7 +86,7 @@ $(DATASET)/dataset.json: $(SIDES:%=$(READ)/%) $(MADE) $(dir $(DATASET))preproces
 
 # Checks on a machine that shares the work folder that another one has prepared a step: $(1) contains its command, and
 # $(2) is not older than $(1) and the files $(3).
-check_ready = ready=$$(echo '$(call command_of,$(1))' | cmp -s - $(1) && echo yes || true); \
+check_ready = ready=$$(echo $(call command_of,$(1)) | cmp -s - $(1) && echo yes || true); \
 	for file in $(1) $(2) $(3); do [ -e $$file ] && [ ! $$file -nt $(2) ] || ready=; done; \
 	[ $$ready ] || { echo "first run make ready on one machine, with the same variables except $(4): see README.md" >&2; exit 1; }
 

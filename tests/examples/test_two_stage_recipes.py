@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import torch
 from measure import SETTINGS, STUDENT, TEACHER
 from pairs import pairs
-from recipe_commands import REAL, STUBS, WAIT, Make, called, make_with, value
+from recipe_commands import REAL, STUBS, WAIT, Make, called, make_with, unlocked, value
 from repository import ROOT
 
 from nmtkit.checkpoint import load_checkpoint
@@ -237,6 +238,29 @@ def test_the_final_model_learns_from_the_text_and_the_translations_of_both_sides
     assert genuine == [gzip.decompress((work / f"joined/train.{side}.gz").read_bytes()) for side in ("en", "de")]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "asked"),
+    [
+        ("distillation", (*TEXT, "CORPUS=multi30k", "SEED=1", "work/seed-1/measures.json")),
+        ("backtranslation", (*TEXT, "CORPUS=multi30k", "SEED=1", "PAIRS=40", "score")),
+        ("diversification", (*TEXT_GZ, "SEED=1", "score")),
+    ],
+)
+def test_no_step_runs_while_its_text_can_be_replaced(
+    recipe: str, asked: tuple[str, ...], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    check = unlocked("work/fetch.command")
+    script = f"""case $1 in ../locked.py | ../fetch_text.py) exec {sys.executable} "$@";; esac
+[[ $* != *"--target "* ]] || touch {value("source")} {value("target")}
+[[ $* != *"--output "* ]] || touch {value("output")}"""
+    commands = STUBS | {"nmt-generate": TRANSLATE, "nmt-export": f"touch {value('output')}", "python": script}
+    filters = {name: f'{check}\nexec {shutil.which(name)} "$@"' for name in ("awk", "sed", "tail")}
+    checked = {name: f"{body}\n{check}" for name, body in commands.items()} | filters
+    make = make_with(tmp_path / "bin", folders[recipe], checked, *asked)
+    assert make().returncode == 0
+    assert not (folders[recipe] / "unlocked").exists()
+
+
 def measures(bleu: float, speed: float) -> dict[str, object]:
     """What measure.py writes if the teacher has 30 BLEU and a speed of 100, and all other settings have these."""
     return {
@@ -336,7 +360,7 @@ LAST_MODEL = {
     "backtranslation": "tanaka/seed-1/tagged",
     "diversification": "seed-1",
 }
-TRANSLATIONS = {"distillation": "*/*-of-1.*", "backtranslation": "*/*-of-1.*", "diversification": "*/train.*"}
+TRANSLATIONS = {"distillation": "*/*-of-1.*", "backtranslation": "*/*-of-1.*", "diversification": "*/train.??"}
 KILLED_AFTER = (4.0, 8.0, 16.0, 24.0)  # seconds
 
 

@@ -64,7 +64,7 @@ def multi30k_in(checkout: Path) -> Path:
 def make_with(folder: Path, recipe: Path, bodies: Mapping[str, str], *variables: str) -> Make:
     """A function that runs make in the folder of a recipe, with these commands in PATH, written to `folder`."""
     folder.mkdir()
-    for name, body in ({**bodies, "python": f'exec {sys.executable} "$@"'}).items():
+    for name, body in ({"python": f'exec {sys.executable} "$@"', **bodies}).items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
