@@ -2,7 +2,6 @@
 
     python locked.py --record work/average.command "nmt-average …"
     python locked.py --made-by work/average.command "nmt-average …" -- nmt-average …
-    python locked.py --shared work/fetch.command -- nmt-generate …
     python locked.py work/checkpoints -- mv work/checkpoints old
 
 A `.command` file contains the command of a step. The step runs under a shared lock on it, so several machines can run
@@ -26,9 +25,6 @@ def main(arguments: list[str]) -> None:
         return
     separator = arguments.index("--")
     paths, command = arguments[:separator], arguments[separator + 1 :]
-    while paths[:1] == ["--shared"]:
-        lock(Path(paths[1]), fcntl.LOCK_SH)
-        paths = paths[2:]
     while paths[:1] == ["--made-by"]:
         check(Path(paths[1]), content(paths[2]))
         paths = paths[3:]

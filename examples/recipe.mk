@@ -73,10 +73,12 @@ command_of = $(call quoted,$($(basename $(notdir $(1)))))
 $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
 
 # Prints a command, and runs it while no make can replace the text or the COMMANDS of the step. If one has done so, the step is
-# refused. FETCHES are those of other folders whose text is used.
+# refused. FETCHES are those of other folders whose text is used: they must stay as they were before the first step.
 run = $(info $(strip $(1)))$(LOCKED) -- $(strip $(1))
 COMMANDS = $(filter %.command,$^)
-LOCKED = python ../locked.py $(FETCHES:%=--shared %) $(foreach file,$(sort $(FETCH) $(COMMANDS)),--made-by $(file) $(call command_of,$(file)))
+first_content = $(if $(content-$(1)),,$(eval content-$(1) := $$(shell cat $(1))))$(content-$(1))
+LOCKED = python ../locked.py $(foreach file,$(FETCHES),--made-by $(file) $(call quoted,$(call first_content,$(file)))) \
+	$(foreach file,$(sort $(FETCH) $(COMMANDS)),--made-by $(file) $(call command_of,$(file)))
 # The same for a command that prints its target; tee writes it under the lock.
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@)) $(call completes,$@)
 

@@ -277,7 +277,6 @@ OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, the
         "--seeds",
         "--target",
         "--made-by",
-        "--shared",
         "--record",
         "--verified",
         "--url",

@@ -44,18 +44,33 @@ def test_text_of_another_folder_changes_the_joined_text_and_the_vocabulary_at_on
         assert called(make(f"MULTI30K_DIR={name}")) == []
 
 
-def test_no_step_of_the_joint_model_runs_while_the_text_of_a_direction_can_be_replaced(tmp_path: Path) -> None:
-    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
-    folder = examples / "multilingual"
+def pairs_of_multi30k(folder: Path) -> tuple[str, ...]:
+    """Variables of make for two directions with a text in the folder of the recipe."""
     (folder / "text").mkdir()
     for split in ("train", "val", "test_2016_flickr"):
         for language in ("en", "de"):
             (folder / "text" / f"{split}.{language}").touch()
+    return "ENDING=", "MULTI30K_DIR=text", "DIRECTIONS=en-de de-en", "ALL=yes", "SEED=1", "scores"
+
+
+def test_the_joint_model_is_not_scored_if_another_make_has_chosen_other_text_after_its_training(tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = examples / "multilingual"
+    stubs = STUBS | {"nmt-train": f"{STUBS['nmt-train']}; echo other > work/de-en/fetch.command"}
+    done = make_with(tmp_path / "bin", folder, stubs, *pairs_of_multi30k(folder))()
+    assert done.returncode == 2
+    assert "work/de-en/fetch.command: another make has begun this step with other variables" in done.stderr
+    assert not list(folder.glob("work/all/seed-1/*/scores.txt"))
+
+
+def test_no_step_of_the_joint_model_runs_while_the_text_of_a_direction_can_be_replaced(tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = examples / "multilingual"
     of_direction = '[[ "$*" != *work/all/seed-1/* && "$*" != *"--destdir work/all"* ]]'
     check = f"{of_direction} || {{ {unlocked('work/en-de/fetch.command')}; }}"
     stubs = {name: f"{body}\n{check}" for name, body in STUBS.items()}
-    make = make_with(tmp_path / "bin", folder, stubs, "ENDING=", "MULTI30K_DIR=text", "DIRECTIONS=en-de de-en")
-    assert make("ALL=yes", "SEED=1", "scores").returncode == 0
+    make = make_with(tmp_path / "bin", folder, stubs, *pairs_of_multi30k(folder))
+    assert make().returncode == 0
     assert (folder / "work/all/seed-1/en-de/scores.txt").exists()
     assert not (folder / "unlocked").exists()
 
