@@ -99,31 +99,33 @@ def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
 
 
 class _Stderr:
-    """stderr, which calls the action of `on_broken_pipe` instead of raising BrokenPipeError.
+    """stderr, which calls the action of `on_broken_pipe` instead of raising BrokenPipeError; other errors are ignored.
 
-    No error passes through tqdm, which would keep its lock and stop all other threads that write.
+    None passes through tqdm, which would keep its lock and stop all other threads that write.
     """
 
     def write(self, text: str) -> int:
-        with self._noticing_broken_pipe():
+        with self._unless_lost():
             sys.stderr.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._noticing_broken_pipe():
+        with self._unless_lost():
             sys.stderr.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stderr, name)
 
     @contextlib.contextmanager
-    def _noticing_broken_pipe(self) -> Iterator[None]:
+    def _unless_lost(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
             if _on_broken_pipe is None:
-                raise
+                raise  # nobody reads the output any more, so the command ends without a message
             _on_broken_pipe()
+        except OSError:
+            pass  # a full disk or a closed terminal must not end a long run
 
 
 _stderr = _Stderr()
@@ -166,12 +168,7 @@ class _Handler(logging.Handler):
         self.as_json = as_json
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            _write(self._format(record))
-        except BrokenPipeError:
-            raise  # nobody reads the output any more, so the command ends without a message
-        except OSError:
-            pass  # a full disk or a closed terminal must not end a long run
+        _write(self._format(record))
 
     def _format(self, record: logging.LogRecord) -> str:
         event = getattr(record, "event", None)

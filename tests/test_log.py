@@ -118,10 +118,16 @@ class FailingStream(io.StringIO):
         raise self.error
 
 
-def test_a_full_disk_does_not_stop_logging_but_a_broken_pipe_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    configure(LogConfig(log_format="plain"))
+@pytest.mark.parametrize("form", ["plain", "json", "bar"])
+def test_a_full_disk_stops_neither_messages_nor_a_bar_but_a_broken_pipe_does(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(LogConfig(log_format=form))
     monkeypatch.setattr(sys, "stderr", FailingStream(OSError(errno.ENOSPC, "No space left on device")))
     logger.info("reading")
+    with Progress("reading", total=4) as progress:
+        progress.advance()
+    write_error("command", "failed")
     monkeypatch.setattr(sys, "stderr", FailingStream(BrokenPipeError()))
     with pytest.raises(BrokenPipeError):
         logger.info("reading")
