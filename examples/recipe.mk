@@ -53,7 +53,7 @@ endif
 
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
 fetch = python ../fetch_text.py $(WORK)/text $(sort $(SIDES)) \
-	$(if $(FOLDER),--folder "$(FOLDER)",$(if $(URL),--url "$(URL)",--how-to-get "$(HOW_TO_GET)"))
+	$(if $(FOLDER),--folder $(call quoted,$(FOLDER)),$(if $(URL),--url "$(URL)",--how-to-get "$(HOW_TO_GET)"))
 FETCH := $(WORK)/fetch.command# no other text replaces this one while a step runs
 .PHONY: fetched
 fetched: $(FETCH)

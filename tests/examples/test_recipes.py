@@ -190,8 +190,8 @@ def test_a_recipe_without_its_text_stops_before_preprocessing(make: Make, recipe
 
 
 def test_quotes_in_a_command_are_recorded(make: Make, recipe: Path) -> None:
-    (recipe / "text").rename(recipe / "o'brien's")
-    asked = ("MULTI30K_DIR=o'brien's", "DROPOUT='0.2' --max-updates 9")
+    (recipe / "text").rename(recipe / "o'brien's `$\\\\")
+    asked = ("MULTI30K_DIR=o'brien's `$$\\\\", "DROPOUT='0.2' --max-updates 9")
     assert make(*asked) == ALL
     assert make(*asked) == []
     assert make(asked[0], "DROPOUT='0.2' --max-updates 8") == ALL[1:]
@@ -439,7 +439,7 @@ def test_the_text_of_table_3_can_be_set_in_the_environment() -> None:
         timeout=PATIENCE,
         check=True,
     )
-    assert '--folder "/elsewhere"' in done.stdout
+    assert "--folder '/elsewhere'" in done.stdout
 
 
 def test_the_demo_uses_the_work_folder_of_the_command_line() -> None:
