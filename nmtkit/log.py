@@ -84,12 +84,16 @@ def _write(text: str) -> None:
         print(text, file=_stderr, flush=True)
 
 
+class LostReader(Exception):  # noqa: N818 (not an error)
+    """stderr has no reader any more. No OSError, which the code that writes a file takes for an error of the file."""
+
+
 _on_broken_pipe: Callable[[], None] | None = None
 
 
 @contextlib.contextmanager
 def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
-    """Within this context, output to a stderr without a reader calls `action` instead of raising BrokenPipeError."""
+    """Within this context, output to a stderr without a reader calls `action` instead of raising LostReader."""
     global _on_broken_pipe
     _on_broken_pipe = action
     try:
@@ -99,9 +103,9 @@ def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
 
 
 class _Stderr:
-    """stderr, which calls the action of `on_broken_pipe` instead of raising BrokenPipeError; other errors are ignored.
+    """stderr, which without a reader calls the action of `on_broken_pipe` or raises LostReader. Other errors are ignored.
 
-    None passes through tqdm, which would keep its lock and stop all other threads that write.
+    Within `on_broken_pipe` none passes through tqdm, which would keep its lock and stop all other threads that write.
     """
 
     def write(self, text: str) -> int:
@@ -120,9 +124,9 @@ class _Stderr:
     def _unless_lost(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError:
+        except BrokenPipeError as error:
             if _on_broken_pipe is None:
-                raise  # nobody reads the output any more, so the command ends without a message
+                raise LostReader from error  # the command ends without a message
             _on_broken_pipe()
         except OSError:
             pass  # a full disk or a closed terminal must not end a long run

@@ -135,7 +135,7 @@ def _run_worker(connection: Connection, log_config: log.LogConfig | None) -> Non
             failure: Exception | None = None
             try:
                 result = function(message)
-            except (NmtkitError, OSError, MemoryError) as error:
+            except (NmtkitError, log.LostReader, OSError, MemoryError) as error:
                 failure = error
             except Exception as error:  # the parent may not be able to unpickle it
                 failure = RunError(f"a worker process failed: {type(error).__name__}: {error}")

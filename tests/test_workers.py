@@ -57,6 +57,15 @@ def test_an_error_in_a_worker_is_raised_here() -> None:
         list(pool.map(refuse_three, range(10)))
 
 
+def lose_reader(_: int) -> None:
+    raise log.LostReader
+
+
+def test_a_worker_that_loses_the_reader_of_its_messages_ends_the_command_like_the_command_itself() -> None:
+    with WorkerPool(2) as pool, pytest.raises(log.LostReader):
+        list(pool.map(lose_reader, range(2)))
+
+
 def test_an_unexpected_error_in_a_worker_is_reported_in_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     message = r"^a worker process failed: ValueError: invalid literal .* 'x'$"
     with WorkerPool(1) as pool, pytest.raises(RunError, match=message):

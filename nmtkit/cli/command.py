@@ -24,7 +24,7 @@ from nmtkit.cli.other_toolkits import answer
 from nmtkit.cli.signals import Terminated, raise_signals
 from nmtkit.config import flag
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
-from nmtkit.log import escape_python_messages, write_error, write_traceback
+from nmtkit.log import LostReader, escape_python_messages, write_error, write_traceback
 from nmtkit.terminal import is_styled, width
 from nmtkit.torchrun import place_or_alone
 from nmtkit.version import __version__
@@ -145,7 +145,7 @@ class Command(click.Command):
             return self._report(self._usage_message(error), UserError.exit_code)
         except (KeyboardInterrupt, Terminated, click.Abort) as error:
             return self._report_signal(error)
-        except BrokenPipeError:
+        except (BrokenPipeError, LostReader):
             return 128 + signal.SIGPIPE  # the reader has gone (`… | head`): exit silently, like a Unix tool
         except ReportedElsewhere as error:
             return _let_another_report(error.exit_code)
@@ -197,7 +197,7 @@ class Command(click.Command):
         if code != RunError.exit_code and place.local_rank != 0:
             return _let_another_report(code)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now if another process has ended
-        with contextlib.suppress(OSError):  # the exit code reports the error all the same
+        with contextlib.suppress(LostReader):  # the exit code reports the error all the same
             if self.debug and (error := sys.exc_info()[1]):
                 write_traceback(error)
             write_error(str(self.name), f"{f'rank {place.rank}: ' if place.rank else ''}{message}")

@@ -7,6 +7,7 @@ import pickle
 import pty
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -149,6 +150,19 @@ def test_a_closed_pipe_stops_generation_quietly(tiny_checkpoint: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
+
+
+def test_a_file_is_not_blamed_when_the_messages_lose_their_reader(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    source, output = tmp_path / "input.en", tmp_path / "output.de"
+    source.write_text("the dog\n" + "dog " * 2000 + "\na cat\n")
+    options = ("--max-source-tokens", "100", "--buffer", "1", "--input", f"{source}", "--output", f"{output}")
+    reader, stderr = os.pipe()
+    os.close(reader)
+    command = [sys.executable, f"{BIN}/nmt-generate", "--checkpoint", f"{tiny_checkpoint}", *map(str, FAST), *options]
+    done = subprocess.run(command, stderr=stderr, timeout=PATIENCE, check=False)
+    os.close(stderr)
+    assert done.returncode == 128 + signal.SIGPIPE
+    assert not output.exists()
 
 
 def test_interactive_mode_translates_each_line_before_reading_the_next(tiny_checkpoint: Path) -> None:
