@@ -2,11 +2,14 @@
 
     python locked.py --record work/average.command "nmt-average …"
     python locked.py --made-by work/average.command "nmt-average …" -- nmt-average …
+    python locked.py --read work/averaged.pt work/scores.txt -- nmt-generate …
     python locked.py work/checkpoints -- mv work/checkpoints old
 
 A `.command` file contains the command of a step. The step runs under a shared lock on it, so several machines can run
 it. Another command replaces it only under an exclusive lock, so a changed command is newer than all earlier results,
-and make repeats the step. `nmt-train` locks its save folder.
+and make repeats the step. A step also shares a lock on the files that it reads, and locks the file that it replaces
+exclusively. So no file is replaced while a step reads it, and no result is newer than an input that it was not made
+from. `nmt-train` locks its save folder.
 """
 
 import fcntl
@@ -28,6 +31,9 @@ def main(arguments: list[str]) -> None:
     while paths[:1] == ["--made-by"]:
         check(Path(paths[1]), content(paths[2]))
         paths = paths[3:]
+    while paths[:1] == ["--read"]:
+        lock(Path(paths[1]), fcntl.LOCK_SH)
+        paths = paths[2:]
     for path in paths:
         lock(Path(path), fcntl.LOCK_EX)
     become(command)
@@ -65,7 +71,7 @@ def lock(path: Path, mode: int) -> None:
     # NFS has exclusive locks only for files that are open for writing
     writable = mode == fcntl.LOCK_EX and not path.is_dir()
     try:
-        handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
+        handle = os.open(path, os.O_RDWR if writable and os.access(path, os.W_OK) else os.O_RDONLY)
     except FileNotFoundError:
         return
     os.set_inheritable(handle, True)

@@ -26,7 +26,7 @@ else
 # A new checkpoint or a changed command translates all parts again, unless a part is being translated. Otherwise an
 # interrupted part is resumed.
 $(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command
-	@python ../locked.py $(PARTS_FOLDER)/translate.command -- rm -f $(PARTS_FOLDER)/*-of-*
+	@python ../locked.py $(PARTS_FOLDER)/translate.command $(PARTS_FOLDER)/*-of-* -- rm -f $(PARTS_FOLDER)/*-of-*
 	@touch $@
 endif
 

@@ -72,13 +72,16 @@ command_of = $(call quoted,$($(basename $(notdir $(1)))))
 	@echo $(call command_of,$@) | cmp -s - $@ || python ../locked.py --record $@ $(call command_of,$@) $(UNLESS_IN_USE)
 $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
 
-# Prints a command, and runs it while no make can replace the text or the COMMANDS of the step. If one has done so, the step is
-# refused. FETCHES are those of other folders whose text is used: they must stay as they were before the first step.
+# Prints a command, and runs it while no make can replace the text, the COMMANDS of the step or the files that it READS; it
+# replaces no file that another step reads. If a make has replaced the text or a command, the step is refused. FETCHES are those
+# of other folders whose text is used: they must stay as they were before the first step.
 run = $(info $(strip $(1)))$(LOCKED) -- $(strip $(1))
 COMMANDS = $(filter %.command,$^)
+READS = $(filter-out %.command,$^)
+REPLACED = $@
 first_content = $(if $(content-$(1)),,$(eval content-$(1) := $$(shell cat $(1))))$(content-$(1))
 LOCKED = python ../locked.py $(foreach file,$(FETCHES),--made-by $(file) $(call quoted,$(call first_content,$(file)))) \
-	$(foreach file,$(sort $(FETCH) $(COMMANDS)),--made-by $(file) $(call command_of,$(file)))
+	$(foreach file,$(sort $(FETCH) $(COMMANDS)),--made-by $(file) $(call command_of,$(file))) $(READS:%=--read %) $(REPLACED)
 # The same for a command that prints its target; tee writes it under the lock.
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@)) $(call completes,$@)
 
@@ -102,7 +105,8 @@ $(RUN)/trained: $(RUN)/begun
 $(RUN)/trained: private COMMANDS = $(RUN)/train.command
 else
 # A new dataset or a changed command starts a new training and moves the old checkpoints away, unless a training runs in
-# them. Otherwise an interrupted training is resumed.
+# them or its checkpoints are being averaged. Otherwise an interrupted training is resumed.
+$(RUN)/begun: private REPLACED = $@ $(RUN)/trained
 $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 	@if [ -e $(RUN)/checkpoints ]; then \
 		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); \
@@ -113,6 +117,7 @@ $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 $(RUN)/trained: $(RUN)/begun $(RUN)/train.command
 endif
 
+$(RUN)/trained: private REPLACED =# several machines write it
 $(RUN)/trained:
 	@$(call run,$(LAUNCH) $(train) $(ON_DEVICE))
 	@$(LOCKED) -- echo $(or $(DEVICES),1) $(call into,$@)

@@ -103,7 +103,7 @@ def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
 
 
 class _Stderr:
-    """stderr, which without a reader calls the action of `on_broken_pipe` or raises LostReader. Other errors are ignored.
+    """stderr, which without a reader calls the action of `on_broken_pipe` or raises LostReader. It ignores other errors.
 
     Within `on_broken_pipe` none passes through tqdm, which would keep its lock and stop all other threads that write.
     """

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import combinations_with_replacement
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,9 @@ def locked(*arguments: object) -> "subprocess.CompletedProcess[str]":
 
 
 @contextmanager
-def running(path: Path, command: str) -> Iterator[None]:
-    """A step with this command runs."""
-    step = [sys.executable, str(ROOT / "examples/locked.py"), "--made-by", str(path), command]
+def running(*locks: object) -> Iterator[None]:
+    """A step with these locks runs."""
+    step = [sys.executable, str(ROOT / "examples/locked.py"), *map(str, locks)]
     with subprocess.Popen([*step, "--", "bash", "-c", "echo; read"], stdin=-1, stdout=-1) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -58,7 +59,7 @@ def test_a_step_is_refused_if_its_file_does_not_contain_its_command(text: str | 
 
 
 def test_the_command_of_a_running_step_is_kept(command: Path) -> None:
-    with running(command, "one"), running(command, "one"):
+    with running("--made-by", command, "one"), running("--made-by", command, "one"):
         done = locked("--record", command, "two")
         assert (done.returncode, command.read_text()) == (1, "one\n")
     assert done.stderr == f"a step that needs {command} runs: wait for it, or stop it\n"
@@ -75,8 +76,21 @@ def test_a_file_that_contains_the_command_is_not_written_again(command: Path) ->
 
 
 def test_two_makes_may_begin_the_same_step(command: Path) -> None:
-    with running(command, "one"):
+    with running("--made-by", command, "one"):
         assert locked("--record", command, "one", command.parent).returncode == 0
+
+
+def test_no_file_is_replaced_while_a_step_reads_it_and_none_read_while_it_is_replaced(tmp_path: Path) -> None:
+    read, replaced, missing = tmp_path / "averaged.pt", tmp_path / "scores.txt", tmp_path / "missing"
+    read.touch()
+    replaced.touch(0o444)
+    with running("--read", read, "--read", missing, replaced, missing):
+        for path, options in ((read, (read,)), (replaced, ("--read", replaced)), (replaced, (replaced,))):
+            done = locked(*options, "--", "echo")
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr == f"a step that needs {path} runs: wait for it, or stop it\n"
+        assert locked("--read", read, "--", "true").returncode == 0
+    assert locked(read, replaced, "--", "true").returncode == 0
 
 
 def test_a_command_that_cannot_run_is_reported_as_by_a_shell(tmp_path: Path) -> None:
@@ -108,10 +122,11 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(("changed", "name"), list(combinations_with_replacement(OPTIONS, 2)))
 def test_a_make_with_other_variables_does_not_use_the_result_of_a_step_that_ran_meanwhile(
-    name: str, tmp_path: Path
+    changed: str, name: str, tmp_path: Path
 ) -> None:
+    """`changed` is the first step with another command; a first make runs the step `name`."""
     recipe = multi30k_in(tmp_path / "checkout")
     waiting = f"if mkdir waiting 2> /dev/null; then {WAIT}; fi\n"  # the first call waits
     make = make_with(tmp_path / "bin", recipe, STUBS | {name: waiting + STUBS[name]}, "MULTI30K_DIR=text", "score")
@@ -120,11 +135,11 @@ def test_a_make_with_other_variables_does_not_use_the_result_of_a_step_that_ran_
         first = pool.submit(make)
         while not (recipe / "waiting").exists() and not first.done():
             time.sleep(0.01)
-        refused = make(OPTIONS[name])
+        refused = make(OPTIONS[changed])
         (recipe / "wait").unlink()
     assert (first.result().returncode, refused.returncode) == (0, 2)
-    assert ".command runs: wait for it, or stop it\n" in refused.stderr
-    again = make(OPTIONS[name])
+    assert " runs: wait for it, or stop it\n" in refused.stderr
+    again = make(OPTIONS[changed])
     assert again.returncode == 0
     assert f"\n{name} " in f"\n{again.stdout}"
-    assert f"\n{name} " not in f"\n{make(OPTIONS[name]).stdout}"
+    assert f"\n{name} " not in f"\n{make(OPTIONS[changed]).stdout}"
