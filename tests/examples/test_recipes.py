@@ -318,9 +318,9 @@ def checkout(recipe: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def test_folders_may_have_spaces_in_their_names(make: Make, recipe: Path, checkout: Path) -> None:
-    (recipe / "text").rename(checkout / "my text")
-    variables = ("PYTHON=./python-one", "MULTI30K_DIR=my text")
+def test_folders_may_have_any_characters_in_their_names(make: Make, recipe: Path, checkout: Path) -> None:
+    (recipe / "text").rename(checkout / """my "old" text | o'brien's $x""")
+    variables = ("PYTHON=./python-one", """MULTI30K_DIR=my "old" text | o'brien's $$x""")
     assert make("multi30k-en-de", *variables, folder=checkout) == ALL
     assert (recipe / "work/text/val.de.gz").read_text() == "all of it"
 
