@@ -277,6 +277,7 @@ OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, the
         "--seeds",
         "--target",
         "--made-by",
+        "--read",
         "--record",
         "--verified",
         "--url",
