@@ -103,9 +103,10 @@ def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
 
 
 class _Stderr:
-    """stderr, which without a reader calls the action of `on_broken_pipe` or raises LostReader. It ignores other errors.
+    """stderr. If it has no reader, calls the action of `on_broken_pipe`, or raises LostReader without one.
 
-    Within `on_broken_pipe` none passes through tqdm, which would keep its lock and stop all other threads that write.
+    It ignores other errors. Within `on_broken_pipe` no error passes through tqdm, which would keep its lock and stop
+    all other threads that write.
     """
 
     def write(self, text: str) -> int:
