@@ -84,15 +84,18 @@ def picture(figure: Figure) -> str:
 
 def machine() -> str:
     """The machine and the versions that write this report, which also trained if the recipe ran as a whole."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    rows = (
-        ("date", datetime.datetime.now(datetime.timezone.utc).strftime("%d %B %Y, %H:%M UTC")),
-        ("processor", f"{_processor()}, {counted(os.cpu_count() or 1, 'core')}"),
-        ("GPU", device),
-        ("system", f"{platform.system()} {platform.machine()}"),
-        ("versions", f"nmtkit {nmtkit.__version__}, torch {torch.__version__}, Python {platform.python_version()}"),
-    )
-    return table(("this report", ""), rows, "facts")
+    return table(("this report", ""), [*machine_facts().items()], "facts")
+
+
+def machine_facts() -> dict[str, str]:
+    """The date, this machine and the versions, by name."""
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%d %B %Y, %H:%M UTC"),
+        "processor": f"{_processor()}, {counted(os.cpu_count() or 1, 'core')}",
+        "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": f"nmtkit {nmtkit.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+    }
 
 
 def _processor() -> str:

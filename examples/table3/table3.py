@@ -2,27 +2,25 @@
 
     PYTHONPATH=.. python table3.py "ROW ROW …" FOLDER…
 
-Each FOLDER has the rows of one seed, each in a folder named as in variations.py.
+Each FOLDER has the results of one seed: ROW.json, which result.py writes, with the rows of variations.py.
 """
 
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import click
-import scores
 import seeds
+from result import Result
 from seeds import Estimate
 from variations import ROWS, check_updates
 
-from nmtkit.checkpoint import load_checkpoint
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
-from nmtkit.run_files import LAST
 
 BASE = "base"
 COLUMNS = [
@@ -41,18 +39,6 @@ COLUMNS = [
 AGREES, DISAGREES, UNKNOWN = "yes", "no", "cannot be told"
 
 
-class Result(NamedTuple):
-    """The results of a trained row with one seed."""
-
-    model: TransformerConfig
-    updates: int
-    minutes: float
-    flops: float
-    perplexity: float
-    bleu: float
-    parameters: int
-
-
 Results = Mapping[str, Sequence[Result]]  # of each row, one for each seed
 Measure = Callable[[Result], float]
 
@@ -64,17 +50,6 @@ def log_perplexity(result: Result) -> float:
 
 def bleu(result: Result) -> float:
     return result.bleu
-
-
-def read_result(folder: Path) -> Result | None:
-    """Read the result of the row in a folder; None if it is incomplete."""
-    if not all((folder / name).exists() for name in (scores.FILE, "averaged.pt")):
-        return None
-    trained = load_checkpoint(folder / "checkpoints" / LAST)
-    progress, parameters = trained.progress, sum(weights.numel() for weights in trained.weights.values())
-    training = (progress["update"], progress["minutes"], progress["flops"])
-    assert isinstance(trained.model_config, TransformerConfig)
-    return Result(trained.model_config, *training, progress["valid_ppl"], scores.read_bleu(folder).value, parameters)
 
 
 def verdict(ours: Estimate, paper: float) -> str:
@@ -99,7 +74,9 @@ def compare(results: Results, row: str, measure: Measure) -> tuple[Estimate, Est
     return seeds.mean(values, spread), other
 
 
-def sizes(model: TransformerConfig) -> str:
+def sizes(options: Mapping[str, Any]) -> str:
+    """The sizes of a model, from its options."""
+    model = TransformerConfig.from_dict(options)
     numbers = (model.encoder_layers, model.d_model, model.d_ff, model.heads, model.key_size, model.value_size)
     return ", ".join(map(str, numbers))
 
@@ -147,9 +124,9 @@ def main(rows: str, folders: tuple[Path, ...]) -> None:
     """Print a table of ROWS, separated by spaces, with their results in each FOLDER and those of the paper."""
     if unknown := [name for name in rows.split() if name not in ROWS]:
         raise UserError(f"there is no row {unknown[0]!r}, only {', '.join(ROWS)}")
-    found = {name: [read_result(folder / name) for folder in folders] for name in ROWS if name in rows.split()}
-    results = {name: [one for one in several if one] for name, several in found.items()}
-    results = {name: several for name, several in results.items() if several}
+    files = {name: [folder / f"{name}.json" for folder in folders] for name in ROWS if name in rows.split()}
+    found = {name: [Result.read(path) for path in paths if path.exists()] for name, paths in files.items()}
+    results = {name: several for name, several in found.items() if several}
     if not results:
         raise UserError(f"no row is complete in {', '.join(map(str, folders))}: run make table3")
     check_updates({name: [one.updates for one in several] for name, several in results.items()})

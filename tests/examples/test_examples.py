@@ -19,6 +19,7 @@ SCRIPTS = {
         "by_length": "SOURCE TARGET LANGUAGE LONGEST NAME=FOLDER...",
         "table2": "RUN...",
         "table3": "ROWS FOLDER...",
+        "result": "FOLDER",
     },
     "variations": "{base|a_h1|",
     **{"archives": "LIST ARCHIVE", "parallel_text": "FROM_SOURCE FROM_TARGET TO_SOURCE TO_TARGET"},

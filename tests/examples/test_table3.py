@@ -1,7 +1,10 @@
 """The Table 3 recipe: rows as options of nmt-train, the steps that make repeats, and the printed tables."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ import table3
 import variations
 from recipe_commands import REAL, STUBS, Make, called, make_with, parsed
 from repository import ROOT
+from result import Result
 
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.errors import UserError
@@ -100,8 +104,20 @@ def test_models_of_different_lengths_of_training_are_not_compared(
     assert "(after 4 4, after 12 12): give make UPDATES=12 or more" in capsys.readouterr().err
 
 
-def reached(perplexity: float, bleu: float = 1.0, updates: int = 1) -> table3.Result:
-    return table3.Result(TransformerConfig(), updates, 1.0, 1.0, perplexity, bleu, 1)
+def reached(perplexity: float, bleu: float = 1.0, updates: int = 1) -> Result:
+    return Result(
+        model=TransformerConfig().to_dict(),
+        parameters=1,
+        updates=updates,
+        seed=1,
+        minutes=1.0,
+        processor_minutes=1.0,
+        flops=1.0,
+        perplexity=perplexity,
+        bleu=bleu,
+        command="nmt-train",
+        machine={"date": "today"},
+    )
 
 
 def compared(row: str, results: table3.Results, measure: table3.Measure = table3.log_perplexity) -> str:
@@ -126,6 +142,15 @@ def test_a_row_that_equals_base_in_the_paper_agrees_if_no_difference_is_found() 
     assert compared("e_learned", {"base": base, "e_learned": base[::-1]}) == table3.AGREES
     other = [reached(2 * one.perplexity) for one in base]
     assert compared("e_learned", {"base": base, "e_learned": other}) == table3.DISAGREES
+
+
+def test_a_file_that_is_no_result_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for content in ("{", "[]", '{"perplexity": 1}'):
+        (tmp_path / "base.json").write_text(content)
+        with pytest.raises(SystemExit) as exit:
+            table3.main(["base", str(tmp_path)])
+        (line,) = capsys.readouterr().err.splitlines()
+        assert (exit.value.code, "base.json is not a result of Table 3" in line) == (2, True), line
 
 
 def test_rows_of_different_lengths_of_training_are_refused() -> None:
@@ -214,5 +239,16 @@ def test_a_row_is_trained_scored_and_compared_with_the_paper(recipe: Path, tmp_p
     assert re.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\)", perplexity)
     assert verdict in (table3.AGREES, table3.DISAGREES, table3.UNKNOWN)
     assert 0.1 < float(parameters) < 0.2
-    shutil.copytree(recipe / "work/seed-1/c_n2", recipe / "work/seed-1/c_n4")  # a row that was not requested
+    shutil.copy(recipe / "work/seed-1/c_n2.json", recipe / "work/seed-1/c_n4.json")  # a row that was not requested
     assert make(*asked).stdout.endswith(report)
+    result = Result.read(recipe / "work/seed-2/c_n2.json")
+    assert (result.seed, result.updates) == (2, 3)
+    assert "nmt-train work/data-bin --save-dir work/seed-2/c_n2/checkpoints" in result.command
+    assert result.machine.keys() >= {"date", "processor"}
+    for seed in ("seed-1", "seed-2"):  # results remain when the models are gone
+        for row in ("base", "c_n2"):
+            shutil.rmtree(recipe / "work" / seed / row)
+    command = [sys.executable, "table3.py", "base c_n2", "work/seed-1", "work/seed-2"]
+    environment = {**os.environ, "PYTHONPATH": ".."}
+    again = subprocess.run(command, cwd=recipe, env=environment, capture_output=True, text=True, check=True)
+    assert again.stdout == report
