@@ -8,8 +8,8 @@
 The benchmark converts the checkpoint to CTranslate2's format, with --transformers also to a Marian model, and first
 compares the greedy translations of nmtkit and CTranslate2. Then it measures each engine in every precision, as one
 process with many threads and as many processes with one thread. Every engine runs in its own process, and the engines
-translate the whole text alternately. Loading and tokenizing are not timed; nmtkit's time includes detokenizing. Each
-engine uses its own fastest batch size.
+translate the whole text alternately, each with its own fastest batch size. Times are from text to text, without
+loading: the other engines use nmtkit's tokenizers.
 
 Each result is the median of the turns, by wall time and by the CPU time of all processes of the engine. CPU time is
 more reliable on a busy machine. Linux only: CPU times are read from /proc. On a GPU (--device cuda) use wall times.
@@ -62,7 +62,7 @@ class Task:
 
     checkpoint: Path
     folder: Path  # of the converted models
-    sentences: list[list[str]]  # pieces
+    lines: list[str]
     length: int | None  # forced length of the output
     one_by_one: bool
     device: str
@@ -93,14 +93,30 @@ def load_nmtkit(task: Task, setting: Setting) -> Translate:
     last = 0 if task.length is None else task.length - 1
     lengths = {"max_len_a": 0.0, "max_len_b": last, "min_len": last} if last else {}
     search = SearchConfig(beam=setting.beam, **lengths)  # type: ignore[arg-type]
-    ids = [translator.source.vocab.to_ids(pieces) for pieces in task.sentences]
 
     def translate(batch: int) -> list[list[str]]:
-        buffer = 1 if task.one_by_one else len(ids)
-        found = translator.stream_encoded(ids, search, StreamConfig(max_tokens=batch, buffer=buffer))
+        buffer = 1 if task.one_by_one else len(task.lines)
+        found = translator.stream(task.lines, search, StreamConfig(max_tokens=batch, buffer=buffer))
         return [list(line.candidates[0].tokens[:-1]) for line in found]
 
     return translate
+
+
+class Pieces:
+    """The tokenizers of a checkpoint, for engines that translate pieces."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        loaded = load_checkpoint(checkpoint)
+        self._source, self._target = loaded.source, loaded.target
+
+    def encode(self, lines: Sequence[str]) -> list[list[str]]:
+        return [self._source.vocab.to_pieces(ids) for ids in self._source.encode(lines)]
+
+    def decoded(self, outputs: list[list[str]]) -> list[list[str]]:
+        """Decode the outputs to text, as a user would, and return the pieces."""
+        for pieces in outputs:
+            self._target.decode(self._target.vocab.to_ids(pieces))
+        return outputs
 
 
 def load_ctranslate2(task: Task, setting: Setting) -> Translate:
@@ -112,6 +128,7 @@ def load_ctranslate2(task: Task, setting: Setting) -> Translate:
         inter_threads=setting.workers,
         intra_threads=setting.threads,
     )
+    pieces = Pieces(task.checkpoint)
     length = 250 if task.length is None else task.length
     options = {
         "beam_size": setting.beam,
@@ -122,10 +139,11 @@ def load_ctranslate2(task: Task, setting: Setting) -> Translate:
 
     def translate(batch: int) -> list[list[str]]:
         if task.one_by_one:
-            results = [engine.translate_batch([pieces], **options)[0] for pieces in task.sentences]
+            results = [engine.translate_batch(pieces.encode([line]), **options)[0] for line in task.lines]
         else:
-            results = engine.translate_batch(task.sentences, max_batch_size=batch, batch_type="tokens", **options)
-        return [result.hypotheses[0] for result in results]
+            sentences = pieces.encode(task.lines)
+            results = engine.translate_batch(sentences, max_batch_size=batch, batch_type="tokens", **options)
+        return pieces.decoded([result.hypotheses[0] for result in results])
 
     return translate
 
@@ -136,15 +154,17 @@ def load_transformers(task: Task, setting: Setting) -> Translate:
     torch.set_num_threads(setting.threads)
     model = transformers.MarianMTModel.from_pretrained(task.folder / TRANSFORMERS)
     tokenizer = transformers.MarianTokenizer.from_pretrained(task.folder / TRANSFORMERS)
+    pieces = Pieces(task.checkpoint)
     pad, length = model.config.pad_token_id, task.length
     options = {
         **{"num_beams": setting.beam, "bad_words_ids": [[pad]], "forced_eos_token_id": None},
         **{"max_new_tokens": length or 250, "min_new_tokens": length},
     }
-    ids = [[*tokenizer.convert_tokens_to_ids(pieces), model.config.eos_token_id] for pieces in task.sentences]
 
     @torch.inference_mode()
     def translate(batch: int) -> list[list[str]]:
+        sentences = map(tokenizer.convert_tokens_to_ids, pieces.encode(task.lines))
+        ids = [[*sentence, model.config.eos_token_id] for sentence in sentences]
         found: dict[int, list[str]] = {}
         for numbers in batches_of(ids, 1 if task.one_by_one else batch):
             longest = max(len(ids[number]) for number in numbers)
@@ -152,7 +172,7 @@ def load_transformers(task: Task, setting: Setting) -> Translate:
             outputs = model.generate(source, attention_mask=(source != pad).long(), **options)
             for number, output in zip(numbers, outputs[:, 1:].tolist(), strict=True):
                 found[number] = tokenizer.convert_ids_to_tokens(output, skip_special_tokens=True)
-        return [found[number] for number in range(len(ids))]
+        return pieces.decoded([found[number] for number in range(len(ids))])
 
     return translate
 
@@ -245,14 +265,12 @@ def main(
 ) -> None:
     """Translate TEXT with CHECKPOINT, with each toolkit in turn."""
     loaded = load_checkpoint(checkpoint)
-    sentences = [
-        loaded.source.vocab.to_pieces(ids) for ids in loaded.source.encode(list(read_lines(text))[:lines]) if ids
-    ]
+    texts = [line for line in list(read_lines(text))[:lines] if line.strip()]
     with tempfile.TemporaryDirectory() as folder:
         to_ctranslate2(loaded, Path(folder) / CTRANSLATE2)
         if transformers:
             to_huggingface(loaded, Path(folder) / TRANSFORMERS)
-        task = Task(checkpoint, Path(folder), sentences, length, one_by_one, device)
+        task = Task(checkpoint, Path(folder), texts, length, one_by_one, device)
         compare_outputs(task)
         for beam in beams:
             measured = settings(beam, cores, device, one_by_one or one_process)
@@ -283,7 +301,7 @@ def compare_outputs(task: Task) -> None:
         engine.close()
     end = task.length - 1 if task.length else None  # without the token that takes the place of </s> in nmtkit
     same = sum(a == b[:end] for a, b in zip(*outputs, strict=True))
-    print(f"greedy, fp32: {same} of {len(task.sentences)} translations are the same", flush=True)
+    print(f"greedy, fp32: {same} of {len(task.lines)} translations are the same", flush=True)
 
 
 def compare_speed(task: Task, settings: list[Setting], turns: int, batches: tuple[int, ...]) -> None:
@@ -299,7 +317,7 @@ def compare_speed(task: Task, settings: list[Setting], turns: int, batches: tupl
         wall = statistics.median(turn.wall for turn in engine.turns)
         cpu = statistics.median(turn.cpu for turn in engine.turns)
         tokens = engine.turns[0].tokens
-        count = len(task.sentences)
+        count = len(task.lines)
         by_wall = f"{count / wall:.1f} sentences/s, {tokens / wall:.0f} tokens/s"
         by_cpu = f"{count / cpu:.1f} sentences/s, {tokens / cpu:.0f} tokens/s"
         print(f"{engine.setting}, batch {engine.batch}: {by_wall}; by CPU time {by_cpu}", flush=True)
