@@ -5,7 +5,8 @@
     python fetch_text.py work/text train.en.gz train.de.gz --how-to-get "set MULTI30K_DIR …"
 
 The text is fetched once. That of another folder or address replaces it, when all its files are there. A file whose
-content stays the same is kept, so make repeats no step. With --how-to-get the text must be there.
+content stays the same is kept, so make repeats no step. A file of the same folder that has changed since then is
+refused, since steps may have used the earlier one. With --how-to-get the text must be there.
 """
 
 import fcntl
@@ -63,10 +64,22 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
             return is_wanted and (text / name).exists()
 
         missing = [name for name in names if not is_current(name)]
+        for name in names:
+            if folder and name not in missing and has_changed(Path(folder, name), text / name):
+                raise UserError(f"{folder}/{name} has changed since it was copied: remove {text} to copy it again")
         if missing and origin is not None:
             replace(text, missing, origin, found, copy if folder else download)
             missing = []
     return missing
+
+
+def has_changed(origin: Path, copied: Path) -> bool:
+    """Whether a file differs from its copy. The content of a file that is older than its copy is not compared."""
+    if not origin.exists():
+        return False
+    now, then = origin.stat(), copied.stat()
+    may_differ = now.st_size != then.st_size or now.st_mtime_ns > then.st_mtime_ns
+    return may_differ and not filecmp.cmp(origin, copied, shallow=False)
 
 
 def replace(text: Path, names: Sequence[str], origin: str, found: "Record", get: Callable[[str, Path], None]) -> None:

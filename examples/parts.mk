@@ -30,7 +30,7 @@ $(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.com
 	@touch $@
 endif
 
-.PRECIOUS: $(TRANSLATOR) $(ALL_PARTS)
+.PRECIOUS: $(TRANSLATOR) $(PARTS_FOLDER)/begun $(ALL_PARTS)
 $(ALL_PARTS): private COMMANDS = $(PARTS_FOLDER)/translate.command
 $(ALL_PARTS): $(call part_file,%): $(PARTS_FOLDER)/begun
 	@$(call run,$(translate) --shard $*/$(PARTS) --resume --output $@)

@@ -5,8 +5,6 @@
 # A recipe with a TITLE ends in a report. One with SEEDS has a training for each, in its RUN, which is $(WORK)/seed-$(SEED).
 # nmtkit must be on the PATH; the Makefile in the project's root takes care of that.
 
-.DELETE_ON_ERROR:
-
 include ../work.mk
 ENDING ?= .gz
 RUN ?= $(WORK)# trainings that share a dataset set their own folders
@@ -28,16 +26,17 @@ generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(READ)/$(TEST).
 report = python ../report.py $(RUNS) --title "$(TITLE)" --source $(READ)/$(TEST).$(SOURCE)$(ENDING) \
 	--reference $(READ)/$(TEST).$(TARGET)$(ENDING) --target-lang $(TARGET) $(SCORES) --output $(WORK)/report.html
 
-.PRECIOUS: $(DATASET)/dataset.json $(RUN)/averaged.pt $(RUN)/scores.txt $(RUNS:%=%/scores.txt)
+.PRECIOUS: $(DATASET)/dataset.json $(RUN)/begun $(RUN)/averaged.pt $(RUN)/scores.txt $(RUNS:%=%/scores.txt)
 
 .PHONY: always
 ifdef TITLE
 .PHONY: report
-report: $(if $(SEEDS),,score) $(WORK)/report.html
+report: $(if $(SEEDS),,score) $(WORK)/report.html $(WORK)/summary.txt
 	@cat $(WORK)/summary.txt
 	@echo "report: $(abspath $(WORK)/report.html)"
 
-$(WORK)/report.html: $(RUNS:%=%/scores.txt) $(WORK)/report.command
+# A pattern: one call writes both files, and either of them that is missing or old repeats it.
+%/report.html %/summary.txt: $(RUNS:%=%/scores.txt) %/report.command
 	@$(call run,$(report)) $(call into,$(WORK)/summary.txt)
 
 .NOTPARALLEL:# the trainings share a dataset
@@ -85,7 +84,7 @@ LOCKED = python ../locked.py $(foreach file,$(FETCHES),--made-by $(file) $(call 
 # The same for a command that prints its target; tee writes it under the lock.
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@)) $(call completes,$@)
 
-# Settings of the machine (ON_…, LAUNCH) change no result, so they repeat no step.
+# Settings of the machine (ON_…, LAUNCH) change a result at most by rounding, so they repeat no step.
 $(DATASET)/dataset.json: $(SIDES:%=$(READ)/%) $(MADE) $(dir $(DATASET))preprocess.command
 	@$(call run,$(preprocess) $(ON_CORES))
 

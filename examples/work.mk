@@ -1,8 +1,9 @@
 # The folder of all results, WORK. A Makefile with its own rules before recipe.mk includes this file first.
 #
 # Rules write to a part of a file and rename it when it is complete, so a kill leaves no incomplete file. No two processes
-# share the name of a part, on any machine. make deletes a target after a signal, unless it is .PRECIOUS. Complete files, also of
-# nmtkit's commands, are kept that way. A dataset that lost its dataset.json could not be made again.
+# share the name of a part, on any machine. After a signal, make deletes the target of a rule if it has changed, unless it is .PRECIOUS.
+# Complete files, also of nmtkit's commands, are kept that way. A dataset that lost its dataset.json could not be made again.
+# Nothing is deleted after an error (.DELETE_ON_ERROR): another make may have written the file.
 
 # The commands of a rule run in bash, which stops at the first that fails.
 SHELL := bash

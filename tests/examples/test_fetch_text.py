@@ -42,15 +42,27 @@ def words(text: Path) -> list[str]:
     return [(text / name).read_text().removeprefix(f"{name}: ").strip() for name in NAMES]
 
 
-def test_text_of_another_folder_replaces_that_of_the_first_and_is_copied_once(
-    first: str, second: str, text: Path
-) -> None:
+def test_text_of_another_folder_replaces_that_of_the_first(first: str, second: str, text: Path) -> None:
     fetch(text, NAMES, first, None)
     fetch(text, NAMES, second, None)
     assert words(text) == ["two", "two"]
-    (Path(second) / NAMES[0]).write_text("changed")
-    fetch(text, NAMES, second, None)
-    assert words(text) == ["two", "two"]
+
+
+@pytest.mark.parametrize("content", ["other words", "{}: odd\n"])  # of another and of the same size
+def test_text_that_has_changed_in_its_folder_is_refused(content: str, first: str, text: Path) -> None:
+    fetch(text, NAMES, first, None)
+    Path(first, NAMES[1]).write_text(content.format(NAMES[1]))
+    with pytest.raises(UserError, match=rf"{NAMES[1]} has changed since it was copied: remove {text} to copy it again"):
+        fetch(text, NAMES, first, None)
+    assert words(text) == ["one", "one"]
+
+
+def test_text_whose_folder_is_gone_or_was_only_touched_is_kept(first: str, text: Path) -> None:
+    fetch(text, NAMES, first, None)
+    Path(first, NAMES[0]).touch()
+    Path(first, NAMES[1]).unlink()
+    fetch(text, NAMES, first, None)
+    assert words(text) == ["one", "one"]
 
 
 def test_a_file_with_the_same_content_is_kept(first: str, second: str, text: Path) -> None:

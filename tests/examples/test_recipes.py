@@ -24,8 +24,9 @@ KILL = """[ ! -e kill ] || {
 }"""
 TERMINATE = "[ ! -e terminate ] || { kill $PPID; sleep 9; }"  # make, which then deletes the target
 # For locked.py: another make records its command before the second process of a step begins, or make is terminated when
-# a command has been recorded.
-MEDDLE = f"""[ ! -e meddle ] || [[ "$*" != *"$(cat meddle)"* ]] || echo other > $(cat meddled)
+# a command has been recorded. Or another make completes `begun` while this one is refused.
+MEDDLE = f"""[[ ! -e refuse || "$*" != *"touch work/begun" ]] || {{ touch work/begun; exit 2; }}
+[ ! -e meddle ] || [[ "$*" != *"$(cat meddle)"* ]] || echo other > $(cat meddled)
 [[ $2 != --record || ! -e terminate-record ]] || {{ {sys.executable} "$@"; kill $PPID; sleep 9; }}"""
 COMMANDS = {
     PREPROCESS: f"mkdir -p work/data-bin; touch work/data-bin/dataset.json; {TERMINATE}",
@@ -150,6 +151,15 @@ def test_a_dataset_that_is_complete_at_a_signal_is_kept(make: Make, recipe: Path
     assert make() == ALL[1:]
 
 
+def test_a_refused_make_leaves_the_training_of_another_one(make: Make, recipe: Path) -> None:
+    (recipe / "refuse").touch()
+    assert make(code=2) == [PREPROCESS]
+    (recipe / "refuse").unlink()
+    (recipe / "work/checkpoints").mkdir()  # of the other one
+    assert make() == ALL[1:]
+    assert not list((recipe / "work").glob("until-*"))
+
+
 def test_an_interrupted_training_is_resumed(make: Make, recipe: Path) -> None:
     (recipe / "stop").touch()
     assert make(code=2) == [PREPROCESS, TRAIN]
@@ -212,7 +222,9 @@ def test_text_of_another_folder_replaces_that_of_the_first(make: Make, recipe: P
     other = shutil.copytree(recipe / "text", recipe / "other")
     assert make("MULTI30K_DIR=other") == []  # the same text
     (other / "val.de.gz").write_text("other lines")
-    assert make("MULTI30K_DIR=other") == []
+    assert make("MULTI30K_DIR=other", code=2) == []
+    refused = "other/val.de.gz has changed since it was copied: remove work/text to copy it again\n"
+    assert refused in (recipe / "stderr").read_text()
     assert make("MULTI30K_DIR=./other") == ALL
     assert (recipe / "work/text/val.de.gz").read_text() == "other lines"
     assert make("MULTI30K_DIR=", "URL=", "HOW_TO_GET=ask") == []
@@ -279,6 +291,25 @@ def test_a_further_seed_repeats_no_step_of_the_others(make: Make, seeds: Path, r
     assert make("SEEDS=1 2 3", folder=seeds) == [*EACH, REPORT]
     assert make("SEEDS=1 2 3", folder=seeds) == []
     assert "the mean" in (recipe / "stdout").read_text().splitlines()
+
+
+@pytest.mark.parametrize("left", ["nothing", "the summary of earlier seeds"])
+def test_a_kill_after_the_page_of_a_report_does_not_count_for_its_summary(left: str, make: Make, seeds: Path) -> None:
+    make("SEEDS=1 2", folder=seeds)
+    summary = seeds / "work/summary.txt"
+    if left == "nothing":
+        summary.unlink()
+    else:
+        os.utime(summary, ns=(0, 0))
+    assert make("SEEDS=1 2", folder=seeds) == [REPORT]
+    assert make("SEEDS=1 2", folder=seeds) == []
+
+
+def test_a_report_that_was_removed_is_made_again(make: Make, seeds: Path) -> None:
+    make("SEEDS=1 2", folder=seeds)
+    (seeds / "work/report.html").unlink()
+    assert make("SEEDS=1 2", folder=seeds) == [REPORT]
+    assert (seeds / "work/report.html").exists()
 
 
 def test_the_seeds_after_an_interrupted_one_follow_when_it_is_resumed(make: Make, seeds: Path) -> None:

@@ -161,6 +161,18 @@ def test_parts_are_not_discarded_while_one_is_being_translated(distil: Make, fol
     assert called(distil("part", "PART=1")) == []
 
 
+def test_a_refused_make_leaves_the_parts_of_another_one(folders: dict[str, Path], tmp_path: Path, distil: Make) -> None:
+    distil("ready")
+    begun = folders["distillation"] / "work/seed-1/taught/begun"
+    begun.unlink()
+    refused = f'[[ "$*" != *"-- rm -f "* ]] || {{ touch {begun}; exit 2; }}; exec {sys.executable} "$@"'
+    stubs = STUBS | {"nmt-generate": TRANSLATE, "python": refused}
+    other = make_with(tmp_path / "other", folders["distillation"], stubs, *TEXT, "CORPUS=multi30k", "SEED=1", "PARTS=2")
+    assert other("ready").returncode == 2
+    assert called(distil("part", "PART=1")) == TAUGHT[:1]
+    assert called(distil("averaged")) == AFTER_TEACHER[1:]
+
+
 def test_other_options_of_the_search_discard_what_an_interrupted_part_has(
     distil: Make, folders: dict[str, Path]
 ) -> None:
