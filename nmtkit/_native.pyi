@@ -94,8 +94,18 @@ def top_k(scores: int, rows: int, width: int, k: int, values: int, indices: int,
     In descending order; of equal scores the first. NaN counts as -∞. IndexError for k > width.
     """
 
+# Operators of training: their tensors are in bf16 if `bf16` is set, otherwise in fp32, unless stated differently.
+
 def cross_entropy(
-    logits: int, rows: int, width: int, targets: int, smoothing: float, learning: bool, losses: int, threads: int
+    bf16: bool,
+    logits: int,
+    rows: int,
+    width: int,
+    targets: int,
+    smoothing: float,
+    learning: bool,
+    losses: int,
+    threads: int,
 ) -> None:
     """-log p(target) and the mean of -log p into losses (rows, 2), fp32, for logits (rows, width) and targets (rows,),
     int64. With `learning`, the gradient of the smoothed loss replaces the logits, otherwise they are overwritten.
@@ -104,15 +114,19 @@ def cross_entropy(
     without these ids.
     """
 
+def add(bf16: bool, x: int, y: int, count: int, threads: int) -> None:
+    """y += x for `count` elements. y is in fp32."""
+
 def dropout(
-    x: int, residual: int, bits: int, threshold: float, scale: float, count: int, y: int, threads: int
+    bf16: bool, x: int, residual: int, bits: int, threshold: float, scale: float, count: int, y: int, threads: int
 ) -> None:
-    """Compute y = residual + x · mask for `count` elements, fp32. The residual may be 0 for none.
+    """Compute y = residual + x · mask for `count` elements. The residual may be 0 for none.
 
     The mask is `scale`, or 0 where bits (count,), int16, are below the threshold.
     """
 
 def residual_norm(
+    bf16: bool,
     x: int,
     y: int,
     bits: int,
@@ -130,10 +144,11 @@ def residual_norm(
 ) -> None:
     """Compute total = x + y · mask, the result LayerNorm(total), and for the backward pass the moments (rows, 2).
 
-    The mask is that of `dropout`, or 1 if `bits` is 0.
+    Gain, bias and moments are in fp32. The mask is that of `dropout`, or 1 if `bits` is 0.
     """
 
 def residual_norm_backward(
+    bf16: bool,
     gradient: int,
     bits: int,
     threshold: float,
@@ -149,15 +164,19 @@ def residual_norm_backward(
     grad_bias: int,
     threads: int,
 ) -> None:
-    """From the gradient of the result, compute those of x, y, gain and bias. Without a mask grad_y may be grad_x."""
+    """From the gradient of the result, compute those of x, y, gain and bias. Without a mask grad_y may be grad_x.
 
-AttentionShape = tuple[int, int, int, int, int, int]  # B, H, T queries, S keys, K d_k, V d_v
-Heads = tuple[int, int]  # (B, T, H·width) as an address and the floats from a position to the next
+    Those of gain and bias are in fp32.
+    """
+
+AttentionShape = tuple[int, int, int, int, int, int]  # B, H, Q queries, S keys, K d_k, V d_v
+Heads = tuple[int, int]  # (B, Q or S, H·width) as an address and the elements from a position to the next
 
 def attention_weights_size(shape: AttentionShape) -> int:
     """The numbers of the attention weights that `attention` keeps."""
 
 def attention(
+    bf16: bool,
     shape: AttentionShape,
     causal: bool,
     mask: int,
@@ -168,12 +187,13 @@ def attention(
     weights: int,
     threads: int,
 ) -> None:
-    """Compute softmax(Q·Kᵀ / √K)·V into `heads`, fp32, and the weights for the backward pass.
+    """Compute softmax(Q·Kᵀ / √K)·V into `heads`, and the weights, fp32, for the backward pass.
 
     mask (B, S), bool, is True for keys that may be attended to, or 0 for all.
     """
 
 def attention_backward(
+    bf16: bool,
     shape: AttentionShape,
     causal: bool,
     mask: int,

@@ -41,10 +41,13 @@ def available(precision: str) -> bool:
 
 
 def serves(*tensors: torch.Tensor) -> bool:
-    """Whether a fast build computes with these tensors: fp32 on a CPU, and not compiled by torch.compile."""
+    """Whether a fast build trains with these tensors: all in fp32 or all in bf16, on a CPU, not under torch.compile."""
     if torch.compiler.is_compiling() or not available("fp32"):
         return False
-    return all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    kind = tensors[0].dtype
+    if kind not in (torch.float32, torch.bfloat16):
+        return False
+    return all(tensor.dtype == kind and tensor.device.type == "cpu" for tensor in tensors)
 
 
 def isa() -> str:

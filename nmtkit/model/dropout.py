@@ -45,6 +45,7 @@ class DropoutMask(NamedTuple):
         residual = None if residual is None else residual.contiguous()
         y = torch.empty_like(x)
         native_build.native.dropout(
+            x.dtype == torch.bfloat16,
             x.data_ptr(),
             0 if residual is None else residual.data_ptr(),
             self.bits.data_ptr(),

@@ -11,7 +11,7 @@ from nmtkit.model.dropout import Dropout, DropoutMask
 
 def add_and_norm(x: Tensor, y: Tensor, dropout: Dropout, norm: nn.LayerNorm) -> Tensor:
     """LayerNorm(x + Dropout(y)) for x and y (…, D)."""
-    if not native_build.serves(x, y, norm.weight, norm.bias):
+    if not native_build.serves(x, y) or norm.weight.dtype != torch.float32:
         normed: Tensor = norm(dropout(y, x))
         return normed
     rate = dropout.rate if dropout.training else 0.0
@@ -29,8 +29,9 @@ class _AddAndNorm(torch.autograd.Function):
         x, y = x.contiguous(), y.contiguous()
         D = x.size(-1)
         rows = x.numel() // D
-        total, result, moments = torch.empty_like(x), torch.empty_like(x), x.new_empty(rows, 2)
+        total, result, moments = torch.empty_like(x), torch.empty_like(x), gain.new_empty(rows, 2)
         native_build.native.residual_norm(
+            x.dtype == torch.bfloat16,
             x.data_ptr(),
             y.data_ptr(),
             *_as_native(mask),
@@ -55,6 +56,7 @@ class _AddAndNorm(torch.autograd.Function):
         grad_x, grad_gain, grad_bias = torch.empty_like(total), torch.empty_like(gain), torch.empty_like(gain)
         grad_y = torch.empty_like(total) if mask else grad_x
         native_build.native.residual_norm_backward(
+            total.dtype == torch.bfloat16,
             gradient.data_ptr(),
             *_as_native(mask),
             gain.data_ptr(),

@@ -57,8 +57,9 @@ class _ShortAttention(torch.autograd.Function):
         context.shape = (B, sizes.heads, T, S, sizes.key, sizes.value)
         context.causal, context.sizes = causal, sizes
         heads = q.new_empty(B, T, sizes.heads * sizes.value)
-        weights = q.new_empty(native_build.native.attention_weights_size(context.shape))
+        weights = q.new_empty(native_build.native.attention_weights_size(context.shape), dtype=torch.float32)
         native_build.native.attention(
+            q.dtype == torch.bfloat16,
             context.shape,
             causal,
             _address(mask),
@@ -76,6 +77,7 @@ class _ShortAttention(torch.autograd.Function):
         gradient = gradients[0].contiguous()
         results = tuple(torch.empty_like(x) for x in projections)
         native_build.native.attention_backward(
+            gradient.dtype == torch.bfloat16,
             context.shape,
             context.causal,
             _address(mask),

@@ -60,7 +60,10 @@ inline IntVec load(const int8_t* from) { return _mm512_loadu_si512(from); }  // 
 
 inline void store(float* to, FloatVec x) { _mm512_storeu_ps(to, x); }
 inline void store(float* to, FloatVec x, int n) { _mm512_mask_storeu_ps(to, lane_mask(n), x); }
-inline void store_uint16(Bf16* to, IntVec x, int n) { _mm512_mask_cvtepi32_storeu_epi16(to, lane_mask(n), x); }
+inline void store_uint16(Bf16* to, IntVec x, int n) {
+  if (n == kLanes) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(x));
+  _mm512_mask_cvtepi32_storeu_epi16(to, lane_mask(n), x);
+}
 inline void store_uint8(uint8_t* to, IntVec x, int n) { _mm512_mask_cvtepi32_storeu_epi8(to, lane_mask(n), x); }
 
 inline FloatVec fma(FloatVec a, FloatVec b, FloatVec c) { return _mm512_fmadd_ps(a, b, c); }

@@ -1,4 +1,4 @@
-// The format of the cached keys and values of int8 models.
+// The format of the cached keys and values of int8 models, and of activations and gradients when training in bf16.
 #pragma once
 
 #include <cstdint>

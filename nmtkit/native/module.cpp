@@ -274,6 +274,7 @@ PyMethodDef kMethods[] = {
     {"log_softmax", log_softmax, METH_VARARGS, nullptr},
     {"top_k", top_k, METH_VARARGS, nullptr},
     {"cross_entropy", bindings::cross_entropy, METH_VARARGS, nullptr},
+    {"add", bindings::add, METH_VARARGS, nullptr},
     {"dropout", bindings::dropout, METH_VARARGS, nullptr},
     {"residual_norm", bindings::residual_norm, METH_VARARGS, nullptr},
     {"residual_norm_backward", bindings::residual_norm_backward, METH_VARARGS, nullptr},

@@ -1,5 +1,5 @@
-// Operators of training, forward and backward, in fp32: smoothed cross-entropy, dropout, and LayerNorm(x + dropout(y)).
-// A result does not depend on the number of threads.
+// Operators of training, forward and backward: smoothed cross-entropy, dropout, and LayerNorm(x + dropout(y)). They read
+// and write fp32 or bfloat16 (T) and compute in fp32. A result does not depend on the number of threads.
 #pragma once
 
 #include <cmath>
@@ -42,6 +42,14 @@ inline RowLoss cross_entropy(float* logits, int width, int64_t target, float smo
   return {log_sum - (wanted - peak), log_sum - (reduce_add(deviations) - masked) / W};
 }
 
+// The same for logits in bfloat16; `memory` (W,) is overwritten.
+inline RowLoss cross_entropy(Bf16* logits, float* memory, int width, int64_t target, float smoothing, bool learning) {
+  convert(logits, memory, width);
+  const RowLoss loss = cross_entropy(memory, width, target, smoothing, learning);
+  if (learning) convert(memory, logits, width);
+  return loss;
+}
+
 // Dropout by 16 random bits an element: the factor of element i is `scale`, but 0 where bits[i] < threshold. Without
 // bits it is 1. A product, so that NaN and infinity stay visible.
 struct DropoutMask {
@@ -54,7 +62,8 @@ struct DropoutMask {
 };
 
 // y = x · mask, or residual + x · mask if there is a residual.
-inline void dropout(const float* x, const float* residual, const DropoutMask& mask, float* y, size_t begin, int count) {
+template <class T>
+void dropout(const T* x, const T* residual, const DropoutMask& mask, T* y, size_t begin, int count) {
   for_vectors(count, [=](int j, int n) {
     const size_t i = begin + j;
     const FloatVec dropped = mask(load_n(x + i, n), i, n);
@@ -70,7 +79,8 @@ struct Moments {
 };
 
 // Of x (D,).
-inline Moments moments(const float* x, int count, float epsilon) {
+template <class T>
+Moments moments(const T* x, int count, float epsilon) {
   FloatVec total = set1(0.0f), squares = set1(0.0f);
   for_vectors(count, [&](int i, int n) { total = total + load_n(x + i, n); });
   const float mean = reduce_add(total) / static_cast<float>(count);
@@ -83,7 +93,8 @@ inline Moments moments(const float* x, int count, float epsilon) {
 }
 
 // y = LayerNorm(x) of one row.
-inline Moments normalize(const float* x, const float* gain, const float* bias, float epsilon, int count, float* y) {
+template <class T>
+Moments normalize(const T* x, const float* gain, const float* bias, float epsilon, int count, T* y) {
   const Moments row = moments(x, count, epsilon);
   for_vectors(count, [=](int i, int n) {
     store_n(y + i, fma(row.normalize(load_n(x + i, n)), load_n(gain + i, n), load_n(bias + i, n)), n);
@@ -92,8 +103,9 @@ inline Moments normalize(const float* x, const float* gain, const float* bias, f
 }
 
 // The gradient of `normalize` for one row x: `gradient` (D,) becomes grad_x; the gradients of gain and bias are added up.
-inline void normalize_backward(const float* x, const Moments& row, const float* gain, const float* gradient, int count,
-                               float* grad_x, float* grad_gain, float* grad_bias) {
+template <class T>
+void normalize_backward(const T* x, const Moments& row, const float* gain, const T* gradient, int count, T* grad_x,
+                        float* grad_gain, float* grad_bias) {
   FloatVec sum = set1(0.0f), products = set1(0.0f);
   for_vectors(count, [&](int i, int n) {  // lanes beyond a row load 0
     const FloatVec g = load_n(gradient + i, n), normal = row.normalize(load_n(x + i, n));
@@ -116,33 +128,34 @@ constexpr int kNormBlock = 64;  // rows whose gradients of gain and bias are add
 inline int norm_blocks(int rows) { return (rows + kNormBlock - 1) / kNormBlock; }
 
 // LayerNorm(x + dropout(y)) and its gradient, for rows of D elements.
+template <class T>
 struct ResidualNorm {
   int rows, D;
   DropoutMask mask;
   const float* gain;
 
   // sum (N, D) and rows' moments (N,) are kept for the backward pass.
-  void forward(const float* x, const float* y, const float* bias, float epsilon, float* sum, Moments* of_rows,
-               float* result, int threads) const {
+  void forward(const T* x, const T* y, const float* bias, float epsilon, T* sum, Moments* of_rows, T* result,
+               int threads) const {
     team_for(norm_blocks(rows), threads, [&](int block, int) {
       for (int r = block * kNormBlock; r < std::min(rows, (block + 1) * kNormBlock); ++r) {
         const size_t at = static_cast<size_t>(r) * D;
-        dropout(y, x, mask, sum, at, D);
+        dropout<T>(y, x, mask, sum, at, D);
         of_rows[r] = normalize(sum + at, gain, bias, epsilon, D, result + at);
       }
     });
   }
 
   // Without dropout, grad_y may be grad_x. Throws std::bad_alloc.
-  void backward(const float* gradient, const float* sum, const Moments* of_rows, float* grad_x, float* grad_y,
-                float* grad_gain, float* grad_bias, int threads) const {
+  void backward(const T* gradient, const T* sum, const Moments* of_rows, T* grad_x, T* grad_y, float* grad_gain,
+                float* grad_bias, int threads) const {
     std::vector<float> partial(static_cast<size_t>(norm_blocks(rows)) * 2 * D);  // gradients of gain and bias by block
     team_for(norm_blocks(rows), threads, [&](int block, int) {
       float* sums = partial.data() + static_cast<size_t>(block) * 2 * D;
       for (int r = block * kNormBlock; r < std::min(rows, (block + 1) * kNormBlock); ++r) {
         const size_t at = static_cast<size_t>(r) * D;
         normalize_backward(sum + at, of_rows[r], gain, gradient + at, D, grad_x + at, sums, sums + D);
-        if (mask.bits) dropout(grad_x, nullptr, mask, grad_y, at, D);
+        if (mask.bits) dropout<T>(grad_x, nullptr, mask, grad_y, at, D);
       }
     });
     std::fill_n(grad_gain, D, 0.0f);

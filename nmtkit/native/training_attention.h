@@ -1,4 +1,5 @@
-// Multi-head attention (§3.2) of short sequences in training, forward and backward, in fp32.
+// Multi-head attention (§3.2) of short sequences in training, forward and backward. It reads and writes fp32 or bfloat16
+// (T) and computes in fp32.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 
 namespace nmtkit {
 
-// The rows of one head: row i begins `stride` floats after row i - 1.
+// The rows of one head: row i begins `stride` elements after row i - 1.
 template <class T>
 struct Rows {
   T* data;
@@ -21,8 +22,8 @@ struct Rows {
   T* operator[](int i) const { return data + i * stride; }
 };
 
-// Queries, keys or values (B, T, H, width): the heads of a position side by side, and `stride` floats from one position
-// to the next.
+// Queries, keys or values (B, T, H, width): the heads of a position side by side, and `stride` elements from one
+// position to the next.
 template <class T>
 struct Heads {
   T* data;
@@ -34,11 +35,19 @@ struct Heads {
   }
 };
 
-// A copy without gaps, followed by the next free memory. Rows at large strides would share few sets of the L1 cache.
-inline Rows<const float> pack(Rows<const float> rows, int count, int width, float*& memory) {
+// A copy in fp32 without gaps, followed by the next free memory. Rows at large strides would share few sets of the L1
+// cache.
+template <class T>
+Rows<const float> pack(Rows<const T> rows, int count, int width, float*& memory) {
   float* begin = memory;
-  for (int i = 0; i < count; ++i, memory += width) std::copy_n(rows[i], width, memory);
+  for (int i = 0; i < count; ++i, memory += width) convert(rows[i], memory, width);
   return {begin, width};
+}
+
+// As `pack`, but fp32 is not copied, since each row is read only once.
+inline Rows<const float> pack_bf16(Rows<const float> rows, int, int, float*&) { return rows; }
+inline Rows<const float> pack_bf16(Rows<const Bf16> rows, int count, int width, float*& memory) {
+  return pack(rows, count, width, memory);
 }
 
 // out[q][j] = scale · a[q]·b[j] for q < Q and j < count, in fours: out needs room for them.
@@ -63,9 +72,9 @@ void dot_products(Rows<const float> a, Rows<const float> b, int width, int count
 }
 
 // out[m] = Σ weights[m · of_sum + i · of_row] · rows[i] for m < M, over the rows from begin to end.
-template <int M>
+template <int M, class T>
 void weighted_sums(const float* weights, ptrdiff_t of_sum, ptrdiff_t of_row, Rows<const float> rows, int begin, int end,
-                   int width, Rows<float> out) {
+                   int width, Rows<T> out) {
   constexpr int kVectors = kAccumulators / M;
   const auto columns = [&](int v, int n, auto vectors) {
     FloatVec sums[M][vectors.value];
@@ -101,63 +110,66 @@ Rows<T> from(Rows<T> rows, int first) {
   return {rows[first], rows.stride};
 }
 
-// The shape of an attention: B sentences, H heads, T queries, S keys, widths K of a key and V of a value.
+// The shape of an attention: B sentences, H heads, Q queries, S keys, widths K of a key and V of a value.
 struct AttentionShape {
-  int B, H, T, S, K, V;
+  int B, H, Q, S, K, V;
 
   // Floats of a row of weights: whole vectors.
   int row() const { return (S + kLanes - 1) / kLanes * kLanes; }
   // Floats of the weights of one head of one sentence.
-  size_t head_size() const { return checked_product(T, row()); }
+  size_t head_size() const { return checked_product(Q, row()); }
   size_t weights_size() const { return checked_product(checked_product(B, H), head_size()); }
 };
 
 // softmax(Q·Kᵀ / √K)·V of sentences that are too short for blocks: all weights of a head stay in the L1 cache.
+template <class T>
 struct ShortAttention {
   AttentionShape shape;
   bool causal;
   const bool* mask;  // (B, S): which keys may be attended to; or null
-  Heads<const float> queries, keys, values;
+  Heads<const T> queries, keys, values;
 
-  // heads (B, T, H, V); the weights (B, H, T, row) are kept for the backward pass.
-  void forward(Heads<float> heads, float* weights, int threads) const {
-    const auto [B, H, T, S, K, V] = shape;
-    std::vector<std::vector<float>> memory(std::max(threads, 1), std::vector<float>(checked_product(S, K + V)));
-    team_for(B * H, threads, [&, H = H, T = T, S = S, K = K, V = V](int task, int thread) {
+  // heads (B, Q, H, V); the weights (B, H, Q, row) are kept for the backward pass.
+  void forward(Heads<T> heads, float* weights, int threads) const {
+    const auto [B, H, Q, S, K, V] = shape;
+    const size_t packed = checked_product(S, K + V) + checked_product(Q, K);
+    std::vector<std::vector<float>> memory(std::max(threads, 1), std::vector<float>(packed));
+    team_for(B * H, threads, [&, H = H, Q = Q, S = S, K = K, V = V](int task, int thread) {
       const int b = task / H, h = task % H, used = used_keys(b);
       float* free = memory[thread].data();
       const auto k = pack(keys(b * S, h, K), used, K, free), v = pack(values(b * S, h, V), used, V, free);
+      const auto q = pack_bf16(queries(b * Q, h, K), Q, K, free);
       const Rows<float> own{weights + task * shape.head_size(), shape.row()};
-      score(queries(b * T, h, K), k, K, used, scale(), own);
-      for (int t = 0; t < T; ++t) {
+      score(q, k, K, used, scale(), own);
+      for (int t = 0; t < Q; ++t) {
         hide(own[t], b, visible(t, used));
         softmax(own[t], shape.row());
       }
-      sum_rows({own.data, own.stride}, v, V, used, heads(b * T, h, V));
+      sum_rows({own.data, own.stride}, v, V, used, heads(b * Q, h, V));
     });
   }
 
   // The gradients of queries, keys and values, from that of the heads.
-  void backward(Heads<const float> gradient, const float* weights, Heads<float> grad_queries, Heads<float> grad_keys,
-                Heads<float> grad_values, int threads) const {
-    const auto [B, H, T, S, K, V] = shape;
-    const size_t packed = checked_product(size_t{1} * S + T, K + V);
+  void backward(Heads<const T> gradient, const float* weights, Heads<T> grad_queries, Heads<T> grad_keys,
+                Heads<T> grad_values, int threads) const {
+    const auto [B, H, Q, S, K, V] = shape;
+    const size_t packed = checked_product(size_t{1} * S + Q, K + V);
     std::vector<std::vector<float>> memory(std::max(threads, 1), std::vector<float>(shape.head_size() + packed));
-    team_for(B * H, threads, [&, H = H, T = T, S = S, K = K, V = V](int task, int thread) {
+    team_for(B * H, threads, [&, H = H, Q = Q, S = S, K = K, V = V](int task, int thread) {
       const int b = task / H, h = task % H, used = used_keys(b), row = shape.row();
       const Rows<const float> own{weights + task * shape.head_size(), row};
       float* free = memory[thread].data();
-      const auto q = pack(queries(b * T, h, K), T, K, free), k = pack(keys(b * S, h, K), used, K, free);
-      const auto v = pack(values(b * S, h, V), used, V, free), g = pack(gradient(b * T, h, V), T, V, free);
+      const auto q = pack(queries(b * Q, h, K), Q, K, free), k = pack(keys(b * S, h, K), used, K, free);
+      const auto v = pack(values(b * S, h, V), used, V, free), g = pack(gradient(b * Q, h, V), Q, V, free);
       const Rows<float> of_scores{free, row};  // their gradients
       score(g, v, V, used, 1.0f, of_scores);
-      for (int t = 0; t < T; ++t) softmax_backward(own[t], of_scores[t], visible(t, used));
-      sum_rows({of_scores.data, row}, k, K, used, grad_queries(b * T, h, K));
+      for (int t = 0; t < Q; ++t) softmax_backward(own[t], of_scores[t], visible(t, used));
+      sum_rows({of_scores.data, row}, k, K, used, grad_queries(b * Q, h, K));
       for_tiles(S, [&](int j, auto tile) {
-        const int end = j < used ? T : 0, begin = causal ? std::min(j, end) : 0;
-        weighted_sums<tile.value>(of_scores.data + j, 1, row, q, begin, end, K,
+        const int end = j < used ? Q : 0, begin = causal ? std::min(j, end) : 0;
+        weighted_sums<tile.value, T>(of_scores.data + j, 1, row, q, begin, end, K,
                                   from(grad_keys(b * S, h, K), j));
-        weighted_sums<tile.value>(own.data + j, 1, row, g, begin, end, V,
+        weighted_sums<tile.value, T>(own.data + j, 1, row, g, begin, end, V,
                                   from(grad_values(b * S, h, V), j));
       });
     });
@@ -178,15 +190,15 @@ struct ShortAttention {
 
   // out[t][j] = factor · a[t]·b[j] for the keys j that a query t, or one of its tile, sees.
   void score(Rows<const float> a, Rows<const float> b, int width, int used, float factor, Rows<float> out) const {
-    for_tiles(shape.T, [&](int t, auto tile) {
+    for_tiles(shape.Q, [&](int t, auto tile) {
       dot_products<tile.value>(from(a, t), b, width, visible(t + tile.value - 1, used), factor, from(out, t));
     });
   }
 
   // out[t] = Σ weights[t][j] · rows[j] over the keys j that query t sees.
-  void sum_rows(Rows<const float> weights, Rows<const float> rows, int width, int used, Rows<float> out) const {
-    for_tiles(shape.T, [&](int t, auto tile) {
-      weighted_sums<tile.value>(weights[t], weights.stride, 1, rows, 0, visible(t + tile.value - 1, used), width,
+  void sum_rows(Rows<const float> weights, Rows<const float> rows, int width, int used, Rows<T> out) const {
+    for_tiles(shape.Q, [&](int t, auto tile) {
+      weighted_sums<tile.value, T>(weights[t], weights.stride, 1, rows, 0, visible(t + tile.value - 1, used), width,
                                 from(out, t));
     });
   }

@@ -11,11 +11,28 @@ constexpr size_t kMinTeamSize = 1 << 15;  // elements of an operator that are wo
 
 inline int threads_for(size_t elements, int threads) { return elements < kMinTeamSize ? 1 : threads; }
 
+// Call body(begin, size) for blocks of `count` elements.
+template <class Body>
+void for_blocks(long long count, int threads, Body body) {
+  constexpr int kBlock = 1 << 14;  // elements
+  team_for(static_cast<int>((count + kBlock - 1) / kBlock), threads_for(count, threads), [&](int block, int) {
+    const size_t begin = static_cast<size_t>(block) * kBlock;
+    body(begin, static_cast<int>(std::min<long long>(kBlock, count - begin)));
+  });
+}
+
+// Call body(T()) for the type T of elements.
+template <class Body>
+void with_elements(int bf16, Body body) {
+  bf16 ? body(Bf16()) : body(float());
+}
+
 inline PyObject* cross_entropy(PyObject*, PyObject* args) {
   Address logits, targets, losses;
-  int rows, width, learning, threads;
+  int bf16, rows, width, learning, threads;
   float smoothing;
-  if (!PyArg_ParseTuple(args, "KiiKfpKi", &logits, &rows, &width, &targets, &smoothing, &learning, &losses, &threads))
+  if (!PyArg_ParseTuple(args, "pKiiKfpKi", &bf16, &logits, &rows, &width, &targets, &smoothing, &learning, &losses,
+                        &threads))
     return nullptr;
   return none_if(without_gil([&] {
     for (const int id : kNeverOutput)
@@ -23,9 +40,30 @@ inline PyObject* cross_entropy(PyObject*, PyObject* args) {
     for (int row = 0; row < rows; ++row)
       if (const int64_t target = pointer<int64_t>(targets)[row]; target < 0 || target >= width)
         throw std::out_of_range("target " + std::to_string(target) + " is not in the vocabulary");
-    team_for(rows, threads_for(static_cast<size_t>(rows) * width, threads), [&](int row, int) {
-      pointer<RowLoss>(losses)[row] = nmtkit::cross_entropy(pointer<float>(logits) + static_cast<size_t>(row) * width,
-                                                            width, pointer<int64_t>(targets)[row], smoothing, learning);
+    threads = threads_for(static_cast<size_t>(rows) * width, threads);
+    std::vector<std::vector<float>> memory(bf16 ? std::max(threads, 1) : 0, std::vector<float>(width));
+    team_for(rows, threads, [&](int row, int thread) {
+      const size_t at = static_cast<size_t>(row) * width;
+      const int64_t target = pointer<int64_t>(targets)[row];
+      pointer<RowLoss>(losses)[row] =
+          bf16 ? nmtkit::cross_entropy(pointer<Bf16>(logits) + at, memory[thread].data(), width, target, smoothing,
+                                       learning)
+               : nmtkit::cross_entropy(pointer<float>(logits) + at, width, target, smoothing, learning);
+    });
+  }));
+}
+
+inline PyObject* add(PyObject*, PyObject* args) {
+  Address x, y;
+  int bf16, threads;
+  long long count;
+  if (!PyArg_ParseTuple(args, "pKKLi", &bf16, &x, &y, &count, &threads)) return nullptr;
+  return none_if(without_gil([&] {
+    with_elements(bf16, [&](auto element) {
+      using T = decltype(element);
+      for_blocks(count, threads, [&](size_t begin, int size) {
+        add_in_place(pointer<T>(x) + begin, pointer<float>(y) + begin, size);
+      });
     });
   }));
 }
@@ -34,17 +72,16 @@ inline PyObject* dropout(PyObject*, PyObject* args) {
   Address x, residual, bits, y;
   float threshold, scale;
   long long count;
-  int threads;
-  if (!PyArg_ParseTuple(args, "KKKffLKi", &x, &residual, &bits, &threshold, &scale, &count, &y, &threads))
+  int bf16, threads;
+  if (!PyArg_ParseTuple(args, "pKKKffLKi", &bf16, &x, &residual, &bits, &threshold, &scale, &count, &y, &threads))
     return nullptr;
-  constexpr int kBlock = 1 << 14;  // elements
   return none_if(without_gil([&] {
     const DropoutMask mask{pointer<int16_t>(bits), threshold, scale};
-    const int blocks = static_cast<int>((count + kBlock - 1) / kBlock);
-    team_for(blocks, threads_for(count, threads), [&](int block, int) {
-      const size_t begin = static_cast<size_t>(block) * kBlock;
-      nmtkit::dropout(pointer<float>(x), pointer<float>(residual), mask, pointer<float>(y), begin,
-                      static_cast<int>(std::min<long long>(kBlock, count - begin)));
+    with_elements(bf16, [&](auto element) {
+      using T = decltype(element);
+      for_blocks(count, threads, [&](size_t begin, int size) {
+        nmtkit::dropout<T>(pointer<T>(x), pointer<T>(residual), mask, pointer<T>(y), begin, size);
+      });
     });
   }));
 }
@@ -52,49 +89,60 @@ inline PyObject* dropout(PyObject*, PyObject* args) {
 inline PyObject* residual_norm(PyObject*, PyObject* args) {
   Address x, y, bits, gain, bias, sum, moments, result;
   float threshold, scale, epsilon;
-  int rows, width, threads;
-  if (!PyArg_ParseTuple(args, "KKKffKKfiiKKKi", &x, &y, &bits, &threshold, &scale, &gain, &bias, &epsilon, &rows,
+  int bf16, rows, width, threads;
+  if (!PyArg_ParseTuple(args, "pKKKffKKfiiKKKi", &bf16, &x, &y, &bits, &threshold, &scale, &gain, &bias, &epsilon, &rows,
                         &width, &sum, &moments, &result, &threads))
     return nullptr;
   return none_if(without_gil([&] {
     const DropoutMask mask{pointer<int16_t>(bits), threshold, scale};
-    const ResidualNorm norm{rows, width, mask, pointer<float>(gain)};
-    norm.forward(pointer<float>(x), pointer<float>(y), pointer<float>(bias), epsilon, pointer<float>(sum),
-                 pointer<Moments>(moments), pointer<float>(result),
-                 threads_for(static_cast<size_t>(rows) * width, threads));
+    with_elements(bf16, [&](auto element) {
+      using T = decltype(element);
+      const ResidualNorm<T> norm{rows, width, mask, pointer<float>(gain)};
+      norm.forward(pointer<T>(x), pointer<T>(y), pointer<float>(bias), epsilon, pointer<T>(sum),
+                   pointer<Moments>(moments), pointer<T>(result),
+                   threads_for(static_cast<size_t>(rows) * width, threads));
+    });
   }));
 }
 
 inline PyObject* residual_norm_backward(PyObject*, PyObject* args) {
   Address gradient, bits, gain, sum, moments, grad_x, grad_y, grad_gain, grad_bias;
   float threshold, scale;
-  int rows, width, threads;
-  if (!PyArg_ParseTuple(args, "KKffKKKiiKKKKi", &gradient, &bits, &threshold, &scale, &gain, &sum, &moments, &rows,
+  int bf16, rows, width, threads;
+  if (!PyArg_ParseTuple(args, "pKKffKKKiiKKKKi", &bf16, &gradient, &bits, &threshold, &scale, &gain, &sum, &moments, &rows,
                         &width, &grad_x, &grad_y, &grad_gain, &grad_bias, &threads))
     return nullptr;
   return none_if(without_gil([&] {
     const DropoutMask mask{pointer<int16_t>(bits), threshold, scale};
-    const ResidualNorm norm{rows, width, mask, pointer<float>(gain)};
-    norm.backward(pointer<float>(gradient), pointer<float>(sum), pointer<Moments>(moments), pointer<float>(grad_x),
-                  pointer<float>(grad_y), pointer<float>(grad_gain), pointer<float>(grad_bias),
-                  threads_for(static_cast<size_t>(rows) * width, threads));
+    with_elements(bf16, [&](auto element) {
+      using T = decltype(element);
+      const ResidualNorm<T> norm{rows, width, mask, pointer<float>(gain)};
+      norm.backward(pointer<T>(gradient), pointer<T>(sum), pointer<Moments>(moments), pointer<T>(grad_x),
+                    pointer<T>(grad_y), pointer<float>(grad_gain), pointer<float>(grad_bias),
+                    threads_for(static_cast<size_t>(rows) * width, threads));
+    });
   }));
 }
 
-// (address, stride) to Heads.
-template <class T>
-int read_heads(PyObject* tuple, void* heads) {
+// Heads of elements whose type is not known yet.
+struct HeadsAddress {
   Address address;
   Py_ssize_t stride;
-  if (!PyArg_ParseTuple(tuple, "Kn", &address, &stride)) return 0;
-  *static_cast<Heads<T>*>(heads) = {pointer<T>(address), stride};
-  return 1;
+
+  template <class T>
+  operator Heads<T>() const { return {pointer<T>(address), stride}; }
+};
+
+// (address, stride) to HeadsAddress.
+inline int read_heads(PyObject* tuple, void* result) {
+  HeadsAddress& heads = *static_cast<HeadsAddress*>(result);
+  return PyArg_ParseTuple(tuple, "Kn", &heads.address, &heads.stride);
 }
 
-// (B, H, T, S, K, V) to AttentionShape.
+// (B, H, Q, S, K, V) to AttentionShape.
 inline int read_shape(PyObject* tuple, void* result) {
   AttentionShape& shape = *static_cast<AttentionShape*>(result);
-  return PyArg_ParseTuple(tuple, "iiiiii", &shape.B, &shape.H, &shape.T, &shape.S, &shape.K, &shape.V);
+  return PyArg_ParseTuple(tuple, "iiiiii", &shape.B, &shape.H, &shape.Q, &shape.S, &shape.K, &shape.V);
 }
 
 inline PyObject* attention_weights_size(PyObject*, PyObject* args) {
@@ -105,34 +153,37 @@ inline PyObject* attention_weights_size(PyObject*, PyObject* args) {
 }
 
 inline PyObject* attention(PyObject*, PyObject* args) {
-  ShortAttention self;
+  AttentionShape shape;
   Address mask, weights;
-  Heads<float> heads;
-  int causal, threads;
-  if (!PyArg_ParseTuple(args, "O&pKO&O&O&O&Ki", read_shape, &self.shape, &causal, &mask, read_heads<const float>,
-                        &self.queries, read_heads<const float>, &self.keys, read_heads<const float>, &self.values,
-                        read_heads<float>, &heads, &weights, &threads))
+  HeadsAddress queries, keys, values, heads;
+  int bf16, causal, threads;
+  if (!PyArg_ParseTuple(args, "pO&pKO&O&O&O&Ki", &bf16, read_shape, &shape, &causal, &mask, read_heads, &queries,
+                        read_heads, &keys, read_heads, &values, read_heads, &heads, &weights, &threads))
     return nullptr;
-  self.causal = causal != 0;
-  self.mask = pointer<bool>(mask);
-  return none_if(without_gil([&] { self.forward(heads, pointer<float>(weights), threads); }));
+  return none_if(without_gil([&] {
+    with_elements(bf16, [&](auto element) {
+      using T = decltype(element);
+      const ShortAttention<T> self{shape, causal != 0, pointer<bool>(mask), queries, keys, values};
+      self.forward(heads, pointer<float>(weights), threads);
+    });
+  }));
 }
 
 inline PyObject* attention_backward(PyObject*, PyObject* args) {
-  ShortAttention self;
+  AttentionShape shape;
   Address mask, weights;
-  Heads<const float> gradient;
-  Heads<float> grad_queries, grad_keys, grad_values;
-  int causal, threads;
-  if (!PyArg_ParseTuple(args, "O&pKO&O&O&O&KO&O&O&i", read_shape, &self.shape, &causal, &mask, read_heads<const float>,
-                        &self.queries, read_heads<const float>, &self.keys, read_heads<const float>, &self.values,
-                        read_heads<const float>, &gradient, &weights, read_heads<float>, &grad_queries,
-                        read_heads<float>, &grad_keys, read_heads<float>, &grad_values, &threads))
+  HeadsAddress queries, keys, values, gradient, grad_queries, grad_keys, grad_values;
+  int bf16, causal, threads;
+  if (!PyArg_ParseTuple(args, "pO&pKO&O&O&O&KO&O&O&i", &bf16, read_shape, &shape, &causal, &mask, read_heads, &queries,
+                        read_heads, &keys, read_heads, &values, read_heads, &gradient, &weights, read_heads,
+                        &grad_queries, read_heads, &grad_keys, read_heads, &grad_values, &threads))
     return nullptr;
-  self.causal = causal != 0;
-  self.mask = pointer<bool>(mask);
   return none_if(without_gil([&] {
-    self.backward(gradient, pointer<float>(weights), grad_queries, grad_keys, grad_values, threads);
+    with_elements(bf16, [&](auto element) {
+      using T = decltype(element);
+      const ShortAttention<T> self{shape, causal != 0, pointer<bool>(mask), queries, keys, values};
+      self.backward(gradient, pointer<float>(weights), grad_queries, grad_keys, grad_values, threads);
+    });
   }));
 }
 

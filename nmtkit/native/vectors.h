@@ -31,16 +31,25 @@ template <class T>
 inline FloatVec load_n(const T* from, int n) { return n == kLanes ? load(from) : load(from, n); }
 inline void store_n(float* to, FloatVec x, int n) { n == kLanes ? store(to, x) : store(to, x, n); }
 
+// x with the same bits in every NaN. Rare, so lane by lane.
+inline FloatVec canonical_nan(FloatVec x) {
+  float lanes[kLanes];
+  store(lanes, x);
+  for (float& lane : lanes)
+    if (std::isnan(lane)) lane = std::numeric_limits<float>::quiet_NaN();
+  return load(lanes);
+}
+
 // Rounds to the nearest bfloat16, ties to even.
 inline void store_n(Bf16* to, FloatVec x, int n) {
-  if (any_nan(x)) x = set1(std::numeric_limits<float>::quiet_NaN());  // rounding up turns some NaNs into numbers
+  if (any_nan(x)) x = canonical_nan(x);  // rounding up turns other NaNs into numbers
   const IntVec odd = bit_and(shift_right<16>(bit_cast(x)), set1(1));
   store_uint16(to, shift_right<16>(add(add(bit_cast(x), set1(0x7fff)), odd)), n);
 }
 
-// Copy fp32 to fp32 or bfloat16.
-template <class T>
-inline void convert(const float* from, T* to, int count) {
+// Copy elements in fp32 or bfloat16, as either.
+template <class From, class To>
+inline void convert(const From* from, To* to, int count) {
   for_vectors(count, [=](int i, int n) { store_n(to + i, load_n(from + i, n), n); });
 }
 
@@ -83,7 +92,8 @@ inline void axpy(float a, const float* x, float* y, int count) {
 }
 
 // y += x
-inline void add_in_place(const float* x, float* y, int count) {
+template <class T>
+inline void add_in_place(const T* x, float* y, int count) {
   for_vectors(count, [=](int i, int n) { store_n(y + i, load_n(x + i, n) + load_n(y + i, n), n); });
 }
 

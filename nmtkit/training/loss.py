@@ -46,7 +46,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             weights = F.pad(weights, (0, 0, 0, -width % _ALIGNED))
         grad_matrix = torch.zeros_like(weights, dtype=matrix.dtype) if context.needs_input_grad[1] else None
         products = hidden.new_empty(rows, len(weights), dtype=dtype)
-        is_exact = dtype == torch.float32 or has_kernel
+        is_exact = dtype == torch.float32 or has_kernel or native_build.serves(products)
         exact = products if is_exact else torch.empty_like(products, dtype=torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             for part in (slice(begin, begin + rows) for begin in range(0, len(hidden), rows or 1)):
@@ -79,8 +79,9 @@ def _cross_entropy(logits: Tensor, exact: Tensor, target: Tensor, smoothing: flo
     """
     if native_build.serves(exact):
         exact.copy_(logits)  # no copy if they share memory
-        losses = exact.new_empty(len(exact), 2)
+        losses = exact.new_empty(len(exact), 2, dtype=torch.float32)
         native_build.native.cross_entropy(
+            exact.dtype == torch.bfloat16,
             exact.data_ptr(),
             len(exact),
             exact.size(1),
@@ -138,7 +139,17 @@ def _add_products(
 
     grad_hidden.copy_(unscaled(low @ weights))
     if grad_matrix is not None:
-        grad_matrix += unscaled(low.t() @ x)
+        _add(unscaled(low.t() @ x), grad_matrix)
+
+
+def _add(x: Tensor, total: Tensor) -> None:
+    """total += x."""
+    if not (native_build.serves(x) and native_build.serves(total) and total.dtype == torch.float32):
+        total += x
+        return
+    native_build.native.add(
+        x.dtype == torch.bfloat16, x.data_ptr(), total.data_ptr(), x.numel(), torch.get_num_threads()
+    )
 
 
 def _fp16_scale(gradient: Tensor, x: Tensor, weights: Tensor) -> Tensor:

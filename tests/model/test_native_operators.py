@@ -7,9 +7,11 @@ import pytest
 import torch
 from native_builds import BUILDS, use_build, use_torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.testing import assert_close
 
 from nmtkit.model import short_attention
+from nmtkit.model.activations import LayerNorm
 from nmtkit.model.attention import CrossAttention, SelfAttention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
@@ -32,14 +34,22 @@ def run(operator: Callable[..., Tensor], inputs: Sequence[Tensor], kind: torch.d
     inputs = [x.detach().to(kind).requires_grad_() for x in inputs]
     torch.manual_seed(1)
     result = operator(*inputs)
-    downstream = torch.randn(result.shape, generator=torch.Generator().manual_seed(2)).to(kind)
+    downstream = torch.randn(result.shape, generator=torch.Generator().manual_seed(2)).bfloat16().to(kind)
     return [result.detach(), *torch.autograd.grad(result, inputs, downstream)]
 
 
-def check(operator: Callable[..., Tensor], *inputs: Tensor) -> None:
-    """float64 is computed by torch, with the same dropout masks."""
-    for found, expected in zip(run(operator, inputs, torch.float32), run(operator, inputs, torch.float64), strict=True):
-        assert_close(found.double(), expected, rtol=2e-5, atol=2e-5)
+def check(operator: Callable[..., Tensor], *inputs: Tensor, kind: torch.dtype = torch.float32) -> None:
+    """Compares with float64, which torch computes, with the same dropout masks. bf16 may round each number once."""
+    inputs = tuple(x.to(kind) for x in inputs)
+    rtol, atol = (2e-5, 2e-5) if kind == torch.float32 else (2**-8, 1e-4)
+    for found, expected in zip(run(operator, inputs, kind), run(operator, inputs, torch.float64), strict=True):
+        assert found.dtype == kind
+        assert_close(found.double(), expected, rtol=rtol, atol=atol)
+
+
+def coarse(x: Tensor) -> Tensor:
+    """x in eighths: sums of a few, and twice as much, are exact in bf16."""
+    return (8 * x.detach()).round() / 8
 
 
 # --- dropout
@@ -60,10 +70,37 @@ def test_dropout_has_the_bits_of_torch_with_and_without_a_residual(
     assert all(torch.equal(a, b) for pair in zip(found, expected, strict=True) for a, b in zip(*pair, strict=True))
 
 
-def test_dropout_does_not_hide_infinity_and_nan() -> None:
+@pytest.mark.parametrize("shape", [(1,), (3, 7), (0, 4), (5, 16), (3, 20_001)])
+def test_dropout_in_bf16_is_rounded_once(shape: tuple[int, ...]) -> None:
+    x, residual = draw(*shape), draw(*shape, seed=1)
+    check(lambda x: dropout(x, 0.3), x, kind=torch.bfloat16)
+    check(lambda x, residual: dropout(x, 0.3, residual), x, residual, kind=torch.bfloat16)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_dropout_does_not_hide_infinity_and_nan(kind: torch.dtype) -> None:
     """Dropped or not: 0 times either is NaN."""
-    y = dropout(torch.tensor([float("nan"), float("inf")] * 50), 0.5)
+    y = dropout(torch.tensor([float("nan"), float("inf")] * 50, dtype=kind), 0.5)
     assert not y.isfinite().any()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_dropout_leaves_the_neighbours_of_a_nan_finite(kind: torch.dtype) -> None:
+    x = torch.ones(37, dtype=kind)
+    x[[5, 36]] = float("nan")
+    assert dropout(x, 0.5).isnan().nonzero().flatten().tolist() == [5, 36]
+
+
+@pytest.mark.parametrize(
+    ("residual", "added", "rounded"),
+    [(1.0, 2**-8, 1.0), (1 + 2**-7, 2**-8, 1 + 2**-6), (1.0, 2**-8 + 2**-15, 1 + 2**-7)],
+    ids=["down to even", "up to even", "above half"],
+)
+def test_sums_in_bf16_are_rounded_to_the_nearest_and_halves_to_even(
+    residual: float, added: float, rounded: float
+) -> None:
+    x, residuals = (torch.full((80,), value, dtype=torch.bfloat16) for value in (added / 2, residual))
+    assert set(dropout(x, 0.5, residuals).tolist()) == {residual, rounded}  # half of them dropped
 
 
 # --- LayerNorm(x + Dropout(y))
@@ -73,7 +110,8 @@ def norm_of(rate: float) -> Callable[..., Tensor]:
     def operator(x: Tensor, y: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
         norm = nn.LayerNorm(x.size(-1)).to(x.dtype)
         del norm.weight, norm.bias
-        norm.weight, norm.bias = gain, bias  # type: ignore[assignment]
+        exact = torch.promote_types(x.dtype, torch.float32)
+        norm.weight, norm.bias = gain.to(exact), bias.to(exact)  # type: ignore[assignment]
         return add_and_norm(x, y, Dropout(rate), norm)
 
     return operator
@@ -84,6 +122,23 @@ def norm_of(rate: float) -> Callable[..., Tensor]:
 @pytest.mark.parametrize("rows", [1, 63, 64, 200])
 def test_a_residual_with_norm_is_that_of_torch(rows: int, width: int, rate: float) -> None:
     check(norm_of(rate), draw(rows, width), draw(rows, width, seed=1), draw(width, seed=2), draw(width, seed=3))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize("width", [1, 3, 8, 9, 130])
+@pytest.mark.parametrize("rows", [1, 63, 64, 200])
+def test_a_residual_with_norm_in_bf16_computes_in_fp32(rows: int, width: int, rate: float) -> None:
+    x, y, gain, bias = (draw(*shape, seed=i) for i, shape in enumerate([(rows, width)] * 2 + [(width,)] * 2))
+    check(norm_of(rate), coarse(x), coarse(y), coarse(gain), coarse(bias), kind=torch.bfloat16)
+
+
+def test_a_residual_with_norm_is_computed_by_torch_for_mixed_number_formats() -> None:
+    torch.manual_seed(1)
+    for x, y in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.float16, torch.float16)):
+        norm, drop = LayerNorm(12), Dropout(0.0)
+        result = add_and_norm(torch.ones(2, 12, dtype=x), torch.arange(24.0, dtype=y).view(2, 12), drop, norm)
+        assert result.dtype == torch.promote_types(x, y)
+        assert_close(result.float(), F.layer_norm(torch.arange(24.0).view(2, 12), (12,)), rtol=0, atol=0.02)
 
 
 def test_a_residual_with_norm_of_no_rows_has_no_gradient() -> None:
@@ -107,13 +162,14 @@ def test_a_residual_with_norm_keeps_the_nan_of_its_row(bad: float) -> None:
     assert y.isnan().all(1).tolist() == [False, True, False]
 
 
-def test_gradients_of_gain_and_bias_do_not_depend_on_the_number_of_threads() -> None:
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_gradients_of_gain_and_bias_do_not_depend_on_the_number_of_threads(kind: torch.dtype) -> None:
     inputs = [draw(500, 130), draw(500, 130, seed=1), draw(130), draw(130)]
     threads = torch.get_num_threads()
     results = []
     for count in (1, 2, 3):
         torch.set_num_threads(count)
-        results.append(run(norm_of(0.3), inputs, torch.float32))
+        results.append(run(norm_of(0.3), inputs, kind))
     torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
 
@@ -150,6 +206,23 @@ def test_self_attention_is_that_of_torch(length: int, sizes: dict[str, Any]) -> 
         check(lambda x, layer=layer, mask=mask: layer.to(x.dtype)(x, mask), draw(3, length, 12))
 
 
+@pytest.mark.parametrize("length", [1, 2, 8, 13, short_attention._LONGEST])
+def test_self_attention_in_bf16_computes_in_fp32(length: int, sizes: dict[str, Any]) -> None:
+    layer = SelfAttention(attention_config(sizes), causal=False)
+    projections = draw(3, length, sum(layer.widths))
+    for causal, mask in ((True, None), (False, None), (False, mask_of([length, 1, (length + 1) // 2], length))):
+        layer.causal = causal
+        check(lambda x, mask=mask: layer._attend(x, mask, None), projections, kind=torch.bfloat16)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 9), (9, 4), (17, 48)])
+def test_cross_attention_in_bf16_computes_in_fp32(queries: int, keys: int, sizes: dict[str, Any]) -> None:
+    layer = CrossAttention(attention_config(sizes))
+    q, kv = draw(2, queries, layer.widths[0]), draw(2, keys, sum(layer.widths), seed=1)
+    mask = mask_of([keys, 1], keys)
+    check(lambda q, kv: layer._attend(q, kv, mask, None), q, kv, kind=torch.bfloat16)
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (5, 9), (9, 4), (17, 48)])
 def test_cross_attention_is_that_of_torch(queries: int, keys: int, sizes: dict[str, Any]) -> None:
     torch.manual_seed(3)
@@ -164,13 +237,14 @@ def test_a_mask_may_have_gaps() -> None:
     check(lambda x: layer.to(x.dtype)(x, mask), draw(2, 5, 12))
 
 
-def test_attention_does_not_depend_on_the_number_of_threads() -> None:
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_attention_does_not_depend_on_the_number_of_threads(kind: torch.dtype) -> None:
     layer = SelfAttention(attention_config({}), causal=True)
     threads = torch.get_num_threads()
     results = []
     for count in (1, 3):
         torch.set_num_threads(count)
-        results.append(run(lambda x: layer._attend(x, None, None), [draw(20, 9, 36)], torch.float32))
+        results.append(run(lambda x: layer._attend(x, None, None), [draw(20, 9, 36)], kind))
     torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
@@ -185,5 +259,7 @@ def test_one_bad_sentence_leaves_the_others_finite() -> None:
 def test_longer_sentences_and_other_number_formats_are_left_to_torch() -> None:
     assert short_attention.serves((torch.zeros(1, short_attention._LONGEST, 9),), None)
     assert not short_attention.serves((torch.zeros(1, short_attention._LONGEST + 1, 9),), None)
-    assert not short_attention.serves((torch.zeros(1, 4, 9, dtype=torch.bfloat16),), None)
+    assert short_attention.serves((torch.zeros(1, 4, 9, dtype=torch.bfloat16),), None)
+    assert not short_attention.serves((torch.zeros(1, 4, 9, dtype=torch.float16),), None)
+    assert not short_attention.serves((torch.zeros(1, 4, 9), torch.zeros(1, 4, 9, dtype=torch.bfloat16)), None)
     assert not short_attention.serves((torch.zeros(1, 4, 9, device="meta"),), None)

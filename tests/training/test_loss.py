@@ -3,7 +3,7 @@
 import pytest
 import torch
 from native_builds import BUILDS, use_build, use_torch
-from reference_loss import smoothed_loss
+from reference_loss import outputs, smoothed_loss
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -90,7 +90,11 @@ def test_an_empty_batch_has_zero_loss() -> None:
     assert loss.item() == nll.item() == 0
 
 
-def test_bfloat16_products_give_nearly_the_same_loss_and_gradients() -> None:
+@pytest.mark.parametrize("build", [*BUILDS, None])
+def test_bfloat16_products_give_nearly_the_same_loss_and_gradients(
+    build: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_torch(monkeypatch) if build is None else use_build(build, monkeypatch)
     hidden, matrix, target = draw(300)
     expected = projected_cross_entropy(hidden, matrix, target, 0.1)[0]
     expected_gradients = torch.autograd.grad(expected, (hidden, matrix))
@@ -222,15 +226,67 @@ def test_compiled_cross_entropy_keeps_what_is_not_finite(
 
 
 @pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("width", [4, 7, 8, 1001, 9000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_compiled_cross_entropy_of_bf16_computes_in_fp32_and_rounds_the_gradient_once(
+    build: str, width: int, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_build(build, monkeypatch)
+    random = torch.Generator().manual_seed(width)
+    logits = (5 * torch.randn(30, width, generator=random)).bfloat16()
+    target = torch.randint(EOS, width, (30,), generator=random)
+    exact = logits.double().requires_grad_()
+    expected = smoothed_loss(exact, target, smoothing)
+    expected_sums = smoothed_loss(exact, target, 0.0), -outputs(exact.log_softmax(-1)).mean(-1).sum()
+    values = logits.clone()
+    sums = loss_module._cross_entropy(values, values, target, smoothing, False)
+    learned = loss_module._cross_entropy(logits, logits, target, smoothing, True)
+    assert torch.equal(sums, learned)
+    nll = sums[0].double()
+    assert_close(nll, expected_sums[0], rtol=1e-6, atol=1e-4)
+    assert_close((1 - smoothing) * nll + smoothing * sums[1], expected, rtol=1e-6, atol=1e-4)
+    assert logits.dtype == torch.bfloat16
+    assert_close(logits.double(), torch.autograd.grad(expected, exact)[0], rtol=2**-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_compiled_cross_entropy_of_bf16_keeps_what_is_not_finite(
+    build: str, bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_build(build, monkeypatch)
+    logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(1)).bfloat16()
+    logits[1, 4] = bad
+    exact = logits.float()
+    results = [loss_module._cross_entropy(x, x, torch.tensor([3, 4, 5]), 0.1, True) for x in (logits, exact)]
+    assert torch.equal(results[0].isfinite(), results[1].isfinite())
+    assert not results[0].isfinite().any()
+    assert_close(logits.float(), exact, rtol=2**-8, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("count", [1, 15, 16, 33, 40_001])
+def test_compiled_addition_to_fp32_is_exact(build: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_build(build, monkeypatch)
+    random = torch.Generator().manual_seed(count)
+    for kind in (torch.float32, torch.bfloat16):
+        x, total = torch.randn(count, generator=random).to(kind), torch.randn(count, generator=random)
+        expected = total + x.float()
+        loss_module._add(x, total)
+        assert torch.equal(total, expected)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_compiled_cross_entropy_does_not_depend_on_the_number_of_threads(
-    build: str, monkeypatch: pytest.MonkeyPatch
+    build: str, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_build(build, monkeypatch)
     threads = torch.get_num_threads()
     results = []
     for count in (1, 3):
         torch.set_num_threads(count)
-        logits = torch.randn(100, 1001, generator=torch.Generator().manual_seed(1))
+        logits = torch.randn(100, 1001, generator=torch.Generator().manual_seed(1)).to(kind)
         sums = loss_module._cross_entropy(logits, logits, torch.arange(EOS, EOS + 100), 0.1, True)
         results.append((sums, logits))
     torch.set_num_threads(threads)
