@@ -1,9 +1,8 @@
 """The precision of a Transformer's activations between sub-layers.
 
-Training in bf16 on a GPU keeps them in bf16: embeddings with positions, dropout, residual sums and layer norms.
-Autocast alone keeps them in fp32, with a conversion before each matrix product and after its gradient, and twice the
-memory traffic. Training in fp16 keeps them in fp32, because residual sums can exceed the range of fp16; so does a CPU,
-whose compiled operators need fp32.
+Training in bf16 keeps them in bf16: embeddings with positions, dropout, residual sums and layer norms. Autocast alone
+keeps them in fp32, with a conversion before each matrix product and after its gradient, and twice the memory traffic.
+Training in fp16 keeps them in fp32, because residual sums can exceed the range of fp16.
 """
 
 import torch
@@ -15,7 +14,7 @@ from nmtkit.model.precision import product_dtype
 
 def as_activations(x: Tensor) -> Tensor:
     """Convert x, the input of a stack of layers, to bf16 if its activations are bf16. Otherwise return it unchanged."""
-    return x.bfloat16() if x.is_cuda and product_dtype(x) == torch.bfloat16 else x
+    return x.bfloat16() if product_dtype(x) == torch.bfloat16 else x
 
 
 class LayerNorm(nn.LayerNorm):

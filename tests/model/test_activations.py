@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 import torch
 from fake_gpu import CPU, GPU, fake_gpu
+from native_builds import BUILDS, use_build, use_torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -41,6 +42,12 @@ def gradients(model: TranslationModel, device: torch.device, precision: torch.dt
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
+def error_of(found: dict[str, Tensor], exact: dict[str, Tensor]) -> float:
+    """The relative distance of a gradient from that in float64."""
+    pairs = [(found[name].double(), gradient) for name, gradient in exact.items()]
+    return math.sqrt(sum((x - y).square().sum() for x, y in pairs) / sum(y.square().sum() for _, y in pairs))
+
+
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize(
     ("device", "precision", "expected"),
@@ -48,12 +55,13 @@ def gradients(model: TranslationModel, device: torch.device, precision: torch.dt
         (GPU, torch.bfloat16, torch.bfloat16),
         (GPU, torch.float16, torch.float32),
         (GPU, torch.float32, torch.float32),
-        (CPU, torch.bfloat16, torch.float32),
+        (CPU, torch.bfloat16, torch.bfloat16),
+        (CPU, torch.float16, torch.float32),
         (CPU, torch.float32, torch.float32),
     ],
-    ids=["GPU bf16", "GPU fp16", "GPU fp32", "CPU bf16", "CPU fp32"],
+    ids=["GPU bf16", "GPU fp16", "GPU fp32", "CPU bf16", "CPU fp16", "CPU fp32"],
 )
-def test_activations_between_sub_layers_are_in_bf16_only_on_a_gpu_in_bf16_and_gradients_always_in_fp32(
+def test_activations_between_sub_layers_are_in_bf16_only_with_that_precision_and_gradients_always_in_fp32(
     device: torch.device, precision: torch.dtype, expected: torch.dtype, norm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: set[torch.dtype] = set()
@@ -70,6 +78,23 @@ def test_activations_between_sub_layers_are_in_bf16_only_on_a_gpu_in_bf16_and_gr
     assert found == {expected}
 
 
+@pytest.mark.parametrize("build", [*BUILDS, None])
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_compiled_or_not_bf16_on_a_cpu_has_at_most_double_the_error_of_autocast(
+    norm: str, build: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_model(6, norm=norm)
+    exact = gradients(copy.deepcopy(model).double(), CPU, torch.float32)
+    use_torch(monkeypatch)
+    with mock.patch.object(transformer, "as_activations", lambda x: x):
+        of_autocast = error_of(gradients(model, CPU, torch.bfloat16), exact)
+    if build is not None:
+        use_build(build, monkeypatch)
+    error = error_of(gradients(model, CPU, torch.bfloat16), exact)
+    assert 0.0 < of_autocast < 0.1
+    assert error < 2.0 * of_autocast
+
+
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_activations_in_bf16_at_most_double_the_error_of_the_gradient(
     norm: str, monkeypatch: pytest.MonkeyPatch
@@ -77,17 +102,11 @@ def test_activations_in_bf16_at_most_double_the_error_of_the_gradient(
     model = small_model(6, norm=norm)
     exact = gradients(copy.deepcopy(model).double(), CPU, torch.float32)
 
-    def error() -> float:
-        """The relative distance of the gradient in bf16 on the fake GPU from that in float64."""
-        found = gradients(model, GPU, torch.bfloat16)
-        pairs = [(found[name].double(), gradient) for name, gradient in exact.items()]
-        return math.sqrt(sum((x - y).square().sum() for x, y in pairs) / sum(y.square().sum() for _, y in pairs))
-
     with fake_gpu(monkeypatch, bf16=True):
         model.to(GPU)
-        in_bf16 = error()
+        in_bf16 = error_of(gradients(model, GPU, torch.bfloat16), exact)
         with mock.patch.object(transformer, "as_activations", lambda x: x):
-            in_fp32 = error()
+            in_fp32 = error_of(gradients(model, GPU, torch.bfloat16), exact)
     assert 0.0 < in_fp32 < 0.1
     assert in_bf16 < 2.0 * in_fp32
 
