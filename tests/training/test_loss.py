@@ -47,6 +47,20 @@ def test_the_result_does_not_depend_on_the_rows_per_tile(monkeypatch: pytest.Mon
     assert_close(torch.autograd.grad(parts[0], (hidden, matrix)), gradients, rtol=1e-4, atol=1e-5)
 
 
+def test_the_result_in_bf16_hardly_depends_on_the_rows_per_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden, matrix, target = draw(1300)
+    results = []
+    for rows in (1300, 512, 13):
+        monkeypatch.setattr(loss_module, "_ROWS_CPU_BF16", rows)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss, nll = projected_cross_entropy(hidden, matrix, target, 0.1)
+        results.append((loss, nll, *torch.autograd.grad(loss, (hidden, matrix))))
+    for result in results[1:]:
+        assert_close(result[:2], results[0][:2])
+        assert_close(result[2], results[0][2])
+        assert (result[3] - results[0][3]).norm() < 2**-8 * results[0][3].norm()
+
+
 def test_the_gradient_is_scaled_by_the_incoming_gradient() -> None:
     hidden, matrix, target = draw(5)
     (once,) = torch.autograd.grad(projected_cross_entropy(hidden, matrix, target, 0.1)[0], hidden)
