@@ -1,9 +1,10 @@
 """Benchmark: nmtkit's CPU operators vs. torch's: dropout, norm, attention, loss, and products of the compiled search.
 
-    python benchmarks/operators.py [--threads 1]
+    python benchmarks/operators.py [--threads 1] [--precision bf16]
 
 Each row is the median CPU time of forward and backward pass in milliseconds, for nmtkit and for torch. CPU time is
-more reliable than wall time on a busy machine. Products are forward only, in GFLOP/s.
+more reliable than wall time on a busy machine. With `--precision bf16` both compute with activations in bf16, under
+autocast. Products are forward only, in GFLOP/s.
 """
 
 import statistics
@@ -12,12 +13,13 @@ from collections.abc import Callable
 
 import click
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from nmtkit import native_build
 from nmtkit.inference.native_transformer import NativeLinear
-from nmtkit.model.attention import join_heads, split_heads
+from nmtkit.model.activations import LayerNorm
+from nmtkit.model.attention import attend, join_heads, split_heads
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.residual import add_and_norm
 from nmtkit.model.short_attention import Sizes, attend_short
@@ -42,18 +44,18 @@ def compare(name: str, ours: Callable[[], Tensor], theirs: Callable[[], Tensor],
     click.echo(f"{name:44s} {mine:9.2f} {other:9.2f} {other / mine:8.2f}x")
 
 
-def compare_attention(length: int) -> None:
-    """Attention of about 1,024 tokens, 8 heads of 64, from their projections: compiled, and torch's fused kernel."""
+def compare_attention(length: int, kind: torch.dtype) -> None:
+    """Attention of about 1,024 tokens, 8 heads of 64, from their projections: compiled, and by torch."""
     batch = 1024 // length
-    qkv = torch.randn(batch, length, 3 * 512, requires_grad=True)
+    qkv = torch.randn(batch, length, 3 * 512, dtype=kind, requires_grad=True)
     mask = torch.ones(batch, 1, 1, length, dtype=torch.bool)
 
-    def fused() -> Tensor:
+    def by_torch() -> Tensor:
         q, k, v = (split_heads(x, 8) for x in torch.split(qkv, 512, dim=-1))
-        return join_heads(F.scaled_dot_product_attention(q, k, v, attn_mask=mask)).sum()
+        return join_heads(attend(q, k, v, mask)).sum()
 
     name = f"attention, {batch} sentences of {length}"
-    compare(name, lambda: attend_short((qkv,), Sizes(8, 64, 64), mask, causal=False).sum(), fused, [qkv])
+    compare(name, lambda: attend_short((qkv,), Sizes(8, 64, 64), mask, causal=False).sum(), by_torch, [qkv])
 
 
 def gflops(linear: Callable[[Tensor], Tensor], columns: int, outputs: int, rows: int, runs: int = 15) -> float:
@@ -86,16 +88,25 @@ def products(columns: int, outputs: int) -> None:
 
 @click.command()
 @click.option("--threads", default=1, show_default=True)
-def main(threads: int) -> None:
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), default="fp32", show_default=True)
+def main(threads: int, precision: str) -> None:
     """Compare nmtkit's operators with torch's."""
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
     if not native_build.available("fp32"):
         raise click.ClickException("nmtkit is not compiled for this CPU: install it again with a C++ compiler")
     torch.set_num_threads(threads)
     torch.manual_seed(1)
+    with torch.autocast("cpu", kind, enabled=kind != torch.float32):
+        training_operators(kind)
+    products(512, 2048)
+
+
+def training_operators(kind: torch.dtype) -> None:
+    """Print a row for each operator of training."""
     click.echo(f"{'forward + backward, ms of CPU time':44s} {'nmtkit':>9s} {'torch':>9s} {'ratio':>9s}")
-    x = torch.randn(1024, 512, requires_grad=True)
+    x = torch.randn(1024, 512, dtype=kind, requires_grad=True)
     compare("dropout (1024, 512)", lambda: dropout(x, 0.1).sum(), lambda: F.dropout(x, 0.1).sum(), [x])
-    y, norm, drop = torch.randn(1024, 512, requires_grad=True), nn.LayerNorm(512), Dropout(0.1)
+    y, norm, drop = torch.randn(1024, 512, dtype=kind, requires_grad=True), LayerNorm(512), Dropout(0.1)
     compare(
         "LayerNorm(x + dropout(y)) (1024, 512)",
         lambda: add_and_norm(x, y, drop, norm).sum(),
@@ -103,8 +114,8 @@ def main(threads: int) -> None:
         [x, y],
     )
     for length in (15, 32, 48, 64):
-        compare_attention(length)
-    hidden = torch.randn(1024, 256, requires_grad=True)
+        compare_attention(length, kind)
+    hidden = torch.randn(1024, 256, dtype=kind, requires_grad=True)
     matrix = torch.randn(8000, 256, requires_grad=True)
     target = torch.randint(8000, (1024,))
     compare(
@@ -113,7 +124,6 @@ def main(threads: int) -> None:
         lambda: F.cross_entropy(F.linear(hidden, matrix), target, label_smoothing=0.1, reduction="sum"),
         [hidden, matrix],
     )
-    products(512, 2048)
 
 
 if __name__ == "__main__":
