@@ -9,7 +9,7 @@ The benchmark converts the checkpoint to CTranslate2's format, with --transforme
 compares the greedy translations of nmtkit and CTranslate2. Then it measures each engine in every precision, as one
 process with many threads and as many processes with one thread. Every engine runs in its own process, and the engines
 translate the whole text alternately, each with its own fastest batch size. Times are from text to text, without
-loading: the other engines use nmtkit's tokenizers.
+loading. The other engines use nmtkit's tokenizers.
 
 Each result is the median of the turns, by wall time and by the CPU time of all processes of the engine. CPU time is
 more reliable on a busy machine. Linux only: CPU times are read from /proc. On a GPU (--device cuda) use wall times.

@@ -66,7 +66,9 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
         missing = [name for name in names if not is_current(name)]
         for name in names:
             if folder and name not in missing and has_changed(Path(folder, name), text / name):
-                raise UserError(f"{folder}/{name} has changed since it was copied: remove {text} to copy it again")
+                raise UserError(
+                    f"{folder}/{name} differs from its copy {text / name}: remove the copy to use the folder again"
+                )
         if missing and origin is not None:
             replace(text, missing, origin, found, copy if folder else download)
             missing = []

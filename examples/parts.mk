@@ -30,7 +30,14 @@ $(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.com
 	@touch $@
 endif
 
+# All parts come from one checkpoint and one text: nothing replaces them while a part is translated, and a part is refused if
+# something has replaced them since the first.
+translate_part = $(translate) --shard $*/$(PARTS) --resume --output $@
+check_inputs = for file in $(TRANSLATOR) $(TRANSLATED); do [ ! $$file -nt $(PARTS_FOLDER)/begun ] || \
+	{ echo "another make has replaced $$file: call make again" >&2; exit 1; }; done
+
 .PRECIOUS: $(TRANSLATOR) $(PARTS_FOLDER)/begun $(ALL_PARTS)
 $(ALL_PARTS): private COMMANDS = $(PARTS_FOLDER)/translate.command
+$(ALL_PARTS): private READS = $(TRANSLATOR) $(TRANSLATED)
 $(ALL_PARTS): $(call part_file,%): $(PARTS_FOLDER)/begun
-	@$(call run,$(translate) --shard $*/$(PARTS) --resume --output $@)
+	@$(info $(translate_part))$(LOCKED) -- bash -c $(call quoted,$(check_inputs); exec $(translate_part))

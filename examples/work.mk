@@ -3,7 +3,7 @@
 # Rules write to a part of a file and rename it when it is complete, so a kill leaves no incomplete file. No two processes
 # share the name of a part, on any machine. After a signal, make deletes the target of a rule if it has changed, unless it is .PRECIOUS.
 # Complete files, also of nmtkit's commands, are kept that way. A dataset that lost its dataset.json could not be made again.
-# Nothing is deleted after an error (.DELETE_ON_ERROR): another make may have written the file.
+# There is no .DELETE_ON_ERROR: another make may have written the file.
 
 # The commands of a rule run in bash, which stops at the first that fails.
 SHELL := bash
@@ -31,8 +31,8 @@ closing := )
 # Why a folder's name is unusable; empty for others.
 special = $(foreach character,: % = ; | $$ $(number_sign) ' " ` & < > ? * [ ] { } \ ! $(opening) $(closing),$(findstring $(character),$(1)))
 unusable = $(if $(filter 1,$(words $(1))),$(strip $(call special,$(1))$(filter -% ~%,$(1))),spaces)
-ifneq ($(call unusable,$(WORK))$(filter ./%,$(WORK))$(findstring //,$(GIVEN)),)
-$(error WORK=$(GIVEN): use a folder whose name is not empty, has no spaces, no // and no characters that are special to make or the shell, and does not begin with -, ~ or ././)
+ifneq ($(call unusable,$(WORK))$(filter . ./%,$(WORK))$(findstring //,$(GIVEN)),)
+$(error WORK=$(GIVEN): use a folder whose name is not empty or ., has no spaces, no // and no characters that are special to make or the shell, and does not begin with -, ~ or ././)
 endif
 
 $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter-out $(words $(sort $($(list)))),$(words $($(list)))),$(error $(list)=$($(list)): give each once)))

@@ -2,13 +2,13 @@
 
     PYTHONPATH=.. python result.py work/seed-1/base --output work/seed-1/base.json
 
-The folder has the trained row. The result names the seed, the command, the machine and the date.
+The folder has the trained row and its name. The result names the seed, the command, the machine and the date.
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import click
 import html_report
@@ -26,13 +26,15 @@ from nmtkit.run_files import LAST
 class Result:
     """A trained row with one seed. Perplexity and BLEU are of the development set."""
 
+    row: str
+    seed: int
+    updates: int
+    settings: dict[str, Any]  # of the training and its data, which all rows share
     model: dict[str, Any]  # its options
     parameters: int
-    updates: int
-    seed: int
     minutes: float
     processor_minutes: float
-    flops: float  # by the model's own count
+    flops: int  # by the model's own count
     perplexity: float
     bleu: float
     command: str
@@ -43,11 +45,18 @@ class Result:
         """The result in a row's folder. Raises UserError if the row is not complete."""
         trained = load_checkpoint(folder / "checkpoints" / LAST)
         progress = trained.progress
+        options = progress["options"]
         return cls(
+            row=folder.name,
+            seed=options["batches"]["seed"],
+            updates=progress["update"],
+            settings={
+                **{name: value for name, value in options["batches"].items() if name != "seed"},
+                **{name: value for name, value in options["optimizer"].items() if name != "label_smoothing"},
+                "validation_data": progress["validation_data"],
+            },
             model=trained.model_config.to_dict(),
             parameters=sum(weights.numel() for weights in trained.weights.values()),
-            updates=progress["update"],
-            seed=progress["options"]["batches"]["seed"],
             minutes=progress["minutes"],
             processor_minutes=progress["processor_minutes"],
             flops=progress["flops"],
@@ -59,11 +68,19 @@ class Result:
 
     @classmethod
     def read(cls, path: Path) -> "Result":
-        """Read a result. Raises UserError if the file is none."""
+        """Read the result of the row that a file is named after. Raises UserError if the file has something else."""
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path} is not a result of Table 3: remove it, and run make table3") from error
+            result = cls(**json.loads(path.read_bytes()))
+            is_valid = result._has_types() and result.row == path.stem and result.perplexity > 0.0
+        except (ValueError, TypeError, RecursionError):
+            is_valid = False
+        if not is_valid:
+            raise UserError(f"{path} is not a result of the row {path.stem}: leave it out, or make it again")
+        return result
+
+    def _has_types(self) -> bool:
+        kinds = ((getattr(self, field.name), field.type) for field in fields(self))
+        return all(isinstance(value, get_origin(kind) or kind) for value, kind in kinds)  # type: ignore[arg-type]
 
 
 @command("result.py")

@@ -2,7 +2,7 @@
 
     PYTHONPATH=.. python table3.py "ROW ROW …" FOLDER…
 
-Each FOLDER has the results of one seed: ROW.json, which result.py writes, with the rows of variations.py.
+Each FOLDER has the results of one seed: ROW.json for rows of variations.py, as result.py writes them.
 """
 
 import math
@@ -50,6 +50,19 @@ def log_perplexity(result: Result) -> float:
 
 def bleu(result: Result) -> float:
     return result.bleu
+
+
+def check_comparable(results: Results) -> None:
+    """Raise UserError if a row has a seed twice, or the settings that all rows share differ."""
+    for name, several in results.items():
+        if repeated := {one.seed for one in several if [two.seed for two in several].count(one.seed) > 1}:
+            raise UserError(f"{name} has several results of seed {min(repeated)}: give each seed once")
+    first, *others = (one for several in results.values() for one in several)
+    for other in others:
+        keys = [*(first.settings | other.settings)]
+        if differences := [key for key in keys if first.settings.get(key) != other.settings.get(key)]:
+            pair = f"{first.row} of seed {first.seed} and {other.row} of seed {other.seed}"
+            raise UserError(f"{pair} were not trained alike: they differ in {', '.join(differences)}")
 
 
 def verdict(ours: Estimate, paper: float) -> str:
@@ -129,6 +142,7 @@ def main(rows: str, folders: tuple[Path, ...]) -> None:
     results = {name: several for name, several in found.items() if several}
     if not results:
         raise UserError(f"no row is complete in {', '.join(map(str, folders))}: run make table3")
+    check_comparable(results)
     check_updates({name: [one.updates for one in several] for name, several in results.items()})
     print(f"| {' | '.join(COLUMNS)} |")
     print("|---" * len(COLUMNS) + "|")

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, collect_weights
 from nmtkit.data.corpus import Dataset
+from nmtkit.errors import UserError
 from nmtkit.model.precision import resolve_precision
+from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import build_model
@@ -31,6 +33,8 @@ class Learner:
         """`dataset` has the vocabularies; `languages` are those of the model, for its checkpoints."""
         self.dataset, self.languages, self.device = dataset, languages, ranks.device
         self.precision = resolve_precision(options.device.precision, ranks.device)
+        if self.precision == torch.float16 and self.device.type == "cpu" and isinstance(options.model, RecurrentConfig):
+            raise UserError("--precision fp16: a CPU cannot train recurrent models in it; use bf16 or fp32")
         self.clip_norm = options.optimizer.clip_norm
         use_private_cache()
         torch.manual_seed(options.batches.seed)

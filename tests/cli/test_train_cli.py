@@ -475,6 +475,15 @@ def test_invalid_options_are_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
+def test_fp16_is_refused_for_a_recurrent_model_on_a_cpu(
+    run_here: Run, datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    options = ("--arch", "lstm_small", "--d-model", 16, "--precision", "fp16", "--device", "cpu")
+    result = run_here("nmt-train", datasets["joined"], *options, "--save-dir", tmp_path / "run")
+    refused(result, "--precision fp16", "use bf16 or fp32")
+    assert not (tmp_path / "run").exists()
+
+
 def test_sharing_all_embeddings_is_refused_with_separate_vocabularies(
     train: Train, datasets: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -52,7 +52,7 @@ def test_text_of_another_folder_replaces_that_of_the_first(first: str, second: s
 def test_text_that_has_changed_in_its_folder_is_refused(content: str, first: str, text: Path) -> None:
     fetch(text, NAMES, first, None)
     Path(first, NAMES[1]).write_text(content.format(NAMES[1]))
-    with pytest.raises(UserError, match=rf"{NAMES[1]} has changed since it was copied: remove {text} to copy it again"):
+    with pytest.raises(UserError, match=rf"{NAMES[1]} differs from its copy {text}/{NAMES[1]}: remove the copy"):
         fetch(text, NAMES, first, None)
     assert words(text) == ["one", "one"]
 

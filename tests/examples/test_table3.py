@@ -1,12 +1,13 @@
 """The Table 3 recipe: rows as options of nmt-train, the steps that make repeats, and the printed tables."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,15 +105,17 @@ def test_models_of_different_lengths_of_training_are_not_compared(
     assert "(after 4 4, after 12 12): give make UPDATES=12 or more" in capsys.readouterr().err
 
 
-def reached(perplexity: float, bleu: float = 1.0, updates: int = 1) -> Result:
+def reached(perplexity: float, bleu: float = 1.0, updates: int = 1, seed: int = 1, batch_tokens: int = 4096) -> Result:
     return Result(
+        row="base",
+        seed=seed,
+        updates=updates,
+        settings={"batch_tokens": batch_tokens},
         model=TransformerConfig().to_dict(),
         parameters=1,
-        updates=updates,
-        seed=1,
         minutes=1.0,
         processor_minutes=1.0,
-        flops=1.0,
+        flops=1,
         perplexity=perplexity,
         bleu=bleu,
         command="nmt-train",
@@ -144,13 +147,33 @@ def test_a_row_that_equals_base_in_the_paper_agrees_if_no_difference_is_found() 
     assert compared("e_learned", {"base": base, "e_learned": other}) == table3.DISAGREES
 
 
-def test_a_file_that_is_no_result_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for content in ("{", "[]", '{"perplexity": 1}'):
-        (tmp_path / "base.json").write_text(content)
-        with pytest.raises(SystemExit) as exit:
-            table3.main(["base", str(tmp_path)])
-        (line,) = capsys.readouterr().err.splitlines()
-        assert (exit.value.code, "base.json is not a result of Table 3" in line) == (2, True), line
+def stored(**changes: object) -> str:
+    return json.dumps(asdict(reached(9.9)) | changes)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("{", "[]", '{"perplexity": 1}', "[" * 100_000, stored(row="c_n2"), stored(model=5), stored(perplexity="9.9")),
+        *(stored(perplexity=None), stored(perplexity=0.0), stored(updates="1"), stored(other=1)),
+    ],
+)
+def test_a_file_that_is_no_result_of_its_row_is_refused(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "base.json").write_text(content)
+    with pytest.raises(SystemExit) as exit:
+        table3.main(["base", str(tmp_path)])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (exit.value.code, "base.json is not a result of the row base" in line) == (2, True), line
+
+
+def test_results_that_do_not_compare_are_refused() -> None:
+    table3.check_comparable({"base": [reached(9.9, seed=1), reached(9.9, seed=2)], "c_n2": [reached(9.9, seed=1)]})
+    with pytest.raises(UserError, match="base has several results of seed 1: give each seed once"):
+        table3.check_comparable({"base": [reached(9.9), reached(9.8)]})
+    with pytest.raises(UserError, match="were not trained alike: they differ in batch_tokens"):
+        table3.check_comparable({"base": [reached(9.9)], "c_n2": [reached(9.9, batch_tokens=25000)]})
 
 
 def test_rows_of_different_lengths_of_training_are_refused() -> None:

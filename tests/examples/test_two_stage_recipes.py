@@ -173,6 +173,26 @@ def test_a_refused_make_leaves_the_parts_of_another_one(folders: dict[str, Path]
     assert called(distil("averaged")) == AFTER_TEACHER[1:]
 
 
+def test_parts_of_one_text_never_come_from_two_teachers(distil: Make, folders: dict[str, Path]) -> None:
+    distil("ready")
+    folder = folders["distillation"]
+    teacher = folder / "work/seed-1/teacher/averaged.pt"
+    (folder / "wait").touch()
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(distil, "averaged")  # translates both parts
+        while not list(folder.glob("waiting-*")) and not running.done():
+            time.sleep(0.01)
+        refused = distil("ready", "AVERAGED=2")  # is refused as long as the first part reads the teacher
+        future = time.time_ns() + 10**9
+        os.utime(teacher, ns=(future, future))  # as if replaced between the two parts
+        (folder / "wait").unlink()
+        done = running.result()
+    assert (refused.returncode, done.returncode) == (2, 2)
+    assert "a step that needs work/seed-1/teacher/averaged.pt runs: wait for it, or stop it\n" in refused.stderr
+    assert "another make has replaced work/seed-1/teacher/averaged.pt: call make again\n" in done.stderr
+    assert called(done) == TAUGHT[:1]
+
+
 def test_other_options_of_the_search_discard_what_an_interrupted_part_has(
     distil: Make, folders: dict[str, Path]
 ) -> None:
@@ -270,6 +290,27 @@ def test_no_step_runs_while_its_text_can_be_replaced(
     checked = {name: f"{body}\n{check}" for name, body in commands.items()} | filters
     make = make_with(tmp_path / "bin", folders[recipe], checked, *asked)
     assert make().returncode == 0
+    assert not (folders[recipe] / "unlocked").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "asked"),
+    [
+        ("distillation", (*TEXT, "CORPUS=multi30k", "SEED=1", "averaged")),
+        ("diversification", (*TEXT_GZ, "SEED=1", "averaged")),
+    ],
+)
+def test_the_vocabulary_of_a_later_dataset_cannot_be_replaced_while_it_is_read(
+    recipe: str, asked: tuple[str, ...], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    check = f"[[ $* != *--vocab-from* ]] || {{ touch reads; {unlocked('work/data-bin/dataset.json')}; }}"
+    script = f"""case $1 in ../locked.py | ../fetch_text.py) exec {sys.executable} "$@";; esac
+[[ $* != *"--target "* ]] || touch {value("source")} {value("target")}"""
+    commands = STUBS | {"nmt-generate": TRANSLATE, "python": script}
+    commands["nmt-preprocess"] += f"\n{check}"
+    done = make_with(tmp_path / "bin", folders[recipe], commands, *asked)()
+    assert done.returncode == 0, done.stderr
+    assert (folders[recipe] / "reads").exists()
     assert not (folders[recipe] / "unlocked").exists()
 
 

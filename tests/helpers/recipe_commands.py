@@ -46,8 +46,8 @@ REAL = {name: f'exec {sys.executable} {ROOT}/bin/{name} "$@"' for name in STUBS}
 
 def unlocked(path: str) -> str:
     """A bash command that creates the file `unlocked` if no process has a lock on a file."""
-    lock = f"import fcntl; fcntl.flock(open('{path}', 'a'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-    return f'! {sys.executable} -c "{lock}" 2> /dev/null || touch unlocked'
+    lock = f"import fcntl; fcntl.flock(open('{path}', 'rb'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    return f"{{ {sys.executable} -c \"{lock}\" 2>&1 || true; }} | grep -q '^BlockingIOError' || touch unlocked"
 
 
 def multi30k_in(checkout: Path) -> Path:
