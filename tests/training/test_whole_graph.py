@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from native_builds import use_torch
 from packed_attention import attend_within_sentences
 from torch.testing import assert_close
 
 from nmtkit.data.batch import make_batch
 from nmtkit.data.packing import MicroBatchTensors, make_packed_batch
-from nmtkit.model import transformer
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.lora import add_low_rank
@@ -92,9 +92,8 @@ def assert_same_results(compiled: MicroBatchLoss, plain: MicroBatchLoss, batches
 def test_micro_batches_of_all_shapes_share_the_graphs_of_encoder_and_decoder(
     precision: torch.dtype, packed: bool, graphs: Graphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transformer, "as_activations", lambda x: x.to(precision))  # as on a GPU, like the next two
-    monkeypatch.setattr("nmtkit.model.attention._fused_pays", lambda q, k: True)
-    monkeypatch.setattr("nmtkit.model.attention.serves", lambda projections, mask: False)
+    monkeypatch.setattr("nmtkit.model.attention._fused_pays", lambda q, k: True)  # as on a GPU, like the next
+    use_torch(monkeypatch)
     compiled, plain = make_loss(), make_loss()
     batches = [micro_batch(packed, *sizes) for sizes in SIZES]
     with autocast(CPU, precision):
