@@ -66,18 +66,19 @@ def test_an_invalid_argument_is_reported(
 def test_a_report_that_fails_keeps_the_one_before(modules: str | None, tmp_path: Path) -> None:
     rule = "report:\n\t$(call print_report,printenv $(NAME))\n"
     (tmp_path / "Makefile").write_text(f"include {ROOT}/examples/work.mk\n{rule}")
+    (tmp_path / "work").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {} if modules is None else {"PYTHONPATH": modules}
 
     def make(name: str) -> "subprocess.CompletedProcess[str]":
-        command = ["make", "-s", "report", "WORK=.", f"NAME={name}"]
+        command = ["make", "-s", "report", "WORK=work", f"NAME={name}"]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
     done, failed = make("PYTHONPATH"), make("MISSING")
-    report = (tmp_path / "report.md").read_text()
+    report = (tmp_path / "work/report.md").read_text()
     assert (done.returncode, done.stdout, failed.returncode) == (0, report, 2)
     assert report == ("..\n" if modules is None else f"..:{modules}\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["Makefile", "report.md"]
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["report.md"]
 
 
 def test_a_report_that_cannot_replace_the_one_before_is_a_failure(tmp_path: Path) -> None:
