@@ -83,9 +83,10 @@ def test_a_report_that_fails_keeps_the_one_before(modules: str | None, tmp_path:
 
 def test_a_report_that_cannot_replace_the_one_before_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "Makefile").write_text(f"include {ROOT}/examples/work.mk\nreport:\n\t$(call print_report,echo new)\n")
-    (tmp_path / "report.md").write_text("old\n")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/report.md").write_text("old\n")
     (tmp_path / "mv").symlink_to(shutil.which("false") or "")
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    command = ["make", "-s", "report", "WORK=."]
+    command = ["make", "-s", "report", "WORK=work"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout, "WORK=" in done.stderr) == (2, "", False)
