@@ -76,7 +76,7 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
 
 
 def has_changed(origin: Path, copied: Path) -> bool:
-    """Whether a file differs from its copy. The content of a file that is older than its copy is not compared."""
+    """Whether a file differs from its copy. A file of the same size that is older than its copy is not compared."""
     if not origin.exists():
         return False
     now, then = origin.stat(), copied.stat()

@@ -203,6 +203,15 @@ def test_a_run_resumed_several_times_ends_like_an_uninterrupted_run(
                 assert row[name] == other[name]
 
 
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_a_resumed_run_in_bf16_ends_like_an_uninterrupted_run(norm: str, train: Train, tmp_path: Path) -> None:
+    options = ("--precision", "bf16", "--norm", norm, "--dropout", 0.1, "--validate-every", 3)
+    train(tmp_path / "straight", "--max-updates", 6, *options)
+    for end in (3, 6):
+        train(tmp_path / "run", "--max-updates", end, *options)
+    assert_same_end(tmp_path / "run", tmp_path / "straight")
+
+
 def test_resuming_from_an_older_checkpoint_gives_the_same_result_without_duplicate_metrics(
     train: Train, straight: Path, tmp_path: Path
 ) -> None:
