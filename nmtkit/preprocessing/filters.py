@@ -27,10 +27,16 @@ PairFilter = Callable[[str, str], bool]  # source, target -> whether the pair is
 SideFilter = Callable[[str], bool]
 
 # Scripts that are written without spaces between words.
-_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]+")
+_UNSPACED_SCRIPTS = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+_UNSPACED = regex.compile(f"[{_UNSPACED_SCRIPTS}]+")
 _LETTER_OF_ONE_SCRIPT = regex.compile(r"[\p{L}--\p{Common}--\p{Inherited}]", regex.VERSION1)
+# A URL may have letters of any script, but text in these may follow it without a space.
+_IN_URL = rf"[[!-~]||[[\p{{L}}\p{{M}}\p{{N}}]--[{_UNSPACED_SCRIPTS}]]]"
 # Bounded and anchored, so that the time is linear in the length of any line.
-_ADDRESS = re.compile(r"(?:https?|ftp)://[!-~]+|www\.[!-~]+|(?<![\w.+-])[\w.+-]{1,64}@[\w.-]+\.\w+", re.IGNORECASE)
+_ADDRESS = regex.compile(
+    rf"(?:https?|ftp)://{_IN_URL}+|www\.{_IN_URL}+|(?<![\w.+-])[\w.+-]{{1,64}}@[\w.-]+\.\w+",
+    regex.VERSION1 | regex.IGNORECASE,
+)
 _SCRIPT_NAME = re.compile(r"[A-Za-z_]+")
 _IS_ALPHANUMERIC = CharacterTable(lambda character: unicodedata.category(character)[0] in "LMN")  # M: combining marks
 _IS_LETTER = CharacterTable(lambda character: _LETTER_OF_ONE_SCRIPT.match(character) is not None)

@@ -119,7 +119,10 @@ def test_an_unknown_script_is_refused(script: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["a" * 200_000, "a " * 100_000, "@" * 200_000, "a@" * 100_000, "a." * 100_000 + "@", "\0\u202e" * 9999, "́" * 9],
+    [
+        *("a" * 200_000, "a " * 100_000, "@" * 200_000, "a@" * 100_000, "a." * 100_000 + "@"),
+        *("http://" * 30_000, "http://" + "ä犬" * 100_000, "\0\u202e" * 9999, "́" * 9),
+    ],
 )
 def test_hostile_lines_pass_all_filters_without_an_error(line: str) -> None:
     config = CleaningConfig(
@@ -138,6 +141,21 @@ def test_shares_are_of_the_characters() -> None:
     assert url_share("ab http://c.de") == 11 / 14
     assert alphanumeric_share("a b ! ?") == 0.5
     assert alphanumeric_share("") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("https://de.wikipedia.org/wiki/Österreich_und_mehr", 1),
+        ("im https://почта.рф/а", 18 / 21),
+        ("www.münchen.de ja", 14 / 17),
+        ("jörg@münchen.de ja", 15 / 18),
+        ("https://a.jp/xを見る", 14 / 17),  # written without a space
+        ("https://a.jp/x。", 14 / 15),
+    ],
+)
+def test_a_url_may_have_letters_of_any_script_that_is_written_with_spaces(text: str, share: float) -> None:
+    assert url_share(text) == share
 
 
 def test_the_normal_form_ignores_case_digits_punctuation_and_spaces() -> None:
