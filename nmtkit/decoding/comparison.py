@@ -1,7 +1,8 @@
 """Scores of one or more systems, with confidence intervals and significance tests.
 
 Both are sacreBLEU's own, so they equal those of its command: bootstrap resampling (Koehn 2004) and approximate
-randomization (Riezler and Maxwell 2005).
+randomization (Riezler and Maxwell 2005). Only the p-value of a system whose score equals the baseline's is always 1
+here: sacreBLEU does not count a resampled difference that equals the observed one, so the same lines get a low p-value.
 """
 
 import os
@@ -133,11 +134,11 @@ def _scores(metric: Metric, systems: Texts, references: Texts, config: Significa
     )
     signatures, results = test()
     ((name, signature),) = signatures.items()
-    return [
-        Score(result.score, f"{name}|{signature}", "", result.mean, result.ci, result.p_value)
-        for result in results[name]
-        if isinstance(result, Result)
-    ]
+    found = [result for result in results[name] if isinstance(result, Result)]
+    for result in found[1:]:
+        if result.score == found[0].score:
+            result.p_value = 1.0  # no difference is smaller than none
+    return [Score(result.score, f"{name}|{signature}", "", result.mean, result.ci, result.p_value) for result in found]
 
 
 def as_table(comparisons: Iterable[Comparison]) -> Table:

@@ -69,6 +69,17 @@ def test_scores_intervals_and_p_values_match_the_sacrebleu_command(folder: Path,
 
 
 @pytest.mark.parametrize("test", ["bs", "ar"])
+def test_a_system_with_the_lines_of_the_baseline_has_the_p_value_1(folder: Path, test: str) -> None:
+    (folder / "same").write_bytes((folder / "good").read_bytes())
+    options: dict[str, Any] = {f"paired_{test}": True, f"paired_{test}_n": 200}
+    for comparison in compared(folder, ["good", "same", "bad"], **options):
+        baseline, same, bad = (score.p_value for score in comparison.scores.values())
+        assert (baseline, same) == (None, 1.0)
+        assert bad is not None
+        assert bad < 0.01
+
+
+@pytest.mark.parametrize("test", ["bs", "ar"])
 def test_only_a_worse_system_differs_significantly_from_the_baseline(folder: Path, test: str) -> None:
     options: dict[str, Any] = {f"paired_{test}": True, f"paired_{test}_n": 200}
     for comparison in compared(folder, ["good", "alike", "bad"], **options):
