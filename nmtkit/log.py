@@ -82,6 +82,7 @@ def _write(text: str) -> None:
         sys.modules["tqdm"].tqdm.write(text, file=_stderr)
     else:
         print(text, file=_stderr, flush=True)
+    _stderr.check_reader()
 
 
 class LostReader(Exception):  # noqa: N818 (not an error)
@@ -103,34 +104,43 @@ def on_broken_pipe(action: Callable[[], None]) -> Iterator[None]:
 
 
 class _Stderr:
-    """stderr. If it has no reader, calls the action of `on_broken_pipe`, or raises LostReader without one.
+    """stderr. An error of it ends no call: one that passes through tqdm keeps its lock, and stops all other threads.
 
-    It ignores other errors. Within `on_broken_pipe` no error passes through tqdm, which would keep its lock and stop
-    all other threads that write.
+    `check_reader` raises LostReader later. A full disk or a closed terminal must not end a long run.
     """
 
+    def __init__(self) -> None:
+        self._is_lost = False
+
     def write(self, text: str) -> int:
-        with self._unless_lost():
+        with self._noting_loss():
             sys.stderr.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._unless_lost():
+        with self._noting_loss():
             sys.stderr.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(sys.stderr, name)
 
     @contextlib.contextmanager
-    def _unless_lost(self) -> Iterator[None]:
+    def _noting_loss(self) -> Iterator[None]:
         try:
             yield
-        except BrokenPipeError as error:
-            if _on_broken_pipe is None:
-                raise LostReader from error  # the command ends without a message
-            _on_broken_pipe()
+        except BrokenPipeError:
+            self._is_lost = True
         except OSError:
-            pass  # a full disk or a closed terminal must not end a long run
+            pass
+
+    def check_reader(self) -> None:
+        """If output since the last check had no reader, call the action of `on_broken_pipe`, or raise LostReader."""
+        if not self._is_lost:
+            return
+        self._is_lost = False
+        if _on_broken_pipe is None:
+            raise LostReader  # the command ends without a message
+        _on_broken_pipe()
 
 
 _stderr = _Stderr()
@@ -296,6 +306,7 @@ def working(title: str) -> Iterator[None]:
         done.set()
         thread.join()
         bar.close()
+        _stderr.check_reader()
 
 
 def _shows_steps() -> bool:
@@ -304,7 +315,7 @@ def _shows_steps() -> bool:
 
 
 def _bar(title: str, **settings: Any) -> Any:
-    """A bar by tqdm on stderr."""
+    """A bar by tqdm on stderr. Callers check the reader after each use."""
     from tqdm import tqdm  # deferred to keep start-up fast
 
     return tqdm(desc=escaped(title), file=_stderr, dynamic_ncols=True, **settings)
@@ -354,6 +365,7 @@ class Progress:
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.close()
+            _stderr.check_reader()
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Count `count` more units as done, and show `note` beside the bar."""
@@ -362,6 +374,7 @@ class Progress:
             if note:
                 self._bar.set_postfix_str(escaped(note), refresh=False)
             self._bar.update(count)
+            _stderr.check_reader()
         elif self.lines and _style != "off" and time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             rate = (self.done - self.at_start) / (self.last_line - self.start)

@@ -144,8 +144,20 @@ with on_broken_pipe(lambda: print("noticed")), Progress("reading", total=4):
 """
 
 
+def test_no_error_of_stderr_passes_through_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of tqdm keep their lock if one does."""
+    configure(LogConfig(log_format="bar"))
+    progress = Progress("reading", total=4)
+    monkeypatch.setattr(sys, "stderr", FailingStream(BrokenPipeError()))
+    with pytest.raises(LostReader) as beside_the_bar:
+        logger.info("reading")
+    with pytest.raises(LostReader) as at_end:
+        progress.__exit__()
+    for lost in (beside_the_bar, at_end):
+        assert not [entry for entry in lost.traceback if "tqdm" in str(entry.path)]
+
+
 def test_other_threads_can_log_after_a_bar_has_lost_its_reader() -> None:
-    """tqdm keeps its lock if an error passes through it."""
     reader, stderr = os.pipe()
     os.close(reader)
     done = subprocess.run([sys.executable, "-c", LOST_READER], stdout=subprocess.PIPE, stderr=stderr, timeout=PATIENCE)
