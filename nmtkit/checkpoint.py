@@ -230,10 +230,17 @@ def checkpoint_in(folder: Path) -> str:
     return f"use {found}" if found else "there is no checkpoint in it"
 
 
-def refuse_pipe(path: Path) -> None:
-    """Raise UserError for an output path that is a pipe."""
-    if path.is_fifo():
-        raise UserError(f"{path} is a pipe, but a checkpoint must be a file: choose another --output")
+def check_replaceable(output: Path) -> None:
+    """Raise UserError for an existing file to write a checkpoint to, unless it is a checkpoint or empty."""
+    if not output.exists():
+        return
+    if not output.is_file():  # reading a pipe would wait for its writer
+        raise UserError(f"{output} is not a regular file: use another --output")
+    try:
+        if output.stat().st_size > 0:
+            read_progress(output)
+    except UserError as error:
+        raise UserError(f"{output} exists and is not a checkpoint: use another --output, or remove it") from error
 
 
 def link_checkpoint(path: Path, name: str) -> None:

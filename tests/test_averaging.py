@@ -4,6 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -391,9 +392,20 @@ def test_a_pipe_is_refused_as_output(folder: Path, run_here: Run) -> None:
     os.mkfifo(folder / "pipe")
     done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "pipe")
     assert done.returncode == 2
-    assert done.stderr.decode() == (
-        f"nmt-average: {folder}/pipe is a pipe, but a checkpoint must be a file: choose another --output\n"
-    )
+    assert done.stderr.decode() == f"nmt-average: {folder}/pipe is not a regular file: use another --output\n"
+
+
+def test_an_existing_file_is_replaced_only_if_it_is_a_checkpoint_or_empty(folder: Path, run_here: Run) -> None:
+    output = folder / "averaged.pt"
+    average = partial(run_here, "nmt-average", folder / "checkpoint_10.pt", "--output", output)
+    output.touch()
+    assert average().returncode == 0
+    assert average().returncode == 0
+    output.write_bytes(b"a thesis")
+    done = average()
+    assert done.returncode == 2
+    assert b"averaged.pt exists and is not a checkpoint: use another --output, or remove it" in done.stderr
+    assert output.read_bytes() == b"a thesis"
 
 
 def test_checkpoints_with_the_same_name_are_listed_with_their_folders(

@@ -53,7 +53,7 @@ def choose_last_or_best(values: dict[str, Any]) -> None:
 
 @command("nmt-average")
 @click.argument("checkpoints", nargs=-1, required=True, type=PathName())
-@output_option("FILE", "The checkpoint to write.")
+@output_option("FILE", "The checkpoint to write. An existing file is replaced only if it is a checkpoint.")
 @options(choose_last_or_best, config=AverageConfig, choice=WeightsConfig, log=LogConfig)
 def main(
     checkpoints: tuple[Path, ...], output: Path, config: AverageConfig, choice: WeightsConfig, log: LogConfig
@@ -73,9 +73,9 @@ def main(
     check_output_file(output, (*checkpoints, config_file_in_use()))
 
     from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints, relative_names
-    from nmtkit.checkpoint import refuse_pipe, save_checkpoint
+    from nmtkit.checkpoint import check_replaceable, save_checkpoint
 
-    refuse_pipe(output)
+    check_replaceable(output)
     paths = list(checkpoints)
     if folder is not None and config.last is not None:
         average, paths = average_run(partial(last_checkpoints, folder, config.last, config.until), choice.weights)

@@ -98,18 +98,6 @@ def _check_output(output: Path, target: str, given: Iterable[Path | None]) -> No
     else:
         check_output_folder(output, inputs)
     if target == CHECKPOINT:
-        _check_replaceable(output)
+        from nmtkit.checkpoint import check_replaceable
 
-
-def _check_replaceable(output: Path) -> None:
-    """Refuse to replace a file that is not a checkpoint."""
-    from nmtkit.checkpoint import read_progress
-
-    if not output.exists():
-        return
-    if not output.is_file():  # reading a pipe would wait for its writer
-        raise UserError(f"{output} is not a regular file: use another --output")
-    try:
-        read_progress(output)
-    except UserError as error:
-        raise UserError(f"{output} exists and is not a checkpoint: use another --output, or remove it") from error
+        check_replaceable(output)

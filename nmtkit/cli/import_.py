@@ -18,7 +18,7 @@ from nmtkit.outputs import check_output_file
 
 @command("nmt-import")
 @click.argument("model", type=PathName())
-@output_option("FILE", "The checkpoint to write.")
+@output_option("FILE", "The checkpoint to write. An existing file is replaced only if it is a checkpoint.")
 @options(config=ImportConfig, log=LogConfig)
 def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> None:
     """Import MODEL, a model of another toolkit, as a checkpoint.
@@ -34,11 +34,11 @@ def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> Non
     """
     configure(log)
 
-    from nmtkit.checkpoint import refuse_pipe, save_checkpoint
+    from nmtkit.checkpoint import check_replaceable, save_checkpoint
     from nmtkit.conversion.importers import find_importer, input_files
 
     check_output_file(output, (*input_files(model, config), config_file_in_use()))
-    refuse_pipe(output)
+    check_replaceable(output)
     importer = find_importer(model)
     unused = {field.name for field in fields(ImportConfig)} - set(importer.options)
     refuse_idle(unused, f"with {importer.name}")

@@ -34,6 +34,15 @@ def test_an_earlier_result_in_the_folder_is_replaced(run_here: Run, tmp_path: Pa
         assert run_here("nmt-import", folder, "--output", folder / "imported.pt").returncode == 0
 
 
+def test_a_file_that_is_not_a_checkpoint_is_not_replaced(run_here: Run, tmp_path: Path) -> None:
+    folder = MarianModel(tmp_path / "marian", seed=1).folder
+    (tmp_path / "thesis").write_bytes(b"a thesis")
+    done = run_here("nmt-import", folder, "--output", tmp_path / "thesis")
+    assert done.returncode == 2
+    assert b"thesis exists and is not a checkpoint: use another --output, or remove it" in done.stderr
+    assert (tmp_path / "thesis").read_bytes() == b"a thesis"
+
+
 def test_no_dictionary_or_code_of_a_fairseq_model_is_overwritten(run_here: Run, tmp_path: Path) -> None:
     model = FsmtModel(tmp_path / "fsmt", 1).write_fairseq(tmp_path / "model")
     beside = [model, model.parent / "dict.en.txt", model.parent / "dict.de.txt", model.parent / "bpecodes"]
