@@ -203,7 +203,7 @@ def test_log_softmax_of_nan_or_infinity_contains_nan() -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("width", [3, 16, 63, 1025, 8003])
-@pytest.mark.parametrize("count", [1, 4, 20])
+@pytest.mark.parametrize("count", [1, 4, 20, 300])
 def test_the_best_of_each_row_match_topk(width: int, count: int) -> None:
     scores = torch.randn(40, width)
     scores[0, -2:] = 9.0  # in what is left beside whole vectors
@@ -219,6 +219,10 @@ def test_equal_scores_rank_in_order_of_position() -> None:
     scores = torch.tensor([[1.0, 3.0, 3.0, -math.inf, 3.0, 2.0, 3.0] + [3.0] * 20])
     assert native_top_k(scores, 3)[1].tolist() == [[1, 2, 4]]
     assert native_top_k(scores[:, :2], 3)[1].tolist() == [[1, 0]]
+    scores = torch.randint(50, (20, 1000)).float()
+    in_order = scores.sort(dim=1, descending=True, stable=True).indices
+    for count in (100, 300, 1000):
+        assert torch.equal(native_top_k(scores, count)[1], in_order[:, :count])
 
 
 @torch.inference_mode()
