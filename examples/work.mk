@@ -37,6 +37,9 @@ endif
 
 $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter-out $(words $(sort $($(list)))),$(words $($(list)))),$(error $(list)=$($(list)): give each once)))
 
+# With it, Python would not find the modules beside a script.
+unexport PYTHONSAFEPATH
+
 # Runs a command that prints a report, which becomes report.md if the command succeeds. MODULES are the folders whose
 # modules it imports.
 MODULES := ..
