@@ -1,16 +1,19 @@
-"""Checks of output paths: no output is an input or stdin, a file of a training run, or in a dataset folder.
+"""Outputs: stdout, and checks of paths. None is an input or stdin, a file of a training run, or in a dataset folder.
 
-Commands call these checks before long work, so that a mistake is reported at once.
+Commands call the checks before long work, so that a mistake is reported at once.
 """
 
 import os
 import stat
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from nmtkit.atomic_io import check_writable, resolve
 from nmtkit.data.description import is_dataset
-from nmtkit.errors import UserError
+from nmtkit.errors import RunError, UserError
 from nmtkit.leftovers import staging_folders
 from nmtkit.run_files import refuse_run_file
 
@@ -37,6 +40,17 @@ def check_stdout(inputs: Iterable[Path | None], reads_stdin: bool) -> None:
     for path in inputs:
         if path is not None and _is_same_file(path, _STDOUT):
             raise UserError(f"{path} is also stdout: redirect stdout to another file")
+
+
+@contextmanager
+def writing_stdout() -> Iterator[BinaryIO]:
+    """Yield stdout. Raises RunError if it cannot be written, and BrokenPipeError if its reader has gone."""
+    try:
+        yield sys.stdout.buffer
+    except BrokenPipeError:
+        raise  # the command exits silently
+    except OSError as error:
+        raise RunError(f"cannot write to stdout: {error.strerror or error}") from error
 
 
 def refuse_dataset(folder: Path, name: str) -> None:

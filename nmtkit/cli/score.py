@@ -46,11 +46,12 @@ def main(translation: tuple[Path, ...], score: ScoreConfig, significance: Signif
     configure(log)
 
     from nmtkit.decoding.comparison import as_lines, as_table, compare, read_texts
-    from nmtkit.outputs import check_stdout
+    from nmtkit.outputs import check_stdout, writing_stdout
 
     check_stdout((*translation, *score.reference), reads_stdin=not translation or STANDARD_STREAM in translation)
     comparisons = compare(*read_texts(translation, score.reference), score, significance)
-    if is_styled(sys.stdout):
-        click.echo(styled_table(as_table(comparisons), width(sys.stdout)))
-    for line in as_lines(comparisons, rows=not is_styled(sys.stdout)):
-        click.echo(line)
+    with writing_stdout():
+        if is_styled(sys.stdout):
+            click.echo(styled_table(as_table(comparisons), width(sys.stdout)))
+        for line in as_lines(comparisons, rows=not is_styled(sys.stdout)):
+            click.echo(line)

@@ -25,9 +25,10 @@ from nmtkit.decoding.resume import check_same, keep_whole_lines
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import UserError
 from nmtkit.languages import SEVERAL
 from nmtkit.log import Progress, logger
+from nmtkit.outputs import writing_stdout
 from nmtkit.source_tags import tag_ids
 
 Observer = Callable[[Translation], object]
@@ -156,7 +157,7 @@ def _open_output(
     `before` lines of the input precede the output.
     """
     if output.path is None:
-        with _stdout() as file:
+        with writing_stdout() as file:
             yield file, 0, []
         return
     with resumable_file(output.path, output.resume) as file:
@@ -170,17 +171,7 @@ def _open_output(
             raise
 
 
-@contextmanager
-def _stdout() -> Iterator[BinaryIO]:
-    try:
-        yield sys.stdout.buffer
-    except BrokenPipeError:
-        raise  # the command exits silently
-    except OSError as error:
-        raise RunError(f"cannot write to stdout: {error.strerror or error}") from error
-
-
 def _write_page(path: Path, page: bytes) -> None:
-    with _stdout() if path == STANDARD_STREAM else staged_file(path) as file:
+    with writing_stdout() if path == STANDARD_STREAM else staged_file(path) as file:
         file.write(page)
         file.flush()

@@ -152,7 +152,9 @@ def test_a_closed_pipe_stops_generation_quietly(tiny_checkpoint: Path) -> None:
         assert process.wait() == 141
 
 
-def test_a_run_whose_messages_lose_their_reader_exits_with_141_without_output(tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_run_whose_messages_lose_their_reader_exits_with_141_without_output(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     source, output = tmp_path / "input.en", tmp_path / "output.de"
     source.write_text("the dog\n" + "dog " * 2000 + "\na cat\n")
     options = ("--max-source-tokens", "100", "--buffer", "1", "--input", f"{source}", "--output", f"{output}")

@@ -49,6 +49,14 @@ def test_missing_hypothesis_lines_and_empty_files_are_refused(reference: Path) -
     assert "nothing to score" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without /dev/full")
+def test_a_full_disk_behind_stdout_is_named(reference: Path) -> None:
+    command = [*COMMAND, f"{reference}", "--reference", f"{reference}", "-t", "de"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (1, "nmt-score: cannot write to stdout: No space left on device\n")
+
+
 def test_an_empty_target_language_is_refused(reference: Path) -> None:
     done = score("--reference", reference, "-t", "")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "nmt-score: --target-lang is missing\n")

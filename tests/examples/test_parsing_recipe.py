@@ -40,7 +40,7 @@ def sentence(draw: random.Random) -> str:
 @pytest.fixture
 def treebank(tmp_path: Path) -> Path:
     """A folder with dev.mrg and train.mrg.gz, whose trees span several lines."""
-    folder = tmp_path / "the `tree` \"bank\""
+    folder = tmp_path / 'the `tree` "bank"'
     folder.mkdir()
     draw = random.Random(1)
     with gzip.open(folder / "train.mrg.gz", "wt") as file:
