@@ -10,21 +10,21 @@ ENDING ?= .gz
 RUN ?= $(WORK)# trainings that share a dataset set their own folders
 DATASET ?= $(WORK)/data-bin
 DATASETS ?= $(DATASET)# of a training; the first is made here
-READ ?= $(WORK)/text# the folder of the text that the commands read
-TRAINPREFS ?= $(TRAIN:%=$(READ)/%)# and MADE: training text that the recipe itself makes
+TEXT_FOLDER ?= $(WORK)/text# the folder of the text that the commands read
+TRAINPREFS ?= $(TRAIN:%=$(TEXT_FOLDER)/%)# and MADE: training text that the recipe itself makes
 RUNS = $(or $(SEEDS:%=$(WORK)/seed-%),$(RUN))
 SIDES := $(foreach split,$(TRAIN) $(VALID) $(TEST),$(split).$(SOURCE)$(ENDING) $(split).$(TARGET)$(ENDING))
 TEXT := $(SIDES:%=$(WORK)/text/%)
 
 preprocess = nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir $(DATASET) $(TRAINPREFS:%=--trainpref %) \
-	--validpref $(READ)/$(VALID) --testpref $(READ)/$(TEST) $(PREPROCESS)
+	--validpref $(TEXT_FOLDER)/$(VALID) --testpref $(TEXT_FOLDER)/$(TEST) $(PREPROCESS)
 train = nmt-train $(DATASETS) --save-dir $(RUN)/checkpoints $(TRAINING)
 average = nmt-average $(RUN)/checkpoints $(AVERAGE) --output $(RUN)/averaged.pt
-generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(READ)/$(TEST).$(SOURCE)$(ENDING) \
-	--output $(RUN)/translation.$(TARGET) $(SEARCH) --reference $(READ)/$(TEST).$(TARGET)$(ENDING) $(SCORES)
+generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(TEXT_FOLDER)/$(TEST).$(SOURCE)$(ENDING) \
+	--output $(RUN)/translation.$(TARGET) $(SEARCH) --reference $(TEXT_FOLDER)/$(TEST).$(TARGET)$(ENDING) $(SCORES)
 
-report = python ../report.py $(RUNS) --title "$(TITLE)" --source $(READ)/$(TEST).$(SOURCE)$(ENDING) \
-	--reference $(READ)/$(TEST).$(TARGET)$(ENDING) --target-lang $(TARGET) $(SCORES) --output $(WORK)/report.html
+report = python ../report.py $(RUNS) --title "$(TITLE)" --source $(TEXT_FOLDER)/$(TEST).$(SOURCE)$(ENDING) \
+	--reference $(TEXT_FOLDER)/$(TEST).$(TARGET)$(ENDING) --target-lang $(TARGET) $(SCORES) --output $(WORK)/report.html
 
 .PRECIOUS: $(DATASET)/dataset.json $(RUN)/begun $(RUN)/averaged.pt $(RUN)/scores.txt $(RUNS:%=%/scores.txt)
 
@@ -72,20 +72,20 @@ command_of = $(call quoted,$($(basename $(notdir $(1)))))
 $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
 
 # Prints a command, and runs it while no make can replace the text, the COMMANDS of the step or the files that it READS; it
-# replaces no file that another step reads. If a make has replaced the text or a command, the step is refused. FETCHES are those
-# of other folders whose text is used: they must stay as they were before the first step.
+# replaces no file that another step reads. If a make has replaced the text or a command, the step is refused. FETCHED_ELSEWHERE
+# has the fetch.command of other folders whose text is used: they must stay as they were before the first step.
 run = $(info $(strip $(1)))$(LOCKED) -- $(strip $(1))
 COMMANDS = $(filter %.command,$^)
 READS = $(filter-out %.command,$^)
 REPLACED = $@
 first_content = $(if $(content-$(1)),,$(eval content-$(1) := $$(shell cat $(1))))$(content-$(1))
-LOCKED = python ../locked.py $(foreach file,$(FETCHES),--made-by $(file) $(call quoted,$(call first_content,$(file)))) \
+LOCKED = python ../locked.py $(foreach file,$(FETCHED_ELSEWHERE),--made-by $(file) $(call quoted,$(call first_content,$(file)))) \
 	$(foreach file,$(sort $(FETCH) $(COMMANDS)),--made-by $(file) $(call command_of,$(file))) $(READS:%=--read %) $(REPLACED)
 # The same for a command that prints its target; tee writes it under the lock.
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@)) $(call completes,$@)
 
 # Settings of the machine (ON_…, LAUNCH) change a result at most by rounding, so they repeat no step.
-$(DATASET)/dataset.json: $(SIDES:%=$(READ)/%) $(MADE) $(dir $(DATASET))preprocess.command
+$(DATASET)/dataset.json: $(SIDES:%=$(TEXT_FOLDER)/%) $(MADE) $(dir $(DATASET))preprocess.command
 	@$(call run,$(preprocess) $(ON_CORES))
 
 # Checks on a machine that shares the work folder that another one has prepared a step: $(1) contains its command, and
