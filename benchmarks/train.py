@@ -136,6 +136,7 @@ def processor_seconds(process: int) -> float:
 @click.option("--turns", default=3, show_default=True, help="Turns per toolkit.")
 @click.option("--precision", default="fp32", show_default=True, help="For nmt-train; OpenNMT-py computes in fp32.")
 @click.option("--max-tokens", default="1024", show_default=True, help="Target tokens per micro-batch of nmt-train.")
+@click.option("--packing", default="auto", show_default=True, help="For nmt-train.")
 @click.option("--peer", type=click.Choice(["none", "opennmt"]), default="none", show_default=True)
 @click.option("--peer-command", default="onmt_train", show_default=True, help="Its training command.")
 def main(
@@ -146,6 +147,7 @@ def main(
     turns: int,
     precision: str,
     max_tokens: str,
+    packing: str,
     peer: str,
     peer_command: str,
 ) -> None:
@@ -156,7 +158,7 @@ def main(
         ours = [
             *(sys.executable, *(torchrun if processes > 1 else []), str(NMT_TRAIN), str(dataset)),
             *("--arch", "transformer_small", "--device", "cpu"),
-            *("--batch-tokens", "4096", "--max-tokens", max_tokens, "--precision", precision),
+            *("--batch-tokens", "4096", "--max-tokens", max_tokens, "--precision", precision, "--packing", packing),
             *(
                 "--threads",
                 str(threads // processes),

@@ -169,7 +169,8 @@ def residual_norm_backward(
     Those of gain and bias are in fp32.
     """
 
-AttentionShape = tuple[int, int, int, int, int, int]  # B, H, Q queries, S keys, K d_k, V d_v
+# B, H, K d_k, V d_v, and where the queries and the keys of each sentence begin and end, both (B + 1,) int32
+AttentionShape = tuple[int, int, int, int, int, int]
 Heads = tuple[int, int]  # (B, Q or S, H·width) as an address and the elements from a position to the next
 
 def attention_weights_size(shape: AttentionShape) -> int:
@@ -189,7 +190,7 @@ def attention(
 ) -> None:
     """Compute softmax(Q·Kᵀ / √K)·V into `heads`, and the weights, fp32, for the backward pass.
 
-    mask (B, S), bool, is True for keys that may be attended to, or 0 for all.
+    `mask` of all keys, bool, is True for those that may be attended to; 0 for all.
     """
 
 def attention_backward(

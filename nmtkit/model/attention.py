@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import dropout
-from nmtkit.model.packing import Packing, Padding, attend_packed
-from nmtkit.model.short_attention import Sizes, attend_short, serves
+from nmtkit.model.packing import Packing, Padding, ShortSentences, attend_packed
+from nmtkit.model.short_attention import Sizes, attend_short, attend_short_packed, serves
 
 
 def attend(
@@ -97,6 +97,8 @@ class SelfAttention(nn.Module):
     def _attend_packed(self, qkv: Tensor, packing: Packing) -> Tensor:
         """As `_attend`, for packed sentences: (T, H·V) from (T, 2·H·K + H·V)."""
         attention = packing.attention
+        if isinstance(attention, ShortSentences):
+            return attend_short_packed((qkv,), self.sizes, attention.starts, attention.starts, self.causal)
         if isinstance(attention, Padding):
             groups = zip(attention.pad(qkv), attention.masks, strict=True)
             return attention.pack(self._attend(x, None if self.causal else mask, None) for x, mask in groups)
@@ -173,6 +175,9 @@ class CrossAttention(nn.Module):
     def _attend_packed(self, q: Tensor, kv: Tensor, source: Packing, target: Packing) -> Tensor:
         """As `_attend`, for packed sentences: (T, H·V) from (T, H·K) and (S, …)."""
         queries, keys = target.attention, source.attention
+        if isinstance(queries, ShortSentences):
+            assert isinstance(keys, ShortSentences)
+            return attend_short_packed((q, kv), self.sizes, queries.starts, keys.starts, causal=False)
         if isinstance(queries, Padding):
             assert isinstance(keys, Padding)
             groups = zip(queries.pad(q), keys.pad(kv), keys.masks, strict=True)

@@ -1,8 +1,8 @@
 """Packed sentences: one after the other in a single row of tokens, without padding between them.
 
 Only attention depends on where a sentence begins; every other operator treats each token alone. On a GPU, one kernel
-of torch computes the attention of all sentences. Elsewhere, attention pads them in groups of similar length, with the
-same results.
+of torch computes the attention of all sentences, and on a CPU that of nmtkit if they are short. Elsewhere, attention
+pads them in groups of similar length, with the same results.
 
 Letters: N sentences, the filler included, T tokens of a side, H heads.
 """
@@ -17,8 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nmtkit import native_build
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.model.short_attention import is_short
 from nmtkit.wording import first_line
 
 Kernel = Callable[..., Any]  #: torch's `varlen_attn`
@@ -70,6 +72,13 @@ class Padding:
 
 
 @dataclass(frozen=True)
+class ShortSentences:
+    """Where the sentences of one side begin, for nmtkit's attention, which needs no padding."""
+
+    starts: Tensor  # (N,) int32: the first token of each sentence, and of the filler, which needs no attention
+
+
+@dataclass(frozen=True)
 class Packing:
     """Where the sentences of one side begin, and what computes their attention."""
 
@@ -77,26 +86,29 @@ class Packing:
     positions: Tensor  # (T,) the position of each token in its sentence; arbitrary, below `span`, in the filler
     longest: int  # tokens of the longest sentence, the filler included
     span: int  # greater than all positions
-    attention: Kernel | Padding
+    attention: Kernel | Padding | ShortSentences
 
     @classmethod
-    def of(cls, side: PackedSide, attention: Kernel | Padding) -> "Packing":
-        """The packing of one side. Reads nothing from the device of the lengths."""
+    def of(cls, side: PackedSide, attention: Kernel | Padding | None) -> "Packing":
+        """The packing of one side; None for `ShortSentences`. Reads nothing from the device of the lengths."""
         tokens = side.tokens + side.filler
         ends = F.pad(side.lengths.cumsum(0, dtype=torch.int32), (0, 1), value=tokens)  # (N,)
         starts = F.pad(ends, (1, 0))
         every = torch.arange(tokens, device=ends.device, dtype=torch.int32)
         positions = every - starts.index_select(0, torch.searchsorted(ends, every, right=True))
-        return cls(starts, positions % side.longest, max(side.longest, side.filler), side.longest, attention)
+        longest = max(side.longest, side.filler)
+        return cls(starts, positions % side.longest, longest, side.longest, attention or ShortSentences(starts[:-1]))
 
 
-def pack_sides(source: PackedSide, target: PackedSide, kernel: Kernel | None) -> tuple[Packing, Packing]:
-    """The packings of both sides, for the kernel or, without one, for padding.
+def pack_sides(
+    source: PackedSide, target: PackedSide, kernel: Kernel | None, short: bool = False
+) -> tuple[Packing, Packing]:
+    """The packings of both sides, for the kernel or, without one, for padding, unless the sentences are `short`.
 
     For padding, sentence pairs are grouped by the length of their longer side, rounded up to a power of two. So a side
     has at most twice as many slots as both sides have tokens, whatever the lengths.
     """
-    if kernel is not None:
+    if kernel is not None or short:
         return Packing.of(source, kernel), Packing.of(target, kernel)
     longer = F.pad(torch.maximum(source.lengths, target.lengths), (0, 1), value=max(source.filler, target.filler))
     powers = 2 ** torch.arange(32, device=longer.device)
@@ -136,6 +148,13 @@ def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device
         return None
     has_sizes = config.key_size == config.value_size <= _WIDEST and config.key_size % 8 == 0
     return _kernel_on(device, precision) if has_sizes else None
+
+
+def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, longest: int) -> bool:
+    """Whether `ShortSentences` serve a model with this matrix, and are fastest for sentences of at most `longest`."""
+    if not isinstance(config, TransformerConfig) or config.attention_dropout or config.attention_window is not None:
+        return False
+    return is_short(longest) and native_build.serves(matrix) and precision in (torch.float32, torch.bfloat16)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Multi-head attention (§3.2) of short sentences on a CPU, by the compiled build.
+"""Multi-head attention (§3.2) of short sentences on a CPU, padded or packed, by the compiled build.
 
 It reads the projections as they are and writes gradients of the same layout, so nothing is split, transposed or
 concatenated. For longer sentences torch's fused kernel is faster.
@@ -30,9 +30,14 @@ class Sizes(NamedTuple):
 def serves(projections: tuple[Tensor, ...], mask: Tensor | None) -> bool:
     """Whether `attend_short` computes this attention, and faster than torch."""
     # This first: a graph of torch.compile must not depend on the length.
-    if not native_build.serves(*projections) or projections[-1].size(1) > _LONGEST:
+    if not native_build.serves(*projections) or not is_short(projections[-1].size(1)):
         return False
     return mask is None or mask.shape[1:3] == (1, 1)
+
+
+def is_short(keys: int) -> bool:
+    """Whether the compiled attention is faster than torch's for sentences of at most so many keys."""
+    return keys <= _LONGEST
 
 
 def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | None, causal: bool) -> Tensor:
@@ -41,7 +46,31 @@ def attend_short(projections: tuple[Tensor, ...], sizes: Sizes, mask: Tensor | N
     `projections` is one tensor of queries, keys and values side by side (B, T, 2·H·K + H·V), or the queries (B, T, H·K)
     and the others (B, S, H·K + H·V). `mask` (B, 1, 1, S) is True for keys that may be attended to.
     """
-    heads: Tensor = _ShortAttention.apply(sizes, mask, causal, *projections)  # type: ignore[no-untyped-call]
+    B, S = projections[-1].shape[:2]
+    starts = tuple(_every(x.size(1), B) for x in (projections[0], projections[-1]))
+    mask = None if mask is None else mask.expand(B, 1, 1, S).contiguous()
+    return _attend(projections, sizes, starts, mask, causal)
+
+
+def attend_short_packed(
+    projections: tuple[Tensor, ...], sizes: Sizes, query_starts: Tensor, key_starts: Tensor, causal: bool
+) -> Tensor:
+    """The same within packed sentences: (T, H·V), from projections (T, …) or (T, …) and (S, …).
+
+    The starts (N + 1,), int32, say where each sentence begins and the last one ends. The result is 0 after that.
+    """
+    return _attend(projections, sizes, (query_starts, key_starts), None, causal)
+
+
+def _every(length: int, sentences: int) -> Tensor:
+    """(B + 1,) where sentences of one length begin, and the last one ends."""
+    return torch.arange(0, sentences * length + 1, length, dtype=torch.int32)
+
+
+def _attend(
+    projections: tuple[Tensor, ...], sizes: Sizes, starts: tuple[Tensor, ...], mask: Tensor | None, causal: bool
+) -> Tensor:
+    heads: Tensor = _ShortAttention.apply(sizes, starts, mask, causal, *projections)  # type: ignore[no-untyped-call]
     return heads
 
 
@@ -49,25 +78,31 @@ class _ShortAttention(torch.autograd.Function):
     """Keeps the attention weights for the backward pass."""
 
     @staticmethod
-    def forward(context: Any, sizes: Sizes, mask: Tensor | None, causal: bool, *projections: Tensor) -> Tensor:
+    def forward(
+        context: Any,
+        sizes: Sizes,
+        starts: tuple[Tensor, Tensor],
+        mask: Tensor | None,
+        causal: bool,
+        *projections: Tensor,
+    ) -> Tensor:
         projections = tuple(x.contiguous() for x in projections)
-        q, memory = projections[0], projections[-1]
-        B, T, S = *q.shape[:2], memory.size(1)
-        mask = None if mask is None else mask.expand(B, 1, 1, S).contiguous()
-        context.shape = (B, sizes.heads, T, S, sizes.key, sizes.value)
-        context.causal, context.sizes = causal, sizes
-        heads = q.new_empty(B, T, sizes.heads * sizes.value)
-        weights = q.new_empty(native_build.native.attention_weights_size(context.shape), dtype=torch.float32)
+        q = projections[0]
+        context.causal, context.sizes, context.starts = causal, sizes, starts
+        shape = _shape(sizes, starts)
+        heads = q.new_empty(*q.shape[:-1], sizes.heads * sizes.value)
+        weights = q.new_empty(native_build.native.attention_weights_size(shape), dtype=torch.float32)
         native_build.native.attention(
             q.dtype == torch.bfloat16,
-            context.shape,
+            shape,
             causal,
             _address(mask),
             *_heads(projections, sizes),
-            (heads.data_ptr(), heads.size(2)),
+            (heads.data_ptr(), heads.size(-1)),
             weights.data_ptr(),
             torch.get_num_threads(),
         )
+        _clear_after(heads, starts[0])
         context.save_for_backward(mask, weights, *projections)
         return heads
 
@@ -78,16 +113,27 @@ class _ShortAttention(torch.autograd.Function):
         results = tuple(torch.empty_like(x) for x in projections)
         native_build.native.attention_backward(
             gradient.dtype == torch.bfloat16,
-            context.shape,
+            _shape(context.sizes, context.starts),
             context.causal,
             _address(mask),
             *_heads(projections, context.sizes),
-            (gradient.data_ptr(), gradient.size(2)),
+            (gradient.data_ptr(), gradient.size(-1)),
             weights.data_ptr(),
             *_heads(results, context.sizes),
             torch.get_num_threads(),
         )
-        return None, None, None, *results
+        for result, starts in zip((results[0], results[-1]), context.starts, strict=True):
+            _clear_after(result, starts)
+        return None, None, None, None, *results
+
+
+def _clear_after(x: Tensor, starts: Tensor) -> None:
+    """Set what follows the last sentence of x (…, D) to 0."""
+    x.view(-1, x.size(-1))[int(starts[-1]) :] = 0
+
+
+def _shape(sizes: Sizes, starts: tuple[Tensor, Tensor]) -> tuple[int, int, int, int, int, int]:
+    return len(starts[0]) - 1, sizes.heads, sizes.key, sizes.value, starts[0].data_ptr(), starts[1].data_ptr()
 
 
 def _address(tensor: Tensor | None) -> int:
@@ -99,4 +145,5 @@ def _heads(projections: Sequence[Tensor], sizes: Sizes) -> tuple[Heads, Heads, H
     q, memory = projections[0], projections[-1]
     keys = memory.data_ptr() + (q is memory) * sizes.heads * sizes.key * memory.itemsize
     values = keys + sizes.heads * sizes.key * memory.itemsize
-    return (q.data_ptr(), q.size(2)), (keys, memory.size(2)), (values, memory.size(2))
+    width = memory.size(-1)
+    return (q.data_ptr(), q.size(-1)), (keys, width), (values, width)

@@ -16,7 +16,7 @@ from nmtkit.model.attention import StackedLinear
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
-from nmtkit.model.packing import Packing, Padding
+from nmtkit.model.packing import Packing, Padding, ShortSentences
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
 from nmtkit.model.protocol import TranslationModel
 
@@ -133,8 +133,8 @@ class Transformer(TranslationModel):
     def decode_packed(self, src: Tensor, source: Packing, tgt_in: Tensor, target: Packing) -> Tensor:
         """As `TranslationModel.decode_packed`."""
         decode = self._decode_packed
-        if isinstance(source.attention, Padding):
-            # its groups differ in almost every batch: each would be compiled anew
+        if isinstance(source.attention, Padding | ShortSentences):
+            # the groups of padding differ in almost every batch, and torch does not compile nmtkit's operators
             decode = torch.compiler.disable(decode)  # type: ignore[no-untyped-call]
         tables = self.source_positions(0, source.span), self.target_positions(0, target.span)
         return decode(src, source, tgt_in, target, *tables)

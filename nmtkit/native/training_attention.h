@@ -110,109 +110,138 @@ Rows<T> from(Rows<T> rows, int first) {
   return {rows[first], rows.stride};
 }
 
-// The shape of an attention: B sentences, H heads, Q queries, S keys, widths K of a key and V of a value.
+// The shape of an attention: B sentences, H heads, widths K of a key and V of a value. The queries and the keys of a
+// sentence are successive positions: those from starts[b] to starts[b + 1] - 1.
 struct AttentionShape {
-  int B, H, Q, S, K, V;
+  int B, H, K, V;
+  const int32_t *query_starts, *key_starts;  // (B + 1,)
 
+  int queries(int b) const { return query_starts[b + 1] - query_starts[b]; }
+  int keys(int b) const { return key_starts[b + 1] - key_starts[b]; }
   // Floats of a row of weights: whole vectors.
-  int row() const { return (S + kLanes - 1) / kLanes * kLanes; }
+  int row(int b) const { return (keys(b) + kLanes - 1) / kLanes * kLanes; }
   // Floats of the weights of one head of one sentence.
-  size_t head_size() const { return checked_product(Q, row()); }
-  size_t weights_size() const { return checked_product(checked_product(B, H), head_size()); }
+  size_t head_size(int b) const { return checked_product(queries(b), row(b)); }
+  // (B + 1,) where the weights of each sentence begin, and their size.
+  std::vector<size_t> weight_begins() const {
+    std::vector<size_t> begins(B + 1, 0);
+    for (int b = 0; b < B; ++b) begins[b + 1] = begins[b] + checked_product(H, head_size(b));
+    return begins;
+  }
 };
 
 // softmax(Q·Kᵀ / √K)·V of sentences that are too short for blocks: all weights of a head stay in the L1 cache.
 template <class T>
-struct ShortAttention {
-  AttentionShape shape;
-  bool causal;
-  const bool* mask;  // (B, S): which keys may be attended to; or null
-  Heads<const T> queries, keys, values;
+class ShortAttention {
+ public:
+  // `mask` (of all keys) tells which may be attended to; or is null.
+  ShortAttention(const AttentionShape& shape, bool causal, const bool* mask, Heads<const T> queries,
+                 Heads<const T> keys, Heads<const T> values)
+      : shape_(shape), causal_(causal), mask_(mask), queries_(queries), keys_(keys), values_(values) {}
 
-  // heads (B, Q, H, V); the weights (B, H, Q, row) are kept for the backward pass.
+  // heads (queries, H, V); the weights, (Q, row) for each sentence and head, are kept for the backward pass.
   void forward(Heads<T> heads, float* weights, int threads) const {
-    const auto [B, H, Q, S, K, V] = shape;
-    const size_t packed = checked_product(S, K + V) + checked_product(Q, K);
-    std::vector<std::vector<float>> memory(std::max(threads, 1), std::vector<float>(packed));
-    team_for(B * H, threads, [&, H = H, Q = Q, S = S, K = K, V = V](int task, int thread) {
-      const int b = task / H, h = task % H, used = used_keys(b);
-      float* free = memory[thread].data();
-      const auto k = pack(keys(b * S, h, K), used, K, free), v = pack(values(b * S, h, V), used, V, free);
-      const auto q = pack_bf16(queries(b * Q, h, K), Q, K, free);
-      const Rows<float> own{weights + task * shape.head_size(), shape.row()};
-      score(q, k, K, used, scale(), own);
+    const int K = shape_.K, V = shape_.V;
+    for_heads(threads, 0, weights, [&](const Head& head, float* free) {
+      const auto [b, h, Q, S, used, row, query, key, own] = head;
+      const auto k = pack(keys_(key, h, K), used, K, free), v = pack(values_(key, h, V), used, V, free);
+      const auto q = pack_bf16(queries_(query, h, K), Q, K, free);
+      score(head, q, k, K, scale(), own);
       for (int t = 0; t < Q; ++t) {
-        hide(own[t], b, visible(t, used));
-        softmax(own[t], shape.row());
+        hide(own[t], head, visible(t, used));
+        softmax(own[t], row);
       }
-      sum_rows({own.data, own.stride}, v, V, used, heads(b * Q, h, V));
+      sum_rows(head, {own.data, own.stride}, v, V, heads(query, h, V));
     });
   }
 
   // The gradients of queries, keys and values, from that of the heads.
-  void backward(Heads<const T> gradient, const float* weights, Heads<T> grad_queries, Heads<T> grad_keys,
+  void backward(Heads<const T> gradient, float* weights, Heads<T> grad_queries, Heads<T> grad_keys,
                 Heads<T> grad_values, int threads) const {
-    const auto [B, H, Q, S, K, V] = shape;
-    const size_t packed = checked_product(size_t{1} * S + Q, K + V);
-    std::vector<std::vector<float>> memory(std::max(threads, 1), std::vector<float>(shape.head_size() + packed));
-    team_for(B * H, threads, [&, H = H, Q = Q, S = S, K = K, V = V](int task, int thread) {
-      const int b = task / H, h = task % H, used = used_keys(b), row = shape.row();
-      const Rows<const float> own{weights + task * shape.head_size(), row};
-      float* free = memory[thread].data();
-      const auto q = pack(queries(b * Q, h, K), Q, K, free), k = pack(keys(b * S, h, K), used, K, free);
-      const auto v = pack(values(b * S, h, V), used, V, free), g = pack(gradient(b * Q, h, V), Q, V, free);
+    const int K = shape_.K, V = shape_.V;
+    for_heads(threads, 1, weights, [&](const Head& head, float* free) {
+      const auto [b, h, Q, S, used, row, query, key, own] = head;
+      const auto q = pack(queries_(query, h, K), Q, K, free), k = pack(keys_(key, h, K), used, K, free);
+      const auto v = pack(values_(key, h, V), used, V, free), g = pack(gradient(query, h, V), Q, V, free);
       const Rows<float> of_scores{free, row};  // their gradients
-      score(g, v, V, used, 1.0f, of_scores);
-      for (int t = 0; t < Q; ++t) softmax_backward(own[t], of_scores[t], visible(t, used));
-      sum_rows({of_scores.data, row}, k, K, used, grad_queries(b * Q, h, K));
-      for_tiles(S, [&](int j, auto tile) {
-        const int end = j < used ? Q : 0, begin = causal ? std::min(j, end) : 0;
-        weighted_sums<tile.value, T>(of_scores.data + j, 1, row, q, begin, end, K,
-                                  from(grad_keys(b * S, h, K), j));
-        weighted_sums<tile.value, T>(own.data + j, 1, row, g, begin, end, V,
-                                  from(grad_values(b * S, h, V), j));
+      score(head, g, v, V, 1.0f, of_scores);
+      for (int t = 0; t < Q; ++t) softmax_backward(own[t], of_scores[t], visible(t, used), row);
+      sum_rows(head, {of_scores.data, row}, k, K, grad_queries(query, h, K));
+      const auto of_keys = grad_keys(key, h, K), of_values = grad_values(key, h, V);
+      for_tiles(S, [&, Q = Q, used = used, row = row, own = own](int j, auto tile) {
+        const int end = j < used ? Q : 0, begin = causal_ ? std::min(j, end) : 0;
+        weighted_sums<tile.value, T>(of_scores.data + j, 1, row, q, begin, end, K, from(of_keys, j));
+        weighted_sums<tile.value, T>(own.data + j, 1, row, g, begin, end, V, from(of_values, j));
       });
     });
   }
 
  private:
-  float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape.K)); }
+  // One head of one sentence.
+  struct Head {
+    int b, h, queries, keys, used_keys, row;
+    ptrdiff_t query, key;  // the first
+    Rows<float> weights;
+  };
+
+  // Call body(head, memory) for each head of each sentence. The memory has room for the packed queries, keys and values,
+  // and with `backward` for their gradients and those of the weights.
+  template <class Body>
+  void for_heads(int threads, int backward, float* weights, Body body) const {
+    const std::vector<size_t> begins = shape_.weight_begins();
+    size_t most = 0;
+    for (int b = 0; b < shape_.B; ++b) {
+      const size_t positions = size_t{1} * shape_.keys(b) + shape_.queries(b);
+      most = std::max(most, checked_product(positions, shape_.K + shape_.V) + backward * shape_.head_size(b));
+    }
+    std::vector<std::vector<float>> memory(std::max(threads, 1), std::vector<float>(most));
+    team_for(shape_.B * shape_.H, threads, [&](int task, int thread) {
+      const int b = task / shape_.H, h = task % shape_.H, row = shape_.row(b);
+      const ptrdiff_t query = shape_.query_starts[b], key = shape_.key_starts[b];
+      float* own = weights + begins[b] + h * shape_.head_size(b);
+      body(Head{b, h, shape_.queries(b), shape_.keys(b), used_keys(b), row, query, key, {own, row}},
+           memory[thread].data());
+    });
+  }
+
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.K)); }
 
   // The keys of sentence b up to the last that may be attended to.
   int used_keys(int b) const {
-    int keys = shape.S;
-    while (mask && keys > 0 && !mask[static_cast<size_t>(b) * shape.S + keys - 1]) --keys;
+    int keys = shape_.keys(b);
+    while (mask_ && keys > 0 && !mask_[shape_.key_starts[b] + keys - 1]) --keys;
     return keys;
   }
 
   // The keys that query t sees, of those used.
-  int visible(int t, int used) const { return causal ? std::min(t + 1, used) : used; }
+  int visible(int t, int used) const { return causal_ ? std::min(t + 1, used) : used; }
 
   // out[t][j] = factor · a[t]·b[j] for the keys j that a query t, or one of its tile, sees.
-  void score(Rows<const float> a, Rows<const float> b, int width, int used, float factor, Rows<float> out) const {
-    for_tiles(shape.Q, [&](int t, auto tile) {
-      dot_products<tile.value>(from(a, t), b, width, visible(t + tile.value - 1, used), factor, from(out, t));
+  void score(const Head& head, Rows<const float> a, Rows<const float> b, int width, float factor,
+             Rows<float> out) const {
+    for_tiles(head.queries, [&](int t, auto tile) {
+      const int count = visible(t + tile.value - 1, head.used_keys);
+      dot_products<tile.value>(from(a, t), b, width, count, factor, from(out, t));
     });
   }
 
   // out[t] = Σ weights[t][j] · rows[j] over the keys j that query t sees.
-  void sum_rows(Rows<const float> weights, Rows<const float> rows, int width, int used, Rows<T> out) const {
-    for_tiles(shape.Q, [&](int t, auto tile) {
-      weighted_sums<tile.value, T>(weights[t], weights.stride, 1, rows, 0, visible(t + tile.value - 1, used), width,
-                                from(out, t));
+  void sum_rows(const Head& head, Rows<const float> weights, Rows<const float> rows, int width, Rows<T> out) const {
+    for_tiles(head.queries, [&](int t, auto tile) {
+      const int count = visible(t + tile.value - 1, head.used_keys);
+      weighted_sums<tile.value, T>(weights[t], weights.stride, 1, rows, 0, count, width, from(out, t));
     });
   }
 
   // Scores that the softmax must not see become -infinity: those beyond `count`, and masked ones.
-  void hide(float* scores, int b, int count) const {
-    std::fill(scores + count, scores + shape.row(), -kInfinity);
-    for (int j = 0; mask && j < count; ++j)
-      if (!mask[static_cast<size_t>(b) * shape.S + j]) scores[j] = -kInfinity;
+  void hide(float* scores, const Head& head, int count) const {
+    std::fill(scores + count, scores + head.row, -kInfinity);
+    for (int j = 0; mask_ && j < count; ++j)
+      if (!mask_[head.key + j]) scores[j] = -kInfinity;
   }
 
   // The gradient of a row of weights becomes that of its scores before they were scaled.
-  void softmax_backward(const float* weights, float* gradient, int count) const {
-    const int row = shape.row();
+  void softmax_backward(const float* weights, float* gradient, int count, int row) const {
     std::fill(gradient + count, gradient + row, 0.0f);
     FloatVec products = set1(0.0f);
     for_vectors(row, [&](int j, int n) { products = fma(load_n(weights + j, n), load_n(gradient + j, n), products); });
@@ -221,6 +250,11 @@ struct ShortAttention {
       store_n(gradient + j, load_n(weights + j, n) * (load_n(gradient + j, n) - mean) * factor, n);
     });
   }
+
+  AttentionShape shape_;
+  bool causal_;
+  const bool* mask_;
+  Heads<const T> queries_, keys_, values_;
 };
 
 }  // namespace nmtkit

@@ -139,17 +139,21 @@ inline int read_heads(PyObject* tuple, void* result) {
   return PyArg_ParseTuple(tuple, "Kn", &heads.address, &heads.stride);
 }
 
-// (B, H, Q, S, K, V) to AttentionShape.
+// (B, H, K, V, query_starts, key_starts) to AttentionShape.
 inline int read_shape(PyObject* tuple, void* result) {
   AttentionShape& shape = *static_cast<AttentionShape*>(result);
-  return PyArg_ParseTuple(tuple, "iiiiii", &shape.B, &shape.H, &shape.Q, &shape.S, &shape.K, &shape.V);
+  Address query_starts, key_starts;
+  if (!PyArg_ParseTuple(tuple, "iiiiKK", &shape.B, &shape.H, &shape.K, &shape.V, &query_starts, &key_starts)) return 0;
+  shape.query_starts = pointer<int32_t>(query_starts);
+  shape.key_starts = pointer<int32_t>(key_starts);
+  return 1;
 }
 
 inline PyObject* attention_weights_size(PyObject*, PyObject* args) {
   AttentionShape shape;
   if (!PyArg_ParseTuple(args, "O&", read_shape, &shape)) return nullptr;
   size_t size = 0;
-  return catch_exceptions([&] { size = shape.weights_size(); }) ? PyLong_FromSize_t(size) : nullptr;
+  return catch_exceptions([&] { size = shape.weight_begins().back(); }) ? PyLong_FromSize_t(size) : nullptr;
 }
 
 inline PyObject* attention(PyObject*, PyObject* args) {

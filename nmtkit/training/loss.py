@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from nmtkit import native_build
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
 from nmtkit.model.kernels import loss_kernel_on
-from nmtkit.model.packing import PackedSide, kernel_for, pack_sides
+from nmtkit.model.packing import PackedSide, attends_short, kernel_for, pack_sides
 from nmtkit.model.precision import product_dtype
 from nmtkit.model.protocol import TranslationModel, mask_never_output
 from nmtkit.vocab import NEVER_OUTPUT
@@ -202,11 +202,14 @@ def batch_loss(model: TranslationModel, batch: MicroBatchTensors, smoothing: flo
 
 def _decode_packed(model: TranslationModel, batch: PackedBatch) -> Tensor:
     """The decoder's output (target_tokens, D) for the real target tokens of a packed batch."""
-    kernel = kernel_for(model.config, product_dtype(model.output_matrix), batch.src.device)
+    matrix = model.output_matrix
+    precision = product_dtype(matrix)
+    kernel = kernel_for(model.config, precision, batch.src.device)
     fillers = len(batch.src) - batch.source_tokens, len(batch.tgt_in) - batch.target_tokens
     source = PackedSide(batch.source_lengths, batch.source_tokens, batch.longest[0], fillers[0])
     target = PackedSide(batch.target_lengths, batch.target_tokens, batch.longest[1], fillers[1])
-    packings = pack_sides(source, target, kernel)
+    short = kernel is None and attends_short(model.config, matrix, precision, max(batch.longest))
+    packings = pack_sides(source, target, kernel, short)
     return model.decode_packed(batch.src, packings[0], batch.tgt_in, packings[1])[: batch.target_tokens]
 
 

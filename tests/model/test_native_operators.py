@@ -17,6 +17,7 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
 from nmtkit.model.layers import Residual
 from nmtkit.model.residual import add_and_norm
+from nmtkit.model.short_attention import attend_short_packed
 
 
 @pytest.fixture(autouse=True, params=BUILDS)
@@ -235,6 +236,48 @@ def test_a_mask_may_have_gaps() -> None:
     layer = SelfAttention(attention_config({}), causal=False)
     mask = torch.tensor([[True, False, True, True, False], [False, True, False, False, True]])[:, None, None, :]
     check(lambda x: layer.to(x.dtype)(x, mask), draw(2, 5, 12))
+
+
+PACKED = (3, 1, 9, 17), (5, 2, 8, 1)  # queries and keys of each sentence
+FILLER = 6
+
+
+def starts_of(lengths: Sequence[int]) -> Tensor:
+    return F.pad(torch.tensor(lengths).cumsum(0, dtype=torch.int32), (1, 0))
+
+
+def sentence_by_sentence(attend: Callable[..., Tensor], sides: Sequence[Tensor], lengths: Sequence[Any]) -> Tensor:
+    """The attention of each sentence alone, then zeros for the filler."""
+    *sentences, filler = zip(
+        *(torch.split(x, [*side, FILLER]) for x, side in zip(sides, lengths, strict=True)), strict=True
+    )
+    heads = [attend(tuple(x.unsqueeze(0) for x in sentence)).squeeze(0) for sentence in sentences]
+    return torch.cat([*heads, heads[0].new_zeros(len(filler[0]), heads[0].size(1))])
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_self_attention_of_packed_sentences_is_that_of_each_alone(
+    causal: bool, kind: torch.dtype, sizes: dict[str, Any]
+) -> None:
+    layer, starts = SelfAttention(attention_config(sizes), causal), starts_of(PACKED[0])
+    qkv = [draw(sum(PACKED[0]) + FILLER, sum(layer.widths))]
+    packed = run(lambda x: attend_short_packed((x,), layer.sizes, starts, starts, causal), qkv, kind)
+    alone = run(lambda *x: sentence_by_sentence(lambda y: layer._attend(y[0], None, None), x, PACKED[:1]), qkv, kind)
+    assert all(torch.equal(a, b) for a, b in zip(packed, alone, strict=True))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_cross_attention_of_packed_sentences_is_that_of_each_alone(kind: torch.dtype, sizes: dict[str, Any]) -> None:
+    layer = CrossAttention(attention_config(sizes))
+    queries, keys = map(starts_of, PACKED)
+    sides = [draw(sum(PACKED[0]) + FILLER, layer.widths[0]), draw(sum(PACKED[1]) + FILLER, sum(layer.widths), seed=1)]
+    packed = run(lambda q, kv: attend_short_packed((q, kv), layer.sizes, queries, keys, causal=False), sides, kind)
+    every = mask_of([1], 1)
+    alone = run(
+        lambda *x: sentence_by_sentence(lambda y: layer._attend(y[0], y[1], every, None), x, PACKED), sides, kind
+    )
+    assert all(torch.equal(a, b) for a, b in zip(packed, alone, strict=True))
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])

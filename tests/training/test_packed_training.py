@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.testing import assert_close
 from training_runs import tensors
 
+from nmtkit import native_build
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.batch import make_batch
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch, make_packed_batch
@@ -127,6 +128,31 @@ def test_padding_in_groups_keeps_every_token_in_its_place() -> None:
     assert sorted(row.tolist() for row in rows) == [
         part.tolist() for part in torch.split(x.flatten(), [3, 40, 5, 1, 4, 11])
     ]
+
+
+@pytest.mark.skipif(not native_build.available("fp32"), reason="the compiled build is missing")
+@pytest.mark.parametrize(
+    ("changes", "lengths", "is_padded"),
+    [
+        ({}, LENGTHS, False),
+        ({"norm": "pre", "positions": "learned"}, LENGTHS, False),
+        ({}, ((100, 2), (3, 3)), True),
+        ({"attention_dropout": 0.1}, LENGTHS, True),
+        ({"attention_window": 3}, LENGTHS, True),
+    ],
+)
+def test_only_short_sentences_with_plain_attention_are_not_padded_on_a_cpu(
+    changes: dict[str, Any], lengths: Any, is_padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    padded, of = [], Padding.of
+
+    def noted(*arguments: Any) -> Padding:
+        padded.append(arguments)
+        return of(*arguments)
+
+    monkeypatch.setattr(Padding, "of", noted)
+    loss_and_gradients(make(**changes).float(), both_batches(*lengths)[1])
+    assert bool(padded) == is_padded
 
 
 def rows_of(group: Tensor, masks: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
