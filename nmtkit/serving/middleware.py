@@ -50,7 +50,7 @@ class RequestRecorder:
 
         async def send_and_note(message: Message) -> None:
             nonlocal status, size
-            status = message.get("status", status)
+            status = int(message.get("status", status))  # Python 3.10 writes an HTTPStatus by its name
             size += len(message.get("body", b""))
             await send(message)
 
