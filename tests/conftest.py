@@ -28,6 +28,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # tensors are too small for threads to pay off
 
+# Without a GPU, Triton's kernels are interpreted. Triton reads this when it is imported, as several tests do.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 
 @pytest.fixture(autouse=True)
 def fixed_seed() -> None:

@@ -2,7 +2,6 @@
 
 import importlib
 import math
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch.testing import assert_close
 
 if torch.cuda.is_available():
     pytest.skip("the interpreter must not replace the compiler of other tests", allow_module_level=True)
-os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when nmtkit imports it
 pytest.importorskip("triton")
 
 from nmtkit.model.kernels import loss_kernel_on
