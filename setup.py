@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -13,6 +14,8 @@ HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nmtkit/version.py").read_text(encoding="utf-8"))
 assert VERSION
 REQUIRED = os.environ.get("NMTKIT_NATIVE") == "required"  # a failed compilation is then an error, not a warning
+
+SOURCES = runpy.run_path(str(HERE / "nmtkit/native_sources.py"))["digest"]()
 
 # The compiled search, one module for each instruction set.
 NATIVE_FLAGS = {
@@ -43,8 +46,7 @@ NATIVE = [
     Extension(
         f"nmtkit.{name}",
         ["nmtkit/native/module.cpp"],
-        depends=[str(header.relative_to(HERE)) for header in sorted((HERE / "nmtkit/native").glob("*.h"))],
-        define_macros=[("NMTKIT_MODULE", name)],
+        define_macros=[("NMTKIT_MODULE", name), ("NMTKIT_SOURCES", SOURCES)],
         language="c++",
         extra_compile_args=[*COMMON_FLAGS, *flags],
         # Otherwise a build may call the functions of another one, in programs that make all symbols global.
@@ -59,7 +61,7 @@ NATIVE.append(
     Extension(
         "nmtkit._words",
         ["nmtkit/native/words.cpp"],
-        depends=["nmtkit/native/memory.h", "nmtkit/native/python.h", "nmtkit/native/word_cache.h"],
+        define_macros=[("NMTKIT_SOURCES", SOURCES)],
         language="c++",
         extra_compile_args=COMMON_FLAGS,
         optional=not REQUIRED,
@@ -72,6 +74,7 @@ class BuildSearch(build_ext):  # type: ignore[misc]  # setuptools has no types
 
     def run(self) -> None:
         self._built: set[str] = set()
+        self.force = True  # each module has the digest of all sources
         super().run()
         failed = [extension.name for extension in self.extensions if extension.name not in self._built]
         if failed:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from nmtkit.log import logger
+from nmtkit.native_sources import STALE, is_stale
 
 # Faster than torch, the fastest first.
 BUILDS = {"_native_avx512vnni": "AVX-512 with VNNI", "_native_avx512": "AVX-512", "_native_avx2": "AVX2"}
@@ -18,12 +19,16 @@ def _load() -> ModuleType | None:
     """The first build that was compiled and that this CPU can run."""
     for name in BUILDS | PORTABLE:
         try:
-            return import_module(f"nmtkit.{name}")
+            module = import_module(f"nmtkit.{name}")
         except ModuleNotFoundError:
             continue
         except ImportError as error:
             if "this CPU has no" not in str(error):  # the module's own message
                 logger.warning("cannot load nmtkit.%s (%s): reinstall nmtkit", name, error)
+            continue
+        if not is_stale(module):
+            return module
+        logger.warning(STALE, name)
     return None
 
 

@@ -284,8 +284,6 @@ PyMethodDef kMethods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-#define NMTKIT_TEXT_OF(name) #name
-#define NMTKIT_TEXT(name) NMTKIT_TEXT_OF(name)
 #define NMTKIT_JOIN_OF(a, b) a##b
 #define NMTKIT_JOIN(a, b) NMTKIT_JOIN_OF(a, b)
 
@@ -300,5 +298,5 @@ PyMODINIT_FUNC NMTKIT_JOIN(PyInit_, NMTKIT_MODULE)() {
     PyErr_Format(PyExc_ImportError, "this CPU has no %s", kIsaName);
     return nullptr;
   }
-  return PyModule_Create(&kModule);
+  return nmtkit::make_module(&kModule);
 }

@@ -60,6 +60,16 @@ bool without_gil(F f) {
   });
 }
 
+// setup.py defines NMTKIT_SOURCES: `native_sources` compares it with the sources that are there.
+#define NMTKIT_TEXT_OF(name) #name
+#define NMTKIT_TEXT(name) NMTKIT_TEXT_OF(name)
+
+inline PyObject* make_module(PyModuleDef* definition) {
+  PyObject* module = PyModule_Create(definition);
+  if (module && PyModule_AddStringConstant(module, "SOURCES", NMTKIT_TEXT(NMTKIT_SOURCES)) < 0) Py_CLEAR(module);
+  return module;
+}
+
 inline PyObject* none_if(bool done) {
   if (!done) return nullptr;
   Py_RETURN_NONE;

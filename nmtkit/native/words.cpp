@@ -85,4 +85,4 @@ PyModuleDef kModule = {
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__words() { return PyModule_Create(&kModule); }
+PyMODINIT_FUNC PyInit__words() { return nmtkit::make_module(&kModule); }

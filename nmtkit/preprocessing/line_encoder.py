@@ -1,5 +1,6 @@
 """Encodes lines as concatenated ids. Each distinct word is encoded once where that gives the same ids."""
 
+import multiprocessing
 from itertools import chain
 
 import numpy as np
@@ -7,6 +8,8 @@ from numpy.typing import NDArray
 
 from nmtkit.data.binary import Tokens, token_type
 from nmtkit.errors import UserError
+from nmtkit.log import logger
+from nmtkit.native_sources import STALE, is_stale
 from nmtkit.spm_model import encodes_words_apart
 from nmtkit.tokenizer import SENTENCEPIECE, SENTENCEPIECE_VOCAB, SPACE, Tokenizer
 from nmtkit.vocab import EOS
@@ -14,6 +17,10 @@ from nmtkit.vocab import EOS
 try:
     from nmtkit import _words
 except ImportError:  # it was not compiled
+    _words = None  # type: ignore[assignment]
+if _words and is_stale(_words):
+    if multiprocessing.parent_process() is None:  # workers do not repeat it
+        logger.warning(STALE, "_words")
     _words = None  # type: ignore[assignment]
 
 _MAX_CACHE_BYTES = 1 << 24  # of each of two generations: typically 260,000 words

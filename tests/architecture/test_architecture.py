@@ -33,6 +33,7 @@ LEVELS: list[list[str]] = [
         "cli.signals",
         "errors",
         "languages",
+        "native_sources",
         "nfkc",
         "spm_model",
         "version",
