@@ -21,7 +21,8 @@ _LOOKUP_KINDS = (SENTENCEPIECE_VOCAB, MOSES_BPE)  # they look up pieces in a voc
 KINDS = (*LEARNED_KINDS, *_LOOKUP_KINDS)
 SENTENCEPIECE_KINDS = (SENTENCEPIECE, SENTENCEPIECE_VOCAB)  # their model is a SentencePiece model
 _TAG = re.compile(r">>.*?<<", re.DOTALL)  # a language tag of Marian, at the beginning of a line
-_MARKS = ("▁", INNER_MARK, FINAL_MARK)  # of subwords
+_SPACE = "▁"  # how SentencePiece spells a space
+_MARKS = (_SPACE, INNER_MARK, FINAL_MARK)  # of subwords
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 # nmt-preprocess has options of the same names.
 _SENTENCEPIECE_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")
@@ -43,6 +44,24 @@ class Tokenizer(Protocol):
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         """The text that each id adds, with spaces before words. The last byte piece of a character adds all of it, and
         bytes that are no character add U+FFFD."""
+
+
+def without_space(ids: Sequence[int], vocab: Vocabulary) -> tuple[int, ...] | None:
+    """The ids of a text that follows other text without a space; None if the vocabulary cannot spell it.
+
+    Only SentencePiece puts spaces into pieces: other ids stay as they are.
+    """
+    first = vocab.pieces[ids[0]]
+    if not first.startswith(_SPACE):
+        return tuple(ids)
+    spelled = (*vocab.to_ids([first.removeprefix(_SPACE)] if first != _SPACE else []), *ids[1:])
+    return spelled if spelled and UNK not in spelled else None
+
+
+def pieces_with(text: str, vocab: Vocabulary) -> list[int]:
+    """The ids of the pieces that contain a text. Special tokens and bytes contain none."""
+    pieces = enumerate(vocab.pieces[len(SPECIALS) :], len(SPECIALS))
+    return [number for number, piece in pieces if text in piece and not _BYTE_PIECE.fullmatch(piece)]
 
 
 def symbol_fault(symbol: str) -> str:
@@ -132,7 +151,7 @@ class SentencePieceVocabTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Join the pieces by the SentencePiece model; special ids, UNK among them, have no text."""
         pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
-        return _on_one_line(_decode(self._processor, pieces).replace("▁", " ").strip())
+        return _on_one_line(_decode(self._processor, pieces).replace(_SPACE, " ").strip())
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         return _surfaces(self.vocab.to_pieces(ids))
@@ -198,7 +217,7 @@ def _surfaces(pieces: Iterable[str]) -> list[str]:
             continue
         if unfinished := characters.decode(b"", final=True):
             added[-1] += unfinished
-        added.append(piece.replace("▁", " "))
+        added.append(piece.replace(_SPACE, " "))
     if unfinished := characters.decode(b"", final=True):
         added[-1] += unfinished
     return added
@@ -237,7 +256,7 @@ def count_segmented(lines: Iterable[str]) -> int:
 
 def has_subword_markers(text: str) -> bool:
     """Whether a line, or any of several, has a subword marker: subword-nmt's @@ or SentencePiece's ▁."""
-    return "▁" in text or ("@" in text and "@@ " in text)  # a search for a single character is much faster
+    return _SPACE in text or ("@" in text and "@@ " in text)  # a search for a single character is much faster
 
 
 def check_kind(kind: object) -> None:

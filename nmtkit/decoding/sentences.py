@@ -4,6 +4,8 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import regex
+
 from nmtkit.decoding.config import StreamConfig
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.overlong import parts
@@ -12,7 +14,7 @@ from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.source_tags import tag_ids
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.tokenizer import Tokenizer, pieces_with, without_space
 from nmtkit.vocab import EOS, UNK
 from nmtkit.wording import counted
 
@@ -61,6 +63,12 @@ class Sentence:
         return len(self.tag) + len(self.ids)
 
 
+# What usually has no space before it: letters of scripts that are written without spaces, and marks after a word.
+_ATTACHED = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Pe}\p{Pf}.,;:!?…、。，；：！？・]"
+)
+
+
 class SentenceEncoder:
     """Makes sentences of requests. Warns once of each word or term that the target vocabulary cannot spell."""
 
@@ -92,7 +100,18 @@ class SentenceEncoder:
         """The ids of the words of --ban that the vocabulary can spell; it never produces the others."""
         if not all(map(str.strip, words)):
             raise UserError("--ban: the word is empty")
-        return self._spelled(words, "--ban: the model has no pieces for %r: write it as the training text has it")
+        message, vocab = (
+            "--ban: the model has no pieces for %r: write it as the training text has it",
+            self._target.vocab,
+        )
+        banned: list[tuple[int, ...]] = []
+        for word, ids in self._spelled(words, message):
+            banned.append(ids)
+            attached = without_space(ids, vocab)
+            if attached != ids and (_ATTACHED.match(word) or not word[0].isalnum()):
+                banned += [attached] if attached else []
+                banned += [(piece,) for piece in pieces_with(word, vocab)]  # such as ",“" for ","
+        return tuple(dict.fromkeys(banned))
 
     def _sentence(self, request: Request, ids: list[int], limit: SourceLimit, line: int) -> Sentence:
         tag = self._tag_ids(request.source_tag)
@@ -133,13 +152,16 @@ class SentenceEncoder:
         return ids if text.strip() else []
 
     def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        return tuple(filter(None, self._spelled(terms, "ignoring the term %r: the model has no pieces for it")))
+        """The ids of the terms, without a space before those that have none in running text."""
+        spelled = self._spelled(terms, "ignoring the term %r: the model has no pieces for it")
+        return tuple((_ATTACHED.match(term) and without_space(ids, self._target.vocab)) or ids for term, ids in spelled)
 
-    def _spelled(self, words: Sequence[str], warning: str) -> tuple[tuple[int, ...], ...]:
-        """The ids of the words, without those that need an unknown piece, which are logged once."""
-        encoded = self._target.encode(words)
-        for word, ids in zip(words, encoded, strict=True):
-            if UNK in ids and word not in self._unspellable:
+    def _spelled(self, words: Sequence[str], warning: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The words, without spaces around them, and their ids; words that need an unknown piece are logged once."""
+        for word, ids in zip(words, self._target.encode(words), strict=True):
+            if UNK not in ids:
+                if ids:
+                    yield word.strip(), tuple(ids)
+            elif word not in self._unspellable:
                 self._unspellable.add(word)
                 logger.warning(warning, word)
-        return tuple(tuple(ids) for ids in encoded if UNK not in ids)
