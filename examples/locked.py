@@ -3,19 +3,22 @@
     python locked.py --record work/average.command "nmt-average …"
     python locked.py --made-by work/average.command "nmt-average …" -- nmt-average …
     python locked.py --read work/averaged.pt work/scores.txt -- nmt-generate …
+    python locked.py --read work/text/train.en --if-needed work/data-bin/dataset.json -- nmt-preprocess …
     python locked.py work/checkpoints -- mv work/checkpoints old
 
 A `.command` file contains the command of a step. The step runs under a shared lock on it, so several machines can run
 it. Another command replaces it only under an exclusive lock, so a changed command is newer than all earlier results,
 and make repeats the step. A step also shares a lock on the files that it reads, and locks the file that it replaces
 exclusively. So no file is replaced while a step reads it, and no result is newer than an input that it was not made
-from. `nmt-train` locks its save folder.
+from. With --if-needed nothing runs if another make has made that file since this one decided to: a second time would
+make it newer than results that are made from it. `nmt-train` locks its save folder.
 """
 
 import fcntl
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,15 +31,21 @@ def main(arguments: list[str]) -> None:
         return
     separator = arguments.index("--")
     paths, command = arguments[:separator], arguments[separator + 1 :]
+    sources = []
     while paths[:1] == ["--made-by"]:
         check(Path(paths[1]), content(paths[2]))
+        sources.append(Path(paths[1]))
         paths = paths[3:]
     while paths[:1] == ["--read"]:
         lock(Path(paths[1]), fcntl.LOCK_SH)
+        sources.append(Path(paths[1]))
         paths = paths[2:]
+    if_needed = paths[:1] == ["--if-needed"]
+    paths = paths[if_needed:]
     for path in paths:
         lock(Path(path), fcntl.LOCK_EX)
-    become(command)
+    if not (if_needed and is_current(map(Path, paths), sources)):
+        become(command)
 
 
 def content(text: str) -> bytes:
@@ -64,6 +73,14 @@ def check(path: Path, command: bytes) -> None:
     lock(path, fcntl.LOCK_SH)
     if not path.exists() or path.read_bytes() != command:
         sys.exit(f"{path}: another make has begun this step with other variables: call make again")
+
+
+def is_current(results: Iterable[Path], sources: Iterable[Path]) -> bool:
+    """Whether all results are there, and none is older than a source, as make compares them."""
+    try:
+        return min(path.stat().st_mtime_ns for path in results) >= max(path.stat().st_mtime_ns for path in sources)
+    except FileNotFoundError:
+        return False
 
 
 def lock(path: Path, mode: int) -> None:

@@ -85,6 +85,7 @@ LOCKED = python ../locked.py $(foreach file,$(FETCHED_ELSEWHERE),--made-by $(fil
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@)) $(call completes,$@)
 
 # Settings of the machine (ON_…, LAUNCH) change a result at most by rounding, so they repeat no step.
+$(DATASET)/dataset.json: private REPLACED = --if-needed $@
 $(DATASET)/dataset.json: $(SIDES:%=$(TEXT_FOLDER)/%) $(MADE) $(dir $(DATASET))preprocess.command
 	@$(call run,$(preprocess) $(ON_CORES))
 

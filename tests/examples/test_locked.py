@@ -1,5 +1,6 @@
 """locked.py: which steps of the recipes run, and which are refused."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -91,6 +92,43 @@ def test_no_file_is_replaced_while_a_step_reads_it_and_none_read_while_it_is_rep
             assert done.stderr == f"a step that needs {path} runs: wait for it, or stop it\n"
         assert locked("--read", read, "--", "true").returncode == 0
     assert locked(read, replaced, "--", "true").returncode == 0
+
+
+def test_a_file_that_another_make_has_made_meanwhile_is_not_made_again(command: Path, tmp_path: Path) -> None:
+    source, result = tmp_path / "text", tmp_path / "dataset.json"
+    source.touch()
+
+    def make() -> str:
+        return locked("--made-by", command, "one", "--read", source, "--if-needed", result, "--", "echo", "made").stdout
+
+    assert make() == "made\n"  # it is missing
+    result.touch()
+    assert make() == ""
+    for newer in (source, command):
+        os.utime(newer, ns=(0, result.stat().st_mtime_ns + 1))
+        assert make() == "made\n"
+        os.utime(newer, ns=(0, result.stat().st_mtime_ns))  # not older, as for make
+        assert make() == ""
+
+
+def test_a_second_make_does_not_replace_the_dataset_of_a_training(tmp_path: Path) -> None:
+    """It decides to preprocess before the first make has done so, and goes on while that trains."""
+    recipe = multi30k_in(tmp_path / "checkout")
+    late = f'case " $* " in *" nmt-preprocess "*) touch late; {WAIT};; esac\nexec {sys.executable} "$@"'
+    second = make_with(tmp_path / "late", recipe, STUBS | {"python": late}, "MULTI30K_DIR=text", "score")
+    training = f"{STUBS['nmt-train']}; rm wait; touch training; {WAIT.replace('-e wait', '! -e refused')}"
+    first = make_with(tmp_path / "bin", recipe, STUBS | {"nmt-train": training}, "MULTI30K_DIR=text", "score")
+    (recipe / "wait").touch()
+    with ThreadPoolExecutor() as pool:
+        refused = pool.submit(second)
+        while not (recipe / "late").exists() and not refused.done():
+            time.sleep(0.01)
+        finished = pool.submit(first)
+        assert refused.result().returncode == 2
+        (recipe / "refused").touch()
+    assert (recipe / "training").exists()
+    assert finished.result().returncode == 0
+    assert "nmt-train" not in first().stdout
 
 
 def test_a_command_that_cannot_run_is_reported_as_by_a_shell(tmp_path: Path) -> None:
