@@ -58,7 +58,12 @@ def _validations(save_dir: Path) -> list[Validation]:
     """The validations in the metrics of a run. Raises UserError if there are none, or the cost is not recorded."""
     metrics = curves.Run.read(str(save_dir)).metrics
     columns = [dict(metrics.get(key, ())) for key in ("tflop", "processor_minutes", "valid_ppl", "valid_bleu")]
-    *_, bleu = columns
+    *_, perplexity, bleu = columns
+    if infinite := [update for update in bleu if update not in perplexity]:
+        raise UserError(
+            f"{save_dir}: the training has diverged, since its perplexity after update {infinite[0]} is not finite: "
+            "change its learning rate or warm-up, or leave the model out"
+        )
     if not bleu or any(update not in column for column in columns for update in bleu):
         raise UserError(
             f"{save_dir}/metrics.jsonl has no cost at each validation: train with --valid-bleu, and with a --log-every "

@@ -45,6 +45,11 @@ class Result:
         """The result in a row's folder. Raises UserError if the row is not complete."""
         trained = load_checkpoint(folder / "checkpoints" / LAST)
         progress = trained.progress
+        if progress["valid_ppl"] is None:
+            raise UserError(
+                f"{folder}: the training has diverged, since its perplexity is not finite: change LR_SCALE or "
+                "WARMUP, or leave the row out"
+            )
         options = progress["options"]
         return cls(
             row=folder.name,

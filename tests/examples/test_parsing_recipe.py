@@ -123,6 +123,23 @@ def test_a_plain_file_takes_precedence_over_a_compressed_one(make: Make, recipe:
     assert (recipe / "work/treebank/trees/train.mrg").read_text() == "(S (NN rain))\n"
 
 
+def test_trees_that_have_changed_replace_their_copies_and_others_keep_their_time(
+    make: Make, recipe: Path, treebank: Path
+) -> None:
+    copies = [recipe / f"work/treebank/trees/{name}.mrg" for name in ("train", "dev")]
+    names = [str(copy.relative_to(recipe)) for copy in copies]
+    make(*names)
+    before = [copy.stat().st_mtime_ns for copy in copies]
+    assert "taking" not in make(*names)
+    (treebank / "dev.mrg").write_text("(S (NN rain))\n")
+    assert make(*names).count("taking") == 1
+    assert copies[1].read_text() == "(S (NN rain))\n"
+    assert copies[0].stat().st_mtime_ns == before[0]
+    assert "set TREEBANK_DIR" in make("TREEBANK_DIR=elsewhere", *names, code=2)
+    make("TREEBANK_DIR=", *names)  # the copies are used
+    assert copies[1].read_text() == "(S (NN rain))\n"
+
+
 def test_a_missing_treebank_is_reported(make: Make, recipe: Path) -> None:
     assert "set TREEBANK_DIR" in make("TREEBANK_DIR=elsewhere", code=2)
     assert not list((recipe / "work").rglob("*.mrg"))
@@ -136,7 +153,7 @@ def test_a_malformed_treebank_is_reported_with_its_line_and_the_next_call_resume
     dev = "work/treebank/text/dev.words"
     assert "linearize.py: work/treebank/trees/dev.mrg, line 1: " in make(dev, code=2)
     assert not (recipe / dev).exists()
-    (recipe / "work/treebank/trees/dev.mrg").write_text(whole)
+    (treebank / "dev.mrg").write_text(whole)
     make(dev)
     assert len((recipe / dev).read_text().splitlines()) == 12
 

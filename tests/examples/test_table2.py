@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import runs
 import table2
 from recipe_commands import REAL, STUBS, Make, called, make_with, parsed
 from repository import ROOT
@@ -124,6 +125,16 @@ FAST = run("transformer", [(1, 1, 80, 4), (4, 4, 20, 16)], 20)
 OTHER = run("transformer", [(1, 1, 60, 6), (4, 4, 20, 18)], 22)
 
 
+def test_a_training_that_diverged_is_named(tmp_path: Path) -> None:
+    lines = [
+        {"event": "train", "update": 2, "tflop": 1.0, "processor_minutes": 1.0},
+        {"event": "valid", "update": 2, "valid_ppl": None, "valid_bleu": 0.0},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match="diverged, since its perplexity after update 2 is not finite"):
+        runs._validations(tmp_path)
+
+
 def test_a_curve_is_linear_between_validations_and_unknown_outside() -> None:
     assert SLOW.at("tflop", 2, "perplexity") == pytest.approx(60)
     assert SLOW.at("minutes", 3, "bleu") == pytest.approx(2.5)
@@ -200,7 +211,7 @@ def test_an_unfinished_run_and_one_without_costs_are_refused(finished: Path) -> 
 def test_a_model_is_trained_scored_and_reported(recipe: Path, tmp_path: Path) -> None:
     make = make_with(tmp_path / "real", recipe, REAL, *TEXT)
     asked = ("CORPORA=tanaka", "MODELS=recurrent convolutional", "SEEDS=1", "VOCAB_SIZE=40", "UPDATES=4")
-    done = make(*asked, "WARMUP=2", "VALIDATE_EVERY=2", "PREPROCESS=--vocab-size 30 --joined-vocab")
+    done = make(*asked, "WARMUP=200", "VALIDATE_EVERY=2", "PREPROCESS=--vocab-size 30 --joined-vocab")
     assert done.returncode == 0, done.stderr
     report = (recipe / "work/report.md").read_text(encoding="utf-8")
     assert report in done.stdout

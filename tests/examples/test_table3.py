@@ -182,6 +182,17 @@ def test_rows_of_different_lengths_of_training_are_refused() -> None:
         variations.check_updates({"base": [1], "c_n2": [2, 1, 2]})
 
 
+def test_a_row_that_diverged_is_named_and_not_recorded(
+    make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    checkpoint = make_checkpoint()
+    checkpoint.progress["valid_ppl"] = None  # it is infinite
+    (tmp_path / "base/checkpoints").mkdir(parents=True)
+    save_checkpoint(tmp_path / "base/checkpoints" / LAST, checkpoint)
+    with pytest.raises(UserError, match="base: the training has diverged"):
+        Result.of(tmp_path / "base")
+
+
 # --- with make
 
 TEXT = ("CORPUS=text", "ENDING=", "SEEDS=1")
