@@ -41,6 +41,14 @@ def resolve_precision(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
+def has_slow_bf16(device: torch.device) -> bool:
+    """Whether `device` is a CPU without instructions for products in bf16, which then take far longer than in fp32.
+
+    False where torch cannot tell.
+    """
+    return device.type == "cpu" and _can_tell() and not _multiplies_bf16(device)
+
+
 def product_dtype(x: Tensor) -> torch.dtype:
     """The dtype in which x is multiplied by a matrix: that of autocast if it is active, otherwise that of x."""
     kind = x.device.type
@@ -63,6 +71,11 @@ def prepare_gpu() -> None:
 def _multiplies_bf16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # torch < 2.12 cannot tell
+    if device.type == "cpu" and _can_tell():
         return any(torch.cpu.get_capabilities().get(name) for name in _NATIVE_BF16_ON_CPU)
     return False
+
+
+def _can_tell() -> bool:
+    """Whether this torch, 2.12 or later, knows the instructions of the CPU."""
+    return hasattr(torch.cpu, "get_capabilities")

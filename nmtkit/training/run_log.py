@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from nmtkit.log import Report, logger, report
+from nmtkit.model.precision import has_slow_bf16
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import UpdateGradient
@@ -58,6 +59,8 @@ class RunLog:
             logger.info(
                 "no split '%s', so no validation and no best checkpoint: see --validpref of nmt-preprocess", VALIDATION
             )
+        if learner.precision == torch.bfloat16 and has_slow_bf16(learner.device):
+            logger.warning("this CPU has no instructions for bf16, so --precision fp32 is several times faster")
         warmup, last = options.optimizer.warmup_updates, options.stop.max_updates
         if state.update < last < state.schedule_start + warmup:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)

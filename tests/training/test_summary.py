@@ -140,6 +140,23 @@ def test_only_a_run_that_ends_within_its_warm_up_gives_a_warning(train: Train, t
     assert not warns(3, 4)  # finished already
 
 
+@pytest.mark.parametrize(
+    ("precision", "capabilities", "warns"),
+    [("bf16", {"avx2": True}, True), ("bf16", {"avx512_bf16": True}, False), ("fp32", {"avx2": True}, False)],
+)
+def test_only_bf16_on_a_cpu_without_instructions_for_it_gives_a_warning(
+    precision: str,
+    capabilities: dict[str, bool],
+    warns: bool,
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    said = train(tmp_path, "--max-updates", 1, "--precision", precision).stderr.decode()
+    assert ("this CPU has no instructions for bf16" in said) == warns
+
+
 def test_a_long_update_is_announced_once_before_it_finishes(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
