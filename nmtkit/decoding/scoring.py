@@ -189,5 +189,5 @@ def warn_of_subwords(name: str, lines: Sequence[str]) -> None:
 
 
 def _without_region(language: str) -> str:
-    """de for de-AT and de_AT."""
-    return re.split("[-_]", language)[0]
+    """de for de-AT, de_AT and DE."""
+    return re.split("[-_]", language)[0].lower()
