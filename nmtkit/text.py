@@ -1,6 +1,7 @@
 """Reads text files, plain or compressed, line by line. Only a line feed ends a line."""
 
 import bz2
+import codecs
 import contextlib
 import errno
 import gzip
@@ -279,6 +280,8 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
     """
     first, rest = 1, b""
     with open_binary(source) as source_file, open_binary(target) as target_file:
+        _refuse_utf16(source, source_file)
+        _refuse_utf16(target, target_file)
         while True:
             with _as_user_errors(source):
                 source_lines = rest or _end_last_line(_read_block(source_file))
@@ -304,6 +307,14 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
                 return
             yield Block(source, first, count, source_lines), Block(target, first, count, target_lines)
             first += count
+
+
+def _refuse_utf16(path: Path, file: io.BufferedReader) -> None:
+    """Raise UserError for text that begins as UTF-16 does: its number of lines would be reported as wrong."""
+    with _as_user_errors(path):
+        start = file.peek(2)[:2]
+    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise UserError(f"{path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
 
 
 def decode_with_replacement(lines: Iterable[bytes]) -> Iterator[tuple[str, bool]]:

@@ -109,6 +109,15 @@ def test_an_empty_destination_folder_is_used(tmp_path: Path) -> None:
     assert (tmp_path / "result" / "file").exists()
 
 
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(UserError, match="is the current folder, which cannot be replaced: run the command from another"),
+        staged_folder(Path(), is_own, always),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_a_foreign_destination_is_refused_and_unchanged(tmp_path: Path, kind: str) -> None:
     if kind == "folder":

@@ -61,6 +61,14 @@ def test_text_that_is_not_utf8_is_reported_with_file_line_and_column(tmp_path: P
         list(read_lines(path))
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_is_named_before_its_number_of_lines(tmp_path: Path, encoding: str) -> None:
+    source, target = write_pair(tmp_path, "a man\nb\n", "ein Mann\nb\n")
+    target.write_bytes("\ufeffein Mann\nb\n".encode(encoding))
+    with pytest.raises(UserError, match=r"a\.de: UTF-16, not UTF-8; convert the file, for example with iconv"):
+        list(read_parallel(source, target))
+
+
 def write_pair(folder: Path, source: str, target: str) -> tuple[Path, Path]:
     paths = folder / "a.en", folder / "a.de"
     for path, content in zip(paths, (source, target), strict=True):

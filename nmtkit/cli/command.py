@@ -9,6 +9,7 @@ import sys
 import time
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -137,6 +138,7 @@ class Command(click.Command):
             _check_text(arguments)
             # Not click's own main, which turns a closed pipe into exit code 1.
             with self.make_context(self.name, list(arguments)) as context:
+                _check_current_folder()
                 self.invoke(context)
             sys.stdout.flush()
         except click.exceptions.Exit as exit:
@@ -220,6 +222,14 @@ def _check_text(arguments: Sequence[str]) -> None:
         if not is_text(word):
             shown, encoding = os.fsencode(word).decode("ascii", "backslashreplace"), sys.getfilesystemencoding().upper()
             raise UserError(f"{shown}: not {encoding}: rename the file")
+
+
+def _check_current_folder() -> None:
+    """Refuse to run in a folder that was removed: libraries of torch would end the process with a message of theirs."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise UserError("the current folder was removed: change to another one") from None
 
 
 def _let_another_report(code: int) -> int:

@@ -34,7 +34,7 @@ _FORMAT_WITHIN = 256  # bytes of dataset.json, in which its format is named
 
 _SPLIT = r"(train|valid\d*|test\d*)"
 TOKENIZER_FILE = r"vocab(\..+)?\.txt|spm(\..+)?\.model|bpe\..+\.json"  #: pattern of the names by `tokenizer_files`
-# A folder is replaced by a new dataset only if all its files have such names.
+# A killed run's folder is removed only if all its files have such names.
 _DATASET_FILE = re.compile(rf"dataset\.json|{TOKENIZER_FILE}|{_SPLIT}\.(dropped|.+\.(bin|idx))")
 
 
@@ -76,9 +76,14 @@ def is_dataset(folder: Path) -> bool:
 
 
 def may_replace(folder: Path) -> bool:
-    """Whether a folder is a dataset and contains no other files."""
+    """Whether a folder is a dataset and contains no other files. An intact dataset.json lists all."""
+    if not is_dataset(folder):
+        return False
     names = {path.name for path in folder.iterdir()}
-    return DESCRIPTION in names and all(map(is_dataset_file, names))
+    try:
+        return names <= {DESCRIPTION, *read_description(folder).files}
+    except UserError:  # damaged, or of another version
+        return all(map(is_dataset_file, names))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -25,7 +26,17 @@ from nmtkit.errors import RunError, UserError
 from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.outputs import refuse_dataset
-from nmtkit.run_files import BEST, LAST, METRICS, OPTIONS, UNUSABLE, checkpoint_path, is_run_file, list_checkpoints
+from nmtkit.run_files import (
+    BEST,
+    EARLIER,
+    LAST,
+    METRICS,
+    OPTIONS,
+    UNUSABLE,
+    checkpoint_path,
+    is_run_file,
+    list_checkpoints,
+)
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_record
@@ -125,7 +136,10 @@ class SaveDir:
                 raise UserError(f"{self.folder / name} is a folder: remove it, or choose another --save-dir")
         remove_partial_files(self.folder, is_run_file)  # no files of other programs
         for path in self._unusable:
-            logger.warning("%s is renamed to %s", path, _set_aside(path))
+            logger.warning("%s is renamed to %s", path, _set_aside(path, UNUSABLE))
+        content = json.dumps(options, indent=2).encode() + b"\n"
+        if self.newest is None:
+            self._set_earlier_aside(content)
         if self.newest is not None:
             newest = checkpoint_path(self.folder, self.newest)
             if not newest.exists():  # resumed from LAST
@@ -134,7 +148,7 @@ class SaveDir:
             self._set_later_best_aside(self.newest)
             self._link_best(metric, better)
         with staged_file(self.folder / OPTIONS) as file:
-            file.write(json.dumps(options, indent=2).encode() + b"\n")
+            file.write(content)
 
     def load_newest(self) -> Checkpoint | None:
         """The newest checkpoint that a run can resume from, if any; others are skipped with a warning.
@@ -281,7 +295,19 @@ class SaveDir:
             best.unlink()
         else:
             message = "%s is damaged, or later than update %d, from which the run resumes: it is renamed to %s"
-            logger.warning(message, best, newest, _set_aside(best))
+            logger.warning(message, best, newest, _set_aside(best, UNUSABLE))
+
+    def _set_earlier_aside(self, options: bytes) -> None:
+        """Rename metrics and options that belong to no checkpoint, unless the options are those of this run, `options`.
+
+        The same run from the beginning makes the same metrics again.
+        """
+        recorded = self.folder / OPTIONS
+        if recorded.exists() and recorded.read_bytes() == options:
+            return
+        for path in (self.folder / METRICS, recorded):
+            if path.exists() and path.stat().st_size:
+                logger.warning("%s belongs to no checkpoint: it is renamed to %s", path, _set_aside(path, EARLIER))
 
     def _link_best(self, metric: str, better: Better) -> None:
         """Link BEST to the best of the kept checkpoints where it is missing, worse, or of another ranking.
@@ -365,11 +391,10 @@ def _update_of(path: Path) -> float | None:
     return update if isinstance(update, int) else None
 
 
-def _set_aside(path: Path) -> str:
-    """Rename a checkpoint, so that no stage takes it for one of this run; returns its new name."""
-    renamed = path.with_name(path.name + UNUSABLE)
-    while renamed.exists():  # an earlier one
-        renamed = renamed.with_name(renamed.name + UNUSABLE)
+def _set_aside(path: Path, suffix: str) -> str:
+    """Rename a file, so that no stage takes it for one of this run; returns its new name."""
+    names = itertools.chain([path.name + suffix], (f"{path.name}{suffix}-{number}" for number in itertools.count(2)))
+    renamed = next(path.with_name(name) for name in names if not path.with_name(name).exists())
     path.rename(renamed)
     return renamed.name
 

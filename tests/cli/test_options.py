@@ -597,6 +597,17 @@ def test_a_closed_standard_stream_gives_no_traceback(closed: str, complaint: byt
     assert b"Traceback" not in done.stderr
 
 
+def test_a_removed_current_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run("--help", capsys=capsys)[0] == 0
+    code, _, err = run("--kind", "pea", capsys=capsys)
+    assert (code, err) == (2, "soup: the current folder was removed: change to another one\n")
+
+
 def test_a_closed_stdin_is_an_error(tiny_checkpoint: Path) -> None:
     script = BIN / "nmt-generate"
     line = f"{sys.executable} {script} --checkpoint {tiny_checkpoint} --quiet <&-"

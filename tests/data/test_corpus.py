@@ -344,3 +344,18 @@ def test_only_a_dataset_may_be_replaced(dataset: Path, tmp_path: Path) -> None:
     (dataset / "checkpoint_last.pt").touch()
     assert not may_replace(dataset)
     assert not may_replace(tmp_path)
+
+
+def test_a_folder_with_files_named_like_those_of_a_dataset_may_not_be_replaced(dataset: Path, tmp_path: Path) -> None:
+    (dataset / "spm.mine.model").touch()
+    assert not may_replace(dataset)
+    (tmp_path / "dataset.json").write_text('{"title": "my corpus"}')
+    assert not may_replace(tmp_path)
+
+
+def test_a_damaged_dataset_may_be_replaced(dataset: Path) -> None:
+    description = dataset / "dataset.json"
+    description.write_bytes(description.read_bytes()[:-100])
+    assert may_replace(dataset)
+    (dataset / "thesis").touch()
+    assert not may_replace(dataset)

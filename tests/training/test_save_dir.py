@@ -132,6 +132,24 @@ def test_a_checkpoint_with_nonfinite_weights_is_skipped(
     assert newest.progress["update"] == 1
 
 
+def test_options_and_metrics_without_a_checkpoint_are_renamed_by_another_run(tmp_path: Path) -> None:
+    def begin(**options: int) -> dict[str, str]:
+        SaveDir(CheckpointConfig(save_dir=tmp_path)).prepare(options, "valid_loss", lower)
+        return {path.name: path.read_text() for path in tmp_path.iterdir()}
+
+    (tmp_path / "metrics.jsonl").write_text("mine")
+    first = {"metrics.jsonl.earlier": "mine", "options.json": '{\n  "seed": 1\n}\n'}
+    assert begin(seed=1) == first
+    (tmp_path / "metrics.jsonl").write_text("of seed 1")
+    assert begin(seed=1) == first | {"metrics.jsonl": "of seed 1"}  # the same run from the beginning
+    assert begin(seed=2) == {
+        "metrics.jsonl.earlier": "mine",
+        "metrics.jsonl.earlier-2": "of seed 1",
+        "options.json.earlier": first["options.json"],
+        "options.json": '{\n  "seed": 2\n}\n',
+    }
+
+
 def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_before(
     make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
@@ -147,7 +165,7 @@ def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_befor
     save_dir.prepare({}, "valid_loss", lower)
     assert [update for update, _ in list_checkpoints(tmp_path)] == [3]
     assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"earlier"
-    assert (tmp_path / "checkpoint_4.pt.unusable.unusable").read_bytes() == b"damaged"
+    assert (tmp_path / "checkpoint_4.pt.unusable-2").read_bytes() == b"damaged"
 
 
 def test_a_refused_run_shows_once_why_each_checkpoint_cannot_be_resumed(train: Train, tmp_path: Path) -> None:
