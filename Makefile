@@ -7,7 +7,7 @@ BY := by-$(subst /,-,$(PYTHON))
 INSTALLED := $(VENV)/installed-$(BY)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-# The absolute path of a folder, because recipes run in their own folders. Its name may have any characters.
+# The absolute path of a folder, because recipes run in their own folders. Its name may have spaces and quotes.
 absolute = '$(subst ','\'',$(subst $$,$$$$,$(subst <space>, ,$(abspath $(subst $() ,<space>,$(1))))))'
 
 RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 table3 positions \

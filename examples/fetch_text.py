@@ -65,7 +65,11 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
 
         missing = [name for name in names if not is_current(name)]
         for name in names:
-            if folder and name not in missing and has_changed(Path(folder, name), text / name):
+            if (
+                folder
+                and name not in missing
+                and has_changed(Path(folder, name), text / name, found.versions.get(name))
+            ):
                 raise UserError(
                     f"{folder}/{name} differs from its copy {text / name}: remove the copy to use the folder again"
                 )
@@ -75,49 +79,58 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
     return missing
 
 
-def has_changed(origin: Path, copied: Path) -> bool:
-    """Whether a file differs from its copy. A file of the same size that is older than its copy is not compared."""
-    if not origin.exists():
-        return False
-    now, then = origin.stat(), copied.stat()
-    may_differ = now.st_size != then.st_size or now.st_mtime_ns > then.st_mtime_ns
-    return may_differ and not filecmp.cmp(origin, copied, shallow=False)
+def has_changed(origin: Path, copied: Path, version: list[int] | None) -> bool:
+    """Whether a file differs from its copy. One that is still of the `version` that was copied is not compared."""
+    return origin.exists() and version_of(origin) != version and not filecmp.cmp(origin, copied, shallow=False)
+
+
+def version_of(path: Path) -> list[int]:
+    """Size and time of a file."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
 
 
 def replace(text: Path, names: Sequence[str], origin: str, found: "Record", get: Callable[[str, Path], None]) -> None:
     """Get files from an origin, and replace those of `text` when all are there."""
-    incoming = text / INCOMING
+    incoming, versions = text / INCOMING, dict(found.versions)
     try:
         for name in names:
+            versions.pop(name, None)
+            if (file := Path(origin, name)).exists():
+                versions[name] = version_of(file)
             (incoming / name).parent.mkdir(parents=True, exist_ok=True)
             get(f"{origin}/{name}", incoming / name)
-        Record(found.origin, found.files | dict.fromkeys(names, UNKNOWN)).write(text)
+        Record(found.origin, found.files | dict.fromkeys(names, UNKNOWN), versions).write(text)
         for name in names:
             new, old = incoming / name, text / name
             old.parent.mkdir(parents=True, exist_ok=True)
             if not (old.exists() and filecmp.cmp(new, old, shallow=False)):
                 new.touch()  # newer than all that was made from the old one
                 new.replace(old)
-        Record(origin, found.files | dict.fromkeys(names, origin)).write(text)
+        Record(origin, found.files | dict.fromkeys(names, origin), versions).write(text)
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
 
 
 class Record(NamedTuple):
-    """The folder or address of the last fetch, and that of each file that was fetched."""
+    """The folder or address of the last fetch, and that of each file that was fetched.
+
+    `versions` are those of the copied files, where they are known, as by `version_of`.
+    """
 
     origin: str
     files: dict[str, str]
+    versions: dict[str, list[int]]
 
     @classmethod
     def read(cls, text: Path) -> "Record":
         """Raises UserError if it is damaged."""
         path = text / RECORD
         if not path.exists():
-            return cls("", {})
+            return cls("", {}, {})
         try:
             values = json.loads(path.read_bytes())
-            return cls(str(values["origin"]), dict(values["files"]))
+            return cls(str(values["origin"]), dict(values["files"]), dict(values.get("versions", {})))
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(
                 f"{path}: damaged; remove it to keep the text as it is, or remove {text} to fetch the text again"

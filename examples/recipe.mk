@@ -70,6 +70,7 @@ command_of = $(call quoted,$($(basename $(notdir $(1)))))
 	@mkdir -p $(@D)
 	@echo $(call command_of,$@) | cmp -s - $@ || python ../locked.py --record $@ $(call command_of,$@) $(UNLESS_IN_USE)
 $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
+$(dir $(DATASET))preprocess.command: UNLESS_IN_USE = $(DATASET)/dataset.json
 
 # Prints a command, and runs it while no make can replace the text, the COMMANDS of the step or the files that it READS; it
 # replaces no file that another step reads. If a make has replaced the text or a command, the step is refused. FETCHED_ELSEWHERE
@@ -118,6 +119,7 @@ $(RUN)/trained: $(RUN)/begun $(RUN)/train.command
 endif
 
 $(RUN)/trained: private REPLACED =# several machines write it
+$(RUN)/trained: private READS = $(RUN)/begun $(DATASETS:%=%/dataset.json)# a resumed training needs the dataset that it began with
 $(RUN)/trained:
 	@$(call run,$(LAUNCH) $(train) $(ON_DEVICE))
 	@$(LOCKED) -- echo $(or $(DEVICES),1) $(call into,$@)

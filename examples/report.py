@@ -233,6 +233,8 @@ def main(
             "give both sides of one test set"
         )
     read = [Run.read(folder, test) for folder in runs]
+    if len({run.seed for run in read}) < len(read):
+        raise UserError("two runs have the same seed: give runs with different seeds")
     html_report.write(output, page(title, read, test))
     click.echo(summary(read))
 

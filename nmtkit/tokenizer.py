@@ -43,7 +43,8 @@ class Tokenizer(Protocol):
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
         """The text that each id adds, with spaces before words. The last byte piece of a character adds all of it, and
-        bytes that are no character add U+FFFD."""
+        bytes that are no character add U+FFFD. UNK is a part of the word that it stands in, as in text that is encoded;
+        `decode` may write it as a word of its own, or not at all."""
 
 
 def without_space(ids: Sequence[int], vocab: Vocabulary) -> tuple[int, ...] | None:
@@ -92,6 +93,7 @@ class SentencePieceTokenizer:
         self._to_vocab = [UNK] * size
         for number, i in enumerate(model_ids, len(SPECIALS)):
             self._to_vocab[i] = number
+        self._unknown = _decode(self._processor, [unknown]).strip()
         self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *model_ids))  # text has no control pieces
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
@@ -104,7 +106,8 @@ class SentencePieceTokenizer:
         return _on_one_line(_decode(self._processor, [self._to_model[i] for i in ids]))
 
     def surfaces(self, ids: Sequence[int]) -> list[str]:
-        return _surfaces(self.vocab.to_pieces(ids))
+        added = _surfaces(self.vocab.to_pieces(ids))
+        return [self._unknown or text if number == UNK else text for number, text in zip(ids, added, strict=True)]
 
 
 class SentencePieceVocabTokenizer:

@@ -15,12 +15,13 @@ import click
 import seeds
 from result import Result
 from seeds import Estimate
-from variations import ROWS, check_updates
+from variations import ROWS, arch, check_updates
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.presets import PRESETS
 
 BASE = "base"
 COLUMNS = [
@@ -53,16 +54,29 @@ def bleu(result: Result) -> float:
 
 
 def check_comparable(results: Results) -> None:
-    """Raise UserError if a row has a seed twice, or the settings that all rows share differ."""
+    """Raise UserError if a row has a seed twice or several models, or the settings that all rows share differ."""
     for name, several in results.items():
         if repeated := {one.seed for one in several if [two.seed for two in several].count(one.seed) > 1}:
             raise UserError(f"{name} has several results of seed {min(repeated)}: give each seed once")
+        for other in several[1:]:
+            check_alike(several[0], other, several[0].model, other.model)
     first, *others = (one for several in results.values() for one in several)
     for other in others:
-        keys = [*(first.settings | other.settings)]
-        if differences := [key for key in keys if first.settings.get(key) != other.settings.get(key)]:
-            pair = f"{first.row} of seed {first.seed} and {other.row} of seed {other.seed}"
-            raise UserError(f"{pair} were not trained alike: they differ in {', '.join(differences)}")
+        check_alike(first, other, first.settings | divisors(first), other.settings | divisors(other))
+
+
+def divisors(result: Result) -> dict[str, float]:
+    """By what the sizes of a row's model are divided."""
+    full, model = PRESETS[arch(result.row)].model_config(), TransformerConfig.from_dict(result.model)
+    assert isinstance(full, TransformerConfig)
+    return {"WIDTH": full.d_model / model.d_model, "DEPTH": full.encoder_layers / model.encoder_layers}
+
+
+def check_alike(first: Result, other: Result, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
+    """Raise UserError if the options of two results, `ours` and `theirs`, differ."""
+    if differences := [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]:
+        pair = f"{first.row} of seed {first.seed} and {other.row} of seed {other.seed}"
+        raise UserError(f"{pair} were not trained alike: they differ in {', '.join(differences)}")
 
 
 def verdict(ours: Estimate, paper: float) -> str:

@@ -52,7 +52,7 @@ class Command(click.Command):
                 expose_value=False,
                 callback=read_config_file,
                 metavar="FILE",
-                help="Read options from a TOML or JSON file, such as a run's options.json; the command line wins.",
+                help="Read options from a TOML or JSON file; the command line wins.",
             ),
             click.Option(
                 ["--debug"],

@@ -12,6 +12,7 @@ from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, given, ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
+from nmtkit.config import flag
 from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig, SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
@@ -84,8 +85,8 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
         raise UserError(f"{dataset} and --input {source.path} are mutually exclusive: use one of them")
     if dataset is not None and dataset.is_file():
         raise UserError(f"{dataset} is a file, not a dataset: use --input {dataset} to translate it")
-    if dataset is None and given("split"):
-        raise UserError("--split needs a DATASET")
+    if dataset is None and (of_a_dataset := [name for name in ("split", "verify") if given(name)]):
+        raise UserError(f"{flag(of_a_dataset[0])} needs a DATASET")
     if evaluation.is_wanted and dataset is None and evaluation.reference is None:
         raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
     if evaluation.is_wanted and source.shard is not None:

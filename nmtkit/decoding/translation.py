@@ -4,7 +4,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,16 @@ def word_numbers(surfaces: Sequence[str]) -> list[int]:
     return [max(0, count - 1) for count in counts]
 
 
+def respaced(surfaces: Sequence[str], text: str) -> list[str] | None:
+    """The texts that pieces add, with the spaces of `text`. None if it has another number of other characters."""
+    characters = re.findall(r"\s*\S", text)
+    counts = [len("".join(surface.split())) for surface in surfaces]
+    if sum(counts) != len(characters):
+        return None
+    ends = accumulate(counts)
+    return ["".join(characters[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+
+
 def translation_of(
     sentence: Sentence, found: Sequence[list[Hypothesis]], source: Tokenizer, target: Tokenizer, config: SearchConfig
 ) -> Translation:
@@ -86,7 +96,8 @@ def translation_of(
     Of a line that was split, the best hypotheses of all parts are joined to the best candidate, and so on.
     """
     pieces = _source_pieces(sentence, source) if config.attends else None
-    candidates = tuple(compose(rank, target, config, pieces) for rank in zip(*found, strict=False))
+    is_given = any(task.target is not None for task in sentence.tasks)
+    candidates = tuple(compose(rank, target, config, pieces, is_given) for rank in zip(*found, strict=False))
     if not config.sampling:
         candidates = different_texts(candidates)
     blank = Candidate("", alignment=() if config.alignment else None)
@@ -96,9 +107,16 @@ def translation_of(
 
 
 def compose(
-    parts: Sequence[Hypothesis], target: Tokenizer, config: SearchConfig, source: SourcePieces | None
+    parts: Sequence[Hypothesis],
+    target: Tokenizer,
+    config: SearchConfig,
+    source: SourcePieces | None,
+    is_given: bool = False,
 ) -> Candidate:
-    """Make a candidate of one hypothesis for each part of a line. `source` is needed if `config.attends`."""
+    """Make a candidate of one hypothesis for each part of a line. `source` is needed if `config.attends`.
+
+    An alignment counts the words of the decoded text, or those of the text that the user has given, if `is_given`.
+    """
     if config.copy_unknown and source is not None:
         starts = zip(parts, source.parts, strict=True)
         texts = [_with_copies(part, source.texts[start:], source.tag, target) for part, start in starts]
@@ -111,7 +129,7 @@ def compose(
         tuple(token for part in parts for token in (*target.vocab.to_pieces(part.ids), SPECIALS[EOS])),
         tuple(log_prob for part in parts for log_prob in part.token_log_probs),
         parts[0].attention if aligned and len(parts) == 1 else None,
-        _alignment(parts, target, aligned) if aligned else None,
+        _alignment(parts, [] if is_given else texts, target, aligned) if aligned else None,
     )
 
 
@@ -144,13 +162,19 @@ def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
     return SourcePieces(texts, word_numbers(source.surfaces(ids)), starts, tag)
 
 
-def _alignment(parts: Sequence[Hypothesis], target: Tokenizer, source: SourcePieces) -> tuple[tuple[int, int], ...]:
+def _alignment(
+    parts: Sequence[Hypothesis], texts: Sequence[str], target: Tokenizer, source: SourcePieces
+) -> tuple[tuple[int, int], ...]:
+    """The alignment of a line; `texts` are the decoded ones of the parts, if their words count."""
     pairs: list[tuple[int, int]] = []
     words_before = 0
-    for part, start in zip(parts, source.parts, strict=True):
+    for part, text, start in zip_longest(parts, texts, source.parts):
         assert part.attention is not None
         attention = part.attention[:-1, source.tag : -1]
         surfaces = target.surfaces(part.ids)
+        if text is not None:
+            known = ["" if number == UNK else surface for number, surface in zip(part.ids, surfaces, strict=True)]
+            surfaces = respaced(surfaces, text) or respaced(known, text) or surfaces
         if not any(map(str.strip, surfaces)):  # no word
             continue
         target_words = word_numbers(surfaces)

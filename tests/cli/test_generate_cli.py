@@ -375,6 +375,7 @@ def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Ru
     [
         (["--sacrebleu"], ["--reference FILE"]),
         (["--split", "valid"], ["--split needs a DATASET"]),
+        (["--verify"], ["--verify needs a DATASET"]),
         (["data", "--input", "text.en"], ["mutually exclusive"]),
         (["--reference", "text.de"], ["--sacrebleu"]),
         (["--nbest", 9], ["--nbest 9", "--beam 2"]),

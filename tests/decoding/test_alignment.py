@@ -16,11 +16,11 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.search import Hypothesis, search
-from nmtkit.decoding.translation import SourcePieces, align_words, compose, word_numbers
+from nmtkit.decoding.translation import SourcePieces, align_words, compose, respaced, word_numbers
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
+from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
 from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
 MakeCheckpoint = Callable[..., Checkpoint]
@@ -61,6 +61,29 @@ def test_word_numbers_follow_the_spaces_in_pieces(tokenizer: Tokenizer) -> None:
     for line in ("the dog runs", "straßen laufen", "a"):
         (ids,) = tokenizer.encode([line])
         assert word_numbers(tokenizer.surfaces(ids))[-1] + 1 == len(line.split())
+
+
+def test_pieces_get_the_spaces_of_the_text_that_they_spell() -> None:
+    assert respaced([" a", " b", "", "c"], "a  bc") == ["a", "  b", "", "c"]
+    assert respaced([" ", " ⁇", "b", " ."], "⁇ b.") == ["", "⁇", " b", "."]
+    assert respaced([" a"], "ab") is None
+
+
+@pytest.mark.parametrize("unknown", ["t2e", "22 33", "2", "the2", "2t the 2"])
+def test_words_of_an_alignment_are_those_of_the_text_beside_unknown_pieces(unknown: str) -> None:
+    model = train_sentencepiece(
+        ["the dog runs"], vocab_size=15, model_type="bpe", character_coverage=1.0, byte_fallback=False, threads=1
+    )
+    tokenizer = SentencePieceTokenizer(model)
+    (ids,) = tokenizer.encode([f"the {unknown} runs"])
+    assert UNK in ids
+    attention = np.full((len(ids) + 1, 2), 0.5, dtype=np.float32)
+    part = Hypothesis(ids, -1.0, [0.0] * (len(ids) + 1), attention)
+    source = SourcePieces(["x"], [0], [0])
+    made = compose([part], tokenizer, SearchConfig(alignment=True), source)
+    assert made.alignment == tuple((0, word) for word in range(len(made.text.split())))
+    given = compose([part], tokenizer, SearchConfig(alignment=True), source, is_given=True)
+    assert given.alignment == tuple((0, word) for word in range(len(f"the {unknown} runs".split())))
 
 
 def test_a_word_is_aligned_to_the_word_with_the_most_attention() -> None:

@@ -1,5 +1,6 @@
 """fetch_text.py: text of one origin, whatever was there before."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_text_that_has_changed_in_its_folder_is_refused(content: str, first: str
     with pytest.raises(UserError, match=rf"{NAMES[1]} differs from its copy {text}/{NAMES[1]}: remove the copy"):
         fetch(text, NAMES, first, None)
     assert words(text) == ["one", "one"]
+
+
+def test_text_that_has_changed_and_is_older_than_its_copy_is_refused(first: str, text: Path) -> None:
+    fetch(text, NAMES, first, None)
+    changed = Path(first, NAMES[1])
+    changed.write_text(f"{NAMES[1]}: odd\n")
+    os.utime(changed, (0, 0))
+    with pytest.raises(UserError, match=rf"{NAMES[1]} differs from its copy"):
+        fetch(text, NAMES, first, None)
 
 
 def test_text_whose_folder_is_gone_or_was_only_touched_is_kept(first: str, text: Path) -> None:

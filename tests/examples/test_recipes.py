@@ -252,6 +252,25 @@ def test_text_that_a_step_uses_is_not_replaced(make: Make, recipe: Path) -> None
     assert make() == []
 
 
+def test_a_dataset_that_a_training_reads_is_not_replaced(make: Make, recipe: Path, tmp_path: Path) -> None:
+    with (tmp_path / "bin/nmt-train").open("a") as script:
+        print(unlocked("work/data-bin/dataset.json"), file=script)
+    make()
+    assert not (recipe / "unlocked").exists()
+    recorded = (recipe / "work/preprocess.command").read_bytes()
+    with (recipe / "work/data-bin/dataset.json").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert make("VOCAB_SIZE=410", code=2) == []
+    assert "a step that needs work/data-bin/dataset.json runs" in (recipe / "stderr").read_text()
+    assert (recipe / "work/preprocess.command").read_bytes() == recorded
+    assert make() == []
+
+
+def test_a_work_folder_may_end_in_a_slash(make: Make) -> None:
+    assert make("WORK=work/") == ALL
+    assert make() == []
+
+
 def test_scores_that_a_kill_left_incomplete_are_written_again(make: Make, recipe: Path) -> None:
     make("work/averaged.pt")
     (recipe / "kill").write_text("work/scores.txt\n")

@@ -176,6 +176,22 @@ def test_results_that_do_not_compare_are_refused() -> None:
         table3.check_comparable({"base": [reached(9.9)], "c_n2": [reached(9.9, batch_tokens=25000)]})
 
 
+def test_models_of_other_sizes_are_refused() -> None:
+    def of_size(row: str, seed: int, width: int, depth: int) -> Any:
+        full = PRESETS[variations.arch(row)].model_config()
+        assert isinstance(full, TransformerConfig)
+        layers = {"encoder_layers": full.encoder_layers // depth, "decoder_layers": full.decoder_layers // depth}
+        return replace(
+            reached(9.9, seed=seed), row=row, model=full.to_dict() | layers | {"d_model": full.d_model // width}
+        )
+
+    table3.check_comparable({row: [of_size(row, 1, 4, 2), of_size(row, 2, 4, 2)] for row in ("base", "c_n8", "c_d256")})
+    with pytest.raises(UserError, match=r"base of seed 1 and base of seed 2 .*: they differ in d_model"):
+        table3.check_comparable({"base": [of_size("base", 1, 4, 2), of_size("base", 2, 8, 2)]})
+    with pytest.raises(UserError, match=r"base of seed 1 and c_n8 of seed 1 .*: they differ in DEPTH"):
+        table3.check_comparable({"base": [of_size("base", 1, 4, 2)], "c_n8": [of_size("c_n8", 1, 4, 1)]})
+
+
 def test_rows_of_different_lengths_of_training_are_refused() -> None:
     variations.check_updates({"base": [2], "c_n2": [2, 2]})
     with pytest.raises(UserError, match=r"\(base 1, c_n2 1 or 2\): give make UPDATES=2 or more"):
