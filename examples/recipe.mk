@@ -106,15 +106,15 @@ $(RUN)/trained: $(RUN)/begun
 $(RUN)/trained: private COMMANDS = $(RUN)/train.command
 else
 # A new dataset or a changed command starts a new training and moves the old checkpoints away, unless a training runs in
-# them or its checkpoints are being averaged. Otherwise an interrupted training is resumed.
-$(RUN)/begun: private REPLACED = $@ $(RUN)/trained
+# them, its checkpoints are being averaged, or another make has trained since. Otherwise an interrupted training is resumed.
+$(RUN)/begun: private REPLACED = --if-needed $@ $(RUN)/trained $(RUN)/checkpoints
 $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
-	@if [ -e $(RUN)/checkpoints ]; then \
+	@$(LOCKED) -- bash -euc $(call quoted,$(begin))
+begin = if [ -e $(RUN)/checkpoints ]; then \
 		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); \
-		$(LOCKED) $(RUN)/checkpoints -- mv $(RUN)/checkpoints $$aside || { rmdir $$aside; exit 1; }; \
+		mv $(RUN)/checkpoints $$aside || { rmdir $$aside; exit 1; }; \
 		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \
-	fi
-	@$(LOCKED) -- touch $@
+	fi; touch $(RUN)/begun
 $(RUN)/trained: $(RUN)/begun $(RUN)/train.command
 endif
 

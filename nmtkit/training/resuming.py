@@ -157,9 +157,14 @@ def check_fit(checkpoint: Checkpoint, config: ModelConfig, data: TrainingData, o
     is_same &= checkpoint.progress.get("other_data", []) == others
     if not is_same and "reset_progress" not in new_resets(checkpoint, options):
         folders = ", ".join(str(each.folder) for each in data.datasets)
+        way = (
+            "first run until the next checkpoint without --reset-progress, which took effect in an earlier start"
+            if options.fine_tuning.reset_progress
+            else "--reset-progress to continue with this data"
+        )
         raise UserError(
             f"{folder} holds checkpoints of a run on other data than {folders}: use the data it was started with, "
-            "another --save-dir, or --reset-progress to continue with this data"
+            f"another --save-dir, or {way}"
         )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import secrets
 import socket
 import time
@@ -13,6 +14,7 @@ from nmtkit.atomic_io import check_symlinks
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.outputs import refuse_dataset
+from nmtkit.training.save_dir import existing_part
 from nmtkit.training.validation import Sample
 
 # The tag of each number, by event and by its name in metrics.jsonl. The part before the slash is a group on the page.
@@ -59,6 +61,15 @@ def _tag_of_dataset(event: str, name: str) -> str | None:
     return f"{dataset}/{kind}_{number}" if kind == event and dataset else None
 
 
+def check_board(folder: Path) -> None:
+    """Raise UserError if a folder is a dataset or in one, or cannot be written. Creates nothing."""
+    check_symlinks(folder)
+    refuse_dataset(folder, f"--tensorboard {folder}")
+    existing = existing_part(folder)
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"--tensorboard {folder}: cannot be written ({existing} is not a writable folder)")
+
+
 class Board:
     """An event file. A full disk ends the file, not the run."""
 
@@ -71,8 +82,7 @@ class Board:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from torch.utils.tensorboard.summary import custom_scalars
 
-        check_symlinks(folder)
-        refuse_dataset(folder, f"--tensorboard {folder}")
+        check_board(folder)
         self._folder, self._event = folder, Event
         self._records: Any = None  # None once writing has failed
         try:

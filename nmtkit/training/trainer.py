@@ -43,6 +43,7 @@ from nmtkit.training.saving import Saver
 from nmtkit.training.signals import STOPS, Signals, agreed_stop
 from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.summary import describe_dry_run, describe_skips, next_command
+from nmtkit.training.tensorboard import check_board
 from nmtkit.training.training_data import TrainingData
 from nmtkit.training.validation import VALIDATION, Validator, validate
 from nmtkit.wording import first_line
@@ -147,6 +148,8 @@ class Trainer:
         Writes nothing.
         """
         self.ranks.run_on_main(self.save_dir.check)
+        if tensorboard := self.options.checkpoints.tensorboard:
+            self.ranks.run_on_main(lambda: check_board(tensorboard))
         self._resume()
         updates = self._begin()
         with working("dry run: an update to warm up"):

@@ -148,9 +148,10 @@ def test_a_resumed_run_drops_malformed_lines_of_metrics(tmp_path: Path) -> None:
         assert path.read_bytes() == good
 
 
-def test_an_unwritable_tensorboard_folder_is_refused(train: Train, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_an_unwritable_tensorboard_folder_is_refused(dry: list[str], train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    result = train(tmp_path / "run", "--max-updates", 1, "--tensorboard", tmp_path / "file" / "board", code=2)
+    result = train(tmp_path / "run", "--max-updates", 1, "--tensorboard", tmp_path / "file" / "board", *dry, code=2)
     assert f"nmt-train: --tensorboard {tmp_path}/file/board: cannot be written" in result.stderr.decode()
 
 
