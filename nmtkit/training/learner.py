@@ -35,6 +35,13 @@ class Learner:
         self.precision = resolve_precision(options.device.precision, ranks.device)
         if self.precision == torch.float16 and self.device.type == "cpu" and isinstance(options.model, RecurrentConfig):
             raise UserError("--precision fp16: a CPU cannot train recurrent models in it; use bf16 or fp32")
+        if (
+            self.precision == torch.bfloat16
+            and self.device.type == "cpu"
+            and isinstance(options.model, RecurrentConfig)
+            and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        ):
+            raise UserError("--precision bf16: this CPU cannot train recurrent models in it; use fp32")
         self.clip_norm = options.optimizer.clip_norm
         use_private_cache()
         torch.manual_seed(options.batches.seed)
