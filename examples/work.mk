@@ -16,7 +16,7 @@ NOT_FROM_THE_ENVIRONMENT := WORK RUN DATASET DATASETS TRAINPREFS MADE TEXT_FOLDE
 $(foreach name,$(filter-out $(FROM_THE_ENVIRONMENT),$(NOT_FROM_THE_ENVIRONMENT)),$(if $(filter environment,$(origin $(name))),$(eval undefine $(name))))
 WORK ?= work
 GIVEN := $(WORK)
-override WORK := $(patsubst ./%,%,$(patsubst %/,%,$(WORK)))# make removes ./ from the names of targets
+override WORK := $(patsubst ./%,%,$(patsubst %/,%,$(WORK)))# make removes ./ from the names of targets; folder/ is folder
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
 part_of = $(1).$(PROCESS).part
 

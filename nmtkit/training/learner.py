@@ -22,6 +22,15 @@ from nmtkit.training.optim import make_optimizer, optimizer_tensors, take_step
 from nmtkit.training.ranks import Ranks
 
 
+def _check_recurrent(precision: torch.dtype) -> None:
+    """Raise UserError for a precision in which torch cannot train an LSTM on this CPU."""
+    if precision == torch.float16:
+        raise UserError("--precision fp16: a CPU cannot train recurrent models in it; use bf16 or fp32")
+    has_onednn = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    if precision == torch.bfloat16 and has_onednn and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        raise UserError("--precision bf16: this CPU cannot train recurrent models in it; use fp32")
+
+
 class Learner:
     """A model, its optimizer, the loss scaler (fp16 only), and the moving average of the weights (--ema only).
 
@@ -33,15 +42,8 @@ class Learner:
         """`dataset` has the vocabularies; `languages` are those of the model, for its checkpoints."""
         self.dataset, self.languages, self.device = dataset, languages, ranks.device
         self.precision = resolve_precision(options.device.precision, ranks.device)
-        if self.precision == torch.float16 and self.device.type == "cpu" and isinstance(options.model, RecurrentConfig):
-            raise UserError("--precision fp16: a CPU cannot train recurrent models in it; use bf16 or fp32")
-        if (
-            self.precision == torch.bfloat16
-            and self.device.type == "cpu"
-            and isinstance(options.model, RecurrentConfig)
-            and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        ):
-            raise UserError("--precision bf16: this CPU cannot train recurrent models in it; use fp32")
+        if self.device.type == "cpu" and isinstance(options.model, RecurrentConfig):
+            _check_recurrent(self.precision)
         self.clip_norm = options.optimizer.clip_norm
         use_private_cache()
         torch.manual_seed(options.batches.seed)

@@ -60,7 +60,7 @@ class RunLog:
                 "no split '%s', so no validation and no best checkpoint: see --validpref of nmt-preprocess", VALIDATION
             )
         if learner.precision == torch.bfloat16 and has_slow_bf16(learner.device):
-            logger.warning("this CPU has no instructions for bf16, so --precision fp32 is several times faster")
+            logger.warning("this CPU has no instructions for bf16: --precision fp32 is faster")
         warmup, last = options.optimizer.warmup_updates, options.stop.max_updates
         if state.update < last < state.schedule_start + warmup:
             logger.warning("the run ends before --warmup-updates %d: the learning rate never reaches its peak", warmup)

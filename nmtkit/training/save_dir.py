@@ -140,7 +140,7 @@ class SaveDir:
         content = json.dumps(options, indent=2).encode() + b"\n"
         if self.newest is None:
             self._set_earlier_aside(content)
-        if self.newest is not None:
+        else:
             newest = checkpoint_path(self.folder, self.newest)
             if not newest.exists():  # resumed from LAST
                 link_checkpoint(self.folder / LAST, newest.name)
@@ -393,8 +393,9 @@ def _update_of(path: Path) -> float | None:
 
 def _set_aside(path: Path, suffix: str) -> str:
     """Rename a file, so that no stage takes it for one of this run; returns its new name."""
-    names = itertools.chain([path.name + suffix], (f"{path.name}{suffix}-{number}" for number in itertools.count(2)))
-    renamed = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    renamed, numbers = path.with_name(path.name + suffix), itertools.count(2)
+    while renamed.exists():
+        renamed = path.with_name(f"{path.name}{suffix}-{next(numbers)}")
     path.rename(renamed)
     return renamed.name
 

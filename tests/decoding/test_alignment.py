@@ -20,6 +20,7 @@ from nmtkit.decoding.translation import SourcePieces, align_words, compose, resp
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
+from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
 from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -84,6 +85,17 @@ def test_words_of_an_alignment_are_those_of_the_text_beside_unknown_pieces(unkno
     assert made.alignment == tuple((0, word) for word in range(len(made.text.split())))
     given = compose([part], tokenizer, SearchConfig(alignment=True), source, is_given=True)
     assert given.alignment == tuple((0, word) for word in range(len(f"the {unknown} runs".split())))
+
+
+def test_words_of_an_alignment_are_those_of_detokenized_text_without_unknown_pieces() -> None:
+    pytest.importorskip("sacremoses")
+    vocab = Vocabulary([*SPECIALS, "ru@@", "ns", "."])
+    target = MosesBpeTokenizer(vocab, MosesBpe("en", ("a b",)).to_bytes())
+    ids = [4, 5, UNK, 5, 6]
+    part = Hypothesis(ids, -1.0, [0.0] * 6, np.full((6, 2), 0.5, dtype=np.float32))
+    made = compose([part], target, SearchConfig(alignment=True), SourcePieces(["x"], [0], [0]))
+    assert made.text == "runs ns."
+    assert made.alignment == ((0, 0), (0, 1))
 
 
 def test_a_word_is_aligned_to_the_word_with_the_most_attention() -> None:

@@ -75,6 +75,15 @@ def test_options_of_computation_leave_the_loss_about_the_same(
         assert_same_rows(tmp_path / "plain", tmp_path / "other")
 
 
+def test_a_recurrent_model_is_refused_where_torch_has_no_lstm_in_bf16(
+    train_rival: TrainRival, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    said = train_rival("lstm_small", tmp_path, "--max-updates", 1, "--precision=bf16", code=2)
+    assert "this CPU cannot train recurrent models in it; use fp32" in said
+
+
 def dataset_of_copies(folder: Path, run_here: Run) -> Path:
     generator, words = random.Random(1), "abcdefgh"
     for split, pairs in (("train", 2000), ("valid", 50)):
