@@ -1,8 +1,10 @@
 """Compiled modules of other C++ sources than those of the checkout are not used."""
 
+import contextlib
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -24,7 +26,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_sources
-@pytest.mark.skipif(not BUILDS, reason="nothing is compiled")
+@pytest.mark.skipif(native_build.native is None, reason="nothing is compiled")
 def test_the_compiled_modules_belong_to_the_sources() -> None:
     assert native_build.native is not None
     assert not native_sources.is_stale(native_build.native)
@@ -53,11 +55,16 @@ def test_no_module_is_stale_if_the_sources_are_not_installed(tmp_path: Path, mon
 
 
 @needs_sources
-@pytest.mark.skipif(not BUILDS, reason="nothing is compiled")
+@pytest.mark.skipif(native_build.native is None, reason="nothing is compiled")
 def test_stale_builds_are_named_and_not_loaded(copied: Path, caplog: pytest.LogCaptureFixture) -> None:
     (copied / "new.h").touch()
+    runnable = set()
+    for name in BUILDS:
+        with contextlib.suppress(ImportError):  # not compiled, or not for this CPU
+            import_module(f"nmtkit.{name}")
+            runnable.add(name)
     assert native_build._load() is None
-    assert {record.message for record in caplog.records} == {native_sources.STALE % name for name in BUILDS}
+    assert {record.message for record in caplog.records} == {native_sources.STALE % name for name in runnable}
 
 
 @needs_sources
