@@ -53,9 +53,9 @@ endif
 ifneq ($(FOLDER)$(URL)$(HOW_TO_GET),)
 fetch = python ../fetch_text.py $(WORK)/text $(sort $(SIDES)) \
 	$(if $(FOLDER),--folder $(call quoted,$(FOLDER)),$(if $(URL),--url "$(URL)",--how-to-get "$(HOW_TO_GET)"))
-FETCH := $(WORK)/fetch.command# no other text replaces this one while a step runs
+TEXT_MADE_BY := $(WORK)/fetch.command
 .PHONY: fetched
-fetched: $(FETCH)
+fetched: $(TEXT_MADE_BY)
 	@$(LOCKED) -- $(fetch)
 $(sort $(TEXT)): fetched
 	@:
@@ -73,17 +73,19 @@ $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
 $(dir $(DATASET))preprocess.command: UNLESS_IN_USE = $(DATASET)/dataset.json
 
 # Prints a command, and runs it while no make can replace the text, the COMMANDS of the step or the files that it READS; it
-# replaces no file that another step reads. If a make has replaced the text or a command, the step is refused. FETCHED_ELSEWHERE
-# has the fetch.command of other folders whose text is used: they must stay as they were before the first step.
+# replaces no file that another step reads. If a make has replaced the text or a command, the step is refused. TEXT_MADE_BY has
+# the commands that make the text. FETCHED_ELSEWHERE has the fetch.command of other folders whose text is used: they must
+# stay as they were before the first step.
 run = $(info $(strip $(1)))$(LOCKED) -- $(strip $(1))
 COMMANDS = $(filter %.command,$^)
 READS = $(filter-out %.command,$^)
 REPLACED = $@
 first_content = $(if $(content-$(1)),,$(eval content-$(1) := $$(shell cat $(1))))$(content-$(1))
 LOCKED = python ../locked.py $(foreach file,$(FETCHED_ELSEWHERE),--made-by $(file) $(call quoted,$(call first_content,$(file)))) \
-	$(foreach file,$(sort $(FETCH) $(COMMANDS)),--made-by $(file) $(call command_of,$(file))) $(READS:%=--read %) $(REPLACED)
-# The same for a command that prints its target; tee writes it under the lock.
-run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@)) $(call completes,$@)
+	$(foreach file,$(sort $(TEXT_MADE_BY) $(COMMANDS)),--made-by $(file) $(call command_of,$(file))) $(READS:%=--read %) $(REPLACED)
+# The same for a command that prints its target, which is written under the locks; run_and_show also shows what it prints.
+run_into = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) $(call into,$@))
+run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@) $(call completes,$@))
 
 # Settings of the machine (ON_…, LAUNCH) change a result at most by rounding, so they repeat no step.
 $(DATASET)/dataset.json: private REPLACED = --if-needed $@

@@ -1,5 +1,6 @@
 """The parsing recipe: complete runs on a generated treebank, and reruns after changes."""
 
+import fcntl
 import gzip
 import os
 import random
@@ -130,14 +131,42 @@ def test_trees_that_have_changed_replace_their_copies_and_others_keep_their_time
     names = [str(copy.relative_to(recipe)) for copy in copies]
     make(*names)
     before = [copy.stat().st_mtime_ns for copy in copies]
-    assert "taking" not in make(*names)
+    assert "taken from" not in make(*names)
     (treebank / "dev.mrg").write_text("(S (NN rain))\n")
-    assert make(*names).count("taking") == 1
+    assert make(*names).count("taken from") == 1
     assert copies[1].read_text() == "(S (NN rain))\n"
     assert copies[0].stat().st_mtime_ns == before[0]
     assert "not in TREEBANK_DIR=elsewhere" in make("TREEBANK_DIR=elsewhere", *names, code=2)
     make("TREEBANK_DIR=", *names)  # the copies are used
     assert copies[1].read_text() == "(S (NN rain))\n"
+
+
+@pytest.mark.parametrize("in_use", ["treebank.command", "lexicon.command"])
+def test_no_trees_and_no_lexicon_are_replaced_while_a_step_runs(
+    make: Make, recipe: Path, treebank: Path, in_use: str
+) -> None:
+    work = recipe / "work/treebank"
+    make("work/treebank/text/dev.words")
+    (treebank / "dev.mrg").write_text("(S (NN rain))\n")
+    before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
+    with (work / in_use).open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        changed = {"treebank.command": (), "lexicon.command": ("TREEBANK_DIR=", "KNOWN_WORDS=5")}
+        assert "a step that needs work/treebank/" in make(*changed[in_use], "work/treebank/text/dev.words", code=2)
+    assert {path: path.read_bytes() for path in work.rglob("*") if path.is_file()} == before
+
+
+def test_a_step_that_uses_another_lexicon_than_its_make_is_refused(make: Make, recipe: Path) -> None:
+    make("work/treebank/text/dev.words")
+    python = recipe.parent.parent / "bin/python"
+    real = python.read_text()
+    command = recipe / "work/treebank/lexicon.command"
+    other = f'[[ "$*" != *" nmt-preprocess "* ]] || echo other > {command}\n'
+    python.write_text(real.replace("\n", f"\n{other}", 1))
+    refused = "lexicon.command: another make has begun this step with other variables"
+    assert refused in make("work/treebank/data-bin/dataset.json", code=2)
+    python.write_text(real)
+    make("work/treebank/data-bin/dataset.json")
 
 
 def test_a_missing_treebank_is_reported(make: Make, recipe: Path) -> None:
