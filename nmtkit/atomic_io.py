@@ -94,7 +94,9 @@ def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> Non
     if folder.is_dir() and folder.samefile(os.curdir):
         raise UserError(f"{folder} is the current folder, which cannot be replaced: run the command from another one")
     if not folder.is_dir() or (any(folder.iterdir()) and not may_replace(folder)):
-        raise UserError(f"{folder} exists, and this command did not write it: choose another destination, or remove it")
+        raise UserError(
+            f"{folder} exists, and this command did not write all of it: choose another destination, or remove it"
+        )
     if reason := foreign_reason(folder.stat(), stat.S_IFDIR, folder.parent):
         raise UserError(f"{folder} cannot be replaced ({reason}): choose another destination")
 

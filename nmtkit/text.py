@@ -1,4 +1,4 @@
-"""Reads text files, plain or compressed, line by line. Only a line feed ends a line."""
+"""Reads text files, plain or compressed, line by line. Only a line feed ends a line. A byte order mark is skipped."""
 
 import bz2
 import codecs
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from nmtkit.errors import UserError
 from nmtkit.wording import counted
@@ -172,11 +172,18 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
         yield from _lines(file)
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
+def _lines(file: io.BufferedReader) -> Iterator[bytes]:
+    _skip_byte_order_mark(file)
     return (line[:-1] if line.endswith(b"\n") else line for line in _complete_lines(file))
 
 
-def _complete_lines(file: BinaryIO) -> Iterator[bytes]:
+def _skip_byte_order_mark(file: io.BufferedReader) -> None:
+    """Skip the bytes by which some editors mark UTF-8; to a tokenizer they are a character of the first word."""
+    if file.peek(len(codecs.BOM_UTF8)).startswith(codecs.BOM_UTF8):
+        file.read(len(codecs.BOM_UTF8))
+
+
+def _complete_lines(file: io.BufferedReader) -> Iterator[bytes]:
     """The lines of a file with their line feeds."""
     for line in iter(partial(file.readline, _MAX_LINE_BYTES + 1), b""):
         _check_line_size(len(line))
@@ -224,8 +231,9 @@ def read_raw_stdin() -> Iterator[bytes]:
     It opens its own file object: a thread that waits for a line must not hold the lock of `sys.stdin`, which Python
     needs at exit.
     """
-    with _as_user_errors("stdin"), open(sys.stdin.fileno(), "rb", 1 << 16, closefd=False) as file:
-        yield from _lines(file)
+    stdin: io.BufferedReader = io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False), _READ_BYTES)
+    with _as_user_errors("stdin"), stdin:
+        yield from _lines(stdin)
 
 
 def decode_line(line: bytes, path: Path, number: int) -> str:
@@ -280,8 +288,10 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
     """
     first, rest = 1, b""
     with open_binary(source) as source_file, open_binary(target) as target_file:
-        _refuse_utf16(source, source_file)
-        _refuse_utf16(target, target_file)
+        for path, file in ((source, source_file), (target, target_file)):
+            with _as_user_errors(path):
+                _refuse_utf16(path, file)
+                _skip_byte_order_mark(file)
         while True:
             with _as_user_errors(source):
                 source_lines = rest or _end_last_line(_read_block(source_file))
@@ -311,9 +321,7 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
 
 def _refuse_utf16(path: Path, file: io.BufferedReader) -> None:
     """Raise UserError for text that begins as UTF-16 does: its number of lines would be reported as wrong."""
-    with _as_user_errors(path):
-        start = file.peek(2)[:2]
-    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         raise UserError(f"{path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
 
 

@@ -125,7 +125,7 @@ def test_a_foreign_destination_is_refused_and_unchanged(tmp_path: Path, kind: st
     (tmp_path / "result" / "thesis" if kind == "folder" else tmp_path / "result").write_text("years of work")
     before = sorted(tmp_path.rglob("*"))
     with (
-        pytest.raises(UserError, match="exists, and this command did not write it"),
+        pytest.raises(UserError, match="exists, and this command did not write all of it"),
         staged_folder(tmp_path / "result", is_own, never),
     ):
         pass

@@ -61,6 +61,18 @@ def test_text_that_is_not_utf8_is_reported_with_file_line_and_column(tmp_path: P
         list(read_lines(path))
 
 
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_byte_order_mark_is_no_character_of_the_first_line(tmp_path: Path, suffix: str) -> None:
+    source, target = tmp_path / f"t.en{suffix}", tmp_path / f"t.de{suffix}"
+    source.write_bytes(COMPRESS[suffix]("\ufeffa man\n\ufeffb\n".encode()))
+    target.write_bytes(COMPRESS[suffix](b"ein Mann\nb\n"))
+    assert list(read_lines(source)) == ["a man", "\ufeffb"]
+    ((one, other),) = read_parallel(source, target)
+    assert (one.lines(), other.lines()) == (["a man", "\ufeffb"], ["ein Mann", "b"])
+    source.write_bytes(COMPRESS[suffix]("\ufeff".encode()))
+    assert list(read_lines(source)) == []
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_utf16_is_named_before_its_number_of_lines(tmp_path: Path, encoding: str) -> None:
     source, target = write_pair(tmp_path, "a man\nb\n", "ein Mann\nb\n")

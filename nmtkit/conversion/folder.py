@@ -24,7 +24,8 @@ def check_free(destination: Path, replace: bool) -> None:
     """Raise UserError if the destination exists, is not empty, and may not be replaced."""
     taken = any(destination.iterdir()) if destination.is_dir() else destination.exists()
     if taken and not replace:
-        raise UserError(f"{destination} exists: replace it with --force, or choose another --output")
+        advice = "" if destination.is_dir() and not _is_export(destination) else "replace it with --force, or "
+        raise UserError(f"{destination} exists: {advice}choose another --output")
 
 
 @contextmanager

@@ -117,7 +117,6 @@ class Glossary:
         """Read lines of a source term, a tab and a target term. Raises UserError that names a malformed line."""
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(path), 1):
-            line = line.removeprefix("\ufeff")  # some editors write a byte order mark
             terms = [term.strip() for term in line.split("\t")]
             if terms == [""]:
                 continue

@@ -1,6 +1,7 @@
 """nmt-generate against arbitrary bytes: each line has its line, in order, whatever comes in."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -59,8 +60,8 @@ texts = st.one_of(st.lists(lines, max_size=12).map(b"\n".join), st.binary(max_si
 
 
 def lines_of(text: bytes) -> list[str]:
-    """What the command is to take for lines: all between line feeds, and nothing after the last of them."""
-    found = [line.decode("utf-8", "replace") for line in text.split(b"\n")]
+    """What the command is to take for lines: all between line feeds, after any byte order mark; none after the last."""
+    found = [line.decode("utf-8", "replace") for line in text.removeprefix(BOM_UTF8).split(b"\n")]
     return found if found[-1] else found[:-1]
 
 

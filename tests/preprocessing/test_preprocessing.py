@@ -432,7 +432,7 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "a destination that is something else": (
         {"thesis/chapter1": b"It was a dark and stormy night.\n"},
         ["--destdir", "{folder}/thesis"],
-        "thesis exists, and this command did not write it",
+        "thesis exists, and this command did not write all of it",
     ),
     "one language twice": ({}, ["-t", "en"], "--source-lang and --target-lang are both en"),
     "a language with a slash": ({}, ["-t", "../de"], r"--target-lang '\.\./de'"),
@@ -650,6 +650,6 @@ def test_a_folder_created_at_the_destination_meanwhile_is_not_replaced(
     original = pipeline._write_tokenizers
     monkeypatch.setattr(pipeline, "_write_tokenizers", create_folder)
     files = FilesConfig(source_lang="en", target_lang="de", trainpref=(str(corpus / "train"),), destdir=tmp_path / "d")
-    with pytest.raises(UserError, match="d exists, and this command did not write it"):
+    with pytest.raises(UserError, match="d exists, and this command did not write all of it"):
         preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
     assert [path.name for path in (tmp_path / "d").iterdir()] == ["thesis"]
