@@ -24,8 +24,9 @@ KILL = """[ ! -e kill ] || {
 }"""
 TERMINATE = "[ ! -e terminate ] || { kill $PPID; sleep 9; }"  # make, which then deletes the target
 # For locked.py: another make records its command before the second process of a step begins, or make is terminated when
-# a command has been recorded. Or another make completes `begun` while this one is refused.
-MEDDLE = f"""[[ ! -e refuse || "$*" != *"touch work/begun" ]] || {{ touch work/begun; exit 2; }}
+# a command has been recorded. Or another make completes `begun` while this one is refused; or it runs to its end first.
+MEDDLE = f"""[[ ! -e overtake || "$*" != *"touch work/begun" ]] || {{ rm overtake; make > /dev/null; }}
+[[ ! -e refuse || "$*" != *"touch work/begun" ]] || {{ touch work/begun; exit 2; }}
 [ ! -e meddle ] || [[ "$*" != *"$(cat meddle)"* ]] || echo other > $(cat meddled)
 [[ $2 != --record || ! -e terminate-record ]] || {{ {sys.executable} "$@"; kill $PPID; sleep 9; }}"""
 COMMANDS = {
@@ -158,6 +159,19 @@ def test_a_refused_make_leaves_the_training_of_another_one(make: Make, recipe: P
     (recipe / "work/checkpoints").mkdir()  # of the other one
     assert make() == ALL[1:]
     assert not list((recipe / "work").glob("until-*"))
+
+
+def test_a_make_that_another_one_overtakes_keeps_its_training(make: Make, recipe: Path) -> None:
+    make()
+    before = checkpoints(recipe)
+    (recipe / "overtake").touch()
+    called = make("UPDATES=6000")
+    assert called[:4] == [TRAIN, AVERAGE, GENERATE, REPORT]  # of the other one
+    assert not (recipe / "overtake").exists()
+    (aside,) = (recipe / "work").glob("until-*")
+    assert {path.name for path in aside.glob("checkpoints/*")} == before
+    assert not before & checkpoints(recipe)
+    assert make("UPDATES=6000") == []
 
 
 def test_an_interrupted_training_is_resumed(make: Make, recipe: Path) -> None:
