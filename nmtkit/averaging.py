@@ -165,8 +165,8 @@ def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpo
             checkpoint = mean if path is paths[0] else load_checkpoint(path)
             for difference in _differences(mean, checkpoint, weights):
                 raise UserError(f"{path} cannot be averaged with {paths[0]}: {difference}")
-            parameters = checkpoint.chosen(weights)
             with as_user_errors(path):
+                parameters = checkpoint.chosen(weights)
                 check_finite(parameters)
             for name, total in sums.items():
                 total += parameters[name]

@@ -166,6 +166,8 @@ def test_moving_averages_are_averaged_if_checkpoints_have_them(tmp_path: Path, m
     average_checkpoints(paths, "trained")
     with pytest.raises(UserError, match=r"2\.pt cannot be averaged .*: it has no moving average .*--weights trained"):
         average_checkpoints(paths)
+    with pytest.raises(UserError, match=r"2\.pt: --weights ema: the checkpoint has no moving average"):
+        average_checkpoints(paths[2:], "ema")
 
 
 @pytest.mark.parametrize("share", ["all", "decoder", "none"])

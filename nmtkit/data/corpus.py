@@ -20,6 +20,7 @@ from nmtkit.data.description import (
 from nmtkit.data.lines import MAX_NAMED_LINES, LineNumbers, dropped_path
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
+from nmtkit.source_tags import tag_ids
 from nmtkit.tokenizer import Tokenizer, restore_tokenizers, shares_vocabulary
 from nmtkit.wording import counted
 
@@ -83,6 +84,10 @@ class Dataset:
         for side, tokenizer in self._sides:
             if len(tokenizer.vocab) != description.vocabulary[side]:
                 raise UserError(f"{folder / DESCRIPTION}: the vocabulary of {side} has the wrong size; {REMEDY}")
+        try:
+            tag_ids(self.source_tag, self.source)
+        except UserError as error:
+            raise UserError(f"{folder / DESCRIPTION}: 'source_tag' is no piece of the vocabulary; {REMEDY}") from error
 
     @classmethod
     def open(cls, folder: Path, verify: bool = False) -> "Dataset":

@@ -280,6 +280,9 @@ def _parse_summary(summary: Mapping[str, Any], sides: tuple[str, str], is_sharde
         [(parse_text(prefix), parse_count(lines)) for prefix, lines in summary["corpora"]],
         [parse_shard(shard, sides) for shard in summary["shards"]] if is_sharded else [],
     )
+    lines = sum(lines for _, lines in parsed.corpora)
+    if parsed.sentences + sum(parsed.dropped.values()) != lines:
+        raise ValueError(f"the sentences and dropped pairs of split {parsed.name} are not its {lines} lines")
     if is_sharded and _totals(parsed.shards, sides) != ShardSummary(parsed.sentences, parsed.tokens):
         raise ValueError(f"the counts of the shards of split {parsed.name} do not add up to those of the split")
     return parsed

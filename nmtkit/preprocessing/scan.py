@@ -134,7 +134,8 @@ def scan(
     pairs = int(marked.sum())
     if not has_text:
         names = " ".join(f"{corpus.source} {corpus.target}" for corpus in corpora)
-        raise UserError(f"{names}: {'only blank lines' if pairs else 'empty'}; no sentence pair for {name}")
+        reason = "no line has text on both sides" if pairs else "empty"
+        raise UserError(f"{names}: {reason}; no sentence pair for {name}")
     return Scan(pairs, int(marked[_USABLE].sum()), words, segmented, marked)
 
 

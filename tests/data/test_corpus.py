@@ -255,6 +255,8 @@ def set_in(description: Any, keys: tuple[Any, ...], value: object) -> None:
         (("writer",), "\ud800"),
         (("source_tag",), "\x1b[2J"),
         (("source_tag",), "two words"),
+        (("source_tag",), "<no-piece>"),
+        (("splits", 0, "dropped"), {"empty": 5}),
     ],
 )
 def test_descriptions_with_values_that_preprocessing_does_not_write_are_refused(
@@ -286,9 +288,11 @@ def test_the_error_for_a_description_with_a_long_value_is_short(
     assert len(str(error.value)) < 600 + len(str(dataset))
 
 
-@pytest.mark.parametrize(("key", "wrong"), [("sentences", 3), ("tokens", {"en": 6, "de": 6})])
-def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path, key: str, wrong: object) -> None:
-    rewrite(dataset, lambda description: description["splits"][0].update({key: wrong}))
+@pytest.mark.parametrize(
+    ("key", "wrong"), [("sentences", {"sentences": 3, "dropped": {}}), ("tokens", {"tokens": {"en": 6, "de": 6}})]
+)
+def test_counts_that_do_not_fit_the_files_are_refused(dataset: Path, key: str, wrong: dict[str, object]) -> None:
+    rewrite(dataset, lambda description: description["splits"][0].update(wrong))
     with pytest.raises(UserError, match=rf"dataset\.json: the {key} of split train differ from those stored"):
         Dataset.open(dataset).split("train")
 

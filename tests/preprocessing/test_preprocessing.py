@@ -395,8 +395,8 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     ),
     "a missing side": ({"test.de": None}, [], r"no file .*test\.de"),
     "an empty text": (both("train", b""), [], r"train\.en .*train\.de: empty"),
-    "only blank lines": (both("train", b"\n \n\t\n"), [], r"train\.en .*train\.de: only blank lines"),
-    "one side blank": ({"test.de": b"\n" * 20}, [], "only blank lines"),
+    "only blank lines": (both("train", b"\n \n\t\n"), [], r"train\.en .*train\.de: no line has text on both sides"),
+    "one side blank": ({"test.de": b"\n" * 20}, [], "no line has text on both sides"),
     "not UTF-8": (
         {"test.en": b"ok\n" * 7 + b"caf\xe9\n" + b"ok\n" * 12},
         [],
