@@ -61,14 +61,14 @@ $(sort $(TEXT)): fetched
 	@:
 endif
 
-# The last command of a step. A changed command replaces it, unless the step runs or UNLESS_IN_USE is in use. make must not
-# delete the file, because its locks would be lost.
+# The last command of a step. A changed command replaces it, unless the step runs, another make uses it, or UNLESS_IN_USE is
+# in use. make must not delete the file, because its locks would be lost.
 quoted = '$(subst ','\'',$(1))'
 command_of = $(call quoted,$($(basename $(notdir $(1)))))
 .PRECIOUS: %.command
 %.command: always
 	@mkdir -p $(@D)
-	@echo $(call command_of,$@) | cmp -s - $@ || python ../locked.py --record $@ $(call command_of,$@) $(UNLESS_IN_USE)
+	@python ../locked.py --record $@ $(call command_of,$@) $(FIRST_MAKE) $(UNLESS_IN_USE)
 $(RUN)/train.command: UNLESS_IN_USE = $(RUN)/checkpoints
 $(dir $(DATASET))preprocess.command: UNLESS_IN_USE = $(DATASET)/dataset.json
 

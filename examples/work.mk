@@ -19,6 +19,10 @@ GIVEN := $(WORK)
 override WORK := $(patsubst ./%,%,$(patsubst %/,%,$(WORK)))# make removes ./ from the names of targets; folder/ is folder
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
 part_of = $(1).$(PROCESS).part
+# The make that the user called: it uses the commands of its steps until it ends.
+ifndef FIRST_MAKE
+export FIRST_MAKE := $(shell echo $$PPID)
+endif
 
 # What follows a command that writes the part of a file: the file is replaced if the command succeeds.
 completes = || { rm -f $(call part_of,$(1)); exit 1; }; mv $(call part_of,$(1)) $(1)

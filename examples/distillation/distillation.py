@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import click
 import html_report
 import seeds
-from measure import STUDENT, TEACHER, Setting
+from measure import SETTINGS, STUDENT, TEACHER, Setting
 from seeds import Estimate, Spread
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
+from nmtkit.errors import UserError
 
 TITLE = "A teacher and its student"
 HEADER = (
@@ -100,12 +101,21 @@ def _search(setting: Setting) -> str:
 
 
 def read(paths: Sequence[Path]) -> list[Corpus]:
-    """Read the files by corpus, in their order."""
+    """Read the files by corpus, in their order. Raises UserError if one has something else."""
     names = dict.fromkeys(path.parts[-3] for path in paths)
-    return [
-        Corpus(name, [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.parts[-3] == name])
-        for name in names
-    ]
+    return [Corpus(name, [_measures(path) for path in paths if path.parts[-3] == name]) for name in names]
+
+
+def _measures(path: Path) -> Mapping[str, Any]:
+    try:
+        measured: Mapping[str, Any] = json.loads(path.read_bytes())
+        is_valid = set(Corpus("", [measured]).results) == set(SETTINGS)
+        is_valid &= measured.keys() >= {"sizes", "translations", "source", "reference"}
+    except (ValueError, TypeError, LookupError):
+        is_valid = False
+    if not is_valid:
+        raise UserError(f"{path} is not a result of measure.py: remove it, and make it again")
+    return measured
 
 
 def markdown(corpora: Sequence[Corpus]) -> str:

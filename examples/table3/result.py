@@ -6,6 +6,7 @@ The folder has the trained row and its name. The result names the seed, the comm
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, get_origin
@@ -76,7 +77,8 @@ class Result:
         """Read the result of the row that a file is named after. Raises UserError if the file has something else."""
         try:
             result = cls(**json.loads(path.read_bytes()))
-            is_valid = result._has_types() and result.row == path.stem and result.perplexity > 0.0
+            is_valid = result._has_types() and result.row == path.stem
+            is_valid = is_valid and 0 < result.perplexity < math.inf and math.isfinite(result.bleu)
         except (ValueError, TypeError, RecursionError):
             is_valid = False
         if not is_valid:

@@ -1,6 +1,8 @@
 """locked.py: which steps of the recipes run, and which are refused."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 
 import pytest
+from locked import ENDED, started
 from patience import PATIENCE
 from recipe_commands import STUBS, WAIT, make_with, multi30k_in
 from repository import ROOT
@@ -25,6 +28,18 @@ def locked(*arguments: object) -> "subprocess.CompletedProcess[str]":
         timeout=PATIENCE,
         check=False,
     )
+
+
+def recorded(command: Path, text: str, *in_use: Path, make: int | None = None) -> "subprocess.CompletedProcess[str]":
+    """Record a command for a make, by default one that has ended."""
+    return locked("--record", command, text, ended() if make is None else make, *in_use)
+
+
+def ended() -> int:
+    """The number of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
 
 
 @contextmanager
@@ -42,7 +57,7 @@ def running(*locks: object) -> Iterator[None]:
 def command(tmp_path: Path) -> Path:
     """A file with the command of a step."""
     path = tmp_path / "generate.command"
-    locked("--record", path, "one")
+    recorded(path, "one")
     return path
 
 
@@ -61,24 +76,72 @@ def test_a_step_is_refused_if_its_file_does_not_contain_its_command(text: str | 
 
 def test_the_command_of_a_running_step_is_kept(command: Path) -> None:
     with running("--made-by", command, "one"), running("--made-by", command, "one"):
-        done = locked("--record", command, "two")
+        done = recorded(command, "two")
         assert (done.returncode, command.read_text()) == (1, "one\n")
     assert done.stderr == f"a step that needs {command} runs: wait for it, or stop it\n"
-    assert locked("--record", command, "two").returncode == 0
+    assert recorded(command, "two").returncode == 0
     assert command.read_text() == "two\n"
+
+
+def test_a_command_is_kept_until_the_makes_that_use_it_have_ended(command: Path) -> None:
+    with subprocess.Popen(["sleep", "99"]) as one, subprocess.Popen(["sleep", "99"]) as other:
+        for make in (one, other):
+            assert recorded(command, "one", make=make.pid).returncode == 0
+        for make in (one, other):
+            done = recorded(command, "two", make=ended())
+            assert (done.returncode, command.read_text()) == (1, "one\n")
+            assert re.fullmatch(
+                rf"another make \(process \d+\) uses {command} with other variables: wait for it, or stop it\n",
+                done.stderr,
+            )
+            make.kill()
+            make.wait()
+    assert recorded(command, "two").returncode == 0
+    assert command.read_text() == "two\n"
+
+
+@pytest.mark.parametrize("proc", ["/proc", "/missing"])
+def test_the_start_of_a_process_identifies_it_until_it_has_ended(proc: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("ps") is None or not Path("/proc/self/stat").exists():
+        pytest.skip("neither ps nor /proc")
+    monkeypatch.setattr("locked.PROC", Path(proc))
+    start = started(str(os.getpid()))
+    assert start == started(str(os.getpid()))
+    assert not {ENDED, " "} & set(start)
+    with subprocess.Popen(["sleep", "99"]) as process:
+        assert started(str(process.pid)) != start or proc == "/missing"  # ps counts seconds
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie
+        assert started(str(process.pid)) == ENDED or proc == "/missing"
+    assert started(str(process.pid)) == ENDED
+
+
+def test_a_make_may_replace_the_command_that_it_alone_uses(command: Path) -> None:
+    for text in ("two", "three"):
+        assert recorded(command, text, make=os.getpid()).returncode == 0
+    assert command.read_text() == "three\n"
+
+
+def test_an_interrupted_list_of_makes_and_one_that_cannot_be_written_do_not_matter(command: Path) -> None:
+    users = Path(f"{command}.users")
+    users.write_text(f"{os.uname().nodename} {os.getpid()}")
+    users.chmod(0o444)
+    assert recorded(command, "one").returncode == 0
+    users.chmod(0o644)
+    assert recorded(command, "two").returncode == 0
 
 
 def test_a_file_that_contains_the_command_is_not_written_again(command: Path) -> None:
     before = command.stat()
-    locked("--record", command, "one")
+    recorded(command, "one")
     assert command.stat().st_mtime_ns == before.st_mtime_ns
-    locked("--record", command, "two")
+    recorded(command, "two")
     assert command.stat().st_ino == before.st_ino  # the file that is locked
 
 
 def test_two_makes_may_begin_the_same_step(command: Path) -> None:
     with running("--made-by", command, "one"):
-        assert locked("--record", command, "one", command.parent).returncode == 0
+        assert recorded(command, "one", command.parent).returncode == 0
 
 
 def test_no_file_is_replaced_while_a_step_reads_it_and_none_read_while_it_is_replaced(tmp_path: Path) -> None:
@@ -143,13 +206,32 @@ def test_a_command_that_cannot_run_is_reported_as_by_a_shell(tmp_path: Path) -> 
 
 def test_a_file_system_error_is_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "missing/train.command"
-    done = locked("--record", path, "one")
+    done = recorded(path, "one")
     assert (done.returncode, done.stderr) == (1, f"{path}: No such file or directory\n")
 
 
 def test_a_command_ends_silently_when_its_reader_has_gone_as_in_a_shell() -> None:
     done = locked("--", "bash", "-o", "pipefail", "-c", "yes | head -1")
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGPIPE, "y\n", "")
+
+
+def test_a_report_has_no_results_of_another_make(tmp_path: Path) -> None:
+    """A first make has finished seed 1 and trains with seed 2; a second one asks for seed 1 with other options."""
+    recipe = multi30k_in(tmp_path / "checkout")
+    training = f'{STUBS["nmt-train"]}\n[[ "$*" != *"--seed 2 "* ]] || {{ touch training; {WAIT}; }}'
+    make = make_with(tmp_path / "bin", recipe, STUBS | {"nmt-train": training}, "MULTI30K_DIR=text")
+    runs = "work/seed-1/scores.txt", "work/seed-2/scores.txt"
+    (recipe / "wait").touch()
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(make, "SEEDS=1 2", *runs)
+        while not (recipe / "training").exists() and not first.done():
+            time.sleep(0.01)
+        refused = make("SEEDS=1", "UPDATES=5", runs[0])
+        same = make("SEEDS=1", runs[0])
+        (recipe / "wait").unlink()
+    assert (first.result().returncode, refused.returncode, same.returncode) == (0, 2, 0)
+    assert " uses work/seed-1/train.command with other variables: wait for it, or stop it\n" in refused.stderr
+    assert make("SEEDS=1", "UPDATES=5", runs[0]).returncode == 0
 
 
 OPTIONS = {
@@ -176,7 +258,7 @@ def test_a_make_with_other_variables_does_not_use_the_result_of_a_step_that_ran_
         refused = make(OPTIONS[changed])
         (recipe / "wait").unlink()
     assert (first.result().returncode, refused.returncode) == (0, 2)
-    assert " runs: wait for it, or stop it\n" in refused.stderr
+    assert ": wait for it, or stop it\n" in refused.stderr
     again = make(OPTIONS[changed])
     assert again.returncode == 0
     assert f"\n{name} " in f"\n{again.stdout}"

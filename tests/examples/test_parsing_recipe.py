@@ -136,9 +136,14 @@ def test_trees_that_have_changed_replace_their_copies_and_others_keep_their_time
     assert make(*names).count("taken from") == 1
     assert copies[1].read_text() == "(S (NN rain))\n"
     assert copies[0].stat().st_mtime_ns == before[0]
-    assert "not in TREEBANK_DIR=elsewhere" in make("TREEBANK_DIR=elsewhere", *names, code=2)
+    assert "dev.mrg: not in TREEBANK_DIR=elsewhere: set TREEBANK_DIR" in make("TREEBANK_DIR=elsewhere", *names, code=2)
     make("TREEBANK_DIR=", *names)  # the copies are used
     assert copies[1].read_text() == "(S (NN rain))\n"
+
+
+def contents(work: Path) -> dict[Path, bytes]:
+    """The files, without the lists of makes that use them."""
+    return {path: path.read_bytes() for path in work.rglob("*") if path.is_file() and path.suffix != ".users"}
 
 
 @pytest.mark.parametrize("in_use", ["treebank.command", "lexicon.command"])
@@ -148,12 +153,12 @@ def test_no_trees_and_no_lexicon_are_replaced_while_a_step_runs(
     work = recipe / "work/treebank"
     make("work/treebank/text/dev.words")
     (treebank / "dev.mrg").write_text("(S (NN rain))\n")
-    before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
+    before = contents(work)
     with (work / in_use).open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         changed = {"treebank.command": (), "lexicon.command": ("TREEBANK_DIR=", "KNOWN_WORDS=5")}
         assert "a step that needs work/treebank/" in make(*changed[in_use], "work/treebank/text/dev.words", code=2)
-    assert {path: path.read_bytes() for path in work.rglob("*") if path.is_file()} == before
+    assert contents(work) == before
 
 
 def test_a_step_that_uses_another_lexicon_than_its_make_is_refused(make: Make, recipe: Path) -> None:
@@ -169,8 +174,34 @@ def test_a_step_that_uses_another_lexicon_than_its_make_is_refused(make: Make, r
     make("work/treebank/data-bin/dataset.json")
 
 
+def test_trees_of_two_treebanks_are_not_mixed(make: Make, recipe: Path, treebank: Path) -> None:
+    (treebank / "test.mrg").write_text("(S (NN rain))\n")
+    asked = [f"work/treebank/trees/{name}.mrg" for name in ("train", "dev", "test")]
+    make("PART=test", *asked)
+    (treebank / "test.mrg").unlink()
+    (treebank / "dev.mrg").write_text("(S (NN snow))\n")
+    make(*asked[:2])
+    refused = "test.mrg: missing, or of another treebank: set TREEBANK_DIR"
+    assert refused in make("TREEBANK_DIR=", "PART=test", *asked, code=2)
+    (treebank / "train.mrg.gz").unlink()
+    (treebank / "dev.mrg").write_text("(S (NN hail))\n")
+    make(*asked[:2], code=2)
+    assert (recipe / asked[1]).read_text() == "(S (NN snow))\n"
+
+
+def test_extra_trees_that_are_replaced_by_older_ones_are_mixed_again(make: Make, recipe: Path, tmp_path: Path) -> None:
+    extra, copy = tmp_path / "e.mrg", "work/semi-supervised/trees/extra.mrg"
+    for text in ("(S (NN rain))\n", "(S (NN snow))\n"):
+        extra.write_text(text)
+        os.utime(extra, (0, 0))
+        make(f"EXTRA={extra}", copy)
+        assert (recipe / copy).read_text() == text
+    assert "special to make or the shell" in make("EXTRA=it's.mrg", copy, code=2)
+
+
 def test_a_missing_treebank_is_reported(make: Make, recipe: Path) -> None:
-    assert "not in TREEBANK_DIR=elsewhere" in make("TREEBANK_DIR=elsewhere", code=2)
+    assert "dev.mrg: not in TREEBANK_DIR=elsewhere: set TREEBANK_DIR" in make("TREEBANK_DIR=elsewhere", code=2)
+    assert "missing, or of another treebank: set TREEBANK_DIR" in make("TREEBANK_DIR=", code=2)
     assert not list((recipe / "work").rglob("*.mrg"))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE
-from recipe_commands import multi30k_in, unlocked
+from recipe_commands import STUBS, make_with, multi30k_in, unlocked
 from repository import ROOT
 
 PREPROCESS, TRAIN, AVERAGE, GENERATE, REPORT = ALL = ["preprocess", "train", "average", "generate", "report"]
@@ -476,12 +476,13 @@ def test_only_settings_are_read_from_the_environment(name: str) -> None:
     recipe = ROOT / "examples" / name
     makefiles = "".join(path.read_text() for path in (*(ROOT / "examples").glob("*.mk"), recipe / "Makefile"))
     used = {*re.findall(r"\$\(([A-Z_]+)[):]", makefiles), *re.findall(r"(?:ifdef|ifndef) ([A-Z_]+)", makefiles)}
-    others = (used | {"CORPUS"}) - settings_of(recipe) - {"MAKE", "SHELL", "MAKECMDGOALS", "CURDIR"}
+    others = (used | {"CORPUS"}) - settings_of(recipe) - {"MAKE", "SHELL", "MAKECMDGOALS", "CURDIR", "FIRST_MAKE"}
     others |= {"WORK", "RUN", "DATASET"}
     folders = [f"{folder}=/elsewhere" for folder in ("MULTI30K_DIR", "TANAKA_DIR", "MULTI30K_BPE_DIR", "TREEBANK_DIR")]
 
     def commands(**environment: str) -> str:
         inherited = {name: value for name, value in os.environ.items() if name not in others and "MAKE" not in name}
+        inherited["FIRST_MAKE"] = "4711"
         done = subprocess.run(
             ["make", "-n", *folders],
             cwd=recipe,
@@ -507,6 +508,19 @@ def test_the_text_of_table_3_can_be_set_in_the_environment() -> None:
         check=True,
     )
     assert "--folder '/elsewhere'" in done.stdout
+
+
+def test_the_demo_makes_a_deleted_text_again(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    recipe = tmp_path / "examples/demo"
+    make = make_with(tmp_path / "bin", recipe, STUBS, "work/data-bin/dataset.json")
+    assert make().returncode == 0
+    text = (recipe / "work/text/test.en").read_bytes()
+    for name in ("train.en", "test.en"):
+        (recipe / "work/text" / name).unlink()
+    assert make("-j4").returncode == 0
+    assert (recipe / "work/text/test.en").read_bytes() == text
+    assert "make_corpus" not in make().stdout
 
 
 def test_the_demo_uses_the_work_folder_of_the_command_line() -> None:

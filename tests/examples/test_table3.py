@@ -1,6 +1,7 @@
 """The Table 3 recipe: rows as options of nmt-train, the steps that make repeats, and the printed tables."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -155,7 +156,14 @@ def stored(**changes: object) -> str:
     "content",
     [
         *("{", "[]", '{"perplexity": 1}', "[" * 100_000, stored(row="c_n2"), stored(model=5), stored(perplexity="9.9")),
-        *(stored(perplexity=None), stored(perplexity=0.0), stored(updates="1"), stored(other=1)),
+        *(
+            stored(perplexity=None),
+            stored(perplexity=0.0),
+            stored(perplexity=math.inf),
+            stored(bleu=math.nan),
+            stored(updates="1"),
+            stored(other=1),
+        ),
     ],
 )
 def test_a_file_that_is_no_result_of_its_row_is_refused(

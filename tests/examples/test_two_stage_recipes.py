@@ -182,13 +182,13 @@ def test_parts_of_one_text_never_come_from_two_teachers(distil: Make, folders: d
         running = pool.submit(distil, "averaged")  # translates both parts
         while not list(folder.glob("waiting-*")) and not running.done():
             time.sleep(0.01)
-        refused = distil("ready", "AVERAGED=2")  # is refused as long as the first part reads the teacher
+        refused = distil("ready", "AVERAGED=2")  # is refused as long as the first make uses its teacher
         future = time.time_ns() + 10**9
         os.utime(teacher, ns=(future, future))  # as if replaced between the two parts
         (folder / "wait").unlink()
         done = running.result()
     assert (refused.returncode, done.returncode) == (2, 2)
-    assert "a step that needs work/seed-1/teacher/averaged.pt runs: wait for it, or stop it\n" in refused.stderr
+    assert " uses work/seed-1/teacher/train.command with other variables: wait for it, or stop it\n" in refused.stderr
     assert "another make has replaced work/seed-1/teacher/averaged.pt: call make again\n" in done.stderr
     assert called(done) == TAUGHT[:1]
 
@@ -343,6 +343,18 @@ def test_students_are_compared_with_their_teacher_by_means_over_seeds() -> None:
     assert (row[3].split(" ±")[0], row[4].split(" ±")[0], *row[5:]) == ("30.00", "+0.00", "400", "4.0", "4.00", "5.0")
     assert corpus.row(TEACHER)[4] == ""
     assert "a &lt;b&gt;" in distillation.page([corpus])
+
+
+@pytest.mark.parametrize("damage", ["", '{"results": []}', "[", '{"results": [{"model": "teacher"}]}', "whole"])
+def test_a_file_that_is_no_result_of_a_student_is_named(damage: str, tmp_path: Path) -> None:
+    path = tmp_path / "multi30k/seed-1/measures.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(measures(29.5, 300)) if damage == "whole" else damage)
+    if damage == "whole":
+        assert distillation.read([path]) == [distillation.Corpus("multi30k", [measures(29.5, 300)])]
+        return
+    with pytest.raises(UserError, match=r"seed-1/measures\.json is not a result of measure\.py"):
+        distillation.read([path])
 
 
 GENUINE, SYNTHETIC = "work/multi30k/genuine-40", "work/multi30k/seed-1/synthetic"
