@@ -89,7 +89,7 @@ def record(path: Path, command: bytes, make: str, in_use: list[str]) -> None:
 
 def users_of(path: Path) -> set[str]:
     """The lines of a list of makes, each with its machine, process number and start."""
-    return set(path.read_text().splitlines(keepends=True)) if path.exists() else set()
+    return set(path.read_text(errors="replace").splitlines(keepends=True)) if path.exists() else set()
 
 
 def started(process: str) -> str:

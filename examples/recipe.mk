@@ -130,5 +130,5 @@ $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
 	@$(call run,$(average))
 
 # The rule that computes the scores also prints them, so `score` does not print them again.
-$(RUN)/scores.txt: $(RUN)/averaged.pt $(RUN)/generate.command
+$(RUN)/scores.txt: $(RUN)/averaged.pt $(RUN)/generate.command $(if $(wildcard $(RUN)/translation.$(TARGET)),,always)
 	@$(call run_and_show,$(generate))$(eval shown := yes)

@@ -44,7 +44,7 @@ $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter-out $(words $(
 # With it, Python would not find the modules beside a script.
 unexport PYTHONSAFEPATH
 
-# Runs a command that prints a report, which becomes report.md if the command succeeds. MODULES are the folders whose
+# Runs a command that prints a report, which also becomes report.md if the command succeeds. MODULES are the folders whose
 # modules it imports.
 MODULES := ..
-print_report = @PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} $(1) $(call into,$(WORK)/report.md); cat $(WORK)/report.md
+print_report = @PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} $(1) | tee $(call part_of,$(WORK)/report.md) $(call completes,$(WORK)/report.md)

@@ -26,6 +26,7 @@ from typing import TypeVar
 
 import click
 
+from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 
@@ -318,7 +319,8 @@ def main(folder: Path) -> None:
     for name, sentences in make(SIZES).items():
         for language, say in (("en", english), ("rv", ravic)):
             text = "".join(f"{say(sentence)}\n" for sentence in sentences)
-            (folder / f"{name}.{language}").write_text(text, encoding="utf-8", newline="\n")
+            with staged_file(folder / f"{name}.{language}") as file:
+                file.write(text.encode())
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def sentence(draw: random.Random) -> str:
 @pytest.fixture
 def treebank(tmp_path: Path) -> Path:
     """A folder with dev.mrg and train.mrg.gz, whose trees span several lines."""
-    folder = tmp_path / 'the `tree` "bank"'
+    folder = tmp_path / 'the `tree` "bank" $$$b'
     folder.mkdir()
     draw = random.Random(1)
     with gzip.open(folder / "train.mrg.gz", "wt") as file:
@@ -139,6 +139,12 @@ def test_trees_that_have_changed_replace_their_copies_and_others_keep_their_time
     assert "dev.mrg: not in TREEBANK_DIR=elsewhere: set TREEBANK_DIR" in make("TREEBANK_DIR=elsewhere", *names, code=2)
     make("TREEBANK_DIR=", *names)  # the copies are used
     assert copies[1].read_text() == "(S (NN rain))\n"
+    copies[1].unlink()
+    make(*names)
+    assert copies[1].read_text() == "(S (NN rain))\n"
+    (treebank / "dev.mrg").write_text("(S (NN hail))\n")
+    make(f"TREEBANK_DIR={str(treebank).replace('$', '$$')}", *names)
+    assert copies[1].read_text() == "(S (NN hail))\n"
 
 
 def contents(work: Path) -> dict[Path, bytes]:

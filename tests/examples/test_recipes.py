@@ -161,6 +161,13 @@ def test_a_refused_make_leaves_the_training_of_another_one(make: Make, recipe: P
     assert not list((recipe / "work").glob("until-*"))
 
 
+def test_a_deleted_translation_is_made_again(make: Make, recipe: Path) -> None:
+    make()
+    (recipe / "work/translation.de").unlink()
+    assert make() == [GENERATE, REPORT]
+    assert make() == []
+
+
 def test_a_make_that_another_one_overtakes_keeps_its_training(make: Make, recipe: Path) -> None:
     make()
     before = checkpoints(recipe)
