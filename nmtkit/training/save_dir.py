@@ -79,7 +79,9 @@ class SaveDir:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"--save-dir {self.folder}: cannot be created ({error.strerror})") from error
+            is_dangling = self.folder.is_symlink() and not self.folder.exists()
+            reason = "a symlink to a missing folder" if is_dangling else error.strerror
+            raise UserError(f"--save-dir {self.folder}: cannot be created ({reason})") from error
         handle = os.open(self.folder, os.O_RDONLY)
         try:
             try:

@@ -132,6 +132,15 @@ def test_a_checkpoint_with_nonfinite_weights_is_skipped(
     assert newest.progress["update"] == 1
 
 
+def test_a_symlink_to_a_missing_folder_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("missing")
+    with (
+        pytest.raises(UserError, match=r"link: cannot be created \(a symlink to a missing folder\)"),
+        SaveDir(CheckpointConfig(save_dir=tmp_path / "link")).locked(),
+    ):
+        pass
+
+
 def test_options_and_metrics_without_a_checkpoint_are_renamed_by_another_run(tmp_path: Path) -> None:
     def begin(**options: int) -> dict[str, str]:
         SaveDir(CheckpointConfig(save_dir=tmp_path)).prepare(options, "valid_loss", lower)
