@@ -7,8 +7,10 @@ BY := by-$(subst /,-,$(PYTHON))
 INSTALLED := $(VENV)/installed-$(BY)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-# The absolute path of a folder, because recipes run in their own folders. Its name may have spaces and quotes.
-absolute = '$(subst ','\'',$(subst $$,$$$$,$(subst <space>, ,$(abspath $(subst $() ,<space>,$(1))))))'
+# The absolute path of the folder that a variable names, because recipes run in their own folders. The name may have spaces and
+# quotes. From the environment it is taken as it is: make would expand $.
+given = $(if $(findstring environment,$(origin $(1))),$(value $(1)),$($(1)))
+absolute = '$(subst ','\'',$(subst $$,$$$$,$(subst <space>, ,$(abspath $(subst $() ,<space>,$(call given,$(1)))))))'
 
 RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 table3 positions \
 	backtranslation distillation diversification multilingual
@@ -54,22 +56,22 @@ demo: $(INSTALLED)  ## Train on a built-in language pair and translate its unsee
 	@$(MAKE) --no-print-directory -C examples/demo
 
 multi30k-en-de: $(INSTALLED)  ## English to German on Multi30k (MULTI30K_DIR, or downloaded), from raw text to BLEU
-	@$(MAKE) --no-print-directory -C examples/multi30k MULTI30K_DIR=$(call absolute,$(MULTI30K_DIR))
+	@$(MAKE) --no-print-directory -C examples/multi30k MULTI30K_DIR=$(call absolute,MULTI30K_DIR)
 
 multi30k-bpe: $(INSTALLED)  ## The published Multi30k experiment on segmented text (MULTI30K_BPE_DIR)
-	@$(MAKE) --no-print-directory -C examples/multi30k-bpe MULTI30K_BPE_DIR=$(call absolute,$(MULTI30K_BPE_DIR))
+	@$(MAKE) --no-print-directory -C examples/multi30k-bpe MULTI30K_BPE_DIR=$(call absolute,MULTI30K_BPE_DIR)
 
 tanaka-en-ja: $(INSTALLED)  ## English to Japanese on the Tanaka corpus (TANAKA_DIR)
-	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(call absolute,$(TANAKA_DIR))
+	@$(MAKE) --no-print-directory -C examples/tanaka TANAKA_DIR=$(call absolute,TANAKA_DIR)
 
 multilingual: $(INSTALLED)  ## One model for four directions beside one for each (MULTI30K_DIR, TANAKA_DIR, UPDATES, SEEDS)
 	@$(MAKE) --no-print-directory -C examples/multilingual $(both_corpora)
 
 parsing: $(INSTALLED)  ## English constituency parsing, from trees to labelled F1 (TREEBANK_DIR; EXTRA, SIZE=paper)
-	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(call absolute,$(TREEBANK_DIR)) EXTRA="$(abspath $(EXTRA))"
+	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(call absolute,TREEBANK_DIR) EXTRA="$(abspath $(EXTRA))"
 
 # Each accepts GPUS, NODES, DATA_DIR, SMOKE=1 and the other variables in examples/wmt14/README.md.
-wmt14 = +@$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(call absolute,$(DATA_DIR))
+wmt14 = +@$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(call absolute,DATA_DIR)
 
 wmt14-en-de: $(INSTALLED)  ## The paper's base model, WMT 2014 English to German, from the download to BLEU (GPUS, DATA_DIR, SMOKE=1)
 	$(wmt14) PAIR=en-de SIZE=base
@@ -84,22 +86,22 @@ wmt14-en-fr-big: $(INSTALLED)  ## The big model, English to French
 	$(wmt14) PAIR=en-fr SIZE=big
 
 # Recipes that train on two corpora.
-both_corpora = MULTI30K_DIR=$(call absolute,$(MULTI30K_DIR)) TANAKA_DIR=$(call absolute,$(TANAKA_DIR))
+both_corpora = MULTI30K_DIR=$(call absolute,MULTI30K_DIR) TANAKA_DIR=$(call absolute,TANAKA_DIR)
 
 table2: $(INSTALLED)  ## The three kinds of model in the paper's Table 2, at equal size (MULTI30K_DIR, TANAKA_DIR, CORPORA, MODELS, SEEDS)
 	@$(MAKE) --no-print-directory -C examples/table2 $(both_corpora)
 
 table3: $(INSTALLED)  ## The rows of the paper's Table 3, scaled down, compared with the paper (CORPUS, UPDATES, ROWS, SEEDS)
-	@$(MAKE) --no-print-directory -C examples/table3 CORPUS=$(call absolute,$(CORPUS))
+	@$(MAKE) --no-print-directory -C examples/table3 CORPUS=$(call absolute,CORPUS)
 
 positions: $(INSTALLED)  ## Sinusoidal vs. learned positions on sentences longer than in training (CORPUS)
-	@$(MAKE) --no-print-directory -C examples/table3 positions CORPUS=$(call absolute,$(CORPUS))
+	@$(MAKE) --no-print-directory -C examples/table3 positions CORPUS=$(call absolute,CORPUS)
 
 backtranslation: $(INSTALLED)  ## Monolingual text for training: a reverse model, tagged synthetic pairs (MULTI30K_DIR, TANAKA_DIR, CORPORA, SEEDS)
 	@$(MAKE) --no-print-directory -C examples/backtranslation $(both_corpora)
 
 diversification: $(INSTALLED)  ## A model that also learns from translations of its own training text (MULTI30K_BPE_DIR, SEEDS)
-	@$(MAKE) --no-print-directory -C examples/diversification MULTI30K_BPE_DIR=$(call absolute,$(MULTI30K_BPE_DIR))
+	@$(MAKE) --no-print-directory -C examples/diversification MULTI30K_BPE_DIR=$(call absolute,MULTI30K_BPE_DIR)
 
 distillation: $(INSTALLED)  ## A fast student that learns a teacher's translations (MULTI30K_DIR, TANAKA_DIR, CORPORA, SEEDS)
 	@$(MAKE) --no-print-directory -C examples/distillation $(both_corpora)

@@ -8,14 +8,14 @@ SOURCE := en
 TRAIN := train
 
 ifeq ($(CORPUS),multi30k)
-FOLDER = $(MULTI30K_DIR)
+FOLDER = $(call given,MULTI30K_DIR)
 URL := https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
 TARGET := de
 VALID := val
 TEST := test_2016_flickr
 PREPROCESS = --vocab-size $(VOCAB_SIZE) --character-coverage 1
 else ifeq ($(CORPUS),tanaka)
-FOLDER = $(TANAKA_DIR)
+FOLDER = $(call given,TANAKA_DIR)
 HOW_TO_GET := set TANAKA_DIR to the folder of the corpus, see ../tanaka/README.md
 TARGET := ja
 VALID := dev

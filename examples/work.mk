@@ -24,6 +24,9 @@ ifndef FIRST_MAKE
 export FIRST_MAKE := $(shell echo $$PPID)
 endif
 
+# The value of a variable, from the environment as it is: make would expand $.
+given = $(if $(findstring environment,$(origin $(1))),$(value $(1)),$($(1)))
+
 # What follows a command that writes the part of a file: the file is replaced if the command succeeds.
 completes = || { rm -f $(call part_of,$(1)); exit 1; }; mv $(call part_of,$(1)) $(1)
 # What follows a command that prints a file.

@@ -517,6 +517,20 @@ def test_the_text_of_table_3_can_be_set_in_the_environment() -> None:
     assert "--folder '/elsewhere'" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [["multi30k-en-de"], ["-C", "examples/multi30k"]], ids=["root", "recipe"])
+def test_a_folder_that_is_set_in_the_environment_keeps_its_name(arguments: list[str]) -> None:
+    done = subprocess.run(
+        ["make", "-n", *arguments],
+        cwd=ROOT,
+        env=os.environ | {"MULTI30K_DIR": "/else $where"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert "--folder '/else $where'" in done.stdout
+
+
 def test_the_demo_makes_a_deleted_text_again(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     recipe = tmp_path / "examples/demo"
