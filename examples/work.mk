@@ -50,4 +50,5 @@ unexport PYTHONSAFEPATH
 # Runs a command that prints a report, which also becomes report.md if the command succeeds. MODULES are the folders whose
 # modules it imports.
 MODULES := ..
-print_report = @PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} $(1) | tee $(call part_of,$(WORK)/report.md) $(call completes,$(WORK)/report.md)
+print_report = @shown=$$(PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} $(1) | tee $(call part_of,$(WORK)/report.md)) \
+	$(call completes,$(WORK)/report.md); printf '%s\n' "$$shown"
