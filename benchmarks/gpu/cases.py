@@ -105,6 +105,7 @@ def technique_cases(sizes: Sizes, device: str) -> list[Case]:
     setting = _training(sizes, device, "base", sizes.large_update)
     changes: dict[str, dict[str, Any]] = {
         "padding instead of packing": {"packing": False},
+        "packed attention by varlen_attn": {"small_tiles": False},
         "loss without the fused kernel": {"fused_loss": False},
         "cuDNN attention allowed, padding": {"cudnn_attention": True, "packing": False},
         "attention of separate operators, padding": {"fused_attention": False, "packing": False},
@@ -201,7 +202,7 @@ def _training(sizes: Sizes, device: str, model: str, batch_tokens: int) -> Train
         model=sizes.models[model],
         vocabulary=sizes.vocabulary,
         batch_tokens=batch_tokens,
-        max_tokens=batch_tokens,
+        max_tokens=None,
         updates=sizes.updates,
         repeats=sizes.repeats,
         device=device,

@@ -18,13 +18,14 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import BatchSampler
 from nmtkit.data.mixture import MicroBatch
 from nmtkit.data.packing import MicroBatchTensors, Share, SideLengths, make_packed_batch, pack_micro_batches
-from nmtkit.model import attention, transformer
+from nmtkit.model import attention, packing, transformer
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.flops import peak_flops, training_flops
 from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device, resolve_precision
 from nmtkit.training import loss
+from nmtkit.training.capacity import largest_update
 from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import BatchConfig, OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
@@ -47,7 +48,7 @@ class TrainingSetting:
     model: TransformerConfig
     vocabulary: int  # pieces, shared by both sides
     batch_tokens: int  # target tokens of an update
-    max_tokens: int  # tokens of a micro-batch on each side, with padding
+    max_tokens: int | None  # tokens of a micro-batch on each side, with padding; None: as many as an update has
     updates: int  # in a timed run
     repeats: int  # timed runs
     device: str
@@ -55,6 +56,7 @@ class TrainingSetting:
     compiled: str = ""  # "whole", as with --compile, or "layers": each layer alone
     compiler: str = "inductor"  # torch's backend
     packing: bool = True  # sentences of all lengths in a micro-batch, without padding
+    small_tiles: bool = True  # nmtkit's choice of a kernel for packed attention; otherwise `varlen_attn`
     checkpointing: bool = False  # of activations
     cudnn_attention: bool = False  # allow torch to choose it
     fused_attention: bool = True
@@ -77,23 +79,30 @@ def make_updates(setting: TrainingSetting) -> list[Update]:
     random = np.random.default_rng(SEED)
     target = news_lengths(random, _PAIRS)
     source = clip(target * random.normal(1, _SPREAD, _PAIRS))
-    planned = BatchConfig(max_tokens=setting.max_tokens, packing="on" if setting.packing else "off").planned_tokens
-    sampler = BatchSampler(source, target, setting.batch_tokens, planned, SEED)
+    batches = _batches(setting, source, target)
+    sampler = BatchSampler(source, target, setting.batch_tokens, batches.planned_tokens, SEED)
     updates = []
     for update in islice(sampler.epoch(1), setting.updates):
         rows = np.concatenate(update.micro_batches)
         micro_batches = [MicroBatch(0, 1, pairs) for pairs in update.micro_batches]
         if setting.packing:
             lengths_of = partial(_lengths_of, source, target)
-            micro_batches = pack_micro_batches(micro_batches, lengths_of, setting.max_tokens)
+            micro_batches = pack_micro_batches(micro_batches, lengths_of, batches.micro_batch_tokens)
         make = make_packed_batch if setting.packing else make_batch
-        batches = [
+        tensors = [
             _random_batch(random, setting.vocabulary, make, *_lengths_of(source, target, each))
             for each in micro_batches
         ]
         flops = training_flops(setting.model, setting.vocabulary, source[rows], target[rows])
-        updates.append(Update(list(enumerate(batches)), int(target[rows].sum()), flops))
+        updates.append(Update(list(enumerate(tensors)), int(target[rows].sum()), flops))
     return updates
+
+
+def _batches(setting: TrainingSetting, source: SideLengths, target: SideLengths) -> BatchConfig:
+    """The options of nmt-train, with the micro-batches of `--max-tokens auto` on a GPU with enough memory."""
+    batches = BatchConfig(batch_tokens=setting.batch_tokens, packing="on" if setting.packing else "off")
+    tokens = setting.max_tokens or largest_update(int(source.sum()), int(target.sum()), batches)
+    return replace(batches, max_tokens=tokens)
 
 
 def _lengths_of(source: SideLengths, target: SideLengths, micro_batch: MicroBatch) -> tuple[SideLengths, SideLengths]:
@@ -124,9 +133,8 @@ class Training:
         precision = resolve_precision(setting.precision, device)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)
         ranks = Ranks(device)
-        self.gradient = UpdateGradient(
-            self.model, ranks, precision, self.scaler, SMOOTHING, SEED, max_tokens=setting.max_tokens
-        )
+        limit = setting.max_tokens or 2 * setting.batch_tokens  # more than all updates have
+        self.gradient = UpdateGradient(self.model, ranks, precision, self.scaler, SMOOTHING, SEED, limit)
         if setting.compiled:
             compile_model(self.model, device)
         self.optimizer: torch.optim.Optimizer
@@ -169,6 +177,8 @@ def _changed(setting: TrainingSetting) -> Iterator[None]:
         stack.enter_context(mock.patch.object(torch, "compile", compile_with))
         if setting.compiled == "layers":
             stack.enter_context(mock.patch.object(transformer.Transformer, "graphs", ()))
+        if not setting.small_tiles:
+            stack.enter_context(mock.patch.object(packing, "attend_sentences", packing._varlen_attn()))
         if not setting.fused_attention:
             stack.enter_context(mock.patch.object(attention, "_fused_pays", return_value=False))
         if not setting.fused_loss:

@@ -23,9 +23,10 @@ from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.short_attention import is_short
 from nmtkit.wording import first_line
 
-Kernel = Callable[..., Any]  #: torch's `varlen_attn`
+Kernel = Callable[..., Any]  #: `attend_sentences`, or torch's `varlen_attn`, which has the same arguments
 
-_WIDEST = 256  # of a head, for the kernel
+_WIDEST = 256  # of a head, for the kernels
+_CAUSAL = (-1, 0)  # window
 
 
 class PackedSide(NamedTuple):
@@ -139,15 +140,42 @@ def attend_packed(
     return heads.flatten(1)
 
 
+def attend_sentences(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: Tensor,
+    key_starts: Tensor,
+    longest: int,
+    longest_key: int,
+    window_size: tuple[int, int],
+) -> Tensor:
+    """As `varlen_attn`, without a window or causal, by the kernel with the smallest tiles.
+
+    `varlen_attn` computes more beyond the end of short sentences, and its gradient adds the parts of long ones in any
+    order, so that the bits differ between runs.
+    """
+    rows = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
+    arguments = *rows, None, starts, key_starts, longest, longest_key, 0.0, int(window_size == _CAUSAL), True
+    heads: Tensor = torch.ops.aten._efficient_attention_forward(*arguments)[0]
+    return heads.squeeze(0)
+
+
+def _varlen_attn() -> Kernel:
+    """Imported here, because the import takes more than a second."""
+    kernel: Kernel = import_module("torch.nn.attention.varlen").varlen_attn  # from torch 2.10 on
+    return kernel
+
+
 def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device) -> Kernel | None:
-    """Torch's kernel for the attention of packed sentences in a model of these options; None if there is none.
+    """A kernel for the attention of packed sentences in a model of these options; None if there is none.
 
     It needs a GPU and 16 bits, heads with keys as wide as values, and no dropout of attention weights.
     """
     if device.type != "cuda" or not isinstance(config, TransformerConfig) or config.attention_dropout:
         return None
     has_sizes = config.key_size == config.value_size <= _WIDEST and config.key_size % 8 == 0
-    return _kernel_on(device, precision) if has_sizes else None
+    return _kernel_on(device, precision, config.attention_window is not None) if has_sizes else None
 
 
 def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, longest: int) -> bool:
@@ -158,22 +186,22 @@ def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, l
 
 
 @functools.cache
-def _kernel_on(device: torch.device, precision: torch.dtype) -> Kernel | None:
-    """The kernel if it runs on a GPU, forward and backward: tried on a tiny tensor.
-
-    It is imported here, because its import takes more than a second.
-    """
+def _kernel_on(device: torch.device, precision: torch.dtype, windowed: bool) -> Kernel | None:
+    """The first kernel that runs on a GPU, forward and backward: tried on a tiny tensor."""
     if precision not in (torch.bfloat16, torch.float16):
         return None
-    try:
-        kernel: Kernel = import_module("torch.nn.attention.varlen").varlen_attn  # from torch 2.10 on
-        with torch.inference_mode(False), torch.enable_grad():
-            x = torch.zeros(1, 1, 8, dtype=precision, device=device, requires_grad=True)
-            side = PackedSide(torch.zeros(0, dtype=torch.int64, device=device), tokens=0, longest=1, filler=1)
-            packing = Packing.of(side, kernel)
-            torch.autograd.backward(attend_packed(kernel, x, x, x, packing, packing).sum())
-    except Exception as error:
-        reason = first_line(error)
-        logger.info("sentences are not packed, because torch's kernel for their attention does not run: %s", reason)
-        return None
-    return kernel
+    reason = ""
+    for find in (_varlen_attn,) if windowed else (lambda: attend_sentences, _varlen_attn):
+        try:
+            kernel = find()
+            with torch.inference_mode(False), torch.enable_grad():
+                x = torch.zeros(1, 1, 8, dtype=precision, device=device, requires_grad=True)
+                side = PackedSide(torch.zeros(0, dtype=torch.int64, device=device), tokens=0, longest=1, filler=1)
+                packing = Packing.of(side, kernel)
+                torch.autograd.backward(attend_packed(kernel, x, x, x, packing, packing, _CAUSAL).sum())
+        except Exception as error:
+            reason = first_line(error)
+        else:
+            return kernel
+    logger.info("sentences are not packed, because torch's kernels for their attention do not run: %s", reason)
+    return None

@@ -15,7 +15,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nmtkit.data.batch import Batch
-from nmtkit.data.corpus import Split
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
@@ -94,7 +93,8 @@ class _Trial:
 
     def __init__(self, data: TrainingData, options: TrainingOptions, ranks: Ranks) -> None:
         self.longest = data.longest()
-        update = _largest_update(data.splits[0], options.batches)
+        train = data.splits[0]
+        update = largest_update(train.source.tokens, train.target.tokens, options.batches)
         share = -(-update // ranks.size)  # more in a micro-batch leaves ranks idle
         self.at_most = max(self.longest, share)
         self.device, self.precision = ranks.device, resolve_precision(options.device.precision, ranks.device)
@@ -150,15 +150,15 @@ class _Trial:
         torch.autograd.backward(loss)
 
 
-def _largest_update(train: Split, batches: BatchConfig) -> int:
-    """The approximate maximum of the tokens of a side in an update.
+def largest_update(source_tokens: int, target_tokens: int, batches: BatchConfig) -> int:
+    """The approximate maximum of the tokens of a side in an update, for a corpus with so many tokens.
 
     With packing, an update is cut into equal micro-batches. Each rank gets only one if the largest update makes no more
     micro-batches than there are ranks. Without packing, a micro-batch has about a rank's share of target tokens.
     """
     if batches.packing != "on":
         return batches.batch_tokens
-    ratio = max(1.0, train.source.tokens / train.target.tokens)
+    ratio = max(1.0, source_tokens / target_tokens)
     return int(ratio * (batches.batch_tokens + CPU_TOKENS // 2))
 
 

@@ -25,6 +25,7 @@ from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.ranks import Ranks
 from nmtkit.vocab import BOS, EOS
+from nmtkit.wording import first_line
 
 
 class MicroBatchLoss(nn.Module):
@@ -54,13 +55,21 @@ class MemoryLimits:
         return ", ".join(f"{limit} tokens for sentences of up to {length}" for length, limit in limits)
 
     def cut(self, batch: MicroBatchTensors) -> Iterator[MicroBatchTensors]:
-        """Split a batch into parts of about equal size within `max_tokens` and the limit for its length."""
-        rows, parts = batch.sentences, batch.parts_within(self.max_tokens)
-        if limit := self.by_length.get(_length_class(batch)):
-            parts = max(parts, -(-rows // max(1, limit * rows // batch.padded_tokens)))
-        size = -(-rows // parts)
-        for begin in range(0, rows, size):
-            yield batch.rows(slice(begin, begin + size)) if size < rows else batch
+        """Split a batch into parts of about equal size within `max_tokens`, and those within the limits."""
+        for part in _parts(batch, batch.parts_within(self.max_tokens)):
+            yield from self._cut_to_limits(part)
+
+    def _cut_to_limits(self, batch: MicroBatchTensors) -> Iterator[MicroBatchTensors]:
+        """Split a batch until each part is within the limit for its own length, or is a single pair.
+
+        A part of a packed batch can be of another class than the batch.
+        """
+        rows, limit = batch.sentences, self.by_length.get(_length_class(batch))
+        if limit is None or batch.padded_tokens <= limit or rows == 1:
+            yield batch
+            return
+        for part in _parts(batch, -(-rows // max(1, limit * rows // batch.padded_tokens))):
+            yield from self._cut_to_limits(part)
 
     def lower(self, batch: MicroBatchTensors) -> str | None:
         """Halve the limit for a batch's length; returns an error message if the batch has only one sentence pair."""
@@ -77,6 +86,14 @@ class MemoryLimits:
         """Adopt the limits that another rank has learned."""
         for length, limit in learned.items():
             self.by_length[length] = min(limit, self.by_length.get(length, limit))
+
+
+def _parts(batch: MicroBatchTensors, count: int) -> Iterator[MicroBatchTensors]:
+    """Divide a batch into at most so many parts of equally many sentences."""
+    rows = batch.sentences
+    size = -(-rows // count)
+    for begin in range(0, rows, size):
+        yield batch.rows(slice(begin, begin + size)) if size < rows else batch
 
 
 def _length_class(batch: MicroBatchTensors) -> str:
@@ -144,13 +161,13 @@ class UpdateGradient:
         """
         may_be_fragmented = self.ranks.device.type == "cuda"
         while True:
-            out_of_memory = False
+            out_of_memory, reason = False, "on another device"
             try:
                 losses = self._accumulate(update, share, tokens, dataset_of)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-                out_of_memory = True
+                out_of_memory, reason = True, first_line(error)
             if out_of_memory:  # outside of the handler: its traceback keeps the tensors alive
                 self._sum_without_me()
             *voted, failed = self.ranks.sum([*votes, out_of_memory])
@@ -161,7 +178,7 @@ class UpdateGradient:
             self.times_out_of_memory += 1
             if may_be_fragmented:
                 may_be_fragmented = False
-                logger.warning("update %d: out of memory; retrying after freeing cached memory", update)
+                logger.warning("update %d: out of memory; retrying after freeing cached memory (%s)", update, reason)
             else:
                 self._agree_on_limits(update, out_of_memory)
             self._wrap()

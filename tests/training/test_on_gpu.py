@@ -9,17 +9,16 @@ import torch
 from commands import TINY, Run
 from fake_gpu import CPU, GPU, fake_gpu
 from packed_attention import attend_within_sentences
-from torch import Tensor
+from searches import ROWS, WAYS, close, on
 from torch.testing import assert_close
 from training_runs import assert_near, metrics
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.data.batch import pad
 from nmtkit.decoding.alignment import all_heads, with_attention
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import Constraints
-from nmtkit.decoding.search import Hypothesis, search
+from nmtkit.decoding.search import search
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.model import packing as packing_of_model
@@ -35,31 +34,8 @@ from nmtkit.training.config import (
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
 from nmtkit.training.training_data import TrainingData
-from nmtkit.vocab import EOS
 
 MakeCheckpoint = Callable[..., Checkpoint]
-
-ROWS = [[5, 9, 7, 30, EOS], [12, EOS], [40, 8, 8, 21, 17, 6, EOS]]
-WAYS = {
-    "beam": {"beam": 4, "nbest": 3, "min_len": 2, "no_repeat_ngram": 2},
-    "greedy": {"beam": 1},
-    "diverse": {"beam": 4, "diverse_groups": 2, "diversity": 0.5},
-    "top-k": {"sampling": True, "beam": 1, "nbest": 2, "top_k": 5},
-    "top-p": {"sampling": True, "beam": 1, "top_p": 0.7},
-}
-
-
-def close(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) -> bool:
-    """Whether the outputs are the same, and their scores but for rounding."""
-    ids = [[[hypothesis.ids for hypothesis in nbest] for nbest in found] for found in (some, others)]
-    scores = [[hypothesis.score for nbest in found for hypothesis in nbest] for found in (some, others)]
-    return ids[0] == ids[1] and scores[0] == pytest.approx(scores[1], abs=1e-4)
-
-
-def on(device: torch.device) -> tuple[Tensor, Tensor]:
-    """The sentences, and their lengths."""
-    src, lengths = pad(ROWS)
-    return src.to(device), lengths.to(device)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -166,7 +142,7 @@ def test_the_host_never_waits_for_a_gpu_in_an_update(
         checkpoints=CheckpointConfig(save_dir=tmp_path),
         device=DeviceConfig(device="cuda", precision=precision),
     )
-    monkeypatch.setattr(packing_of_model, "_kernel_on", lambda device, precision: attend_within_sentences)
+    monkeypatch.setattr(packing_of_model, "_kernel_on", lambda device, precision, windowed: attend_within_sentences)
     waits: list[str] = []
     update = Trainer._update
     with fake_gpu(monkeypatch) as gpu:

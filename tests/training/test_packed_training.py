@@ -193,19 +193,23 @@ def test_the_kernel_is_called_with_arguments_that_give_the_results_of_padding(
         assert_close(value, expected[name], msg=name)
 
 
-@pytest.mark.skipif(not HAS_KERNEL, reason="torch < 2.10")
-def test_the_kernel_of_this_torch_accepts_the_arguments() -> None:
-    kernel = import_module("torch.nn.attention.varlen").varlen_attn
+@pytest.mark.parametrize(
+    "own", [True, pytest.param(False, marks=pytest.mark.skipif(not HAS_KERNEL, reason="torch < 2.10"))]
+)
+def test_the_kernels_of_this_torch_accept_the_arguments(own: bool) -> None:
+    kernel = packing.attend_sentences if own else import_module("torch.nn.attention.varlen").varlen_attn
     with torch.device("meta"):
         x = torch.zeros(128, 2, 8, dtype=torch.bfloat16)
         starts, positions = torch.zeros(4, dtype=torch.int32), torch.zeros(128, dtype=torch.int64)
-        own = Packing(starts, positions, 50, 40, kernel)
-        assert attend_packed(kernel, x, x, x, own, own, (-1, 0)).shape == (128, 16)
+        side = Packing(starts, positions, 50, 40, kernel)
+        assert attend_packed(kernel, x, x, x, side, side, (-1, 0)).shape == (128, 16)
 
 
 def test_packing_is_chosen_only_where_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, config = torch.device("cuda"), TransformerConfig()
-    monkeypatch.setattr(packing, "_kernel_on", lambda device, precision: len if precision == torch.bfloat16 else None)
+    monkeypatch.setattr(
+        packing, "_kernel_on", lambda device, precision, windowed: len if precision == torch.bfloat16 else None
+    )
     assert kernel_for(config, torch.bfloat16, gpu)
     assert not kernel_for(config, torch.bfloat16, CPU)
     assert not kernel_for(config, torch.float32, gpu)
@@ -292,6 +296,16 @@ def test_a_packed_batch_that_exceeds_a_limit_is_cut_into_parts_with_the_same_gra
     for name, value in loss_and_gradients(model, packed).items():
         assert_close(torch.stack([each[name] for each in sums]).sum(0), value, msg=name)
     assert MemoryLimits(1000).lower(packed) is None
+
+
+def test_lowering_the_limits_of_a_packed_batch_ends_with_single_pairs() -> None:
+    _, packed = both_batches(*[(60, 60)] * 20, *[(70, 70)] * 4)  # parts without the last pairs are of another class
+    limits, lowered = MemoryLimits(2000), 0
+    while (largest := max(limits.cut(packed), key=lambda part: part.padded_tokens)).sentences > 1:
+        limits.lower(largest)
+        lowered += 1
+        assert lowered < 20
+    assert sum(part.sentences for part in limits.cut(packed)) == 24
 
 
 def test_packing_is_refused_for_architectures_without_it(datasets: dict[str, Path], tmp_path: Path) -> None:
