@@ -156,4 +156,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except OSError as error:
-        sys.exit(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        sys.exit(f"{error.filename or sys.argv[2]}: {error.strerror}")  # a failed write of --record has no file name

@@ -210,6 +210,19 @@ def test_a_file_system_error_is_reported_in_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, f"{path}: No such file or directory\n")
 
 
+def test_a_command_that_cannot_be_written_is_named(command: Path) -> None:
+    no_space = "ulimit -f 0; exec \"$@\""  # blocks of a file
+    program = sys.executable, str(ROOT / "examples/locked.py")
+    done = subprocess.run(
+        ["bash", "-c", no_space, "bash", *program, "--record", str(command), "another", str(ended())],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, f"{command}: File too large\n")
+
+
 def test_a_command_ends_silently_when_its_reader_has_gone_as_in_a_shell() -> None:
     done = locked("--", "bash", "-o", "pipefail", "-c", "yes | head -1")
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGPIPE, "y\n", "")
