@@ -2,7 +2,9 @@
 # `translate`, the checkpoint that it loads (TRANSLATOR), the other files that it reads (TRANSLATED), the folder of the parts
 # (PARTS_FOLDER) and their suffix (PARTS_SUFFIX), and includes this file after recipe.mk. ALL_PARTS are the results, in order.
 
-PARTS ?= 1
+# As many as an interrupted or finished translation has; another number translates all of them again.
+begun_parts := $(sort $(foreach part,$(notdir $(wildcard $(PARTS_FOLDER)/*-of-*)),$(firstword $(subst ., ,$(lastword $(subst -of-, ,$(part)))))))
+PARTS ?= $(if $(filter 1,$(words $(begun_parts))),$(begun_parts),1)
 ifneq ($(shell [ $(PARTS) -ge 1 ] 2> /dev/null && echo yes),yes)
 $(error PARTS=$(PARTS): give a number of parts, at least 1)
 endif

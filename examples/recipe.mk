@@ -63,7 +63,6 @@ endif
 
 # The last command of a step. A changed command replaces it, unless the step runs, another make uses it, or UNLESS_IN_USE is
 # in use. make must not delete the file, because its locks would be lost.
-quoted = '$(subst ','\'',$(1))'
 command_of = $(call quoted,$($(basename $(notdir $(1)))))
 .PRECIOUS: %.command
 %.command: always
@@ -84,7 +83,12 @@ first_content = $(if $(content-$(1)),,$(eval content-$(1) := $$(shell cat $(1)))
 LOCKED = python ../locked.py $(foreach file,$(FETCHED_ELSEWHERE),--made-by $(file) $(call quoted,$(call first_content,$(file)))) \
 	$(foreach file,$(sort $(TEXT_MADE_BY) $(COMMANDS)),--made-by $(file) $(call command_of,$(file))) $(READS:%=--read %) $(REPLACED)
 # The same for a command that prints its target, which is written under the locks; run_and_show also shows what it prints.
-run_into = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) $(call into,$@))
+# If another make has made the same file meanwhile, that one is kept: a newer one would repeat all steps that need it.
+run_into = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) > $(call part_of,$@) $(call or_removes,$@); $(unless_made))
+unless_made = if cmp -s $(call part_of,$@) $@ && [ ! "$$(find $(filter-out always,$^) -newer $@)" ]; \
+	then rm $(call part_of,$@); else mv $(call part_of,$@) $@; fi
+# For a command that writes several targets: nothing runs if another make has made them meanwhile. A missing file has no lock.
+unless_another_makes = --if-needed $(1) $(firstword $(1)).lock
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@) $(call completes,$@))
 
 # Settings of the machine (ON_…, LAUNCH) change a result at most by rounding, so they repeat no step.

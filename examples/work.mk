@@ -17,6 +17,7 @@ $(foreach name,$(filter-out $(FROM_THE_ENVIRONMENT),$(NOT_FROM_THE_ENVIRONMENT))
 WORK ?= work
 GIVEN := $(WORK)
 override WORK := $(patsubst ./%,%,$(patsubst %/,%,$(WORK)))# make removes ./ from the names of targets; folder/ is folder
+override WORK := $(patsubst $(CURDIR)/%,%,$(WORK))# a folder has the same name in all commands, however it is given
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
 part_of = $(1).$(PROCESS).part
 # The make that the user called: it uses the commands of its steps until it ends.
@@ -28,7 +29,10 @@ endif
 given = $(if $(findstring environment,$(origin $(1))),$(value $(1)),$($(1)))
 
 # What follows a command that writes the part of a file: the file is replaced if the command succeeds.
-completes = || { rm -f $(call part_of,$(1)); exit 1; }; mv $(call part_of,$(1)) $(1)
+completes = $(call or_removes,$(1)); mv $(call part_of,$(1)) $(1)
+or_removes = || { rm -f $(call part_of,$(1)); exit 1; }
+# For bash: a word as it is.
+quoted = '$(subst ','\'',$(1))'
 # What follows a command that prints a file.
 into = > $(call part_of,$(1)) $(call completes,$(1))
 
@@ -48,7 +52,8 @@ $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter-out $(words $(
 unexport PYTHONSAFEPATH
 
 # Runs a command that prints a report, which also becomes report.md if the command succeeds. MODULES are the folders whose
-# modules it imports.
+# modules it imports. The lock keeps the report's files of one make.
 MODULES := ..
-print_report = @shown=$$(PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} $(1) | tee $(call part_of,$(WORK)/report.md)) \
-	$(call completes,$(WORK)/report.md); printf '%s\n' "$$shown"
+print_report = @touch $(WORK)/report.lock; PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} python ../locked.py $(WORK)/report.lock \
+	-- bash -euo pipefail -c $(call quoted,$(make_report))
+make_report = shown=$$($(1) | tee $(call part_of,$(WORK)/report.md)) $(call completes,$(WORK)/report.md); printf "%s\n" "$$shown"

@@ -211,7 +211,7 @@ def test_a_file_system_error_is_reported_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_command_that_cannot_be_written_is_named(command: Path) -> None:
-    no_space = "ulimit -f 0; exec \"$@\""  # blocks of a file
+    no_space = 'ulimit -f 0; exec "$@"'  # blocks of a file
     program = sys.executable, str(ROOT / "examples/locked.py")
     done = subprocess.run(
         ["bash", "-c", no_space, "bash", *program, "--record", str(command), "another", str(ended())],
@@ -245,6 +245,19 @@ def test_a_report_has_no_results_of_another_make(tmp_path: Path) -> None:
     assert (first.result().returncode, refused.returncode, same.returncode) == (0, 2, 0)
     assert " uses work/seed-1/train.command with other variables: wait for it, or stop it\n" in refused.stderr
     assert make("SEEDS=1", "UPDATES=5", runs[0]).returncode == 0
+
+
+def test_a_report_is_refused_while_another_make_writes_it(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    recipe = tmp_path / "examples/distillation"
+    (recipe / "work/multi30k/seed-1").mkdir(parents=True)
+    make = make_with(tmp_path / "bin", recipe, STUBS, "CORPORA=multi30k", "SEEDS=1", "MAKE=true")
+    (recipe / "work/report.lock").touch()
+    with running(recipe / "work/report.lock"):
+        refused = make()
+    assert refused.returncode == 2
+    assert "a step that needs work/report.lock runs: wait for it, or stop it" in refused.stderr
+    assert not (recipe / "work/report.md").exists()
 
 
 OPTIONS = {

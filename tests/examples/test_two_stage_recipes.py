@@ -88,6 +88,15 @@ def test_a_number_of_parts_that_is_not_positive_is_refused(distil: Make, parts: 
     assert f"PARTS={parts}: give a number of parts, at least 1" in done.stderr
 
 
+def test_the_number_of_parts_and_the_form_of_a_folder_repeat_no_step(distil: Make, folders: dict[str, Path]) -> None:
+    distil("averaged")
+    assert called(distil("averaged", f"WORK={folders['distillation']}/work")) == []
+    unnumbered = make_with(
+        folders["distillation"] / "bin", folders["distillation"], STUBS, *TEXT, "CORPUS=multi30k", "SEED=1"
+    )
+    assert called(unnumbered("averaged")) == []
+
+
 @pytest.mark.parametrize("part", ["", "0", "3", "x", "1 2"])
 def test_a_part_that_does_not_exist_is_refused(distil: Make, part: str) -> None:
     done = distil("-n", "part", f"PART={part}")
@@ -244,6 +253,16 @@ def diversify(folders: dict[str, Path], tmp_path: Path) -> Make:
     generate = f"""output={value("output")}; echo "preprocess $output"; touch $output"""
     commands = STUBS | {"nmt-generate": generate}
     return make_with(tmp_path / "bin", folders["diversification"], commands, *TEXT_GZ, "SEED=1", "averaged")
+
+
+def test_a_text_that_the_same_make_has_made_meanwhile_is_kept(folders: dict[str, Path], tmp_path: Path) -> None:
+    asked = (*TEXT_GZ, "SEED=1", "averaged")
+    twice = f"[ -e other ] || {{ touch other; env -u MAKEFLAGS -u MAKELEVEL make {' '.join(asked)} >&2; }}"
+    commands = STUBS | {"sed": f'{twice}\nexec {shutil.which("sed")} "$@"'}
+    done = make_with(tmp_path / "bin", folders["diversification"], commands, *asked)()
+    assert "work/seed-1/checkpoints" in done.stderr  # of the other make
+    assert called(done) == ["work/seed-1/checkpoints"]  # which nmt-train finds finished
+    assert not list(folders["diversification"].glob("work/**/until-*"))
 
 
 def test_the_final_model_learns_from_the_text_and_the_translations_of_both_sides(
