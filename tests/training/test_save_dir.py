@@ -301,7 +301,7 @@ def test_after_a_return_to_an_older_checkpoint_best_is_of_its_history(
     if not has_best:  # as if an earlier one, which is not kept, were better
         newest.progress |= {"best": newest.progress["best"] / 2, "is_best": False}
         save_checkpoint(tmp_path / "checkpoint_6.pt", newest)
-    said = train(tmp_path, "--max-updates", 7, "--validate-every", 1000, "--lr-scale", 1e9, *options[2:]).stderr
+    said = train(tmp_path, "--max-updates", 7, "--validate-every", 1000, "--lr-scale", 1e3, *options[2:]).stderr
     assert (tmp_path / f"{BEST}.unusable").read_bytes() == removed
     assert b"checkpoint_best.pt is damaged, or later than update 6, from which the run resumes" in said
     assert load_checkpoint(tmp_path / BEST).progress["update"] == 6
