@@ -145,7 +145,12 @@ class Record(NamedTuple):
 def copy(source: str, path: Path) -> None:
     """Copy a file."""
     print(f"copying {source}", flush=True)
-    shutil.copyfile(source, path)
+    try:
+        shutil.copyfile(source, path)
+    except OSError as error:
+        if error.filename2 is None:
+            raise
+        raise RunError(f"cannot write {path}: {error.strerror}") from error  # shutil's error begins with the source
 
 
 def download(url: str, path: Path) -> None:

@@ -46,6 +46,7 @@ ifneq ($(call unusable,$(WORK))$(filter . ./%,$(WORK))$(findstring //,$(GIVEN)),
 $(error WORK=$(GIVEN): use a folder whose name is not empty or ., has no spaces, no // and no characters that are special to make or the shell, and does not begin with -, ~ or ././)
 endif
 
+$(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter undefined,$(origin $(list)))$(strip $($(list))),,$(error $(list)=: give at least one)))
 $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter-out $(words $(sort $($(list)))),$(words $($(list)))),$(error $(list)=$($(list)): give each once)))
 
 # With it, Python would not find the modules beside a script.

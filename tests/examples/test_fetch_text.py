@@ -1,6 +1,7 @@
 """fetch_text.py: text of one origin, whatever was there before."""
 
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -158,6 +159,17 @@ def test_what_a_kill_left_is_removed(first: str, text: Path) -> None:
     (text / fetch_text.INCOMING).mkdir()
     fetch(text, NAMES, first, None)
     assert words(text) == ["one", "one"]
+
+
+def test_a_copy_that_cannot_be_written_is_named(first: str, text: Path) -> None:
+    Path(first, NAMES[0]).write_text("word\n" * 2**20)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limit[1]))  # fails as a full disk does
+    try:
+        with pytest.raises(RunError, match=rf"cannot write {text}/{fetch_text.INCOMING}/{NAMES[0]}: "):
+            fetch(text, NAMES, first, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
 
 
 @pytest.mark.parametrize("step", range(5))

@@ -463,12 +463,23 @@ def test_a_work_folder_that_make_or_the_shell_cannot_handle_is_refused(name: str
 @pytest.mark.parametrize("name", RECIPES)
 def test_what_is_given_twice_in_a_list_is_refused(name: str, asked: str) -> None:
     """Its trainings would count twice in means and spreads."""
+    assert f"{asked}: give each once" in refusal_of(name, asked)
+
+
+@pytest.mark.parametrize("asked", ["SEEDS=", "CORPORA= ", "MODELS=", "DIRECTIONS=", "ROWS="])
+@pytest.mark.parametrize("name", RECIPES)
+def test_an_empty_list_is_refused(name: str, asked: str) -> None:
+    assert f"{asked.strip()}: give at least" in refusal_of(name, asked)
+
+
+def refusal_of(recipe: str, asked: str) -> str:
+    """What make prints when it refuses a variable."""
     command = ["make", "-n", asked]
     done = subprocess.run(
-        command, cwd=ROOT / "examples" / name, capture_output=True, text=True, timeout=PATIENCE, check=False
+        command, cwd=ROOT / "examples" / recipe, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 2
-    assert f"{asked}: give each once" in done.stderr
+    return done.stderr
 
 
 def settings_of(recipe: Path) -> set[str]:
