@@ -17,7 +17,6 @@ $(foreach name,$(filter-out $(FROM_THE_ENVIRONMENT),$(NOT_FROM_THE_ENVIRONMENT))
 WORK ?= work
 GIVEN := $(WORK)
 override WORK := $(patsubst ./%,%,$(patsubst %/,%,$(WORK)))# make removes ./ from the names of targets; folder/ is folder
-override WORK := $(patsubst $(CURDIR)/%,%,$(WORK))# a folder has the same name in all commands, however it is given
 PROCESS := $(shell uname -n)-$(shell echo $$PPID)
 part_of = $(1).$(PROCESS).part
 # The make that the user called: it uses the commands of its steps until it ends.
@@ -44,6 +43,11 @@ special = $(foreach character,: % = ; | $$ $(number_sign) ' " ` & < > ? * [ ] { 
 unusable = $(if $(filter 1,$(words $(1))),$(strip $(call special,$(1))$(filter -% ~%,$(1))),spaces)
 ifneq ($(call unusable,$(WORK))$(filter . ./%,$(WORK))$(findstring //,$(GIVEN)),)
 $(error WORK=$(GIVEN): use a folder whose name is not empty or ., has no spaces, no // and no characters that are special to make or the shell, and does not begin with -, ~ or ././)
+endif
+
+# A folder has the same name in all commands, however it is given, except through links: absolute names outside this folder.
+ifeq ($(call unusable,$(CURDIR)),)
+override WORK := $(patsubst $(CURDIR)/%,%,$(abspath $(WORK)))
 endif
 
 $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter undefined,$(origin $(list)))$(strip $($(list))),,$(error $(list)=: give at least one)))

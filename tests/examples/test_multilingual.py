@@ -44,6 +44,17 @@ def test_text_of_another_folder_changes_the_joined_text_and_the_vocabulary_at_on
         assert called(make(f"MULTI30K_DIR={name}")) == []
 
 
+def test_the_last_line_of_a_text_without_a_newline_is_not_joined_with_the_next_text(tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = examples / "multilingual"
+    pairs = pairs_of_multi30k(folder)
+    (folder / "text/train.en").write_text("one\ntwo")
+    (folder / "text/train.de").write_text("eins\nzwei")
+    assert make_with(tmp_path / "bin", folder, STUBS, *pairs)().returncode == 0
+    assert (folder / "work/all/text/all.source").read_text() == "one\ntwo\neins\nzwei\n"
+    assert (folder / "work/all/text/all.target").read_text() == "eins\nzwei\none\ntwo\n"
+
+
 def pairs_of_multi30k(folder: Path) -> tuple[str, ...]:
     """Variables of make for two directions with a text in the folder of the recipe."""
     (folder / "text").mkdir()

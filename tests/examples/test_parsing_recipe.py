@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -116,6 +117,15 @@ def test_extra_trees_are_mixed_with_the_treebank_in_a_separate_folder(make: Make
     assert "sentences 208" in output
     assert "nmt-" not in make(f"EXTRA={one} {other}", dataset)
     assert not (recipe / "work/treebank").exists()
+
+
+def test_extra_trees_that_are_dated_in_the_future_repeat_no_step(make: Make, tmp_path: Path) -> None:
+    extra, dataset = tmp_path / "extra.trees", "work/semi-supervised/data-bin/dataset.json"
+    extra.write_text("(ROOT (S (NP (NNP Rain)) (VP (VBZ falls))))\n" * 5)
+    tomorrow = time.time() + 24 * 3600
+    os.utime(extra, (tomorrow, tomorrow))
+    make(f"EXTRA={extra}", dataset)
+    assert "nmt-" not in make(f"EXTRA={extra}", dataset)
 
 
 def test_a_plain_file_takes_precedence_over_a_compressed_one(make: Make, recipe: Path, treebank: Path) -> None:

@@ -292,6 +292,19 @@ def test_a_work_folder_may_end_in_a_slash(make: Make) -> None:
     assert make() == []
 
 
+@pytest.mark.parametrize(
+    "name", ["{folder}/work", "../{folder.name}/work", "./work/", "work/../work", "{folder}/../x/work"]
+)
+def test_a_work_folder_has_one_name_however_it_is_given(name: str, tmp_path: Path) -> None:
+    shutil.copyfile(ROOT / "examples/work.mk", tmp_path / "work.mk")
+    folder = tmp_path / "x"
+    folder.mkdir()
+    (folder / "Makefile").write_text("include ../work.mk\nshow:\n\t@echo $(WORK)\n")
+    command = ["make", "--no-print-directory", f"WORK={name.format(folder=folder)}"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == "work\n"
+
+
 def test_scores_that_a_kill_left_incomplete_are_written_again(make: Make, recipe: Path) -> None:
     make("work/averaged.pt")
     (recipe / "kill").write_text("work/scores.txt\n")

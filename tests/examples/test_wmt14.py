@@ -65,7 +65,8 @@ def scripts(folder: Path, bodies: dict[str, str]) -> dict[str, str]:
 
 
 def files(folder: Path) -> dict[Path, float]:
-    return {path: path.stat().st_mtime for path in folder.rglob("*") if path.is_file()}
+    """The files with their times, without the lists of makes."""
+    return {path: path.stat().st_mtime for path in folder.rglob("*") if path.is_file() and path.suffix != ".users"}
 
 
 @downloads
@@ -140,9 +141,9 @@ def data_dir(server: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def texts(recipe: Path, pair: str = "en-de") -> dict[str, int]:
+def texts(recipe: Path, pair: str = "en-de", work: str = "work") -> dict[str, int]:
     """The number of lines of each text file."""
-    folder = recipe / f"work/smoke/{pair}/text"
+    folder = recipe / f"{work}/smoke/{pair}/text"
     return {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in sorted(folder.iterdir())}
 
 
@@ -230,7 +231,61 @@ def test_an_interrupted_download_is_resumed(share: float, make: Make, recipe: Pa
     (recipe / "work/smoke/archives/test-full.tgz.part").write_bytes(whole[: int(share * len(whole))])
     make()
     assert (recipe / "work/smoke/archives/test-full.tgz").read_bytes() == whole
-    assert {path.name for path in (recipe / "work/smoke/archives").iterdir()} == ARCHIVES
+    assert {path.name.removesuffix(".lock") for path in (recipe / "work/smoke/archives").iterdir()} == ARCHIVES
+
+
+@downloads
+def test_two_makes_do_not_download_an_archive_at_the_same_time(make: Make, recipe: Path, tmp_path: Path) -> None:
+    """The first curl stands for another experiment: it starts a make, and both would append to one file."""
+    curl = tmp_path / "bin/curl"
+    second = f"PATH={tmp_path}/bin:$PATH make SIZE=big 2> {tmp_path}/refused"
+    curl.write_text(
+        f"#!/bin/bash\nif mkdir {tmp_path}/once 2> /dev/null; then {second}; echo $? >> {tmp_path}/refused; fi\n"
+        f'exec {shutil.which("curl")} "$@"\n'
+    )
+    curl.chmod(0o755)
+    make()
+    assert texts(recipe) == ALL_TEXTS
+    refusal = (tmp_path / "refused").read_text()
+    assert re.search(r"a step that needs \S*/archives/\S+\.tgz\.lock runs: wait for it, or stop it\n", refusal)
+    assert refusal.endswith("2\n")
+
+
+def test_a_text_that_another_make_has_converted_meanwhile_is_not_converted_again(
+    make: Make, recipe: Path, tmp_path: Path, data_dir: Path
+) -> None:
+    """A newer text would repeat the dataset and the training of the other make."""
+    begun, other = tmp_path / "begun", f"PATH={tmp_path}/bin:$PATH make DATA_DIR={data_dir}"
+    (tmp_path / "bin/python").write_text(  # before a step that converts a text, another make does everything
+        f'#!/bin/bash\nif [[ "$*" == *--if-needed*newstest2014* ]] && mkdir {begun} 2> /dev/null; then {other}; fi\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    said = make(f"DATA_DIR={data_dir}").stderr
+    assert begun.exists()
+    assert said.count("newstest2014: 21 pairs") == 1
+    assert texts(recipe) == ALL_TEXTS
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("PAIR=en-cs", "no experiment PAIR=en-cs: use en-de or en-fr"),
+        ("SIZE=huge", "no model SIZE=huge: use base or big"),
+        ("GPUS=x", "GPUS=x NODES=1: give a number of GPUs"),
+        ("NODES=0", "NODES=0: give a number of GPUs on each machine, 0 for the CPU, and of machines, at least 1"),
+    ],
+)
+def test_an_experiment_that_there_is_not_is_refused(asked: str, said: str, make: Make) -> None:
+    assert said in make("-n", asked, code=2).stderr
+
+
+@downloads
+def test_downloads_and_results_are_in_the_folder_that_is_given(make: Make, recipe: Path, tmp_path: Path) -> None:
+    shutil.copytree(recipe / "work/smoke/server", tmp_path / "results/smoke/server")
+    before = files(recipe / "work")
+    make(f"WORK={tmp_path}/results", "text")
+    assert files(recipe / "work") == before
+    assert texts(tmp_path, work="results") == ALL_TEXTS
 
 
 @downloads
