@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import click
 
+from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
@@ -69,7 +70,8 @@ def main(listed: Path, archive: Path, verified: Path | None) -> None:
         raise UserError(f"{archive}: {fault}: broken, or changed since; remove it, get it again, and call make again")
     print(f"{archive}: as it should be", file=sys.stderr)
     if verified is not None:
-        verified.write_text(check)
+        with staged_file(verified) as file:
+            file.write(check.encode())
 
 
 def _describe_check(archive: Path, entry: Entry) -> str:
