@@ -2,12 +2,13 @@
 # `translate`, the checkpoint that it loads (TRANSLATOR), the other files that it reads (TRANSLATED), the folder of the parts
 # (PARTS_FOLDER) and their suffix (PARTS_SUFFIX), and includes this file after recipe.mk. ALL_PARTS are the results, in order.
 
-# As many as an interrupted or finished translation has; another number translates all of them again.
-begun_parts := $(sort $(foreach part,$(notdir $(wildcard $(PARTS_FOLDER)/*-of-*)),$(firstword $(subst ., ,$(lastword $(subst -of-, ,$(part)))))))
-PARTS ?= $(if $(filter 1,$(words $(begun_parts))),$(begun_parts),1)
+# As many as the latest translation has, interrupted or finished; another number translates all of them again.
+latest_parts = $(shell ls -t $(PARTS_FOLDER) 2> /dev/null | grep -xE '[0-9]+-of-[0-9]+\.$(PARTS_SUFFIX)(\.partial)?')
+PARTS ?= $(or $(firstword $(subst ., ,$(lastword $(subst -of-, ,$(firstword $(latest_parts)))))),1)
 ifneq ($(shell [ $(PARTS) -ge 1 ] 2> /dev/null && echo yes),yes)
 $(error PARTS=$(PARTS): give a number of parts, at least 1)
 endif
+begun_parts = $(latest_parts:%=$(PARTS_FOLDER)/%)
 part_file = $(PARTS_FOLDER)/$(1)-of-$(PARTS).$(PARTS_SUFFIX)
 ALL_PARTS := $(foreach part,$(shell seq $(PARTS)),$(call part_file,$(part)))
 
@@ -28,7 +29,7 @@ else
 # A new checkpoint or a changed command translates all parts again, unless a part is being translated. Otherwise an
 # interrupted part is resumed.
 $(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command
-	@python ../locked.py $(PARTS_FOLDER)/translate.command $(PARTS_FOLDER)/*-of-* -- rm -f $(PARTS_FOLDER)/*-of-*
+	@python ../locked.py $(PARTS_FOLDER)/translate.command $(begun_parts) -- rm -f $(begun_parts)
 	@touch $@
 endif
 

@@ -113,14 +113,16 @@ $(RUN)/trained: private COMMANDS = $(RUN)/train.command
 else
 # A new dataset or a changed command starts a new training and moves the old checkpoints away, unless a training runs in
 # them, its checkpoints are being averaged, or another make has trained since. Otherwise an interrupted training is resumed.
+# `begun` contains the command of the training, which is also resumed if only its command has been replaced and restored since.
 $(RUN)/begun: private REPLACED = --if-needed $@ $(RUN)/trained $(RUN)/checkpoints
 $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 	@$(LOCKED) -- bash -euc $(call quoted,$(begin))
-begin = if [ -e $(RUN)/checkpoints ]; then \
+is_resumed = cmp -s $(RUN)/train.command $(RUN)/begun && [ ! "$$(find $(filter-out %.command,$^) -newer $(RUN)/begun)" ]
+begin = if [ -e $(RUN)/checkpoints ] && ! { $(is_resumed); }; then \
 		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); \
 		mv $(RUN)/checkpoints $$aside || { rmdir $$aside; exit 1; }; \
 		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \
-	fi; touch $(RUN)/begun
+	fi; cp $(RUN)/train.command $(RUN)/begun
 $(RUN)/trained: $(RUN)/begun $(RUN)/train.command
 endif
 

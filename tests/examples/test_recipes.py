@@ -25,8 +25,8 @@ KILL = """[ ! -e kill ] || {
 TERMINATE = "[ ! -e terminate ] || { kill $PPID; sleep 9; }"  # make, which then deletes the target
 # For locked.py: another make records its command before the second process of a step begins, or make is terminated when
 # a command has been recorded. Or another make completes `begun` while this one is refused; or it runs to its end first.
-MEDDLE = f"""[[ ! -e overtake || "$*" != *"touch work/begun" ]] || {{ rm overtake; make > /dev/null; }}
-[[ ! -e refuse || "$*" != *"touch work/begun" ]] || {{ touch work/begun; exit 2; }}
+MEDDLE = f"""[[ ! -e overtake || "$*" != *"work/begun" ]] || {{ rm overtake; make > /dev/null; }}
+[[ ! -e refuse || "$*" != *"work/begun" ]] || {{ touch work/begun; exit 2; }}
 [ ! -e meddle ] || [[ "$*" != *"$(cat meddle)"* ]] || echo other > $(cat meddled)
 [[ $2 != --record || ! -e terminate-record ]] || {{ {sys.executable} "$@"; kill $PPID; sleep 9; }}"""
 COMMANDS = {
@@ -129,6 +129,18 @@ def test_a_new_dataset_or_training_moves_old_checkpoints_away_and_keeps_them(
     assert {path.name for path in (recipe / "work").glob("until-*/checkpoints/*")} == before
 
 
+@pytest.mark.parametrize("meanwhile", ["nothing", "another dataset"])
+def test_a_training_goes_on_when_its_command_returns_before_another_has_begun(
+    meanwhile: str, make: Make, recipe: Path
+) -> None:
+    make()
+    assert make("UPDATES=6000", "work/train.command") == []
+    if meanwhile == "another dataset":
+        make("VOCAB_SIZE=8000", "work/data-bin/dataset.json")
+    assert TRAIN in make()
+    assert bool(list((recipe / "work").glob("until-*"))) == (meanwhile == "another dataset")
+
+
 def test_checkpoints_in_which_a_training_runs_are_not_moved(make: Make, recipe: Path) -> None:
     make()
     before = checkpoints(recipe)
@@ -193,7 +205,7 @@ def test_an_interrupted_training_is_resumed(make: Make, recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "step", "command"),
     [
-        ("begun", "touch work/begun", "train"),
+        ("begun", "work/begun", "train"),
         ("trained", "echo 1", "train"),
         ("averaged.pt", "-- nmt-average", "fetch"),
         ("scores.txt", "nmt-generate", "fetch"),

@@ -174,7 +174,7 @@ def test_a_refused_make_leaves_the_parts_of_another_one(folders: dict[str, Path]
     distil("ready")
     begun = folders["distillation"] / "work/seed-1/taught/begun"
     begun.unlink()
-    refused = f'[[ "$*" != *"-- rm -f "* ]] || {{ touch {begun}; exit 2; }}; exec {sys.executable} "$@"'
+    refused = f'[[ "$*" != *"-- rm -f"* ]] || {{ touch {begun}; exit 2; }}; exec {sys.executable} "$@"'
     stubs = STUBS | {"nmt-generate": TRANSLATE, "python": refused}
     other = make_with(tmp_path / "other", folders["distillation"], stubs, *TEXT, "CORPUS=multi30k", "SEED=1", "PARTS=2")
     assert other("ready").returncode == 2
@@ -210,6 +210,37 @@ def test_other_options_of_the_search_discard_what_an_interrupted_part_has(
     left.touch()
     assert called(distil("averaged", "NBEST=2")) == AFTER_TEACHER
     assert not left.exists()
+
+
+def test_other_options_of_the_search_remove_no_file_that_is_no_part(distil: Make, folders: dict[str, Path]) -> None:
+    distil("averaged")
+    folder = folders["distillation"] / "work/seed-1/taught"
+    own = [folder / name for name in ("best-of-all.txt", "1-of-2.jsonl.bak", "1-of-2.txt", "x1-of-2.jsonl")]
+    for path in own:
+        path.touch()
+    (folder / "copy-of-parts").mkdir()
+    assert called(distil("averaged", "NBEST=2")) == AFTER_TEACHER
+    assert all(path.exists() for path in [*own, folder / "copy-of-parts"])
+
+
+def test_the_number_of_parts_is_that_of_the_latest_translation(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = folders["distillation"]
+    stubs = STUBS | {"nmt-generate": TRANSLATE}
+    make = make_with(tmp_path / "bin", folder, stubs, *TEXT, "CORPUS=multi30k", "SEED=1", "averaged")
+    for parts in ("3", "2"):
+        make(f"PARTS={parts}")
+        assert called(make()) == []
+    assert called(make("NBEST=2"))[:2] == TAUGHT
+
+
+def test_a_file_that_is_no_part_does_not_count_for_the_number_of_parts(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = folders["distillation"]
+    (folder / "work/seed-1/taught").mkdir(parents=True)
+    (folder / "work/seed-1/taught/best-of-all.txt").touch()
+    make = make_with(tmp_path / "bin", folder, STUBS, *TEXT, "CORPUS=multi30k", "SEED=1", "-n", "averaged")
+    assert "--shard 1/1 " in make().stdout
 
 
 def test_a_shortlist_is_replaced_when_its_student_is_trained_again(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -406,6 +437,14 @@ def test_another_number_of_genuine_pairs_leaves_other_monolingual_text(back: Mak
     for count in (40, 50, 30):
         assert back(f"PAIRS={count}", "MODELS=tagged").returncode == 0
         assert (folder / SYNTHETIC / "train.de").read_text().splitlines() == text[count:]
+
+
+def test_a_number_of_pairs_that_leaves_no_monolingual_text_repeats_no_step_of_the_number_before(back: Make) -> None:
+    back()
+    refused = back("PAIRS=60")
+    assert refused.returncode == 2
+    assert "PAIRS=60: no pair is left as monolingual text: give fewer\n" in refused.stderr
+    assert called(back()) == []
 
 
 def test_an_interrupted_back_translation_is_resumed(back: Make, folders: dict[str, Path]) -> None:
