@@ -41,6 +41,17 @@ def raise_waiting() -> None:
         signal.raise_signal(signal.SIGALRM)
 
 
+def stop_raising() -> None:
+    """Let signals kill the process from here on, as by default, after a signal that waits has been raised.
+
+    The work is done. An exception while Python ends would be dropped, and raised again too late.
+    """
+    raise_waiting()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is _raise:
+            signal.signal(number, signal.SIG_DFL)
+
+
 class _Waiting:
     """Handles the timer that repeats the signal `number`. Any other timer belongs to the calling program."""
 

@@ -10,7 +10,7 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING, NoReturn
 
 from nmtkit.cli.load_errors import describe_load_error
-from nmtkit.cli.signals import Terminated, raise_signals, raise_waiting
+from nmtkit.cli.signals import Terminated, raise_signals, raise_waiting, stop_raising
 
 if TYPE_CHECKING:
     import click
@@ -32,12 +32,15 @@ def load_command(name: str) -> "click.Command":
 def start(name: str) -> NoReturn:
     """Run the command nmt-`name` with the arguments of this process, and exit."""
     try:
-        raise_signals()
-        if name == "train" and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-            signal.signal(signal.SIGUSR1, _ignore)  # there is nothing to save before the training begins
-        command = _load_or_exit(name)
-        raise_waiting()
-        command.main()
+        try:
+            raise_signals()
+            if name == "train" and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+                signal.signal(signal.SIGUSR1, _ignore)  # there is nothing to save before the training begins
+            command = _load_or_exit(name)
+            raise_waiting()
+            command.main()
+        finally:
+            stop_raising()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Terminated:

@@ -29,7 +29,7 @@ class Shard:
         """Parse 2/8, the second of eight. Raises UserError for anything else."""
         match = re.fullmatch(r"(\d{1,18})/(\d{1,18})", text)  # int() refuses thousands of digits
         if not match or not 1 <= int(match[1]) <= int(match[2]):
-            raise UserError(f"--shard {text}: I/N is expected, the I-th of N parts, from 1/8 to 8/8")
+            raise UserError(f"--shard {text}: I/N is expected, the I-th of N parts, such as 1/8")
         return cls(int(match[1]), int(match[2]))
 
     def of(self, lines: int, buffer: int) -> slice:

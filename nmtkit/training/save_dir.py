@@ -64,11 +64,13 @@ class SaveDir:
         self._last_save = time.monotonic()
 
     def check(self) -> None:
-        """UserError if the folder is a dataset, or could not be created or written. Creates nothing."""
+        """UserError if the folder is a dataset or a file, or could not be created or written. Creates nothing."""
         refuse_dataset(self.folder, f"--save-dir {self.folder}")
         check_symlinks(self.folder)
         existing = existing_part(self.folder)
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        if not existing.is_dir():
+            raise UserError(f"--save-dir {self.folder}: {existing} is not a folder")
+        if not os.access(existing, os.W_OK | os.X_OK):
             raise UserError(f"--save-dir {self.folder}: {existing} is not writable")
 
     @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """How a command starts: Ctrl-C during its imports, completion in shells, the list of commands."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,25 @@ start.start("score")
 """
     done = output([sys.executable, "-c", dropping])
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_python_ends_kills_the_process_as_by_default(number: int) -> None:
+    ending = f"""
+import atexit, os, sys, time, types
+from nmtkit.cli import start
+class Slow:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.5)
+slow = Slow()
+def main():
+    atexit.register(os.kill, os.getpid(), {int(number)})
+    sys.exit(0)
+start.load_command = lambda name: types.SimpleNamespace(main=main)
+start.start("score")
+"""
+    done = output([sys.executable, "-c", ending])
+    assert (done.returncode, done.stdout, done.stderr) == (-number, "", "")
 
 
 def test_other_exceptions_that_python_drops_are_shown() -> None:

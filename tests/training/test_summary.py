@@ -286,7 +286,7 @@ def test_lack_of_memory_in_the_optimizer_gives_the_same_error(
 
 def test_a_dry_run_refuses_invalid_runs(train: Train, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    refused(train(tmp_path / "file" / "run", "--dry-run", code=2), "--save-dir", "is not writable")
+    refused(train(tmp_path / "file" / "run", "--dry-run", code=2), "--save-dir", "is not a folder")
     refused(train(tmp_path / "run", "--dry-run", "--freeze", "nothing", code=2), "--freeze nothing")
     refused(train(tmp_path / "run", "--dry-run", "--max-tokens", 5, code=2), "--max-tokens 5")
     train(tmp_path / "run", "--max-updates", 1)
