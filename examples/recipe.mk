@@ -91,8 +91,13 @@ unless_made = if cmp -s $(call part_of,$@) $@ && [ ! "$$(find $(filter-out alway
 unless_another_makes = --if-needed $(1) $(firstword $(1)).lock
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@) $(call completes,$@))
 
+# The files that a dataset has lost, of those that its dataset.json lists with their bytes.
+lost_from = $(shell cd $(1) 2> /dev/null && grep -sB 1 '"bytes":' dataset.json | sed -n 's/^ *"\(.*\)": {$$/\1/p' | \
+	while read -r name; do [ -e "$$name" ] || echo "$$name"; done)
 # Settings of the machine (ON_…, LAUNCH) change a result at most by rounding, so they repeat no step.
-$(DATASET)/dataset.json: private REPLACED = --if-needed $@
+LOST := $(call lost_from,$(DATASET))
+$(if $(LOST),$(eval $(DATASET)/dataset.json: always))
+$(DATASET)/dataset.json: private REPLACED = $(if $(LOST),,--if-needed) $@
 $(DATASET)/dataset.json: $(SIDES:%=$(TEXT_FOLDER)/%) $(MADE) $(dir $(DATASET))preprocess.command
 	@$(call run,$(preprocess) $(ON_CORES))
 

@@ -52,6 +52,10 @@ endif
 
 $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter undefined,$(origin $(list)))$(strip $($(list))),,$(error $(list)=: give at least one)))
 $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter-out $(words $(sort $($(list)))),$(words $($(list)))),$(error $(list)=$($(list)): give each once)))
+# 01 would be a second training of seed 1.
+whole := (0|[1-9][0-9]*)
+are_whole = $(filter 0,$(shell grep -qxE '$(whole)( $(whole))*' <<< $(call quoted,$(strip $(1))); echo $$?))
+$(if $(strip $(SEEDS)),$(if $(call are_whole,$(SEEDS)),,$(error SEEDS=$(SEEDS): give whole numbers without leading zeros)))
 
 # With it, Python would not find the modules beside a script.
 unexport PYTHONSAFEPATH

@@ -491,6 +491,12 @@ def test_what_is_given_twice_in_a_list_is_refused(name: str, asked: str) -> None
     assert f"{asked}: give each once" in refusal_of(name, asked)
 
 
+@pytest.mark.parametrize("asked", ["SEEDS=1 01", "SEEDS=x'y", "SEEDS=1,2", "SEEDS=../1", "SEEDS=-1", "SEEDS=00"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_seed_that_is_no_whole_number_is_refused(name: str, asked: str) -> None:
+    assert f"{asked}: give whole numbers without leading zeros" in refusal_of(name, asked)
+
+
 @pytest.mark.parametrize("asked", ["SEEDS=", "CORPORA= ", "MODELS=", "DIRECTIONS=", "ROWS="])
 @pytest.mark.parametrize("name", RECIPES)
 def test_an_empty_list_is_refused(name: str, asked: str) -> None:
@@ -537,7 +543,8 @@ def test_only_settings_are_read_from_the_environment(name: str) -> None:
         )
         return re.sub(r"-\d+\.part", ".part", done.stdout)
 
-    assert commands(**dict.fromkeys(others, "mine")) == commands()
+    mine = {name: "7" if name == "SEEDS" else "mine" for name in others}  # a list of seeds is checked by every recipe
+    assert commands(**mine) == commands()
 
 
 def test_the_text_of_table_3_can_be_set_in_the_environment() -> None:

@@ -75,6 +75,19 @@ TEACHER_RUN, STUDENT_RUN = (f"work/seed-1/{model}/checkpoints" for model in ("te
 AFTER_TEACHER = [*TAUGHT, "work/seed-1/taught/data-bin", STUDENT_RUN]
 
 
+def test_a_dataset_that_has_lost_a_file_is_made_again(folders: dict[str, Path], tmp_path: Path) -> None:
+    stubs = STUBS | {"nmt-preprocess": REAL["nmt-preprocess"]}
+    asked = (*TEXT, "CORPUS=multi30k", "VOCAB_SIZE=26", "MODEL=teacher", "averaged")
+    make = make_with(tmp_path / "bin", folders["distillation"], stubs, *asked)
+    assert called(make()) == [TEACHER_RUN]
+    path = folders["distillation"] / "work/data-bin/train.en.bin"
+    before = path.read_bytes()
+    path.unlink()
+    assert called(make()) == [TEACHER_RUN]
+    assert path.read_bytes() == before
+    assert called(make()) == []
+
+
 def test_a_student_learns_the_translations_of_its_teacher_and_no_step_is_repeated(distil: Make) -> None:
     assert called(distil("averaged")) == ["work/data-bin", TEACHER_RUN, *AFTER_TEACHER]
     assert called(distil("averaged")) == []
