@@ -11,9 +11,12 @@ refused, since steps may have used the earlier one. With --how-to-get the text m
 
 import fcntl
 import filecmp
+import gzip
 import json
 import shutil
 import subprocess
+import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -27,8 +30,9 @@ from nmtkit.cli.options import PathName
 from nmtkit.errors import RunError, UserError
 
 RECORD = ".from"
-INCOMING = ".incoming"  # text on its way, a folder
+INCOMING = ".incoming"  # begins the name of the folder of text on its way
 LOCK = ".lock"
+_PIECE = 2**20  # bytes
 UNKNOWN = ""  # the origin of a file while it is being replaced
 
 
@@ -55,7 +59,8 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
     text.mkdir(parents=True, exist_ok=True)
     origin = folder or url
     with _locked(text):
-        shutil.rmtree(text / INCOMING, ignore_errors=True)  # left by a kill
+        for left in text.glob(f"{INCOMING}*"):  # by a kill
+            shutil.rmtree(left, ignore_errors=True)
         found = Record.read(text)
 
         def is_current(name: str) -> bool:
@@ -63,6 +68,9 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
             is_wanted = folder is None if own is None else own != UNKNOWN and own == (origin or found.origin)
             return is_wanted and (text / name).exists()
 
+        for name in names:
+            if (plain := text / name.removesuffix(".gz")) != text / name and plain.exists() and plain.name not in names:
+                raise UserError(f"{plain} would be read instead of {name}: remove it")
         missing = [name for name in names if not is_current(name)]
         for name in names:
             if (
@@ -92,7 +100,8 @@ def version_of(path: Path) -> list[int]:
 
 def replace(text: Path, names: Sequence[str], origin: str, found: "Record", get: Callable[[str, Path], None]) -> None:
     """Get files from an origin, and replace those of `text` when all are there."""
-    incoming, versions = text / INCOMING, dict(found.versions)
+    # Its name is new: a curl that outlived its make cannot write there.
+    incoming, versions = Path(tempfile.mkdtemp(prefix=f"{INCOMING}-", dir=text)), dict(found.versions)
     try:
         for name in names:
             versions.pop(name, None)
@@ -154,10 +163,20 @@ def copy(source: str, path: Path) -> None:
 
 
 def download(url: str, path: Path) -> None:
-    """Download a file. Raises RunError if that fails."""
+    """Download a file. Raises RunError if that fails or stops, or if a compressed file is damaged."""
     print(f"downloading {url}", flush=True)
-    if subprocess.run(["curl", "-fsSL", "--retry", "3", "-o", path, url], check=False).returncode:
+    limits = ["--connect-timeout", "60", "--speed-limit", "1", "--speed-time", "60"]
+    if subprocess.run(["curl", "-fsSL", "--retry", "3", *limits, "-o", path, url], check=False).returncode:
         raise RunError(f"{url}: the download failed")
+    if path.suffix == ".gz":
+        try:
+            if not (path.exists() and path.stat().st_size):
+                raise EOFError("it is empty")
+            with gzip.open(path) as file:
+                while file.read(_PIECE):
+                    pass
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise RunError(f"{url}: the download is damaged: {error}") from error
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 # (PARTS_FOLDER) and their suffix (PARTS_SUFFIX), and includes this file after recipe.mk. ALL_PARTS are the results, in order.
 
 # As many as the latest translation has, interrupted or finished; another number translates all of them again.
-latest_parts = $(shell ls -t $(PARTS_FOLDER) 2> /dev/null | grep -xE '[0-9]+-of-[0-9]+\.$(PARTS_SUFFIX)(\.partial)?')
-PARTS ?= $(or $(firstword $(subst ., ,$(lastword $(subst -of-, ,$(firstword $(latest_parts)))))),1)
+latest_parts = $(shell ls -t $(PARTS_FOLDER) 2> /dev/null | grep -xE '[1-9][0-9]*-of-[1-9][0-9]*\.$(PARTS_SUFFIX)(\.partial)?')
+latest := $(firstword $(latest_parts))# now, and not when the parts are being removed
+PARTS ?= $(or $(firstword $(subst ., ,$(lastword $(subst -of-, ,$(latest))))),1)
 ifneq ($(shell [ $(PARTS) -ge 1 ] 2> /dev/null && echo yes),yes)
 $(error PARTS=$(PARTS): give a number of parts, at least 1)
 endif

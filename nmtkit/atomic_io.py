@@ -97,6 +97,8 @@ def _check_replaceable(folder: Path, may_replace: Callable[[Path], bool]) -> Non
         raise UserError(
             f"{folder} exists, and this command did not write all of it: choose another destination, or remove it"
         )
+    if not os.access(folder, os.W_OK | os.X_OK):  # its files could not be removed
+        raise UserError(f"{folder} is read-only, so it cannot be replaced: choose another destination")
     if reason := foreign_reason(folder.stat(), stat.S_IFDIR, folder.parent):
         raise UserError(f"{folder} cannot be replaced ({reason}): choose another destination")
 

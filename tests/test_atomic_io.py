@@ -85,6 +85,15 @@ def test_a_mount_point_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.Mo
         pytest.fail("the block has begun")
 
 
+def test_a_read_only_folder_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files could not be removed, and would be in the way of the next run. Root may write to any folder."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder or not mode & os.W_OK)
+    with pytest.raises(UserError, match="is read-only"), staged_folder(folder, is_own, lambda _: True):
+        pytest.fail("the block has begun")
+
+
 def test_the_error_of_a_failed_write_names_the_destination(tmp_path: Path) -> None:
     with (
         pytest.raises(RunError, match=r"cannot write .*result: No space left on device"),

@@ -1,5 +1,7 @@
 """fetch_text.py: text of one origin, whatever was there before."""
 
+import contextlib
+import gzip
 import os
 import resource
 import shutil
@@ -102,6 +104,56 @@ def test_a_download_that_fails_changes_nothing(first: str, text: Path) -> None:
     assert words(text) == ["one", "one"]
 
 
+@downloads
+@pytest.mark.parametrize(
+    "content",
+    [b"<html>", b"", gzip.compress(b"whole" * 99)[:-9], gzip.compress(b"a")[:10] + b"?" * 20],
+    ids=["a page", "nothing", "a part", "noise"],
+)
+def test_a_download_that_is_damaged_changes_nothing(content: bytes, tmp_path: Path, text: Path) -> None:
+    (tmp_path / "train.gz").write_bytes(content)
+    with pytest.raises(RunError, match=r"train\.gz: the download is damaged"):
+        fetch(text, ["train.gz"], None, f"file://{tmp_path}")
+    assert {path.name for path in text.iterdir()} == {fetch_text.LOCK}
+
+
+def test_plain_text_beside_the_compressed_text_that_a_recipe_reads_is_refused(tmp_path: Path, text: Path) -> None:
+    (tmp_path / "train.en.gz").write_bytes(gzip.compress(b"one\n"))
+    fetch(text, ["train.en.gz"], str(tmp_path), None)
+    (text / "train.en").write_text("other\n")
+    with pytest.raises(UserError, match=f"{text}/train.en would be read instead of train.en.gz: remove it"):
+        fetch(text, ["train.en.gz"], str(tmp_path), None)
+
+
+def test_text_that_arrives_after_its_make_was_killed_is_dropped(
+    first: str, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from a curl that has not opened its file when the next make begins."""
+    late: list[Path] = []
+
+    def killed(source: str, path: Path) -> None:
+        late.append(path)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch_text, "copy", killed)
+        patch.setattr(shutil, "rmtree", lambda *args, **options: None)
+        with pytest.raises(KeyboardInterrupt):
+            fetch(text, NAMES, first, None)
+    actual = fetch_text.copy
+
+    def copy(source: str, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            late[0].write_text("late\n")
+        actual(source, path)
+        with contextlib.suppress(FileNotFoundError):
+            late[0].write_text("late\n")
+
+    monkeypatch.setattr(fetch_text, "copy", copy)
+    fetch(text, NAMES, first, None)
+    assert words(text) == ["one", "one"]
+
+
 def test_a_folder_that_lacks_a_file_changes_nothing(first: str, second: str, text: Path) -> None:
     fetch(text, NAMES, first, None)
     (Path(second) / NAMES[1]).unlink()
@@ -166,7 +218,7 @@ def test_a_copy_that_cannot_be_written_is_named(first: str, text: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limit[1]))  # fails as a full disk does
     try:
-        with pytest.raises(RunError, match=rf"cannot write {text}/{fetch_text.INCOMING}/{NAMES[0]}: "):
+        with pytest.raises(RunError, match=rf"cannot write {text}/{fetch_text.INCOMING}-\w+/{NAMES[0]}: "):
             fetch(text, NAMES, first, None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

@@ -228,7 +228,10 @@ def test_other_options_of_the_search_discard_what_an_interrupted_part_has(
 def test_other_options_of_the_search_remove_no_file_that_is_no_part(distil: Make, folders: dict[str, Path]) -> None:
     distil("averaged")
     folder = folders["distillation"] / "work/seed-1/taught"
-    own = [folder / name for name in ("best-of-all.txt", "1-of-2.jsonl.bak", "1-of-2.txt", "x1-of-2.jsonl")]
+    own = [
+        folder / name
+        for name in ("best-of-all.txt", "1-of-2.jsonl.bak", "1-of-2.txt", "x1-of-2.jsonl", "01-of-02.jsonl")
+    ]
     for path in own:
         path.touch()
     (folder / "copy-of-parts").mkdir()
@@ -243,7 +246,9 @@ def test_the_number_of_parts_is_that_of_the_latest_translation(folders: dict[str
     for parts in ("3", "2"):
         make(f"PARTS={parts}")
         assert called(make()) == []
-    assert called(make("NBEST=2"))[:2] == TAUGHT
+    again = make("NBEST=2")  # removes all parts
+    assert called(again)[:2] == TAUGHT
+    assert re.findall(r"--shard (\S+)", again.stdout) == ["1/2", "2/2"]
 
 
 def test_a_file_that_is_no_part_does_not_count_for_the_number_of_parts(
