@@ -4,8 +4,9 @@
 
 # As many as the latest translation has, interrupted or finished; another number translates all of them again.
 latest_parts = $(shell ls -t $(PARTS_FOLDER) 2> /dev/null | grep -xE '[1-9][0-9]*-of-[1-9][0-9]*\.$(PARTS_SUFFIX)(\.partial)?')
-latest := $(firstword $(latest_parts))# now, and not when the parts are being removed
-PARTS ?= $(or $(firstword $(subst ., ,$(lastword $(subst -of-, ,$(latest))))),1)
+number_of = $(firstword $(subst ., ,$(lastword $(subst -of-, ,$(firstword $(1))))))
+latest := $(or $(call number_of,$(latest_parts)),$(shell cat $(PARTS_FOLDER)/begun 2> /dev/null))# not when the parts are being removed
+PARTS ?= $(or $(latest),1)
 ifneq ($(shell [ $(PARTS) -ge 1 ] 2> /dev/null && echo yes),yes)
 $(error PARTS=$(PARTS): give a number of parts, at least 1)
 endif
@@ -28,10 +29,10 @@ is-ready:
 	@$(call check_ready,$(PARTS_FOLDER)/translate.command,$(PARTS_FOLDER)/begun,$(TRANSLATOR) $(TRANSLATED),PART)
 else
 # A new checkpoint or a changed command translates all parts again, unless a part is being translated. Otherwise an
-# interrupted part is resumed.
+# interrupted part is resumed. `begun` contains the number of parts until there are any.
 $(PARTS_FOLDER)/begun: $(TRANSLATOR) $(TRANSLATED) $(PARTS_FOLDER)/translate.command
 	@python ../locked.py $(PARTS_FOLDER)/translate.command $(begun_parts) -- rm -f $(begun_parts)
-	@touch $@
+	@echo $(PARTS) > $@
 endif
 
 # All parts come from one checkpoint and one text: nothing replaces them while a part is translated, and a part is refused if

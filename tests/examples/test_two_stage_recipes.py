@@ -251,6 +251,14 @@ def test_the_number_of_parts_is_that_of_the_latest_translation(folders: dict[str
     assert re.findall(r"--shard (\S+)", again.stdout) == ["1/2", "2/2"]
 
 
+def test_the_number_of_parts_is_kept_when_parts_are_removed(folders: dict[str, Path], tmp_path: Path) -> None:
+    stubs = STUBS | {"nmt-generate": TRANSLATE}
+    make = make_with(tmp_path / "bin", folders["distillation"], stubs, *TEXT, "CORPUS=multi30k", "SEED=1", "NBEST=2")
+    make("averaged", "PARTS=2", "NBEST=3")
+    make("ready")
+    assert called(make("part", "PART=2")) == TAUGHT[1:]
+
+
 def test_a_file_that_is_no_part_does_not_count_for_the_number_of_parts(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
