@@ -11,12 +11,10 @@ refused, since steps may have used the earlier one. With --how-to-get the text m
 
 import fcntl
 import filecmp
-import gzip
 import json
 import shutil
 import subprocess
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -28,11 +26,11 @@ from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import RunError, UserError
+from nmtkit.text import read_lines
 
 RECORD = ".from"
 INCOMING = ".incoming"  # begins the name of the folder of text on its way
 LOCK = ".lock"
-_PIECE = 2**20  # bytes
 UNKNOWN = ""  # the origin of a file while it is being replaced
 
 
@@ -69,8 +67,9 @@ def fetch(text: Path, names: Sequence[str], folder: str | None, url: str | None)
             return is_wanted and (text / name).exists()
 
         for name in names:
-            if (plain := text / name.removesuffix(".gz")) != text / name and plain.exists() and plain.name not in names:
-                raise UserError(f"{plain} would be read instead of {name}: remove it")
+            plain = name.removesuffix(".gz")
+            if plain not in names and (text / plain).exists():
+                raise UserError(f"{text / plain} would be read instead of {name}: remove it")
         missing = [name for name in names if not is_current(name)]
         for name in names:
             if (
@@ -163,20 +162,17 @@ def copy(source: str, path: Path) -> None:
 
 
 def download(url: str, path: Path) -> None:
-    """Download a file. Raises RunError if that fails or stops, or if a compressed file is damaged."""
+    """Download a text. Raises RunError if that fails or stops, or if the text is empty or cannot be read."""
     print(f"downloading {url}", flush=True)
     limits = ["--connect-timeout", "60", "--speed-limit", "1", "--speed-time", "60"]
     if subprocess.run(["curl", "-fsSL", "--retry", "3", *limits, "-o", path, url], check=False).returncode:
         raise RunError(f"{url}: the download failed")
-    if path.suffix == ".gz":
-        try:
-            if not (path.exists() and path.stat().st_size):
-                raise EOFError("it is empty")
-            with gzip.open(path) as file:
-                while file.read(_PIECE):
-                    pass
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise RunError(f"{url}: the download is damaged: {error}") from error
+    try:
+        is_empty = not sum(1 for _ in read_lines(path))
+    except UserError as error:
+        raise RunError(f"{url}: the download is damaged: {error}") from error
+    if is_empty:
+        raise RunError(f"{url}: the download is damaged: it is empty")
 
 
 @contextmanager

@@ -2,15 +2,16 @@
 # `translate`, the checkpoint that it loads (TRANSLATOR), the other files that it reads (TRANSLATED), the folder of the parts
 # (PARTS_FOLDER) and their suffix (PARTS_SUFFIX), and includes this file after recipe.mk. ALL_PARTS are the results, in order.
 
-# As many as the latest translation has, interrupted or finished; another number translates all of them again.
-latest_parts = $(shell ls -t $(PARTS_FOLDER) 2> /dev/null | grep -xE '[1-9][0-9]*-of-[1-9][0-9]*\.$(PARTS_SUFFIX)(\.partial)?')
+# As many as the latest translation has, interrupted or finished; another number translates all of them again. The names
+# are those of parts of any number, the latest first.
+names_of_parts = $(shell ls -t $(PARTS_FOLDER) 2> /dev/null | grep -xE '[1-9][0-9]*-of-[1-9][0-9]*\.$(PARTS_SUFFIX)(\.partial)?')
 number_of = $(firstword $(subst ., ,$(lastword $(subst -of-, ,$(firstword $(1))))))
-latest := $(or $(call number_of,$(latest_parts)),$(shell cat $(PARTS_FOLDER)/begun 2> /dev/null))# not when the parts are being removed
+latest := $(or $(call number_of,$(names_of_parts)),$(shell cat $(PARTS_FOLDER)/begun 2> /dev/null))# evaluated here, before a rule removes the parts
 PARTS ?= $(or $(latest),1)
 ifneq ($(shell [ $(PARTS) -ge 1 ] 2> /dev/null && echo yes),yes)
 $(error PARTS=$(PARTS): give a number of parts, at least 1)
 endif
-begun_parts = $(latest_parts:%=$(PARTS_FOLDER)/%)
+begun_parts = $(names_of_parts:%=$(PARTS_FOLDER)/%)
 part_file = $(PARTS_FOLDER)/$(1)-of-$(PARTS).$(PARTS_SUFFIX)
 ALL_PARTS := $(foreach part,$(shell seq $(PARTS)),$(call part_file,$(part)))
 

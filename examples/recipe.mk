@@ -94,10 +94,12 @@ run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quot
 # The files that a dataset has lost, of those that its dataset.json lists with their bytes.
 lost_from = $(shell cd $(1) 2> /dev/null && grep -sB 1 '"bytes":' dataset.json | sed -n 's/^ *"\(.*\)": {$$/\1/p' | \
 	while read -r name; do [ -e "$$name" ] || echo "$$name"; done)
+# Such a dataset is made again.
+made_again_if_incomplete = $(if $(call lost_from,$(1)),$(eval $(1)/dataset.json: always))
+$(call made_again_if_incomplete,$(DATASET))
+
 # Settings of the machine (ON_…, LAUNCH) change a result at most by rounding, so they repeat no step.
-LOST := $(call lost_from,$(DATASET))
-$(if $(LOST),$(eval $(DATASET)/dataset.json: always))
-$(DATASET)/dataset.json: private REPLACED = $(if $(LOST),,--if-needed) $@
+$(DATASET)/dataset.json: private REPLACED = $(if $(filter always,$^),,--if-needed) $@
 $(DATASET)/dataset.json: $(SIDES:%=$(TEXT_FOLDER)/%) $(MADE) $(dir $(DATASET))preprocess.command
 	@$(call run,$(preprocess) $(ON_CORES))
 
