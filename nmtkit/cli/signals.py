@@ -1,4 +1,4 @@
-"""Signals that end a command. They become exceptions, but not while a module is imported.
+"""Signals that end a command. They become exceptions, but not while a module is imported or a process is started.
 
 Imports little, since a signal before `raise_signals` prints a traceback.
 """
@@ -18,14 +18,16 @@ class Terminated(BaseException):
 
 
 _IMPORTS = "<frozen importlib._bootstrap>"  # the file of Python's functions that import a module
-_WAIT = 0.02  # seconds until the next look whether the import has ended
+_STARTS = "multiprocessing.popen_spawn_posix"  # the module of those that start a process
+_WAIT = 0.02  # seconds until the next look whether that has ended
 
 
 def raise_signals() -> None:
     """Raise KeyboardInterrupt for SIGINT and `Terminated` for SIGTERM, in the main thread.
 
     A signal that arrives while a module is imported waits for the end of the import. C code that imports modules, such
-    as torch's, drops exceptions, and would leave a module half imported. A signal whose exception Python drops, as in a
+    as torch's, drops exceptions, and would leave a module half imported. While a process is started, it waits as well:
+    the process would print that it received nothing. A signal whose exception Python drops, as in a
     finalizer, is raised again.
     """
     signal.signal(signal.SIGTERM, _raise)
@@ -78,7 +80,7 @@ class _RaiseAgain:
 
 
 def _raise(number: int, frame: types.FrameType | None) -> None:
-    if _is_importing(frame):
+    if _must_wait(frame):
         _wait(number)
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -91,7 +93,7 @@ def _wait(number: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, _WAIT)
 
 
-def _is_importing(frame: types.FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_filename != _IMPORTS:
+def _must_wait(frame: types.FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != _IMPORTS and frame.f_globals.get("__name__") != _STARTS:
         frame = frame.f_back
     return frame is not None

@@ -60,6 +60,31 @@ start.start("score")
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_a_worker_process_starts_exits_quietly(number: str, code: int) -> None:
+    starting = f"""
+import os, signal, time
+from multiprocessing import util
+from nmtkit.cli import start
+from nmtkit.workers import WorkerPool
+started = util.spawnv_passfds
+def start_and_interrupt(*args):
+    process = started(*args)
+    if b"spawn_main" in b" ".join(map(os.fsencode, args[1])):  # before it receives what to run
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(0.1)
+    return process
+util.spawnv_passfds = start_and_interrupt
+def load(name):
+    with WorkerPool(2):
+        time.sleep(60)
+start.load_command = load
+start.start("score")
+"""
+    done = output([sys.executable, "-c", starting])
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_python_ends_kills_the_process_as_by_default(number: int) -> None:
     ending = f"""
