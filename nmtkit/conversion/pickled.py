@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from nmtkit.conversion.pickle_check import CONFIG_NODES, DEFAULT_DICT, IGNORED, check_pickle
+from nmtkit.conversion.sharing import refuse_expansion
 from nmtkit.errors import UserError
 from nmtkit.text import refuse_special_file
 from nmtkit.wording import quoted
 
-_MAX_SHARING = 4  # embeddings have up to three names
 _ZIP_SIGNATURE = b"PK\3\4"
 _NO_CRC = 0  # what torch.save writes after `set_crc32_options(False)`
 _OLD_PICKLES = 5  # a magic number, the version, the machine, the content, and the keys of the storages that follow
@@ -138,9 +138,7 @@ def named_tensors(values: object, path: Path) -> dict[str, Tensor]:
         storage = tensor.untyped_storage()
         storages.setdefault((storage.data_ptr(), storage.nbytes()), name)
     claimed = sum(tensor.numel() * tensor.element_size() for tensor in values.values())
-    stored = sum(size for _, size in storages)
-    if claimed > _MAX_SHARING * stored or stored > path.stat().st_size:
-        raise UserError(f"its weights claim {claimed} bytes, far more than it stores")
+    refuse_expansion(claimed, sum(size for _, size in storages), path)
     if _is_zip(path):
         checksums = _checksums(path)
         for name in storages.values():

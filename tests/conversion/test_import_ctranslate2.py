@@ -258,8 +258,10 @@ def test_text_vocabularies_are_read(tmp_path: Path) -> None:
 Item = tuple[bytes, bytes]  # the name of a variable, and all after it
 
 
-def edit(path: Path, change: Callable[[list[Item]], list[Item]]) -> None:
-    """Rewrite the variables of a `model.bin`; aliases of variables that are gone go too."""
+def edit(
+    path: Path, change: Callable[[list[Item]], list[Item]], more_aliases: Sequence[tuple[bytes, bytes]] = ()
+) -> None:
+    """Rewrite the variables of a `model.bin` and add aliases; aliases of variables that are gone go too."""
     content, position = path.read_bytes(), 0
 
     def take(form: str) -> Any:
@@ -284,7 +286,7 @@ def edit(path: Path, change: Callable[[list[Item]], list[Item]]) -> None:
         position += size
         variables.append((key, content[begin:position]))
     variables = change(variables)
-    aliases = [(name(), name()) for _ in range(take("I"))]
+    aliases = [*((name(), name()) for _ in range(take("I"))), *more_aliases]
     kept = [(alias, original) for alias, original in aliases if original in dict(variables)]
     packed = [struct.pack("<H", len(key)) + key + rest for key, rest in variables]
     tail = [struct.pack("<H", len(key)) + key for pair in kept for key in pair]
@@ -323,6 +325,15 @@ def test_models_that_nmtkit_lacks_are_refused_by_name(
     with pytest.raises(UserError, match=words) as error:
         from_ctranslate2(tmp_path / "model", LANGUAGES)
     assert "\n" not in str(error.value)
+
+
+def test_a_small_file_with_many_names_of_one_weight_is_refused_before_memory_is_taken_for_them(tmp_path: Path) -> None:
+    to_ctranslate2(checkpoint_of(), tmp_path / "model", quantization="int8")
+    matrix = b"encoder/layer_0/ffn/linear_0/weight\0"
+    names = [(b"encoder/layer_0/%d/weight\0" % number, matrix) for number in range(5000)]
+    edit(tmp_path / "model/model.bin", lambda items: items, names)
+    with pytest.raises(UserError, match=r"its weights claim .* bytes, far more than it stores"):
+        from_ctranslate2(tmp_path / "model", LANGUAGES)
 
 
 @pytest.mark.parametrize(
