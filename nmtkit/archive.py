@@ -53,6 +53,14 @@ class _Member(NamedTuple):
     crc: int
 
 
+class Archive(NamedTuple):
+    """What a file holds, and its SHA-256."""
+
+    header: dict[str, Any]
+    tensors: dict[str, Tensor]
+    checksum: str
+
+
 def write_archive(file: BinaryIO, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write an archive to an empty named file, and add the list of tensors to its header.
 
@@ -74,14 +82,14 @@ def write_archive(file: BinaryIO, header: dict[str, Any], tensors: dict[str, Ten
         raise error.__context__ if isinstance(error.__context__, OSError) else OSError(str(error)) from error
 
 
-def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read the header and the named tensors of an archive, on the CPU.
+def read_archive(path: Path) -> Archive:
+    """Read an archive, with its tensors on the CPU.
 
     The tensors are writable views of a private memory map of the file, so their pages are read on first access. Call it
     inside `as_user_errors`.
     """
     with _open_regular(path) as (file, size):
-        _verify_checksum(file, size)
+        checksum = _verified_checksum(file, size)
         members = _members(file, size)
         header = parse_header(_read_header(file, members))
         if _read(file, members[_BYTE_ORDER]) != sys.byteorder.encode():
@@ -94,7 +102,7 @@ def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     }
     if len(tensors) != len(listed):
         raise UserError("the header lists a tensor twice")
-    return header, tensors
+    return Archive(header, tensors, checksum)
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
@@ -191,13 +199,15 @@ def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _verify_checksum(file: BinaryIO, size: int) -> None:
+def _verified_checksum(file: BinaryIO, size: int) -> str:
     file.seek(max(0, size - _COMMENT_BYTES))
     comment = file.read(_COMMENT_BYTES) if size else b""
     if not comment.startswith(_COMMENT):
         raise UserError("truncated, or not an nmtkit checkpoint: copy it again or use another checkpoint")
-    if comment.removeprefix(_COMMENT).decode("ascii", "replace") != sha256_of_file(file, size - _COMMENT_BYTES):
+    checksum = comment.removeprefix(_COMMENT).decode("ascii", "replace")
+    if checksum != sha256_of_file(file, size - _COMMENT_BYTES):
         raise UserError("damaged, its checksum does not match: copy it again or use another checkpoint")
+    return checksum
 
 
 def _members(file: BinaryIO, size: int) -> dict[str, _Member]:

@@ -55,6 +55,8 @@ class Checkpoint:
     moving averages by the same names, if the run kept any. `progress` holds plain JSON values: the update, the epoch,
     validation results, the options of the run. `optimizer` is None in a checkpoint for inference only.
 
+    `checksum` is that of the file it was read from, as `nmtkit.archive` computes it.
+
     With `lora`, `weights` and `ema` also have the low-rank additions of a run, which `merged` adds to the matrices.
     """
 
@@ -68,6 +70,7 @@ class Checkpoint:
     optimizer: dict[str, Tensor] | None = None
     ema: dict[str, Tensor] | None = None
     lora: LoraConfig | None = None
+    checksum: str | None = None
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -192,7 +195,8 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
     if path.is_dir():
         raise UserError(f"{path} is a folder: {checkpoint_in(path)}")
     with as_user_errors(path):
-        return _from_tensors(*read_archive(path))
+        archive = read_archive(path)
+        return replace(_from_tensors(archive.header, archive.tensors), checksum=archive.checksum)
 
 
 def read_progress(path: Path) -> dict[str, Any]:

@@ -34,6 +34,8 @@ class Shortlist:
     UNK and EOS are always among them, PAD and BOS never.
     """
 
+    checksum: bytes | None = None  #: of the file that it was read from
+
     def __init__(self, offsets: Ints, translations: Ids, frequent: Ids, size: int, vocabularies: bytes) -> None:
         """The translations of source piece i are `translations[offsets[i] : offsets[i + 1]]`.
 
@@ -93,7 +95,9 @@ class Shortlist:
         if not in_order or (ids >= len(target)).any() or np.isin(ids, NEVER_OUTPUT).any():
             raise UserError("damaged")
         own, frequent_ids = np.split(ids.astype(np.int32), [translations])
-        return cls(offsets, own, frequent_ids, len(target), vocabularies)
+        shortlist = cls(offsets, own, frequent_ids, len(target), vocabularies)
+        shortlist.checksum = checksum
+        return shortlist
 
 
 def fingerprint(source: Vocabulary, target: Vocabulary) -> bytes:

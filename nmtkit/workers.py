@@ -32,6 +32,7 @@ class WorkerPool:
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")  # fork would copy locks and the pipes of other workers
         self._processes: dict[Connection, Any] = {}
+        self._busy: dict[Connection, int] = {}  # the number of the task of each worker that has one
         for number in range(count):
             try:
                 parent_end, child_end = context.Pipe()
@@ -58,12 +59,12 @@ class WorkerPool:
         """Apply `function` to each task, and yield the results in order. All three must be picklable.
 
         A bounded number of tasks is read ahead of the results. An error in a worker is raised here. After an error, or
-        if the results are not read to the end, the pool can only be closed.
+        if the results are not read to the end, the pool can only be drained or closed.
         """
         for connection in self._processes:
             self._send(connection, function)
         window = TASKS_AHEAD * len(self._processes)
-        idle, busy = list(self._processes), dict[Connection, int]()
+        idle, busy = list(self._processes), self._busy
         finished: dict[int, R] = {}
         next_result = 0
         numbered = enumerate(tasks)
@@ -79,9 +80,28 @@ class WorkerPool:
                 next_result += 1
             for ready in wait(list(busy)) if busy else ():
                 assert isinstance(ready, Connection)
-                finished[busy.pop(ready)] = self._receive(ready)
+                number = busy.pop(ready)
+                finished[number] = self._receive(ready)
                 idle.append(ready)
         yield from (finished[number] for number in sorted(finished))
+
+    def run_in_each(self, function: Callable[[T], object], task: T) -> None:
+        """Apply `function` to one task in all workers at once, and drop the results. Errors are those of `map`."""
+        for connection in self._processes:
+            self._send(connection, function)
+            self._send(connection, task)
+            self._busy[connection] = 0
+        for connection in self._processes:
+            del self._busy[connection]
+            self._receive(connection)
+
+    def drain(self) -> bool:
+        """Wait until no worker has a task, and drop the results. Returns whether the pool can be used again."""
+        while self._busy:
+            connection, _ = self._busy.popitem()
+            with contextlib.suppress(Exception):  # of a task, or of a worker that died
+                self._receive(connection)
+        return all(process.is_alive() for process in self._processes.values())
 
     def _send(self, connection: Connection, message: Any) -> None:
         try:

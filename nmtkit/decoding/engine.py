@@ -22,7 +22,7 @@ from nmtkit.decoding.footprint import missing_memory, search_bytes
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
 from nmtkit.decoding.search import Hypothesis, TextOf, search
-from nmtkit.errors import RunError, UserError
+from nmtkit.errors import NmtkitError, RunError, UserError
 from nmtkit.inference.loading import load_models
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.log import logger
@@ -81,6 +81,12 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
     if engine.shortlist is not None:
         model.shortlist = Shortlist.read(engine.shortlist, checkpoints[0].source.vocab, checkpoints[0].target.vocab)
     return model
+
+
+def checksums_of(checkpoints: Sequence[Checkpoint], model: InferenceModel) -> list[str | bytes | None]:
+    """The checksums of the files from which a model was loaded: its checkpoints, and its shortlist if it has one."""
+    shortlist = [] if model.shortlist is None else [model.shortlist.checksum]
+    return [*(checkpoint.checksum for checkpoint in checkpoints), *shortlist]
 
 
 def search_batch(
@@ -206,32 +212,46 @@ def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
 class Workers:
     """Searches in `engine.workers` processes, each with its own copy of the model.
 
-    The processes start with the first batch, and end after an error or when this object is released. They serve one
-    thread at a time: other threads wait until all batches of a call have been returned.
+    The processes start with the first batch, and all load the model then. They end when this object is released, if
+    one dies, or if a call is not read to its end. They serve one thread at a time: other threads wait until all batches
+    of a call have been returned.
     """
 
-    def __init__(self, paths: Sequence[Path], engine: EngineConfig, weights: str) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        engine: EngineConfig,
+        weights: str,
+        checksums: Sequence[str | bytes | None],
+    ) -> None:
+        """`checksums` are those of the files to load, as by `checksums_of`."""
         share = max(1, available_cores() // engine.workers)
         shortlist = None if engine.shortlist is None else resolve(engine.shortlist)
         engine = replace(engine, threads=engine.threads or share, shortlist=shortlist)
-        self._search = _WorkerSearch(tuple(resolve(path) for path in paths), engine, weights)
+        self._search = _WorkerSearch(tuple(resolve(path) for path in paths), engine, weights, tuple(checksums))
         self._pool: WorkerPool | None = None
         self._turn = Lock()
         self._reader: int | None = None
 
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
-        """As an `Engine`. Raises RunError if a worker dies, or if a thread would wait for itself."""
+        """As an `Engine`.
+
+        Raises RunError if a worker dies, if a file has been replaced when a worker loads it, or if a thread
+        would wait for itself.
+        """
         if self._reader == get_ident():
             raise RunError("the workers are busy with an unfinished stream: read it to its end, or close() it")
         with self._turn:
             self._reader = get_ident()
             try:
-                self._pool = self._pool or WorkerPool(self._search.engine.workers)
+                if self._pool is None:
+                    self._pool = WorkerPool(self._search.engine.workers)
+                    self._pool.run_in_each(self._search, None)
                 yield from self._pool.map(self._search, batches)
-            except BaseException:  # also GeneratorExit: results that are not read stay in the pipes
-                if self._pool is not None:
+            except BaseException as error:  # also GeneratorExit: results that are not read stay in the pipes
+                if self._pool is not None and not (isinstance(error, NmtkitError) and self._pool.drain()):
                     self._pool.__exit__()
-                self._pool = None
+                    self._pool = None
                 raise
             finally:
                 self._reader = None
@@ -244,15 +264,16 @@ def available_cores() -> int:
 
 @dataclass(frozen=True)
 class _WorkerSearch:
-    """The search of a worker, which loads the model with the first batch and keeps it."""
+    """The search of a worker, which loads the model with the first call and keeps it."""
 
     paths: tuple[Path, ...]
     engine: EngineConfig
     weights: str
+    checksums: tuple[str | bytes | None, ...]
 
-    def __call__(self, batch: SearchBatch) -> list[list[Hypothesis]]:
+    def __call__(self, batch: SearchBatch | None) -> list[list[Hypothesis]]:
         model, text_of = _worker_model(self)
-        return search_batch(model, batch, text_of, self.engine.workers)
+        return [] if batch is None else search_batch(model, batch, text_of, self.engine.workers)
 
 
 @cache
@@ -262,4 +283,9 @@ def _worker_model(search: _WorkerSearch) -> tuple[InferenceModel, TextOf]:
         number = int(multiprocessing.current_process().name.rpartition(" ")[2])
         engine = replace(engine, device=f"cuda:{number % torch.cuda.device_count()}")
     checkpoints = [load_checkpoint(path) for path in search.paths]
-    return load(checkpoints, engine, search.weights), checkpoints[0].target.decode
+    model = load(checkpoints, engine, search.weights)
+    files = (*search.paths, engine.shortlist)
+    for path, loaded, expected in zip(files, checksums_of(checkpoints, model), search.checksums, strict=False):
+        if loaded != expected:
+            raise RunError(f"{path} has been replaced since this command loaded it: start again")
+    return model, checkpoints[0].target.decode

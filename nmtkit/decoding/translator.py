@@ -11,7 +11,7 @@ from nmtkit.decoding.alignment import all_heads
 from nmtkit.decoding.attention_page import Attention
 from nmtkit.decoding.batched_search import Advance, search_in_batches
 from nmtkit.decoding.config import BatchSizes, EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, load, local_engine
+from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
 from nmtkit.decoding.input_stream import chunks
 from nmtkit.decoding.keywords import EngineKeywords, PenaltyKeywords, SearchKeywords
 from nmtkit.decoding.line_warnings import LineWarnings
@@ -87,7 +87,9 @@ class Translator:
         """Make a translator of loaded checkpoints. Workers load them from their `paths`."""
         weights = (choice or WeightsConfig()).weights
         model = load(checkpoints, engine, weights)
-        workers = Workers(paths, engine, weights) if paths and engine.workers > 1 else None
+        workers = None
+        if paths and engine.workers > 1:
+            workers = Workers(paths, engine, weights, checksums_of(checkpoints, model))
         return cls(model, checkpoints[0].source, checkpoints[0].target, workers)
 
     @overload

@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 import torch
 from fake_gpu import fake_gpu
@@ -20,7 +21,7 @@ from patience import PATIENCE
 from repository import ROOT
 
 from nmtkit import Translator
-from nmtkit.checkpoint import Checkpoint
+from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.config import Config
 from nmtkit.decoding import engine
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
@@ -29,6 +30,7 @@ from nmtkit.decoding.keywords import EngineKeywords, SearchKeywords
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
+from nmtkit.shortlist import Shortlist, fingerprint
 from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.vocab import EOS, SPECIALS, Vocabulary
 
@@ -216,7 +218,7 @@ def test_workers_share_the_cores_available_to_the_process(monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(6)), raising=False)
     for workers, threads in ((1, 6), (2, 3), (4, 1), (8, 1)):
-        assert engine.Workers([], EngineConfig(workers=workers), "auto")._search.engine.threads == threads
+        assert engine.Workers([], EngineConfig(workers=workers), "auto", [])._search.engine.threads == threads
 
 
 def test_workers_that_failed_to_start_can_be_started_later(
@@ -253,6 +255,61 @@ def test_a_killed_worker_is_an_error(tiny_checkpoint: Path) -> None:
         for _ in itertools.islice(stream, 1000):
             pass
     assert multiprocessing.active_children() == []
+
+
+def test_workers_keep_the_model_that_was_loaded_when_its_file_is_replaced_or_removed(
+    tiny_checkpoint: Path, make_checkpoint: Callable[..., Checkpoint], translator: Translator, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.pt"
+    shutil.copy(tiny_checkpoint, path)
+    shared = Translator.from_checkpoint(path, device="cpu", precision="fp32", workers=2)
+    assert texts(shared, LINES[:1]) == texts(translator, LINES[:1])  # a batch for one of both
+    save_checkpoint(path, make_checkpoint(2))
+    assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
+    path.unlink()
+    assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
+
+
+@pytest.mark.parametrize("replaced", ["model.pt", "shortlist.bin"])
+def test_workers_do_not_load_a_file_that_was_replaced_since_the_model_was_loaded(
+    replaced: str, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    path, shortlist_path = tmp_path / "model.pt", tmp_path / "shortlist.bin"
+    checkpoint = make_checkpoint()
+    save_checkpoint(path, checkpoint)
+    write_shortlist(shortlist_path, checkpoint, frequent=6)
+    shared = Translator.from_checkpoint(path, device="cpu", precision="fp32", workers=2, shortlist=shortlist_path)
+    if replaced == path.name:
+        save_checkpoint(path, make_checkpoint(2))
+    else:
+        write_shortlist(shortlist_path, checkpoint, frequent=5)
+    with pytest.raises(RunError, match=rf"{replaced} has been replaced since this command loaded it: start again"):
+        texts(shared, LINES)
+
+
+def write_shortlist(path: Path, checkpoint: Checkpoint, frequent: int) -> None:
+    """A shortlist of the same `frequent` tokens for all sentences."""
+    source, target = checkpoint.source.vocab, checkpoint.target.vocab
+    none = np.array([], dtype=np.int32)
+    ids = np.arange(len(SPECIALS), len(SPECIALS) + frequent, dtype=np.int32)
+    shortlist = Shortlist(
+        np.zeros(len(source) + 1, dtype=np.int64), none, ids, len(target), fingerprint(source, target)
+    )
+    with path.open("wb") as file:
+        shortlist.write(file)
+
+
+def test_workers_load_the_model_once_although_a_search_fails(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt"
+    shutil.copy(tiny_checkpoint, path)
+    shared = Translator.from_checkpoint(path, device="cpu", precision="fp32", workers=2)
+    texts(shared, LINES)
+    before = {process.pid for process in multiprocessing.active_children()}
+    with pytest.raises(UserError, match="satisfies"):
+        shared.translate(LINES, beam=1, no_repeat_ngram=1, min_len=1000, max_len_b=1000)
+    path.unlink()
+    assert len(texts(shared, LINES)) == len(LINES)
+    assert {process.pid for process in multiprocessing.active_children()} == before
 
 
 def test_learned_positions_bound_source_and_output(make_checkpoint: Callable[..., Checkpoint]) -> None:
