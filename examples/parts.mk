@@ -4,13 +4,12 @@
 
 # As many as the latest translation has, interrupted or finished; another number translates all of them again. The names
 # are those of parts of any number, the latest first.
-names_of_parts = $(shell ls -t $(PARTS_FOLDER) 2> /dev/null | grep -xE '[1-9][0-9]*-of-[1-9][0-9]*\.$(PARTS_SUFFIX)(\.partial)?')
+names_of_parts = $(shell ls -t $(PARTS_FOLDER) 2> /dev/null | grep -xE '[1-9][0-9]*-of-[1-9][0-9]*\.$(PARTS_SUFFIX)(\.partial)?' | \
+	while IFS=-. read -r part _ parts rest; do [ $$part -gt $$parts ] || echo "$$part-of-$$parts.$$rest"; done)
 number_of = $(firstword $(subst ., ,$(lastword $(subst -of-, ,$(firstword $(1))))))
 latest := $(or $(call number_of,$(names_of_parts)),$(shell cat $(PARTS_FOLDER)/begun 2> /dev/null))# evaluated here, before a rule removes the parts
 PARTS ?= $(or $(latest),1)
-ifneq ($(shell [ $(PARTS) -ge 1 ] 2> /dev/null && echo yes),yes)
-$(error PARTS=$(PARTS): give a number of parts, at least 1)
-endif
+$(call check_count,PARTS,parts)
 begun_parts = $(names_of_parts:%=$(PARTS_FOLDER)/%)
 part_file = $(PARTS_FOLDER)/$(1)-of-$(PARTS).$(PARTS_SUFFIX)
 ALL_PARTS := $(foreach part,$(shell seq $(PARTS)),$(call part_file,$(part)))

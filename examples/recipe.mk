@@ -28,18 +28,18 @@ report = python ../report.py $(RUNS) --title "$(TITLE)" --source $(TEXT_FOLDER)/
 
 .PRECIOUS: $(DATASET)/dataset.json $(RUN)/begun $(RUN)/averaged.pt $(RUN)/scores.txt $(RUNS:%=%/scores.txt)
 
+.NOTPARALLEL:# trainings share datasets, and datasets share text
 .PHONY: always
 ifdef TITLE
 .PHONY: report
 report: $(if $(SEEDS),,score) $(WORK)/report.html $(WORK)/summary.txt
 	@cat $(WORK)/summary.txt
-	@echo "report: $(abspath $(WORK)/report.html)"
+	@$(call print_place,$(WORK)/report.html)
 
 # A pattern: one call writes both files, and either of them that is missing or old repeats it.
 %/report.html %/summary.txt: $(RUNS:%=%/scores.txt) %/report.command
 	@$(call run,$(report)) $(call into,$(WORK)/summary.txt)
 
-.NOTPARALLEL:# the trainings share a dataset
 $(filter-out $(RUN)/scores.txt,$(SEEDS:%=$(WORK)/seed-%/scores.txt)): $(WORK)/seed-%/scores.txt: always
 	@$(MAKE) --no-print-directory SEED=$* score
 endif

@@ -22,5 +22,6 @@ def read_bleu(folder: Path) -> Bleu:
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     found = re.search(r"^BLEU\S*\|tok:([^|\s]+)\S* = (\d+\.\d+) ", text, re.MULTILINE)
     if found is None:
-        raise UserError(f"{path} has no BLEU: finish this run with make")
+        remedy = "remove it, and call make again" if path.exists() else "finish this run with make"
+        raise UserError(f"{path} has no BLEU: {remedy}")
     return Bleu(float(found[2]), found[1])

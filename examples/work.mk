@@ -55,10 +55,16 @@ $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter-out $(words $(
 # 01 would be a second training of seed 1.
 whole := (0|[1-9][0-9]*)
 are_whole = $(filter 0,$(shell grep -qxE '$(whole)( $(whole))*' <<< $(call quoted,$(strip $(1))); echo $$?))
+# A number that is given, 1 or more: NAME, and what it counts.
+check_count = $(if $(and $(filter 1,$(words $($(1)))),$(filter-out 0,$($(1))),$(call are_whole,$($(1)))),,\
+	$(error $(1)=$($(1)): give a number of $(2), at least 1, without leading zeros))
 $(if $(strip $(SEEDS)),$(if $(call are_whole,$(SEEDS)),,$(error SEEDS=$(SEEDS): give whole numbers without leading zeros)))
 
 # With it, Python would not find the modules beside a script.
 unexport PYTHONSAFEPATH
+
+# Prints where a report is. The folder's name may have characters that are special to make or the shell.
+print_place = file=$(1); [[ $$file == /* ]] || file=$$PWD/$$file; printf "report: %s\n" "$$file"
 
 # Runs a command that prints a report, which also becomes report.md if the command succeeds. MODULES are the folders whose
 # modules it imports. The lock keeps the report's files of one make.

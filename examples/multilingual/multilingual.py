@@ -20,8 +20,10 @@ import seeds as statistics
 from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
+from nmtkit.errors import UserError
 from nmtkit.run_files import LAST
 from nmtkit.text import read_lines
+from nmtkit.wording import counted
 
 TITLE = "One model for several directions, beside one for each"
 EXAMPLES = 5  # translations shown of each direction
@@ -105,8 +107,15 @@ def _translations(folder: Path, direction: str, seed: str) -> str:
     """The first test sentences of a direction in both models' translations."""
     target = direction.partition("-")[2]
     paths = [folder / "all" / f"seed-{seed}" / direction, folder / direction / f"seed-{seed}"]
-    columns = [list(read_lines(path / f"translation.{target}"))[:EXAMPLES] for path in paths]
-    table = html_report.table(HEADER[1:3], list(zip(*columns, strict=True)), "texts")
+    files = [path / f"translation.{target}" for path in paths]
+    columns = [list(read_lines(file)) for file in files]
+    if len(columns[0]) != len(columns[1]):
+        shorter = min((0, 1), key=lambda number: len(columns[number]))
+        raise UserError(
+            f"{files[shorter]} has {counted(len(columns[shorter]), 'line')}, {files[1 - shorter]} has "
+            f"{len(columns[1 - shorter])}: remove the first, and call make again"
+        )
+    table = html_report.table(HEADER[1:3], list(zip(*columns, strict=True))[:EXAMPLES], "texts")
     return f"<h3>{escape(direction)}</h3>{table}"
 
 

@@ -22,6 +22,7 @@ import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
+from nmtkit.errors import RunError
 
 FOREIGN = ("de", "fr")
 PAIRS = 400  # per training corpus
@@ -34,7 +35,8 @@ Text = dict[str, list[str]]  # lines of "en" and of "other", which stands for Ge
 def demo_splits() -> dict[str, Text]:
     """The splits of the demo's corpus, by name."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, CORPUS, folder], check=True)
+        if subprocess.run([sys.executable, CORPUS, folder], check=False).returncode:
+            raise RunError(f"{CORPUS} failed: call make again")
         return {
             split: {
                 side: (Path(folder) / f"{split}.{ending}").read_text(encoding="utf-8").splitlines()

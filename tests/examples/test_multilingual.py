@@ -4,9 +4,12 @@ import shutil
 from pathlib import Path
 
 import multilingual
+import pytest
 from multilingual import Direction, comparison, markdown
 from recipe_commands import STUBS, called, make_with, unlocked
 from repository import ROOT
+
+from nmtkit.errors import UserError
 
 
 def test_make_learns_one_vocabulary_then_trains_one_model_and_one_for_each_direction(tmp_path: Path) -> None:
@@ -98,3 +101,11 @@ def test_differences_have_intervals_if_there_are_several_seeds() -> None:
     assert row[3].startswith("+2.00 ± ")
     assert markdown([row]).count("\n") == 2
     assert len(multilingual.HEADER) == len(row)
+
+
+def test_a_translation_that_lost_lines_is_named(tmp_path: Path) -> None:
+    for folder, lines in (("all/seed-1/en-de", 0), ("en-de/seed-1", 3)):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "translation.de").write_text("a\n" * lines)
+    with pytest.raises(UserError, match=r"all/seed-1/en-de/translation\.de has no lines, .* has 3: remove the first"):
+        multilingual._translations(tmp_path, "en-de", "1")

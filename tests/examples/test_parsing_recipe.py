@@ -157,6 +157,16 @@ def test_trees_that_have_changed_replace_their_copies_and_others_keep_their_time
     assert copies[1].read_text() == "(S (NN hail))\n"
 
 
+def test_trees_that_were_changed_by_hand_are_taken_again(make: Make, recipe: Path) -> None:
+    copy = recipe / "work/treebank/trees/train.mrg"
+    make("work/treebank/trees/train.mrg")
+    before = copy.read_bytes()
+    copy.write_bytes(before[:100])
+    assert "changed, or of another treebank" in make("TREEBANK_DIR=", "work/treebank/trees/train.mrg", code=2)
+    make("work/treebank/trees/train.mrg")
+    assert copy.read_bytes() == before
+
+
 def contents(work: Path) -> dict[Path, bytes]:
     """The files, without the lists of makes that use them."""
     return {path: path.read_bytes() for path in work.rglob("*") if path.is_file() and path.suffix != ".users"}
@@ -197,7 +207,7 @@ def test_trees_of_two_treebanks_are_not_mixed(make: Make, recipe: Path, treebank
     (treebank / "test.mrg").unlink()
     (treebank / "dev.mrg").write_text("(S (NN snow))\n")
     make(*asked[:2])
-    refused = "test.mrg: missing, or of another treebank: set TREEBANK_DIR"
+    refused = "test.mrg: missing, changed, or of another treebank: set TREEBANK_DIR"
     assert refused in make("TREEBANK_DIR=", "PART=test", *asked, code=2)
     (treebank / "train.mrg.gz").unlink()
     (treebank / "dev.mrg").write_text("(S (NN hail))\n")
@@ -217,7 +227,7 @@ def test_extra_trees_that_are_replaced_by_older_ones_are_mixed_again(make: Make,
 
 def test_a_missing_treebank_is_reported(make: Make, recipe: Path) -> None:
     assert "dev.mrg: not in TREEBANK_DIR=elsewhere: set TREEBANK_DIR" in make("TREEBANK_DIR=elsewhere", code=2)
-    assert "missing, or of another treebank: set TREEBANK_DIR" in make("TREEBANK_DIR=", code=2)
+    assert "missing, changed, or of another treebank: set TREEBANK_DIR" in make("TREEBANK_DIR=", code=2)
     assert not list((recipe / "work").rglob("*.mrg"))
 
 

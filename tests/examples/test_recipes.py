@@ -351,6 +351,16 @@ def test_each_seed_has_a_training_of_its_own_on_one_dataset(make: Make, seeds: P
     assert "the mean" in (recipe / "stdout").read_text().splitlines()
 
 
+def test_the_place_of_a_report_is_printed_whatever_the_name_of_its_folder(
+    make: Make, seeds: Path, recipe: Path
+) -> None:
+    folder = recipe.parent / """my "old" `touch made` $x 'text'\nhere"""
+    shutil.copytree(recipe.parent, folder)
+    make("SEEDS=1", folder=folder / seeds.name)
+    assert f"report: {folder / seeds.name}/work/report.html" in (recipe / "stdout").read_text()
+    assert not list(folder.rglob("made"))
+
+
 def test_a_further_seed_repeats_no_step_of_the_others(make: Make, seeds: Path, recipe: Path) -> None:
     make("SEEDS=1 2", folder=seeds)
     assert make("SEEDS=1 2 3", folder=seeds) == [*EACH, REPORT]

@@ -14,11 +14,15 @@ def test_bleu_is_read_with_its_tokenization(tmp_path: Path) -> None:
     assert read_bleu(tmp_path) == Bleu(33.6, "char")
 
 
+def test_scores_that_are_missing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no BLEU: finish this run with make"):
+        read_bleu(tmp_path)
+
+
 @pytest.mark.parametrize(
     "cut", ["", "BLEU|nrefs:1|tok:char|version:2.6.0 = 33", "BLEU|tok:char|version:2.6.0 = 3.3.3 64.8"]
 )
-def test_scores_that_are_missing_or_cut_short_are_refused(cut: str, tmp_path: Path) -> None:
-    if cut:
-        (tmp_path / "scores.txt").write_text(cut)
-    with pytest.raises(UserError, match="has no BLEU: finish this run with make"):
+def test_scores_that_are_cut_short_are_refused_with_the_file_to_remove(cut: str, tmp_path: Path) -> None:
+    (tmp_path / "scores.txt").write_text(cut)
+    with pytest.raises(UserError, match="has no BLEU: remove it, and call make again"):
         read_bleu(tmp_path)

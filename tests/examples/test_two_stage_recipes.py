@@ -16,7 +16,7 @@ import distillation
 import pytest
 import torch
 from measure import SETTINGS, STUDENT, TEACHER
-from pairs import pairs
+from pairs import nbest_lists
 from recipe_commands import REAL, STUBS, WAIT, Make, called, make_with, unlocked, value
 from repository import ROOT
 
@@ -27,12 +27,14 @@ RECIPES = ("distillation", "backtranslation", "diversification")
 TEXT = ("MULTI30K_DIR=text", "TANAKA_DIR=text", "ENDING=")
 TEXT_GZ = ("MULTI30K_BPE_DIR=text",)
 NBEST = '{"source": "a", "hypotheses": [{"text": "b"}]}'
-# nmt-generate. A part is printed like a dataset. A file `wait` delays it, and a file `fault` leaves it incomplete.
+# nmt-generate. A part is printed like a dataset, and has its share of 60 lines. A file `wait` delays it, and a file
+# `fault` leaves it incomplete.
 TRANSLATE = f"""output={value("output")}
 case $output in
 *-of-*) [ ! -e wait ] || touch waiting-${{output##*/}}
 {WAIT}
-echo "preprocess $output"; [ ! -e fault ] || {{ touch $output.partial; exit 1; }}; echo '{NBEST}' > $output;;
+echo "preprocess $output"; [ ! -e fault ] || {{ touch $output.partial; exit 1; }}
+parts=${{output##*-of-}}; for _ in $(seq $((60 / ${{parts%%.*}}))); do echo '{NBEST}'; done > $output;;
 *) echo "BLEU = 7" | tee $output;;
 esac
 rm -f $output.partial"""
@@ -93,7 +95,27 @@ def test_a_student_learns_the_translations_of_its_teacher_and_no_step_is_repeate
     assert called(distil("averaged")) == []
 
 
-@pytest.mark.parametrize("parts", ["0", "-1", "x", "2 3", ""])
+def test_models_are_trained_one_after_another_although_make_may_run_several_jobs(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    alone = {name: f"mkdir running || touch together\n{body}\nsleep 0.2; rmdir running" for name, body in STUBS.items()}
+    asked = ("CORPUS=multi30k", "SEED=1", "work/seed-1/teacher/averaged.pt", "work/seed-1/plain/averaged.pt")
+    assert make_with(tmp_path / "bin", folders["distillation"], alone, *TEXT, *asked)("-j4").returncode == 0
+    assert not (folders["distillation"] / "together").exists()
+
+
+def test_a_student_does_not_learn_from_a_part_that_lost_lines(distil: Make, folders: dict[str, Path]) -> None:
+    assert distil("averaged").returncode == 0
+    part = folders["distillation"] / TAUGHT[1]
+    part.write_text("".join(part.read_text().splitlines(keepends=True)[:20]))
+    done = distil("averaged")
+    assert done.returncode == 2
+    assert "work/seed-1/taught: 50 translated lines, but work/text/train.en has 60: remove the file" in done.stderr
+    part.unlink()
+    assert called(distil("averaged")) == AFTER_TEACHER[1:]
+
+
+@pytest.mark.parametrize("parts", ["0", "-1", "x", "2 3", "", "02", "+2"])
 def test_a_number_of_parts_that_is_not_positive_is_refused(distil: Make, parts: str) -> None:
     """Without parts, a step would read stdin."""
     done = distil("-n", "part", "PART=1", f"PARTS={parts}")
@@ -259,12 +281,13 @@ def test_the_number_of_parts_is_kept_when_parts_are_removed(folders: dict[str, P
     assert called(make("part", "PART=2")) == TAUGHT[1:]
 
 
+@pytest.mark.parametrize("name", ["best-of-all.txt", "3-of-2.jsonl", "10-of-9.jsonl", "02-of-2.jsonl"])
 def test_a_file_that_is_no_part_does_not_count_for_the_number_of_parts(
-    folders: dict[str, Path], tmp_path: Path
+    name: str, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = folders["distillation"]
     (folder / "work/seed-1/taught").mkdir(parents=True)
-    (folder / "work/seed-1/taught/best-of-all.txt").touch()
+    (folder / "work/seed-1/taught" / name).touch()
     make = make_with(tmp_path / "bin", folder, STUBS, *TEXT, "CORPUS=multi30k", "SEED=1", "-n", "averaged")
     assert "--shard 1/1 " in make().stdout
 
@@ -291,7 +314,7 @@ def test_pairs_of_an_n_best_list_repeat_the_source_and_leave_out_blank_translati
             for source, texts in rows
         )
     )
-    assert list(pairs(lists)) == [("a", "b"), ("a", "c"), ("d", "ä")]
+    assert list(nbest_lists(lists)) == [("a", ["b", "c"]), ("d", ["ä"]), ("", [])]
 
 
 @pytest.mark.parametrize("source", ["1", "null", '"a\\nb"', '"\\ud800"', "[" * 100_000])
@@ -301,7 +324,7 @@ def test_a_line_that_is_no_n_best_list_is_refused(source: str, place: str, tmp_p
     lists = tmp_path / "lists.jsonl"
     lists.write_text(f'{{"source": {values["source"]}, "hypotheses": [{{"text": {values["text"]}}}]}}\n')
     with pytest.raises(UserError, match=r"lists\.jsonl:1: not an n-best list"):
-        list(pairs(lists))
+        list(nbest_lists(lists))
 
 
 @pytest.fixture

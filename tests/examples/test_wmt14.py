@@ -330,6 +330,19 @@ def test_extracted_archives_that_are_touched_or_removed_are_not_extracted_again(
     assert make(f"DATA_DIR={data_dir}").stdout == "BLEU = 27.3\n"
 
 
+def test_a_file_that_an_extracted_archive_lost_is_named(make: Make, recipe: Path, data_dir: Path) -> None:
+    asked = (f"DATA_DIR={data_dir}", "text")
+    make(*asked)
+    folder = "work/smoke/en-de/extracted/europarl"
+    lost = f"{folder}/training/europarl-v7.de-en.de"
+    for name in (lost, "work/smoke/en-de/text/europarl.de"):
+        (recipe / name).unlink()
+    assert f"{lost} is missing: remove {folder}, and call make again" in make(*asked, code=2).stderr
+    shutil.rmtree(recipe / folder)
+    make(*asked)
+    assert texts(recipe) == ALL_TEXTS
+
+
 @downloads
 def test_a_kill_during_the_extraction_leaves_no_incomplete_corpus(make: Make, recipe: Path, tmp_path: Path) -> None:
     tar = tmp_path / "bin/tar"
