@@ -1,6 +1,7 @@
 """Turns requests into sentences: token ids, constraints on the output, and the tasks of the search."""
 
 import functools
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -141,9 +142,15 @@ class SentenceEncoder:
             )
 
     def _source_ids(self, request: Request, encoded: Iterator[list[int]]) -> list[int]:
-        """The ids of a request, or the next of `encoded` if it has only text; none for a blank text."""
+        """The ids of a request, or the next of `encoded` if it has only text; none for a blank text.
+
+        Raises UserError for an id that is not in the vocabulary, TypeError for one that is no whole number.
+        """
         if request.ids is not None:
-            return list(request.ids)
+            ids, size = list(map(operator.index, request.ids)), len(self._source.vocab)
+            if ids and not 0 <= min(ids) <= max(ids) < size:
+                raise UserError(f"ids from {min(ids)} to {max(ids)} are not all in the vocabulary of {size} pieces")
+            return ids
         ids = next(encoded)
         return ids if request.text.strip() else []
 

@@ -287,6 +287,17 @@ def test_workers_do_not_load_a_file_that_was_replaced_since_the_model_was_loaded
         texts(shared, LINES)
 
 
+@pytest.mark.parametrize(
+    ("ids", "error"),
+    [([-1, 5], UserError), ([5, 10**6], UserError), ([2**70], UserError), ([5.5], TypeError), ("abc", TypeError)],
+)
+def test_ids_that_the_vocabulary_does_not_have_are_refused(
+    ids: Any, error: type[Exception], translator: Translator
+) -> None:
+    with pytest.raises(error, match="not all in the vocabulary" if error is UserError else "integer"):
+        translator.translate([Request("the dog", ids=ids)])
+
+
 def write_shortlist(path: Path, checkpoint: Checkpoint, frequent: int) -> None:
     """A shortlist of the same `frequent` tokens for all sentences."""
     source, target = checkpoint.source.vocab, checkpoint.target.vocab
