@@ -61,6 +61,7 @@ class WorkerPool:
         A bounded number of tasks is read ahead of the results. An error in a worker is raised here. After an error, or
         if the results are not read to the end, the pool can only be drained or closed.
         """
+        assert not self._busy, "drain the pool"
         for connection in self._processes:
             self._send(connection, function)
         window = TASKS_AHEAD * len(self._processes)
@@ -95,13 +96,17 @@ class WorkerPool:
             del self._busy[connection]
             self._receive(connection)
 
-    def drain(self) -> bool:
-        """Wait until no worker has a task, and drop the results. Returns whether the pool can be used again."""
-        while self._busy:
-            connection, _ = self._busy.popitem()
+    @property
+    def is_alive(self) -> bool:
+        """Whether all workers live."""
+        return all(process.is_alive() for process in self._processes.values())
+
+    def drain(self) -> None:
+        """Wait until no worker has a task, and drop the results: so the pool can be used again after an error."""
+        for connection in list(self._busy):
             with contextlib.suppress(Exception):  # of a task, or of a worker that died
                 self._receive(connection)
-        return all(process.is_alive() for process in self._processes.values())
+            del self._busy[connection]
 
     def _send(self, connection: Connection, message: Any) -> None:
         try:

@@ -243,17 +243,21 @@ class Workers:
             raise RunError("the workers are busy with an unfinished stream: read it to its end, or close() it")
         with self._turn:
             self._reader = get_ident()
+            pool, self._pool = self._pool, None  # after Ctrl-C it does not come back: a result may be left in its pipes
             try:
-                if self._pool is None:
-                    self._pool = WorkerPool(self._search.engine.workers)
-                    self._pool.run_in_each(self._search, None)
-                yield from self._pool.map(self._search, batches)
-            except BaseException as error:  # also GeneratorExit: results that are not read stay in the pipes
-                if self._pool is not None and not (isinstance(error, NmtkitError) and self._pool.drain()):
-                    self._pool.__exit__()
-                    self._pool = None
+                if pool is None:
+                    pool = WorkerPool(self._search.engine.workers)
+                    pool.run_in_each(self._search, None)
+                pool.drain()  # after an error in the call before
+                yield from pool.map(self._search, batches)
+                self._pool = pool
+            except NmtkitError:
+                if pool is not None and pool.is_alive:
+                    self._pool = pool
                 raise
             finally:
+                if pool is not None and self._pool is None:
+                    pool.__exit__()
                 self._reader = None
 
 

@@ -33,6 +33,7 @@ from nmtkit.errors import RunError, UserError
 from nmtkit.shortlist import Shortlist, fingerprint
 from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
 from nmtkit.vocab import EOS, SPECIALS, Vocabulary
+from nmtkit.workers import WorkerPool
 
 SEARCH = SearchConfig(beam=2, max_len_b=3)
 LINES = ["the dog runs", "", "a cat", " \t ", "die katze läuft über die straße", "\u3000", "dog\rcat", "ein hund"]
@@ -285,6 +286,25 @@ def test_workers_do_not_load_a_file_that_was_replaced_since_the_model_was_loaded
         write_shortlist(shortlist_path, checkpoint, frequent=5)
     with pytest.raises(RunError, match=rf"{replaced} has been replaced since this command loaded it: start again"):
         texts(shared, LINES)
+
+
+def test_an_interrupted_call_after_an_error_leaves_no_result_to_the_next(
+    tiny_checkpoint: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(pool: WorkerPool) -> None:
+        """Ctrl-C by a user who does not wait for a worker that still searches."""
+        assert pool._busy
+        raise KeyboardInterrupt
+
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    impossible = SearchConfig(beam=1, no_repeat_ngram=1, min_len=1000, max_len_b=1000)
+    with pytest.raises(UserError, match="satisfies"):
+        list(shared.stream([*LINES, "the dog " * 9] * 9, impossible, StreamConfig(max_tokens=20)))
+    with monkeypatch.context() as impatient, pytest.raises(KeyboardInterrupt):
+        impatient.setattr(WorkerPool, "drain", interrupt)
+        texts(shared, LINES)
+    for _ in range(3):
+        assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
 
 
 @pytest.mark.parametrize(
