@@ -140,6 +140,7 @@ $(RUN)/trained:
 	@$(LOCKED) -- echo $(or $(DEVICES),1) $(call into,$@)
 
 $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
+	@[ -e $(RUN)/checkpoints ] || { echo "$(RUN)/checkpoints is missing: remove $(RUN)/trained, and call make to train again" >&2; exit 1; }
 	@$(call run,$(average))
 
 # The rule that computes the scores also prints them, so `score` does not print them again.

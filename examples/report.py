@@ -17,6 +17,7 @@ import click
 import curves
 import html_report
 from matplotlib.figure import Figure
+from scores import training_file
 
 from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
@@ -79,7 +80,7 @@ class Run:
                 f"{path} has {counted(len(translation), 'line')}, the reference has {len(test.reference)}: "
                 "translate the test set again"
             )
-        return cls(folder, translation, test.scores(translation), read_progress(folder / "checkpoints" / LAST))
+        return cls(folder, translation, test.scores(translation), read_progress(training_file(folder, LAST)))
 
     @property
     def seed(self) -> int:

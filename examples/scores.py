@@ -1,4 +1,4 @@
-"""The scores of a finished run of a recipe."""
+"""The scores and the training of a finished run of a recipe."""
 
 import re
 from pathlib import Path
@@ -25,3 +25,12 @@ def read_bleu(folder: Path) -> Bleu:
         remedy = "remove it, and call make again" if path.exists() else "finish this run with make"
         raise UserError(f"{path} has no BLEU: {remedy}")
     return Bleu(float(found[2]), found[1])
+
+
+def training_file(folder: Path, name: str) -> Path:
+    """A file of the training of a run, in its save folder. Raises UserError if it has been removed."""
+    path = folder / "checkpoints" / name
+    if not path.exists():
+        again = f"remove {folder / 'trained'}, and call make to train again"
+        raise UserError(f"{path} is missing: bring it back, or {again}")
+    return path

@@ -43,7 +43,7 @@ class Training:
 
     @classmethod
     def read(cls, folder: Path) -> "Training":
-        return cls(folder, read_progress(folder / "checkpoints" / LAST))
+        return cls(folder, read_progress(scores.training_file(folder, LAST)))
 
     def cost(self) -> tuple[str, ...]:
         """A row of the table of costs."""

@@ -44,7 +44,7 @@ class Result:
     @classmethod
     def of(cls, folder: Path) -> "Result":
         """The result in a row's folder. Raises UserError if the row is not complete."""
-        trained = load_checkpoint(folder / "checkpoints" / LAST)
+        trained = load_checkpoint(scores.training_file(folder, LAST))
         progress = trained.progress
         if progress["valid_ppl"] is None:
             raise UserError(

@@ -109,3 +109,10 @@ def test_a_translation_that_lost_lines_is_named(tmp_path: Path) -> None:
         (tmp_path / folder / "translation.de").write_text("a\n" * lines)
     with pytest.raises(UserError, match=r"all/seed-1/en-de/translation\.de has no lines, .* has 3: remove the first"):
         multilingual._translations(tmp_path, "en-de", "1")
+
+
+@pytest.mark.parametrize("updates", ["0100", "8 000", "", "0"])
+def test_a_number_of_updates_that_make_would_read_differently_is_refused(updates: str, tmp_path: Path) -> None:
+    done = make_with(tmp_path / "bin", ROOT / "examples/multilingual", STUBS, "-n", f"UPDATES={updates}")()
+    assert done.returncode == 2
+    assert f"UPDATES={updates}: give a number of updates, at least 1" in done.stderr

@@ -173,6 +173,19 @@ def test_a_refused_make_leaves_the_training_of_another_one(make: Make, recipe: P
     assert not list((recipe / "work").glob("until-*"))
 
 
+def test_removed_checkpoints_are_missed_only_by_the_average_and_train_again_if_that_is_wanted(
+    make: Make, recipe: Path
+) -> None:
+    make()
+    shutil.rmtree(recipe / "work/checkpoints")
+    assert TRAIN not in make("BEAM=3")
+    (recipe / "work/averaged.pt").unlink()
+    make(code=2)
+    assert "work/checkpoints is missing: remove work/trained, and call make" in (recipe / "stderr").read_text()
+    (recipe / "work/trained").unlink()
+    assert TRAIN in make()
+
+
 def test_a_deleted_translation_is_made_again(make: Make, recipe: Path) -> None:
     make()
     (recipe / "work/translation.de").unlink()
@@ -595,6 +608,14 @@ def test_the_demo_makes_a_deleted_text_again(tmp_path: Path) -> None:
     assert make("-j4").returncode == 0
     assert (recipe / "work/text/test.en").read_bytes() == text
     assert "make_corpus" not in make().stdout
+
+
+def test_the_demo_says_what_to_do_if_its_scores_are_empty(tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    make = make_with(tmp_path / "bin", examples / "demo", STUBS)
+    assert "below 95 BLEU" in make().stderr  # those of the stubs
+    (examples / "demo/work/scores.txt").write_text("")
+    assert "work/scores.txt has no scores: remove it, and call make again" in make().stderr
 
 
 def test_the_demo_uses_the_work_folder_of_the_command_line() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from scores import Bleu, read_bleu
+from scores import Bleu, read_bleu, training_file
 
 from nmtkit.errors import UserError
 
@@ -26,3 +26,11 @@ def test_scores_that_are_cut_short_are_refused_with_the_file_to_remove(cut: str,
     (tmp_path / "scores.txt").write_text(cut)
     with pytest.raises(UserError, match="has no BLEU: remove it, and call make again"):
         read_bleu(tmp_path)
+
+
+def test_a_removed_checkpoint_is_named_with_what_trains_again(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/metrics.jsonl").touch()
+    assert training_file(tmp_path, "metrics.jsonl").exists()
+    with pytest.raises(UserError, match=r"checkpoints/last\.pt is missing: .* remove .*/trained, and call make"):
+        training_file(tmp_path, "last.pt")

@@ -27,14 +27,15 @@ RECIPES = ("distillation", "backtranslation", "diversification")
 TEXT = ("MULTI30K_DIR=text", "TANAKA_DIR=text", "ENDING=")
 TEXT_GZ = ("MULTI30K_BPE_DIR=text",)
 NBEST = '{"source": "a", "hypotheses": [{"text": "b"}]}'
-# nmt-generate. A part is printed like a dataset, and has its share of 60 lines. A file `wait` delays it, and a file
+# nmt-generate. A part is printed like a dataset, and has its share of the lines. A file `wait` delays it, and a file
 # `fault` leaves it incomplete.
 TRANSLATE = f"""output={value("output")}
 case $output in
 *-of-*) [ ! -e wait ] || touch waiting-${{output##*/}}
 {WAIT}
 echo "preprocess $output"; [ ! -e fault ] || {{ touch $output.partial; exit 1; }}
-parts=${{output##*-of-}}; for _ in $(seq $((60 / ${{parts%%.*}}))); do echo '{NBEST}'; done > $output;;
+parts=${{output##*-of-}}; lines=$(gzip -cdf {value("input")} | wc -l)
+for _ in $(seq $((lines / ${{parts%%.*}}))); do echo '{NBEST}'; done > $output;;
 *) echo "BLEU = 7" | tee $output;;
 esac
 rm -f $output.partial"""
@@ -503,6 +504,17 @@ def test_an_interrupted_back_translation_is_resumed(back: Make, folders: dict[st
     assert called(back())[-1] == f"{SYNTHETIC}/1-of-2.en"
     (folder / "fault").unlink()
     assert called(back())[:2] == [f"{SYNTHETIC}/1-of-2.en", f"{SYNTHETIC}/2-of-2.en"]
+
+
+def test_a_part_of_the_synthetic_sources_that_lost_lines_is_named(back: Make, folders: dict[str, Path]) -> None:
+    assert back().returncode == 0
+    part = folders["backtranslation"] / "work/multi30k/seed-1/synthetic/2-of-2.en"
+    part.write_text("".join(part.read_text().splitlines(keepends=True)[:-1]))
+    done = back()
+    assert done.returncode == 2
+    assert "2-of-2.en: not as many lines as work/multi30k/seed-1/synthetic/train.de: remove the file" in done.stderr
+    part.unlink()
+    assert back().returncode == 0
 
 
 def test_models_are_compared_with_the_one_of_genuine_pairs(tmp_path: Path) -> None:
