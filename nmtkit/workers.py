@@ -53,6 +53,7 @@ class WorkerPool:
         for connection, process in self._processes.items():
             connection.close()
             process.terminate()
+        for process in self._processes.values():
             process.join()
 
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:

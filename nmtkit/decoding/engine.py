@@ -256,9 +256,9 @@ class Workers:
                     self._pool = pool
                 raise
             finally:
-                if pool is not None and self._pool is None:
-                    pool.__exit__()
                 self._reader = None
+                if pool is not None and self._pool is None:
+                    pool.__exit__()  # Ctrl-C may interrupt it
 
 
 def available_cores() -> int:

@@ -308,6 +308,24 @@ def test_an_interrupted_call_after_an_error_leaves_no_result_to_the_next(
         assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
 
 
+def test_ctrl_c_while_workers_are_closed_does_not_shut_the_thread_out(
+    tiny_checkpoint: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(pool: WorkerPool) -> None:
+        raise KeyboardInterrupt
+
+    def broken() -> Iterator[SearchBatch]:
+        raise ValueError
+        yield
+
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    with monkeypatch.context() as closing:
+        closing.setattr(WorkerPool, "__exit__", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            list(shared._engine(broken()))
+    assert texts(shared, LINES) == texts(translator, LINES)
+
+
 @pytest.mark.parametrize(
     ("ids", "error"),
     [([-1, 5], UserError), ([5, 10**6], UserError), ([2**70], UserError), ([5.5], TypeError), ("abc", TypeError)],

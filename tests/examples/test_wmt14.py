@@ -108,7 +108,7 @@ VALUE = 'sed "s/.*--{} \\([^ ]*\\).*/\\1/" <<< "$*"'  # value of an option
 OUTPUT = f"touch $({VALUE.format('output')})"
 BODIES = {
     "nmt-preprocess": f"folder=$({VALUE.format('destdir')}); mkdir -p $folder; touch $folder/dataset.json",
-    "nmt-train": "true",
+    "nmt-train": f"mkdir -p $({VALUE.format('save-dir')})",
     "nmt-average": OUTPUT,
     "nmt-generate": OUTPUT,
     "nmt-score": "echo BLEU = 27.3",
