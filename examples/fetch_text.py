@@ -31,6 +31,7 @@ from nmtkit.text import read_lines
 RECORD = ".from"
 INCOMING = ".incoming"  # begins the name of the folder of text on its way
 LOCK = ".lock"
+CURL_OPTIONS = Path(__file__).with_name("curl.conf")
 UNKNOWN = ""  # the origin of a file while it is being replaced
 
 
@@ -164,8 +165,7 @@ def copy(source: str, path: Path) -> None:
 def download(url: str, path: Path) -> None:
     """Download a text. Raises RunError if that fails or stops, or if the text is empty or cannot be read."""
     print(f"downloading {url}", flush=True)
-    limits = ["--connect-timeout", "60", "--speed-limit", "1", "--speed-time", "60"]
-    if subprocess.run(["curl", "-fsSL", "--retry", "3", *limits, "-o", path, url], check=False).returncode:
+    if subprocess.run(["curl", "--silent", "--config", CURL_OPTIONS, "-o", path, url], check=False).returncode:
         raise RunError(f"{url}: the download failed")
     try:
         is_empty = not sum(1 for _ in read_lines(path))
