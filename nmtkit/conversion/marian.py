@@ -115,8 +115,9 @@ def _take_embeddings(tensors: ForeignWeights, settings: Mapping[str, Any]) -> Em
     found = {name: _take_matrix(tensors, name, shape) for name, shape in shapes.items() if name in tensors}
     if is_tied:
         _check_one(found, (_SHARED, _SOURCE, _TARGET, _OUTPUT) if is_shared else (_TARGET, _OUTPUT))
-    source = _first(found, (_SOURCE, _SHARED, _TARGET, _OUTPUT) if is_shared else (_SOURCE,))
-    target = _first(found, (_TARGET, _SHARED, _OUTPUT) if is_shared else (_TARGET, _OUTPUT))
+    same_as_output = (_OUTPUT,) if is_tied else ()
+    source = _first(found, (_SOURCE, _SHARED, _TARGET, *same_as_output) if is_shared else (_SOURCE,))
+    target = _first(found, (_TARGET, _SHARED, *same_as_output) if is_shared else (_TARGET, *same_as_output))
     output = _first(found, (_OUTPUT, _TARGET, _SHARED) if is_tied else (_OUTPUT,))
     bias = tensors.take("final_logits_bias") if "final_logits_bias" in tensors else None
     if bias is not None and bias.numel() != target_size:

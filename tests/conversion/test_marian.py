@@ -306,6 +306,18 @@ def changed(file: str, **values: Any) -> Callable[[Path], None]:
     return write
 
 
+def without_target_embeddings(folder: Path) -> None:
+    """The model has an output matrix of its own, which is no embedding."""
+    from safetensors.torch import load_file, save_file
+
+    path, source = folder / "model.safetensors", "model.encoder.embed_tokens.weight"
+    weights = load_file(path)
+    matrices = ("lm_head.weight", "model.shared.weight", "model.decoder.embed_tokens.weight", source)
+    (matrix, *_) = [weights.pop(name) for name in matrices if name in weights]
+    save_file({**weights, "lm_head.weight": matrix + 1, source: matrix}, path)
+    changed("config.json", tie_word_embeddings=False)(folder)
+
+
 def content(file: str, data: bytes) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         (folder / file).write_bytes(data)
@@ -356,6 +368,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "config": (content("config.json", b"{"), "config.json is not JSON"),
     "deep": (content("tokenizer_config.json", b'{"a":' * 100_000), "tokenizer_config.json is not JSON"),
     "not UTF-8": (content("tokenizer_config.json", b"\xff"), "tokenizer_config.json is not JSON"),
+    "no target embeddings": (without_target_embeddings, "the weight decoder.embed_tokens.weight is missing"),
     "weights": (content("model.safetensors", b"\xff" * 100), "model.safetensors is damaged"),
     "spm": (content("source.spm", b"nonsense"), "not a SentencePiece model"),
     "no spm": (removed("target.spm"), "target.spm is missing"),
