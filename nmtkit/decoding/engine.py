@@ -209,6 +209,10 @@ def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
     return search_in_turn
 
 
+class WorkersNotStartedError(RunError):
+    """The workers cannot load the model, and will not before its files are there again."""
+
+
 class Workers:
     """Searches in `engine.workers` processes, each with its own copy of the model.
 
@@ -236,8 +240,8 @@ class Workers:
     def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
         """As an `Engine`.
 
-        Raises RunError if a worker dies, if a file has been replaced when a worker loads it, or if a thread
-        would wait for itself.
+        Raises RunError if a worker dies, or if a thread would wait for itself; WorkersNotStartedError if a file is
+        missing or has been replaced when a worker loads it.
         """
         if self._reader == get_ident():
             raise RunError("the workers are busy with an unfinished stream: read it to its end, or close() it")
@@ -247,7 +251,7 @@ class Workers:
             try:
                 if pool is None:
                     pool = WorkerPool(self._search.engine.workers)
-                    pool.run_in_each(self._search, None)
+                    _load_in(pool, self._search)
                 pool.drain()  # after an error in the call before
                 yield from pool.map(self._search, batches)
                 self._pool = pool
@@ -259,6 +263,13 @@ class Workers:
                 self._reader = None
                 if pool is not None and self._pool is None:
                     pool.__exit__()  # Ctrl-C may interrupt it
+
+
+def _load_in(pool: WorkerPool, search: "_WorkerSearch") -> None:
+    try:
+        pool.run_in_each(search, None)
+    except NmtkitError as error:
+        raise WorkersNotStartedError(str(error)) from error
 
 
 def available_cores() -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.engine import WorkersNotStartedError
 from nmtkit.decoding.translation import Translation
 from nmtkit.log import logger
 from nmtkit.serving.characters import count_characters
@@ -70,6 +71,7 @@ class DynamicBatcher:
         self._jobs: deque[Job] = deque()
         self._queued = 0  # lines of all jobs that are neither done nor abandoned
         self._closed = False
+        self._has_workers = True  # unless they could not be started for the last search
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="search", daemon=True)
         self._thread.start()
@@ -77,7 +79,7 @@ class DynamicBatcher:
     @property
     def alive(self) -> bool:
         """Whether jobs are being translated."""
-        return self._thread.is_alive() and not self._closed
+        return self._thread.is_alive() and not self._closed and self._has_workers
 
     def submit(self, lines: Sequence[str], config: SearchConfig) -> Job:
         """Queue lines as a job. Raises QueueFull."""
@@ -155,6 +157,7 @@ class DynamicBatcher:
             pass
         except Exception as error:
             self._metrics.failures.inc()
+            self._has_workers = not isinstance(error, WorkersNotStartedError)
             share[0].result.set_exception(error)
 
     def _search_together(self, shares: list[Share], config: SearchConfig) -> None:
@@ -164,6 +167,7 @@ class DynamicBatcher:
 
         lines = [line for _, share in shares for line in share]
         found = iter([_without_attention(each) for each in self._translate(lines, config, check_wanted)])
+        self._has_workers = True
         by_job = [[next(found) for _ in share] for _, share in shares]
         self._metrics.lines.inc(len(lines))
         for (job, _), own in zip(shares, by_job, strict=True):

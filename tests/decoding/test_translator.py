@@ -25,7 +25,7 @@ from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.config import Config
 from nmtkit.decoding import engine
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import SearchBatch
+from nmtkit.decoding.engine import SearchBatch, WorkersNotStartedError
 from nmtkit.decoding.keywords import EngineKeywords, SearchKeywords
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
@@ -284,8 +284,22 @@ def test_workers_do_not_load_a_file_that_was_replaced_since_the_model_was_loaded
         save_checkpoint(path, make_checkpoint(2))
     else:
         write_shortlist(shortlist_path, checkpoint, frequent=5)
-    with pytest.raises(RunError, match=rf"{replaced} has been replaced since this command loaded it: start again"):
+    message = rf"{replaced} has been replaced since this command loaded it: start again"
+    with pytest.raises(WorkersNotStartedError, match=message):
         texts(shared, LINES)
+
+
+def test_workers_say_that_their_checkpoint_is_gone_and_start_when_it_is_back(
+    tiny_checkpoint: Path, translator: Translator, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.pt"
+    shutil.copy(tiny_checkpoint, path)
+    shared = Translator.from_checkpoint(path, device="cpu", precision="fp32", workers=2)
+    path.unlink()
+    with pytest.raises(WorkersNotStartedError, match=r"model\.pt"):
+        texts(shared, LINES)
+    shutil.copy(tiny_checkpoint, path)
+    assert texts(shared, LINES) == texts(translator, LINES)
 
 
 def test_an_interrupted_call_after_an_error_leaves_no_result_to_the_next(

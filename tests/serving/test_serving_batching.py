@@ -19,6 +19,7 @@ pytest.importorskip("starlette")
 from asgi_client import JSON, Answer, never, part, send_request, whole
 
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.engine import WorkersNotStartedError
 from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.errors import RunError
 from nmtkit.serving import app as app_module
@@ -55,6 +56,8 @@ class Reverse:
         assert self.may_go.wait(PATIENCE)
         if any("bad" in line for line in lines):
             raise RunError("out of memory")
+        if any("gone" in line for line in lines):
+            raise WorkersNotStartedError("model.pt has been replaced")
         return [Translation(line, (Candidate(line[::-1], attention=np.zeros((9, 9), np.float32)),)) for line in lines]
 
 
@@ -155,6 +158,18 @@ def test_one_bad_job_does_not_fail_the_others(batcher: DynamicBatcher, search: R
     with pytest.raises(RunError):
         jobs[1].result.result(timeout=PATIENCE)
     assert batcher.alive
+
+
+def test_the_batcher_is_not_alive_from_a_search_without_workers_to_the_next_result(
+    batcher: DynamicBatcher, search: Reverse
+) -> None:
+    search.may_go.set()
+    states = []
+    for word in ("good", "bad", "gone", "better"):
+        job = batcher.submit([word], SearchConfig())
+        failure = job.result.exception(timeout=PATIENCE)
+        states.append((type(failure), batcher.alive))
+    assert states == [(type(None), True), (RunError, True), (WorkersNotStartedError, False), (type(None), True)]
 
 
 def test_a_search_that_failed_once_is_retried(
