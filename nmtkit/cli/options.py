@@ -24,6 +24,16 @@ from nmtkit.wording import did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MANY = 8  # choices with the same beginning that an error message lists one by one
+_EMPTY = "the {} is empty: is a shell variable unset?"
+
+
+class Text(click.types.StringParamType):
+    """Any text but the empty one, which a shell gives for a variable that is not set."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            self.fail(_EMPTY.format("value"), parameter, context)
+        return super().convert(value, parameter, context)
 
 
 class PathName(click.Path):
@@ -34,7 +44,7 @@ class PathName(click.Path):
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
-            self.fail("the name is empty: is a shell variable unset?", parameter, context)
+            self.fail(_EMPTY.format("name"), parameter, context)
         return super().convert(value, parameter, context)
 
 
@@ -212,7 +222,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         heading=config.heading,
         aliases=field.metadata["aliases"],
         type=_converter(kind, field.metadata),
-        default=None if multiple else field.default,
+        default=None if multiple or field.default == "" else field.default,  # of the field, as by `_build`
         multiple=multiple and not count,
         nargs=count or 1,
         show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),
@@ -228,6 +238,8 @@ def _converter(kind: type, metadata: Mapping[str, Any]) -> Any:
         return Choice(metadata["choices"], metadata["removed"])
     if metadata["words"]:
         return _number_or_word(kind, metadata["words"])
+    if kind is str:
+        return Text()
     return PathName() if kind is Path else kind
 
 

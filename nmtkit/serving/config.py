@@ -62,8 +62,6 @@ class ServeConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.host:  # which would be all interfaces to the operating system
-            raise UserError("--host: the name is empty: is a shell variable unset?")
         for origin in self.cors_origin:
             if not _ORIGIN.fullmatch(origin):
                 raise UserError(

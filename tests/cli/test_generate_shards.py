@@ -123,7 +123,7 @@ def test_a_half_finished_shard_is_resumed(layout: str, generate: Run, text: Path
     assert (tmp_path / "part").read_bytes() == whole
 
 
-@pytest.mark.parametrize("shard", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", "1/3/5", "", "1/" + "9" * 5000])
+@pytest.mark.parametrize("shard", ["0/3", "4/3", "1", "a/b", "1/0", "-1/3", "1/3/5", "1/\u0663", "1/" + "9" * 5000])
 def test_an_invalid_shard_is_refused(shard: str, generate: Run, text: Path) -> None:
     done = generate("--input", text, "--shard", shard)
     assert done.returncode == 2

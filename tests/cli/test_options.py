@@ -629,6 +629,17 @@ def test_an_empty_file_name_is_refused(flag: str, capsys: pytest.CaptureFixture[
     assert f"'{flag}': the name is empty" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "flag"), [("generate", "--source-tag"), ("preprocess", "--source-tag"), ("train", "--freeze")]
+)
+def test_an_empty_text_is_refused(command: str, flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without its tag a line would be translated into another language."""
+    with pytest.raises(SystemExit) as exit:
+        import_module(f"nmtkit.cli.{command}").main([flag, ""])
+    assert exit.value.code == 2
+    assert f"'{flag}': the value is empty: is a shell variable unset?" in capsys.readouterr().err
+
+
 def test_a_json_config_file_is_recognized_by_its_content(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "soup").write_text('\n{"spoons": 7}')
     assert run("--config", str(tmp_path / "soup"), capsys=capsys)[1]["spoons"] == 7

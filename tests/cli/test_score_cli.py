@@ -57,8 +57,8 @@ def test_a_full_disk_behind_stdout_is_named(reference: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "nmt-score: cannot write to stdout: No space left on device\n")
 
 
-def test_an_empty_target_language_is_refused(reference: Path) -> None:
-    done = score("--reference", reference, "-t", "")
+def test_a_missing_target_language_is_refused(reference: Path) -> None:
+    done = score("--reference", reference)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "nmt-score: --target-lang is missing\n")
 
 

@@ -400,7 +400,7 @@ def refused(run_here: Run, tiny_checkpoint: Path) -> Callable[..., str]:
         (["--port", "nowhere"], "'nowhere' is not a valid int"),
         (["--port", 70000], "--port: 70000 is too large: the maximum is 65535"),
         (["--host", "a..b"], "--host a..b --port 8080: encoding with 'idna' codec failed"),
-        (["--host", ""], "--host: the name is empty"),
+        (["--host", ""], "'--host': the value is empty"),
         (["--cors-origin", "https://a.example/"], "--cors-origin https://a.example/: not an origin"),
         (["--cors-origin", "example.org"], "--cors-origin example.org: not an origin"),
         (["--cors-origin", "https://Example.org"], "--cors-origin https://Example.org: not an origin"),

@@ -155,7 +155,7 @@ def test_equal_proportions_on_resuming_are_no_change(train: Train, small: tuple[
         (("--mix", "1,-1"), ["each weight must be a number above 0"]),
         (("--mix", "nan,1"), ["each weight must be a number above 0"]),
         (("--mix", "1;1"), ["give numbers separated by commas"]),
-        (("--mix", ""), ["give numbers separated by commas"]),
+        (("--mix", ","), ["give numbers separated by commas"]),
         (("--mix", "1,1e-9"), ["dataset 2", "share of only 1e-09", "omit it, or raise its weight in --mix"]),
         (("--mix", "1,99"), ["joined has a share of only 0.01, less than a sentence pair of --batch-tokens 400"]),
         (("--mix", "1,1", "--mix-temperature", 2), ["mutually exclusive"]),
