@@ -86,13 +86,13 @@ LOCKED = python ../locked.py $(foreach file,$(FETCHED_ELSEWHERE),--made-by $(fil
 # If another make has made the same file meanwhile, that one is kept: a newer one would repeat all steps that need it.
 run_into = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) > $(call part_of,$@) $(call or_removes,$@); $(unless_made))
 unless_made = if cmp -s $(call part_of,$@) $@ && [ ! "$$(find $(filter-out always,$^) -newer $@)" ]; \
-	then rm $(call part_of,$@); else mv $(call part_of,$@) $@; fi
+	then rm $(call part_of,$@); else mv -f $(call part_of,$@) $@; fi
 # For a command that writes several targets: nothing runs if another make has made them meanwhile. A missing file has no lock.
 unless_another_makes = --if-needed $(1) $(firstword $(1)).lock
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@) $(call completes,$@))
 
 # The files that a dataset has lost, of those that its dataset.json lists with their bytes.
-lost_from = $(shell cd $(1) 2> /dev/null && grep -sB 1 '"bytes":' dataset.json | sed -n 's/^ *"\(.*\)": {$$/\1/p' | \
+lost_from = $(shell cd $(1) &> /dev/null && grep -sB 1 '"bytes":' dataset.json | sed -n 's/^ *"\(.*\)": {$$/\1/p' | \
 	while read -r name; do [ -e "$$name" ] || echo "$$name"; done)
 # Such a dataset is made again.
 made_again_if_incomplete = $(if $(call lost_from,$(1)),$(eval $(1)/dataset.json: always))
@@ -137,7 +137,7 @@ $(RUN)/trained: private REPLACED =# several machines write it
 $(RUN)/trained: private READS = $(RUN)/begun $(DATASETS:%=%/dataset.json)# a resumed training needs the dataset that it began with
 $(RUN)/trained:
 	@$(call run,$(LAUNCH) $(train) $(ON_DEVICE))
-	@$(LOCKED) -- echo $(or $(DEVICES),1) $(call into,$@)
+	@$(LOCKED) -- touch $@
 
 $(RUN)/averaged.pt: $(RUN)/trained $(RUN)/average.command
 	@[ -e $(RUN)/checkpoints ] || { echo "$(RUN)/checkpoints is missing: remove $(RUN)/trained, and call make to train again" >&2; exit 1; }

@@ -12,7 +12,7 @@ SHELL := bash
 # In the environment these names are ignored, unless FROM_THE_ENVIRONMENT has them: job scripts set such names there, for example
 # to folders of the user.
 NOT_FROM_THE_ENVIRONMENT := WORK RUN DATASET DATASETS TRAINPREFS MADE TEXT_FOLDER TRANSLATED TEXT_MADE_BY FETCHED_ELSEWHERE FOLDER URL HOW_TO_GET \
-	ENDING VALID TEST TITLE CORPUS DIRECTION ALL ROW MODEL SEARCH LAUNCH DEVICES ON_SEVERAL_MACHINES UNLESS_IN_USE
+	ENDING VALID TEST TITLE CORPUS DIRECTION ALL ROW IN MODEL SEARCH LAUNCH ON_SEVERAL_MACHINES UNLESS_IN_USE
 $(foreach name,$(filter-out $(FROM_THE_ENVIRONMENT),$(NOT_FROM_THE_ENVIRONMENT)),$(if $(filter environment,$(origin $(name))),$(eval undefine $(name))))
 WORK ?= work
 GIVEN := $(WORK)
@@ -28,7 +28,7 @@ endif
 given = $(if $(findstring environment,$(origin $(1))),$(value $(1)),$($(1)))
 
 # What follows a command that writes the part of a file: the file is replaced if the command succeeds.
-completes = $(call or_removes,$(1)); mv $(call part_of,$(1)) $(1)
+completes = $(call or_removes,$(1)); mv -f $(call part_of,$(1)) $(1)
 or_removes = || { rm -f $(call part_of,$(1)); exit 1; }
 # For bash: a word as it is.
 quoted = '$(subst ','\'',$(1))'
@@ -43,6 +43,11 @@ special = $(foreach character,: % = ; | $$ $(number_sign) ' " ` & < > ? * [ ] { 
 unusable = $(if $(filter 1,$(words $(1))),$(strip $(call special,$(1))$(filter -% ~%,$(1))),spaces)
 ifneq ($(call unusable,$(WORK))$(filter . ./%,$(WORK))$(findstring //,$(GIVEN)),)
 $(error WORK=$(GIVEN): use a folder whose name is not empty or ., has no spaces, no // and no characters that are special to make or the shell, and does not begin with -, ~ or ././)
+endif
+
+ifeq ($(origin FIRST_MAKE),file)
+misdated := $(shell python ../dates.py $(WORK))
+$(if $(misdated),$(error $(misdated)))
 endif
 
 # A folder has the same name in all commands, however it is given, except through links: absolute names outside this folder.

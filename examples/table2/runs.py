@@ -9,8 +9,9 @@ import curves
 import numpy as np
 import scores
 
-from nmtkit.checkpoint import load_checkpoint
+from nmtkit.checkpoint import load_checkpoint, read_progress
 from nmtkit.errors import UserError
+from nmtkit.run_files import LAST
 
 
 class Validation(NamedTuple):
@@ -39,7 +40,14 @@ class Run:
         weights = load_checkpoint(folder / "averaged.pt").weights
         corpus, model, _ = folder.parts[-3:]
         parameters = sum(tensor.numel() for tensor in weights.values())
-        return cls(corpus, model, parameters, scores.read_bleu(folder).value, _validations(folder / "checkpoints"))
+        bleu, validations = scores.read_bleu(folder).value, _validations(folder / "checkpoints")
+        last = read_progress(scores.training_file(folder, LAST))["update"]
+        if validations[-1].update != last:
+            raise UserError(
+                f"{folder}/checkpoints/metrics.jsonl ends with a validation after update {validations[-1].update}, the "
+                f"training after update {last}: lines were lost, bring them back or remove {folder} to train again"
+            )
+        return cls(corpus, model, parameters, bleu, validations)
 
     @property
     def end(self) -> Validation:

@@ -66,7 +66,7 @@ def peak_flops(device: str, half: bool) -> float | None:
     return ((rates.half if half else None) or rates.single) * 1e12
 
 
-def table2_flops(seconds: float, devices: int, sustained: float) -> float:
+def table2_flops(seconds: float, devices: float, sustained: float) -> float:
     """The FLOPs of a training as in Table 2: time × devices × the `sustained` fp32 FLOPs a second of a device.
 
     The base model takes 12 hours on 8 P100 of 9.5e12 FLOPs a second: 3.3e18; the big model 3.5 days: 2.3e19.

@@ -180,7 +180,7 @@ def resumed_state(
     state = restore(RunState, progress)
     if "reset_progress" in resets:
         state.position, state.updates_in_epoch = BEGINNING, 0
-        state.minutes, state.processor_minutes, state.flops = 0.0, 0.0, 0
+        state.minutes, state.device_minutes, state.processor_minutes, state.flops = 0.0, 0.0, 0.0, 0
     validated_elsewhere = progress.get("validation_data", validation_data) != validation_data
     change = "the validation split has changed" if validated_elsewhere else _change_of_metric(progress, metric, options)
     if change and "reset_progress" not in resets:

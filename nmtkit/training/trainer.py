@@ -53,6 +53,7 @@ class Votes(NamedTuple):
     """Sums over the ranks after the backward pass of an update: every rank decides by the same numbers."""
 
     minutes: float  # since the run began, by the clock of the main process
+    device_minutes: float  # since the run began, summed over devices
     processor_minutes: float  # since the run began, of all processes
     save: float  # above 0 to save now: --save-minutes have passed, or any rank has a signal
     terminate: float  # number of ranks with SIGTERM
@@ -177,8 +178,9 @@ class Trainer:
             self.ranks.run_on_all(partial(validator.check_memory, self.learner.model))
         self.gradient = self._gradient()
         self.began = time.monotonic() - 60 * self.state.minutes
-        before = self.state.processor_minutes if self.ranks.is_main else 0.0
-        self.processor_began = time.process_time() - 60 * before
+        before = self.state if self.ranks.is_main else RunState()
+        self.device_began = time.monotonic() - 60 * before.device_minutes
+        self.processor_began = time.process_time() - 60 * before.processor_minutes
         self.log.start(self.state, self.data)
         return self.loader.updates(self.state.position)
 
@@ -291,14 +293,16 @@ class Trainer:
         """This rank's summands."""
         main, signals = self.ranks.is_main, self.signals
         minutes = (time.monotonic() - self.began) / 60 if main else 0.0
+        device_minutes = (time.monotonic() - self.device_began) / 60
         processor_minutes = (time.process_time() - self.processor_began) / 60
         save = signals.save or (main and self.save_dir.minutes_passed())
         stops = (signals.stop == number for number in STOPS)
-        return Votes(minutes, processor_minutes, save, *stops)
+        return Votes(minutes, device_minutes, processor_minutes, save, *stops)
 
     def _agree(self, result: Votes) -> None:
         """Take the decisions that the ranks have agreed on."""
-        self.state.minutes, self.state.processor_minutes = result.minutes, result.processor_minutes
+        self.state.minutes, self.state.device_minutes = result.minutes, result.device_minutes
+        self.state.processor_minutes = result.processor_minutes
         self.state.out_of_memory = self.gradient.times_out_of_memory
         self.save_now = result.save > 0
         self.signals.save = self.signals.save and not self.save_now

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from nmtkit.errors import UserError
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import training_flops
+from nmtkit.run_files import LAST
 
 MODELS = ("transformer", "recurrent", "convolutional")
 W = 6000
@@ -188,6 +190,7 @@ def finished(make_checkpoint: Callable[..., Checkpoint], tmp_path: Path) -> Path
     folder = tmp_path / "tanaka/recurrent/seed-3"
     events(folder / "checkpoints", log_every=1)
     save_checkpoint(folder / "averaged.pt", make_checkpoint(1))
+    save_checkpoint(folder / "checkpoints" / LAST, replace(make_checkpoint(1), progress={"update": 4}))
     (folder / "scores.txt").write_text("BLEU|nrefs:1|tok:char = 33.60 64.8/44.3\nchrF2|nrefs:1 = 29.02\n")
     return folder
 
@@ -196,6 +199,15 @@ def test_a_run_is_read_from_its_folder(finished: Path, make_checkpoint: Callable
     parameters = sum(weights.numel() for weights in make_checkpoint(1).weights.values())
     validations = [Validation(2, 1.0, 2.0, 9.0, 6.0), Validation(4, 2.0, 4.0, 9.0, 12.0)]
     assert Run.read(finished) == Run("tanaka", "recurrent", parameters, 33.6, validations)
+
+
+def test_a_run_that_lost_lines_of_its_metrics_is_refused(finished: Path) -> None:
+    """It would count as a shorter training."""
+    path = finished / "checkpoints/metrics.jsonl"
+    *lines, _ = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines))
+    with pytest.raises(UserError, match="ends with a validation after update 2, the training after update 4"):
+        Run.read(finished)
 
 
 def test_an_unfinished_run_and_one_without_costs_are_refused(finished: Path) -> None:

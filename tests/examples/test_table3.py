@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -241,12 +242,45 @@ def make(recipe: Path, tmp_path: Path) -> Make:
 
 
 BASE, DEEP = "work/seed-1/base/checkpoints", "work/seed-1/c_n8/checkpoints"
+LEARNED = "work/seed-1/e_learned/checkpoints"
 
 
 def test_rows_share_a_dataset_and_are_trained_once(make: Make) -> None:
     assert called(make("rows", "ROWS=base c_n8")) == ["work/data-bin", BASE, DEEP]
     assert called(make("rows", "ROWS=base c_n8")) == []
     assert called(make("rows", "ROWS=base c_n8", "SEEDS=1 2")) == [BASE.replace("1", "2"), DEEP.replace("1", "2")]
+
+
+def test_short_pairs_are_of_the_text_of_all_lengths(make: Make, recipe: Path) -> None:
+    (recipe / "by_length.py").write_text("print('a table')\n")
+    done = make("positions")
+    assert done.stdout.endswith("a table\n"), done.stderr
+    short = [place.replace("work", "work/short-15") for place in ("work/data-bin", BASE)]
+    assert called(done) == ["work/data-bin", BASE, LEARNED, *short, LEARNED.replace("work", "work/short-15")]
+    assert sorted(recipe.rglob("train.en")) == [recipe / "text/train.en", recipe / "work/text/train.en"]
+    assert called(make("positions")) == []
+
+
+def test_nothing_is_repeated_if_the_shell_prints_where_it_goes(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CDPATH", f".:{tmp_path}")
+    make = make_with(tmp_path / "bin", recipe, STUBS, *TEXT)
+    assert called(make("rows", "ROWS=base")) == ["work/data-bin", BASE]
+    assert called(make("rows", "ROWS=base")) == []
+
+
+def test_results_that_are_dated_in_the_future_are_refused(make: Make, recipe: Path) -> None:
+    """As of a clock that went back: they would hide a changed command."""
+    make("rows", "ROWS=base")
+    averaged = recipe / "work/seed-1/base/averaged.pt"
+    future = time.time() + 3600
+    os.utime(averaged, (future, future))
+    done = make("rows", "ROWS=base", "SEARCH=--beam 1")
+    assert (done.returncode, called(done)) == (2, [])
+    assert re.search(r"work/seed-1/base/averaged\.pt is dated (59|60) minutes in the future", done.stderr)
+    os.utime(averaged)
+    assert "nmt-generate" in make("rows", "ROWS=base", "SEARCH=--beam 1").stdout
 
 
 def test_an_interrupted_row_is_resumed_and_others_are_not_repeated(make: Make, recipe: Path) -> None:

@@ -532,15 +532,25 @@ def test_the_papers_cost_equals_table_2_and_the_count_is_near_6_operations_per_p
 def test_a_run_like_the_papers_is_reported_with_the_papers_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla P100-SXM2-16GB")
-    _, here, published = cost.rows({"update": 100_000, "minutes": 12 * 60, "flops": 9.5e17}, "en-de", "base", 8)
+    _, here, published = cost.rows(
+        {"update": 100_000, "minutes": 12 * 60, "device_minutes": 8 * 12 * 60, "flops": 9.5e17}, "en-de", "base"
+    )
     assert here[0] == "here: 100000 updates in 12 h on 8 × Tesla P100-SXM2-16GB"
     assert here[1:] == published[1:] == ("3.3e+18", "9.5e+17")
 
 
 def test_the_papers_cost_is_unknown_for_a_device_of_unknown_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    _, here, _ = cost.rows({"update": 40, "minutes": 0.1, "flops": 1e11}, "en-fr", "big", 1)
+    progress = {"update": 40, "minutes": 0.1, "device_minutes": 0.15, "flops": 1e11}
+    _, here, _ = cost.rows(progress, "en-fr", "big")
+    assert here[0].endswith(" on 1.5 × CPU")
     assert here[1:] == ("rate not known", "1e+11")
+
+
+def test_devices_that_an_older_version_did_not_count_are_not_known() -> None:
+    _, here, _ = cost.rows({"update": 40, "minutes": 8.0, "flops": 1e11}, "en-fr", "big")
+    assert " on ? × " in here[0]
+    assert here[1] == "devices not known"
 
 
 def test_the_plan_parses_options_as_nmt_train_does() -> None:

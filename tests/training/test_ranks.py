@@ -109,6 +109,20 @@ def test_validation_has_the_same_value_on_any_number_of_ranks(datasets: dict[str
 
 
 @pytest.mark.slow
+def test_the_minutes_of_each_device_are_summed_also_over_runs_on_other_numbers_of_ranks(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    options = (datasets["joined"], "--save-dir", tmp_path, *OPTIONS)
+    before = {"minutes": 0.0, "device_minutes": 0.0}
+    for ranks, updates_then in ((2, 20), (1, 40), (3, 60)):
+        finish(start(ranks, TRAIN, *options, "--max-updates", updates_then))
+        after = last(tmp_path).progress
+        minutes, device_minutes = (after[name] - before[name] for name in ("minutes", "device_minutes"))
+        assert device_minutes == pytest.approx(ranks * minutes, rel=0.3)  # the ranks do not begin at the same instant
+        before = after
+
+
+@pytest.mark.slow
 def test_a_run_with_a_sharded_optimizer_resumes_with_another_number_of_ranks(
     datasets: dict[str, Path], runs: dict[int, Path], tmp_path: Path
 ) -> None:
