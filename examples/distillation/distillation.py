@@ -114,7 +114,7 @@ def _measures(path: Path) -> Mapping[str, Any]:
     except (ValueError, TypeError, LookupError):
         is_valid = False
     if not is_valid:
-        raise UserError(f"{path} is not a result of measure.py: remove it, and make it again")
+        raise UserError(f"{path} is not a result of measure.py: remove it, and call make again")
     return measured
 
 

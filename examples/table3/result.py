@@ -82,7 +82,7 @@ class Result:
         except (ValueError, TypeError, RecursionError):
             is_valid = False
         if not is_valid:
-            raise UserError(f"{path} is not a result of the row {path.stem}: leave it out, or make it again")
+            raise UserError(f"{path} is not a result of the row {path.stem}: remove it, and call make again")
         return result
 
     def _has_types(self) -> bool:
