@@ -92,7 +92,7 @@ unless_another_makes = --if-needed $(1) $(firstword $(1)).lock
 run_and_show = $(info $(strip $(1)))$(LOCKED) -- bash -o pipefail -c $(call quoted,$(strip $(1)) 2>&1 | tee $(call part_of,$@) $(call completes,$@))
 
 # The files that a dataset has lost, of those that its dataset.json lists with their bytes.
-lost_from = $(shell cd $(1) &> /dev/null && grep -sB 1 '"bytes":' dataset.json | sed -n 's/^ *"\(.*\)": {$$/\1/p' | \
+lost_from = $(shell CDPATH= cd $(1) 2> /dev/null && grep -sB 1 '"bytes":' dataset.json | sed -n 's/^ *"\(.*\)": {$$/\1/p' | \
 	while read -r name; do [ -e "$$name" ] || echo "$$name"; done)
 # Such a dataset is made again.
 made_again_if_incomplete = $(if $(call lost_from,$(1)),$(eval $(1)/dataset.json: always))

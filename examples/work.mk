@@ -46,7 +46,7 @@ $(error WORK=$(GIVEN): use a folder whose name is not empty or ., has no spaces,
 endif
 
 ifeq ($(origin FIRST_MAKE),file)
-misdated := $(shell python ../dates.py $(WORK))
+misdated := $(shell python ../dates.py $(WORK) || echo dates.py failed)
 $(if $(misdated),$(error $(misdated)))
 endif
 

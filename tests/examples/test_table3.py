@@ -261,10 +261,14 @@ def test_short_pairs_are_of_the_text_of_all_lengths(make: Make, recipe: Path) ->
     assert called(make("positions")) == []
 
 
-def test_nothing_is_repeated_if_the_shell_prints_where_it_goes(
-    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("first", [".:", ""])
+def test_the_folders_to_which_a_shell_goes_repeat_no_step(
+    first: str, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CDPATH", f".:{tmp_path}")
+    """With CDPATH, `cd` prints where it goes, and may go to a folder elsewhere."""
+    (tmp_path / "work/data-bin").mkdir(parents=True)
+    (tmp_path / "work/data-bin/dataset.json").write_text('{\n "lost.bin": {\n  "bytes": 3}}\n')
+    monkeypatch.setenv("CDPATH", f"{first}{tmp_path}")
     make = make_with(tmp_path / "bin", recipe, STUBS, *TEXT)
     assert called(make("rows", "ROWS=base")) == ["work/data-bin", BASE]
     assert called(make("rows", "ROWS=base")) == []
@@ -281,6 +285,13 @@ def test_results_that_are_dated_in_the_future_are_refused(make: Make, recipe: Pa
     assert re.search(r"work/seed-1/base/averaged\.pt is dated (59|60) minutes in the future", done.stderr)
     os.utime(averaged)
     assert "nmt-generate" in make("rows", "ROWS=base", "SEARCH=--beam 1").stdout
+
+
+@pytest.mark.parametrize("short", ["7 8", "0", "015", "abc"])
+def test_an_unusable_length_of_short_pairs_is_refused(short: str, make: Make) -> None:
+    done = make("positions", f"SHORT={short}")
+    assert (done.returncode, called(done)) == (2, [])
+    assert f"SHORT={short}: give a number of tokens, at least 1, without leading zeros" in done.stderr
 
 
 def test_an_interrupted_row_is_resumed_and_others_are_not_repeated(make: Make, recipe: Path) -> None:

@@ -1,0 +1,52 @@
+"""dates.py: which files of a work folder are dated in the future."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dates
+import pytest
+from patience import PATIENCE
+from repository import ROOT
+
+NOW = time.time()
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """A folder with a folder of its own, a link to another one, a broken link, and a loop of links."""
+    for folder in ("work/run", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "scores.txt").touch()
+    (tmp_path / "work/linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "work/broken").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "work/run/loop").symlink_to(tmp_path / "work")
+    return tmp_path / "work"
+
+
+@pytest.mark.parametrize("name", ["run/scores.txt", "linked/scores.txt", "run"])
+@pytest.mark.parametrize(("ahead", "is_refused"), [(30, False), (90, True)])
+def test_files_more_than_a_minute_ahead_are_named_also_in_linked_folders(
+    name: str, ahead: int, is_refused: bool, work: Path
+) -> None:
+    os.utime(work / name, (NOW + ahead, NOW + ahead))
+    said = dates.error(work, NOW)
+    assert bool(said) == is_refused
+    assert said.startswith(f"{work / name} is dated ") == is_refused
+
+
+def test_a_folder_that_is_missing_has_no_dates(tmp_path: Path) -> None:
+    assert dates.error(tmp_path / "work", NOW) == ""
+
+
+def test_a_name_that_the_locale_cannot_write_is_printed(work: Path) -> None:
+    odd = os.fsencode(work) + b"/bad\xff"
+    Path(os.fsdecode(odd)).touch()
+    os.utime(odd, (NOW + 9999, NOW + 9999))
+    program = [sys.executable, "-X", "utf8=0", str(ROOT / "examples/dates.py"), str(work)]
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(program, capture_output=True, env=strict, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(odd + b" is dated ")
