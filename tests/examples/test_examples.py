@@ -23,7 +23,7 @@ SCRIPTS = {
     },
     "variations": "{base|a_h1|",
     **{"archives": "LIST ARCHIVE", "parallel_text": "FROM_SOURCE FROM_TARGET TO_SOURCE TO_TARGET"},
-    **{"cost": "SAVE_DIR {en-de|en-fr} {base|big} DEVICES", "smoke_archives": "FOLDER"},
+    **{"cost": "SAVE_DIR {en-de|en-fr} {base|big}", "smoke_archives": "FOLDER"},
 }
 
 
