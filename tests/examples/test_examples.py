@@ -65,7 +65,8 @@ def test_an_invalid_argument_is_reported(
 @pytest.mark.parametrize("modules", ["theirs", None])
 def test_a_report_that_fails_keeps_the_one_before(modules: str | None, tmp_path: Path) -> None:
     rule = "report:\n\t$(call print_report,printenv $(NAME))\n"
-    shutil.copy(ROOT / "examples/locked.py", tmp_path.parent)  # beside the recipe's folder
+    for script in ("locked.py", "dates.py"):  # beside the recipe's folder
+        shutil.copy(ROOT / "examples" / script, tmp_path.parent)
     (tmp_path / "Makefile").write_text(f"include {ROOT}/examples/work.mk\n{rule}")
     (tmp_path / "work").mkdir()
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -83,7 +84,8 @@ def test_a_report_that_fails_keeps_the_one_before(modules: str | None, tmp_path:
 
 
 def test_a_report_that_cannot_replace_the_one_before_is_a_failure(tmp_path: Path) -> None:
-    shutil.copy(ROOT / "examples/locked.py", tmp_path.parent)  # beside the recipe's folder
+    for script in ("locked.py", "dates.py"):  # beside the recipe's folder
+        shutil.copy(ROOT / "examples" / script, tmp_path.parent)
     (tmp_path / "Makefile").write_text(f"include {ROOT}/examples/work.mk\nreport:\n\t$(call print_report,echo new)\n")
     (tmp_path / "work").mkdir()
     (tmp_path / "work/report.md").write_text("old\n")

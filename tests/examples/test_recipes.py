@@ -323,7 +323,8 @@ def test_a_work_folder_may_end_in_a_slash(make: Make) -> None:
     "name", ["{folder}/work", "../{folder.name}/work", "./work/", "work/../work", "{folder}/../x/work"]
 )
 def test_a_work_folder_has_one_name_however_it_is_given(name: str, tmp_path: Path) -> None:
-    shutil.copyfile(ROOT / "examples/work.mk", tmp_path / "work.mk")
+    for file in ("work.mk", "dates.py"):
+        shutil.copy(ROOT / "examples" / file, tmp_path)
     folder = tmp_path / "x"
     folder.mkdir()
     (folder / "Makefile").write_text("include ../work.mk\nshow:\n\t@echo $(WORK)\n")
