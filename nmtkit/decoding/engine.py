@@ -255,8 +255,9 @@ class Workers:
                 pool.drain()  # after an error in the call before
                 yield from pool.map(self._search, batches)
                 self._pool = pool
-            except NmtkitError:
-                if pool is not None and pool.is_alive:
+            except NmtkitError as error:
+                is_loaded = not isinstance(error, WorkersNotStartedError)
+                if pool is not None and pool.is_alive and is_loaded:
                     self._pool = pool
                 raise
             finally:

@@ -71,7 +71,7 @@ class DynamicBatcher:
         self._jobs: deque[Job] = deque()
         self._queued = 0  # lines of all jobs that are neither done nor abandoned
         self._closed = False
-        self._has_workers = True  # unless they could not be started for the last search
+        self._has_workers = True  # False from a search for which they could not be started to the next result
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="search", daemon=True)
         self._thread.start()
@@ -157,7 +157,8 @@ class DynamicBatcher:
             pass
         except Exception as error:
             self._metrics.failures.inc()
-            self._has_workers = not isinstance(error, WorkersNotStartedError)
+            if isinstance(error, WorkersNotStartedError):
+                self._has_workers = False
             share[0].result.set_exception(error)
 
     def _search_together(self, shares: list[Share], config: SearchConfig) -> None:
