@@ -222,7 +222,8 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         heading=config.heading,
         aliases=field.metadata["aliases"],
         type=_converter(kind, field.metadata),
-        default=None if multiple or field.default == "" else field.default,  # of the field, as by `_build`
+        # `_build` puts the field's default in the place of None; click would convert "", which is refused.
+        default=None if multiple or field.default == "" else field.default,
         multiple=multiple and not count,
         nargs=count or 1,
         show_default=field.metadata["unset"] or (not optional and field.default not in ("", ())),

@@ -130,9 +130,8 @@ class UpdateGradient:
         self.ranks, self.precision, self.scaler, self.seed = ranks, precision, scaler, seed
         self.limits = MemoryLimits(max_tokens)
         self.times_out_of_memory = 0
-        self.after_first_part: Callable[[int], None] | None = (
-            None  # called in the next update with the number of its parts
-        )
+        #: called in the next update with the number of its parts
+        self.after_first_part: Callable[[int], None] | None = None
         self.loss = MicroBatchLoss(model, smoothing)
         self._attempt: MicroBatchTensors  # the most recent chunk
         self._wrapped: DistributedDataParallel | None = None

@@ -69,7 +69,7 @@ class RunState:
     others: list[tuple[int, int, int, float]] = field(default_factory=list)  #: `OtherPosition` of each other dataset
     schedule_start: int = 0  #: the update from which the learning rate's schedule counts
     minutes: float = 0.0
-    device_minutes: float = 0.0  #: `minutes` of each device, summed
+    device_minutes: float = 0.0  #: summed over devices
     processor_minutes: float = 0.0  #: of all processes, without GPUs
     flops: int = 0  #: the model's own, so far
     skipped: int = 0  #: updates whose gradient was not finite
