@@ -11,9 +11,6 @@ import pytest
 from patience import PATIENCE
 from repository import ROOT
 
-NOW = time.time()
-
-
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """A folder with a folder of its own, a link to another one, a broken link, and a loop of links."""
@@ -31,20 +28,22 @@ def work(tmp_path: Path) -> Path:
 def test_files_more_than_a_minute_ahead_are_named_also_in_linked_folders(
     name: str, ahead: int, is_refused: bool, work: Path
 ) -> None:
-    os.utime(work / name, (NOW + ahead, NOW + ahead))
-    said = dates.error(work, NOW)
+    now = time.time()
+    os.utime(work / name, (now + ahead, now + ahead))
+    said = dates.error(work, now)
     assert bool(said) == is_refused
     assert said.startswith(f"{work / name} is dated ") == is_refused
 
 
 def test_a_folder_that_is_missing_has_no_dates(tmp_path: Path) -> None:
-    assert dates.error(tmp_path / "work", NOW) == ""
+    assert dates.error(tmp_path / "work", time.time()) == ""
 
 
 def test_a_name_that_the_locale_cannot_write_is_printed(work: Path) -> None:
     odd = os.fsencode(work) + b"/bad\xff"
     Path(os.fsdecode(odd)).touch()
-    os.utime(odd, (NOW + 9999, NOW + 9999))
+    future = time.time() + 9999
+    os.utime(odd, (future, future))
     program = [sys.executable, "-X", "utf8=0", str(ROOT / "examples/dates.py"), str(work)]
     strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     done = subprocess.run(program, capture_output=True, env=strict, timeout=PATIENCE, check=False)
