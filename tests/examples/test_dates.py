@@ -11,6 +11,7 @@ import pytest
 from patience import PATIENCE
 from repository import ROOT
 
+
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """A folder with a folder of its own, a link to another one, a broken link, and a loop of links."""
