@@ -9,6 +9,7 @@ from nmtkit.decoding.config import EngineConfig, RequestConfig, SearchConfig, St
 from nmtkit.errors import UserError
 from nmtkit.model.config import WeightsConfig
 
+FEWEST_CONNECTIONS = 2  # one that translates, and one more
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s@?#A-Z]+")  # as browsers send it: no path, lower case
 
 
@@ -45,7 +46,7 @@ class ServeConfig(Config):
     )
     max_connections: int = option(
         512,
-        min=2,
+        min=FEWEST_CONNECTIONS,
         metavar="N",
         help="Open connections. Beyond this, the connection that has waited longest without a complete request is "
         "closed.",

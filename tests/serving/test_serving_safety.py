@@ -510,6 +510,14 @@ def test_the_error_for_a_low_hard_descriptor_limit_gives_the_maximum_connections
     reserve_descriptors(124, workers=1)
 
 
+def test_the_error_for_a_limit_too_low_for_any_server_does_not_advise_fewer_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 133))
+    with pytest.raises(UserError, match=r"^--max-connections 2 needs 134 .* is 133: raise the limit \(ulimit -n\)$"):
+        reserve_descriptors(2, workers=1)
+
+
 def test_asyncio_messages_give_at_most_one_warning_per_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
