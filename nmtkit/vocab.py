@@ -12,6 +12,15 @@ NEVER_OUTPUT = (PAD, BOS)  #: not in the softmax of any model, nor in that of nm
 _MANY_UNKNOWN = 10  # percent of the tokens: more than rare names and numbers explain
 
 
+def refuse_repeated_pieces(pieces: Sequence[str]) -> None:
+    """Raise UserError that names a piece if the vocabulary lists it twice."""
+    seen = set()
+    for piece in pieces:
+        if piece in seen:
+            raise UserError(f"the vocabulary lists {quoted(piece)} twice")
+        seen.add(piece)
+
+
 class Vocabulary:
     """An ordered list of pieces. The id of a piece is its index; the first four are PAD, UNK, BOS and EOS."""
 
@@ -20,9 +29,7 @@ class Vocabulary:
         self._ids = {piece: number for number, piece in enumerate(self.pieces)}
         if tuple(self.pieces[: len(SPECIALS)]) != SPECIALS:
             raise UserError(f"a vocabulary must begin with {' '.join(SPECIALS)}")
-        if len(self._ids) != len(self.pieces):
-            duplicate = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
-            raise UserError(f"the vocabulary lists {quoted(duplicate)} twice")
+        refuse_repeated_pieces(self.pieces)
         invalid = next((piece for piece in self.pieces if "\n" in piece), None)
         if invalid is not None:
             raise UserError(f"piece {quoted(invalid)} has a line feed, which a vocabulary file cannot hold")

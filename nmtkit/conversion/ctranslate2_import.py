@@ -25,7 +25,7 @@ from nmtkit.model.positions import sinusoids
 from nmtkit.moses_bpe import MosesBpeTokenizer
 from nmtkit.strict_json import parse_json
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
-from nmtkit.vocab import BOS, EOS, SPECIALS, UNK, Vocabulary
+from nmtkit.vocab import BOS, EOS, SPECIALS, UNK, Vocabulary, refuse_repeated_pieces
 from nmtkit.wording import quoted
 
 MODEL_FILE = "model.bin"
@@ -121,6 +121,7 @@ def _read_pieces(folder: Path, side: str) -> list[str]:
             pieces = parse_json(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
             if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
                 raise UserError(f"{path.name} is not a list of pieces")
+            refuse_repeated_pieces(pieces)
             return pieces
     raise UserError(f"there is neither {side}_vocabulary.json nor shared_vocabulary.json (or .txt)")
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -354,6 +355,15 @@ def test_settings_that_nmtkit_lacks_are_refused_by_name(changes: dict[str, Any],
     path = tmp_path / "model/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(UserError, match=words):
+        from_ctranslate2(tmp_path / "model", LANGUAGES)
+
+
+@pytest.mark.parametrize("piece", ["<s>", "</s>", "<unk>", WORDS[0]])
+def test_a_vocabulary_that_lists_a_piece_twice_is_refused(piece: str, tmp_path: Path) -> None:
+    to_ctranslate2(checkpoint_of(), tmp_path / "model")
+    path = tmp_path / "model/shared_vocabulary.json"
+    path.write_text(json.dumps([*json.loads(path.read_text())[:-1], piece]))
+    with pytest.raises(UserError, match=f"the vocabulary lists '{re.escape(piece)}' twice$"):
         from_ctranslate2(tmp_path / "model", LANGUAGES)
 
 
