@@ -114,8 +114,13 @@ def _check_type(field: "dataclasses.Field[Any]", value: Any) -> None:
         is_whole = float not in kinds
         if isinstance(value, bool) or not isinstance(value, Integral if is_whole else Real):
             raise UserError(f"{flag(field.name)}: {quoted(value)} is not a {'whole ' * is_whole}number")
-    if isinstance(field.default, tuple) and isinstance(value, str):
-        raise UserError(f"{flag(field.name)}: a list of texts is expected, not {quoted(value)} alone")
+    if isinstance(field.default, tuple):
+        if not isinstance(value, tuple | list):
+            alone = " alone" if isinstance(value, str) else ""
+            raise UserError(f"{flag(field.name)}: a list of texts is expected, not {quoted(value)}{alone}")
+        for item in value:
+            if not isinstance(item, str | Path):
+                raise UserError(f"{flag(field.name)}: {quoted(item)} is not a text")
 
 
 def _check(field: "dataclasses.Field[Any]", value: Any) -> None:

@@ -54,7 +54,7 @@ def _recorded(config: CheckpointConfig) -> Mapping[str, Any] | None:
     if recorded is None:
         return None
     batches = recorded["batches"]
-    return {"max_tokens": int(batches["max_tokens"]), "packing": str(batches.get("packing", "off"))}
+    return {"max_tokens": batches["max_tokens"], "packing": batches.get("packing", "off")}
 
 
 def _packing(recorded: Mapping[str, Any] | None, options: TrainingOptions, ranks: Ranks) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypedDict, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypedDict, get_args, get_origin, get_type_hints
 
 from nmtkit.data.batching import ORDER_VERSION
 from nmtkit.errors import UserError
@@ -82,6 +82,7 @@ def check_record(progress: Mapping[str, Any], path: Path) -> None:
     """Raise UserError, naming the first wrong field, unless a run can resume from the `progress` of a checkpoint."""
     for name in sorted(_Required.__required_keys__ - progress.keys()):
         raise UserError(f"{path}: its training state has no {name}")
+    check_options(progress["options"], path)
     _check_fields(progress, get_type_hints(Record) | get_type_hints(RunState), path)
     _check_fields(progress.get("window", {}), get_type_hints(Window), path, "window.")
     window, state = restore(Window, progress.get("window", {})), restore(RunState, progress)
@@ -104,6 +105,14 @@ def check_record(progress: Mapping[str, Any], path: Path) -> None:
             raise UserError(f"{path}: its training state has {name} {value}, impossible after update {state.update}")
 
 
+def check_options(options: Any, path: Path) -> None:
+    """Raise UserError, naming the first wrong one, unless these can be the recorded options of a run."""
+    _check_fields({"options": options}, {"options": dict[str, Any]}, path)
+    _check_fields(options, dict.fromkeys(options, dict[str, Any]), path, "options.")
+    kinds = {"max_tokens": int, "packing": Literal["on", "off"]}
+    _check_fields(options.get("batches", {}), kinds, path, "options.batches.")
+
+
 def _check_fields(values: Mapping[str, Any], kinds: Mapping[str, Any], path: Path, group: str = "") -> None:
     for name, kind in kinds.items():
         if name in values and not _is(values[name], kind):
@@ -115,6 +124,8 @@ def _is(value: Any, kind: Any) -> bool:
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is Any:
         return True
+    if origin is Literal:
+        return value in inner
     if origin is UnionType:
         return any(_is(value, one) for one in inner)
     if origin is dict:

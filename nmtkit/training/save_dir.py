@@ -39,7 +39,7 @@ from nmtkit.run_files import (
 )
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.optim import check_optimizer
-from nmtkit.training.record import check_record
+from nmtkit.training.record import check_options, check_record
 
 T = TypeVar("T")
 Better = Callable[[float, float], bool]  # whether one value of a validation is better than another
@@ -368,9 +368,10 @@ def _read_options(path: Path) -> dict[str, Any]:
     """The options of the run in a checkpoint; UserError for one that is not of a run."""
     progress = read_progress(path)
     _check_of_run(progress, path)
-    options = progress["options"]
-    if not isinstance(options, dict) or "max_tokens" not in options.get("batches", {}):
-        raise UserError(f"{path} is damaged: its options of the run are incomplete")
+    options: dict[str, Any] = progress["options"]
+    check_options(options, path)
+    if not options.get("batches", {}).get("max_tokens"):
+        raise UserError(f"{path}: its training state has no options.batches.max_tokens")
     return options
 
 

@@ -218,6 +218,8 @@ def test_a_whole_number_without_bounds_must_fit_into_64_bits(number: int, messag
         ({"chair_count": "3"}, "--chair-count: '3' is not a whole number"),
         ({"salt": "much"}, "--salt: 'much' is not a number"),
         ({"guest": "Ann"}, "--guest: a list of texts is expected, not 'Ann' alone"),
+        ({"guest": None}, "--guest: a list of texts is expected, not None"),
+        ({"guest": ("Ann", 1)}, "--guest: 1 is not a text"),
     ],
 )
 def test_types_are_also_checked_in_python(values: dict[str, Any], message: str) -> None:

@@ -37,6 +37,10 @@ RECORD: dict[str, Any] = {
     "checkpoint_validations": [[3, 2.5], [6, 2.75]],
     "options": {"batches": {"seed": 1}, "optimizer": {"lr_schedule": "paper"}},
 }
+TOKENS: list[Any] = [None, "x", -1, 1.5, True]
+PACKING: list[Any] = [None, "auto", [], {}]
+BATCHES: list[Any] = [0, "max_tokens", ["max_tokens"]]
+BATCHES += [*({"max_tokens": value} for value in TOKENS), *({"packing": value} for value in PACKING)]
 FORGED: dict[str, list[Any]] = {
     "update": [-1, 1.5, "7", None, True, [7], {}, 1e300, 2**200, float("nan"), 2],
     "epoch": [0, -3, 9, 10**30, "2", None],
@@ -53,7 +57,7 @@ FORGED: dict[str, list[Any]] = {
     "scaler": [1, {"scale": "65536"}, {"scale": float("inf")}],
     "memory_limits": [[], {"x": 1}, {"8": -1}, {"8": "1"}],
     "checkpoint_validations": [None, {}, [[1]], [[1, "2"]], [["1", 2.0]], [[[], 2.0]]],
-    "options": [None, [], {"batches": None}, {"optimizer": [1]}],
+    "options": [None, [], {"batches": None}, {"optimizer": [1]}, *({"batches": batches} for batches in BATCHES)],
     "best_metric": [None, 1, ["valid_loss"]],
     "data_order_version": [-1, "1", None, 1.0],
     "schedule_version": [-1, "1", None, 1.0],
@@ -148,7 +152,8 @@ def test_forged_training_states_are_refused_in_one_line_or_harmless(
     outcomes = set()
     for seed in range(20):
         draw, progress = random.Random(seed), copy.deepcopy(good)
-        groups = [progress, progress["window"], progress["options"]["optimizer"]]
+        options = progress["options"]
+        groups = [progress, progress["window"], options, options["batches"], *draw.sample([*options.values()], 3)]
         for group in draw.sample(groups, draw.randint(1, 2)):
             group[draw.choice(sorted(group))] = odd_value(draw)
         folder = stopped.parent / f"forged-{seed}"
