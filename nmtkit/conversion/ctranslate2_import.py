@@ -112,8 +112,8 @@ def _check_settings(settings: Any, vocabularies: Sequence[list[str]]) -> None:
 
 
 def _read_pieces(folder: Path, side: str) -> list[str]:
-    """The vocabulary of a side by CTranslate2's ids, from the file that exists."""
-    for name in (f"{side}_vocabulary", "shared_vocabulary"):
+    """The vocabulary of a side by CTranslate2's ids, from the first file that exists, as CTranslate2 does."""
+    for name in ("shared_vocabulary", f"{side}_vocabulary"):
         for path in (folder / f"{name}.json", folder / f"{name}.txt"):
             if not path.exists():
                 continue

@@ -98,6 +98,16 @@ def test_separate_vocabularies_are_imported(tmp_path: Path) -> None:
     assert_computes_the_same(imported, tmp_path / "model", sentences(WORDS, 1))
 
 
+def test_a_shared_vocabulary_comes_before_separate_ones_as_in_ctranslate2(tmp_path: Path) -> None:
+    exported = checkpoint_of()
+    to_ctranslate2(exported, tmp_path / "model")
+    for side in ("source", "target"):
+        (tmp_path / f"model/{side}_vocabulary.json").write_text(json.dumps([*SPECIALS, *reversed(WORDS)]))
+    imported = from_ctranslate2(tmp_path / "model", LANGUAGES)
+    assert imported.source.vocab == exported.source.vocab
+    assert_computes_the_same(imported, tmp_path / "model", sentences(WORDS, 1))
+
+
 def test_a_piece_with_the_name_of_other_toolkits_padding_is_imported(tmp_path: Path) -> None:
     exported = checkpoint_of(share_embeddings="decoder")
     other = SpaceTokenizer(Vocabulary([*SPECIALS, *WORDS[1:], "<blank>"]))
