@@ -60,6 +60,15 @@ def test_rounded_sinusoids_are_recognized(dtype: torch.dtype, tmp_path: Path) ->
     assert from_fsmt(model.folder, ImportConfig()).model_config.to_dict()["positions"] == "fairseq"
 
 
+def test_positions_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 4)
+    with torch.no_grad():
+        model.model.model.encoder.embed_positions.weight.fill_(torch.nan)
+    model.write()
+    with pytest.raises(UserError, match=r"positions.* holds NaN or infinity"):
+        from_fsmt(model.folder, ImportConfig())
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
 def test_weights_in_half_precision_become_float32(name: str, tmp_path: Path) -> None:
     model = FsmtModel(tmp_path / "fsmt", 5)
