@@ -244,6 +244,12 @@ def test_a_malformed_treebank_is_reported_with_its_line_and_the_next_call_resume
     assert len((recipe / dev).read_text().splitlines()) == 12
 
 
+@pytest.mark.parametrize("size", ["", "Paper", "../x"])
+def test_an_unknown_size_is_refused(size: str, make: Make, recipe: Path) -> None:
+    assert f"no model SIZE={size}: use small or paper" in make(settings=[f"SIZE={size}"], code=2)
+    assert not (recipe / "work").exists()
+
+
 def test_size_paper_has_the_settings_of_the_paper(make: Make) -> None:
     shown = make("-n", settings=["SIZE=paper"])
     assert "--encoder-layers 4 --decoder-layers 4 --d-model 1024 " in shown
