@@ -18,6 +18,7 @@ from trees import Leaf, read_trees
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
+from nmtkit.errors import UserError
 from nmtkit.text import read_lines
 
 Lexicon = Mapping[str, Sequence[str]]  # tags of each word or class, most frequent first
@@ -66,7 +67,15 @@ def make_lexicon(size: int, leaves: Iterable[Leaf]) -> dict[str, "Counter[str]"]
 
 
 def read_lexicon(path: Path) -> Lexicon:
-    return {word: tags for word, *tags in map(str.split, read_lines(path))}
+    """Read a lexicon. Raises UserError for a line without tags."""
+    lexicon = {}
+    for number, line in enumerate(read_lines(path), 1):
+        match line.split():
+            case [word, *tags] if tags:
+                lexicon[word] = tags
+            case _:
+                raise UserError(f"{path}, line {number}: not a word and its tags")
+    return lexicon
 
 
 @command("lexicon.py")

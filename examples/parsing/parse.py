@@ -9,7 +9,6 @@ SENTENCES has one sentence per line, with words separated by spaces as in the tr
 for opening quotes. Brackets are replaced by the treebank's tokens, such as -LRB- for (.
 """
 
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import tee
 from pathlib import Path
@@ -23,7 +22,9 @@ from nmtkit import Translator
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.text import decode_line, read_raw_stdin
 
+STDIN = Path("stdin")  # in messages
 BEAM = 21
 AS_IN_TREEBANKS = str.maketrans(
     {"(": " -LRB- ", ")": " -RRB- ", "[": " -LSB- ", "]": " -RSB- ", "{": " -LCB- ", "}": " -RCB- "}
@@ -53,7 +54,8 @@ def parse(
 def main(checkpoint: Path, lexicon: Path, beam: int, whole: bool) -> None:
     """Print a tree for each sentence of stdin."""
     known, model = read_lexicon(lexicon), Translator.from_checkpoint(checkpoint)
-    for tree, unchanged in parse(sys.stdin, model, known, beam):
+    sentences = (decode_line(line, STDIN, number) for number, line in enumerate(read_raw_stdin(), 1))
+    for tree, unchanged in parse(sentences, model, known, beam):
         if not whole or (unchanged and tree.leaves):
             print(tree)
 
