@@ -42,8 +42,10 @@ class Command(click.Command):
 
     debug = False  #: whether an error is shown with its traceback
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, on_all_ranks: bool = False, **kwargs: Any) -> None:
+        """With `on_all_ranks`, the processes of torchrun share one run, and its errors."""
         super().__init__(*args, **kwargs)
+        self.on_all_ranks = on_all_ranks
         self.params += [
             click.Option(
                 ["--config"],
@@ -127,14 +129,15 @@ class Command(click.Command):
         self.debug = "--debug" in arguments  # for errors before click parses it
         if sys.stdin is None:  # closed by the caller (<&-): a command that reads it fails, like other tools
             sys.stdin = open(os.devnull, "w")  # noqa: SIM115, PTH123
-        if sys.stderr is None:
-            return UserError.exit_code
+        if sys.stderr is None:  # closed as well: no file that is opened later may take its place, here or in workers
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
+            os.set_inheritable(sys.stderr.fileno(), True)
         escape_python_messages()
         try:
             if sys.stdout is None:
                 raise UserError("stdout is closed")
-            if isinstance(sys.stdout, io.TextIOWrapper):  # not every encoding has all characters of the help
-                sys.stdout.reconfigure(errors="replace")
+            if isinstance(sys.stdout, io.TextIOWrapper):
+                _choose_encoding(sys.stdout)
             _check_text(arguments)
             # Not click's own main, which turns a closed pipe into exit code 1.
             with self.make_context(self.name, list(arguments)) as context:
@@ -192,11 +195,10 @@ class Command(click.Command):
     def _report(self, message: str, code: int) -> int:
         """Log in one line why the command ends.
 
-        Under torchrun, the first process of a machine reports errors that all processes share; the process that fails
-        reports a failure, with its rank.
+        Under torchrun, a process names its rank. The first process of a machine reports errors that all share.
         """
         place = place_or_alone()
-        if code != RunError.exit_code and place.local_rank != 0:
+        if self.on_all_ranks and code != RunError.exit_code and place.local_rank != 0:
             return _let_another_report(code)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it now if another process has ended
         with contextlib.suppress(LostReader):  # the exit code reports the error all the same
@@ -230,6 +232,11 @@ def _check_current_folder() -> None:
         Path.cwd()
     except FileNotFoundError:
         raise UserError("the current folder was removed: change to another one") from None
+
+
+def _choose_encoding(stdout: io.TextIOWrapper) -> None:
+    """Write UTF-8 in every locale. A terminal has its own encoding, which may lack characters of the help."""
+    stdout.reconfigure(encoding=stdout.encoding if stdout.isatty() else "utf-8", errors="replace")
 
 
 def _let_another_report(code: int) -> int:

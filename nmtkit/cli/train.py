@@ -92,7 +92,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
         ignore_or_refuse(values, never, f"with --max-epochs {last}: use at most {last}", "max_epochs")
 
 
-@command("nmt-train")
+@command("nmt-train", on_all_ranks=True)
 @click.argument("dataset", nargs=-1, required=True, type=PathName(), metavar="DATASET...")
 @click.option(
     "--arch",

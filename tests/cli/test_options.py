@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from patience import PATIENCE
 from repository import BIN
+from terminals import on_terminal
 
 import nmtkit
 from nmtkit.cli.command import command
@@ -352,13 +353,21 @@ def test_an_endless_device_is_refused_as_a_config_file(capsys: pytest.CaptureFix
     assert (code, err) == (2, "soup: --config /dev/zero: more than 1048576 bytes\n")
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
-def test_help_is_shown_in_any_encoding(encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_output_to_a_pipe_is_utf8_in_any_encoding(encoding: str) -> None:
     code = "import nmtkit.cli.train as command; command.main(['--help'])"
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert ("…" in done.stdout.decode(encoding)) == (encoding == "utf-8")
+    assert "…" in done.stdout.decode()
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_help_on_a_terminal_has_its_encoding(encoding: str) -> None:
+    code = "import nmtkit.cli.train as command; command.main(['--help'])"
+    shown = on_terminal(["-c", code], stdout=True, PYTHONIOENCODING=encoding)
+    assert shown.code == 0
+    assert ("…" in shown.terminal) == (encoding == "utf-8")
 
 
 def test_help_shows_each_option_under_its_heading_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -615,6 +624,29 @@ def test_a_closed_stdin_is_an_error(tiny_checkpoint: Path) -> None:
     line = f"{sys.executable} {script} --checkpoint {tiny_checkpoint} --quiet <&-"
     done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (2, b"nmt-generate: cannot read stdin: Bad file descriptor\n")
+
+
+def test_a_closed_stderr_loses_the_messages_alone(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    outputs = []
+    for end in ("2> log", "2>&-"):
+        line = f"{sys.executable} {BIN / 'nmt-generate'} --checkpoint {tiny_checkpoint} --workers 2 <<< dog {end}"
+        done = subprocess.run(["bash", "-c", line], cwd=tmp_path, stdout=subprocess.PIPE, timeout=PATIENCE)
+        assert done.returncode == 0
+        outputs.append(done.stdout)
+    assert (tmp_path / "log").read_text()
+    assert outputs[0] == outputs[1] != b""
+
+
+@pytest.mark.parametrize(("shared", "line"), [(True, ""), (False, "soup: rank 1: No such option --salty")])
+def test_ranks_report_their_own_errors_unless_they_share_a_run(
+    shared: bool, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nmtkit.cli.command._SECONDS_TO_REPORT", 0)
+    monkeypatch.setattr(soup_command, "on_all_ranks", shared)
+    for name, value in {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "a", "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    code, _, err = run("--salty", capsys=capsys)
+    assert (code, err[: len(line) or None]) == (2, line)
 
 
 def test_a_name_that_is_not_utf8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,4 +70,4 @@ def on_terminal(
     os.close(its_end)
     reader.join()
     os.close(terminal)
-    return Shown(shown.decode(), done.stdout or b"", done.returncode)
+    return Shown(shown.decode(errors="replace"), done.stdout or b"", done.returncode)
