@@ -77,8 +77,10 @@ def check_contents(descriptor: int, path: Path, is_own: NamePredicate) -> None:
     """Raise UserError if the open folder at `path` holds anything but files whose names `is_own` accepts."""
     with os.scandir(descriptor) as entries:
         for entry in entries:
-            if not (is_own(entry.name) and entry.is_file(follow_symlinks=False)):
+            if not is_own(entry.name):
                 raise obstruction_error(path, f"it holds {entry.name}, which nmtkit does not write there")
+            if not entry.is_file(follow_symlinks=False):
+                raise obstruction_error(path, f"it holds {entry.name}, which is not a regular file")
 
 
 def has_leftover_folder(path: Path, is_own: NamePredicate) -> bool:
