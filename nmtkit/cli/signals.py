@@ -1,4 +1,4 @@
-"""Signals that end a command. They become exceptions, but not while a module is imported or a process is started.
+"""Signals that end a command. They become exceptions, but not in work that drops exceptions or depends on its end.
 
 Imports little, since a signal before `raise_signals` prints a traceback.
 """
@@ -18,7 +18,11 @@ class Terminated(BaseException):
 
 
 _IMPORTS = "<frozen importlib._bootstrap>"  # the file of Python's functions that import a module
-_STARTS = "multiprocessing.popen_spawn_posix"  # the module of those that start a process
+_WAITED_FOR = (  # the modules of those that start a process, or read and write tensors
+    "multiprocessing.popen_spawn_posix",
+    "torch.serialization",
+    "safetensors.torch",
+)
 _WAIT = 0.02  # seconds until the next look whether that has ended
 
 
@@ -27,7 +31,8 @@ def raise_signals() -> None:
 
     A signal that arrives while a module is imported waits for the end of the import. C code that imports modules, such
     as torch's, drops exceptions, and would leave a module half imported. While a process is started, it waits as well:
-    the process would print that it received nothing. A signal whose exception Python drops, as in a
+    the process would print that it received nothing. So it does while torch or safetensors read or write a file: their
+    C code would report a damaged file or a failure to write, or abort. A signal whose exception Python drops, as in a
     finalizer, is raised again.
     """
     signal.signal(signal.SIGTERM, _raise)
@@ -94,6 +99,8 @@ def _wait(number: int) -> None:
 
 
 def _must_wait(frame: types.FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_filename != _IMPORTS and frame.f_globals.get("__name__") != _STARTS:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTS or frame.f_globals.get("__name__") in _WAITED_FOR:
+            return True
         frame = frame.f_back
-    return frame is not None
+    return False

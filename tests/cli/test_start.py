@@ -85,6 +85,59 @@ start.start("score")
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
+WRITES = """
+import torch
+from nmtkit.archive import write_archive
+class Interrupting(io.FileIO):
+    def write(self, content):  # called by torch's C code
+        if self.tell() > 0:
+            interrupt()
+        return super().write(content)
+def work():
+    with Interrupting("file.pt", "wb") as file:
+        write_archive(file, {}, {"weight": torch.zeros(9)})
+"""
+READS = """
+import torch, safetensors.torch
+from nmtkit.conversion.safetensors import read_tensors
+safetensors.torch.save_file({"weight": torch.zeros(9)}, "file.safetensors")
+class Interrupting(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, function, types, arguments=(), named=None):  # called by the C code of safetensors
+        interrupt()
+        return function(*arguments, **named or {})
+def work():
+    with Interrupting():
+        read_tensors(Path("file.safetensors"))
+"""
+
+
+@pytest.mark.parametrize("work", [WRITES, READS], ids=["write", "read"])
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_tensors_are_read_or_written_waits_for_the_end(
+    work: str, number: str, code: int, tmp_path: Path
+) -> None:
+    working = f"""
+import io, os, signal, sys, time
+from pathlib import Path
+from nmtkit.cli.command import command
+os.chdir({str(tmp_path)!r})
+def interrupt():
+    os.kill(os.getpid(), signal.{number})
+    time.sleep(0.05)
+    print("goes on")
+{work}
+@command("soup")
+def main():
+    work()
+    time.sleep({PATIENCE})
+main()
+"""
+    done = output([sys.executable, "-c", working])
+    said = {130: "interrupted", 143: "terminated"}[code]
+    assert (done.returncode, done.stderr) == (code, f"soup: {said}\n")
+    assert "goes on" in done.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_python_ends_kills_the_process_as_by_default(number: int) -> None:
     ending = f"""
