@@ -1,29 +1,51 @@
-"""Prints what is wrong if a file of a folder is dated in the future; make, which compares dates, stops then.
+"""Waits until no file of a folder is dated in the future, or prints what is wrong if that takes more than a minute.
 
     python dates.py work
 
-Results that were made while a clock was ahead would count as newer than a changed command, and would not be made again.
+make compares dates. Results that were made while a clock was ahead would count as newer than a changed command, and
+would not be made again.
 """
 
+import operator
 import os
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-MARGIN = 60  # seconds: the clocks of machines that share a folder differ
+LONGEST_WAIT = 60  # seconds: the clocks of machines that share a folder differ
+SHORTEST_NOTE = 2  # seconds
 
 
-def error(folder: Path, now: float) -> str:
-    """The first file that is dated in the future, and what to do; empty if there is none."""
-    for path, date in _dates(folder):
-        ahead = date - now
-        if ahead > MARGIN:
-            return (
-                f"{path} is dated {ahead / 60:.0f} minutes in the future, so make cannot tell old results from new: "
-                "correct the clock, or wait until then; touch the file if it is your own"
-            )
-    return ""
+def error(path: Path, ahead: float) -> str:
+    """What to do about a file that is dated so many seconds in the future; empty if one can wait."""
+    if ahead <= LONGEST_WAIT:
+        return ""
+    return (
+        f"{path} is dated {ahead / 60:.0f} minutes in the future, so make cannot tell old results from new: "
+        "correct the clock, or wait until then; touch the file if it is your own"
+    )
+
+
+def latest(folder: Path) -> tuple[Path, float]:
+    """The file of a folder with the latest date, and the date; the epoch without files."""
+    return max(_dates(folder), key=operator.itemgetter(1), default=(folder, 0.0))
+
+
+def wait(path: Path, ahead: float) -> None:
+    """Wait until a file is no longer dated in the future."""
+    if ahead > SHORTEST_NOTE:
+        print(f"{path} is dated {ahead:.0f} seconds in the future: waiting until then", file=sys.stderr)
+    time.sleep(max(0.0, ahead))
+
+
+def main(folder: Path) -> None:
+    path, date = latest(folder)
+    ahead = date - time.time()
+    if said := error(path, ahead):
+        sys.stdout.buffer.write(os.fsencode(said))
+    else:
+        wait(path, ahead)
 
 
 def _dates(folder: Path) -> Iterator[tuple[Path, float]]:
@@ -44,4 +66,4 @@ def _dates(folder: Path) -> Iterator[tuple[Path, float]]:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(os.fsencode(error(Path(sys.argv[1]), time.time())))
+    main(Path(sys.argv[1]))

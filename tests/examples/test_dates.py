@@ -26,18 +26,34 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["run/scores.txt", "linked/scores.txt", "run"])
 @pytest.mark.parametrize(("ahead", "is_refused"), [(30, False), (90, True)])
-def test_files_more_than_a_minute_ahead_are_named_also_in_linked_folders(
-    name: str, ahead: int, is_refused: bool, work: Path
+def test_files_ahead_are_waited_for_or_refused_also_in_linked_folders(
+    name: str,
+    ahead: int,
+    is_refused: bool,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
     now = time.time()
     os.utime(work / name, (now + ahead, now + ahead))
-    said = dates.error(work, now)
-    assert bool(said) == is_refused
-    assert said.startswith(f"{work / name} is dated ") == is_refused
+    dates.main(work)
+    out, err = capfd.readouterr()
+    found = f"{work / name} is dated "
+    if is_refused:
+        assert (out.startswith(found), err, waited) == (True, "", [])
+    else:
+        assert (out, err.startswith(found), len(waited)) == ("", True, 1)
+        assert ahead - 10 < waited[0] <= ahead
 
 
-def test_a_folder_that_is_missing_has_no_dates(tmp_path: Path) -> None:
-    assert dates.error(tmp_path / "work", time.time()) == ""
+def test_without_a_file_in_the_future_nothing_is_said(
+    work: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for folder in (work, tmp_path / "missing"):
+        dates.main(folder)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_name_that_the_locale_cannot_write_is_printed(work: Path) -> None:

@@ -287,6 +287,16 @@ def test_results_that_are_dated_in_the_future_are_refused(make: Make, recipe: Pa
     assert "nmt-generate" in make("rows", "ROWS=base", "SEARCH=--beam 1").stdout
 
 
+def test_results_that_are_dated_seconds_ahead_do_not_hide_a_changed_command(make: Make, recipe: Path) -> None:
+    """As of another machine, whose clock is ahead."""
+    make("rows", "ROWS=base")
+    scores = recipe / "work/seed-1/base/scores.txt"
+    future = time.time() + 5
+    os.utime(scores, (future, future))
+    assert "nmt-generate" in make("rows", "ROWS=base", "SEARCH=--beam 1").stdout
+    assert called(make("rows", "ROWS=base", "SEARCH=--beam 1")) == []
+
+
 @pytest.mark.parametrize("short", ["7 8", "0", "015", "abc"])
 def test_an_unusable_length_of_short_pairs_is_refused(short: str, make: Make) -> None:
     done = make("positions", f"SHORT={short}")
