@@ -244,7 +244,7 @@ def test_a_malformed_treebank_is_reported_with_its_line_and_the_next_call_resume
     assert len((recipe / dev).read_text().splitlines()) == 12
 
 
-@pytest.mark.parametrize("size", ["", "Paper", "../x"])
+@pytest.mark.parametrize("size", ["", "Paper", "../x", "small paper"])
 def test_an_unknown_size_is_refused(size: str, make: Make, recipe: Path) -> None:
     assert f"no model SIZE={size}: use small or paper" in make(settings=[f"SIZE={size}"], code=2)
     assert not (recipe / "work").exists()
