@@ -9,6 +9,7 @@ sums over the ranks.
 import contextlib
 import math
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import torch
 
 from nmtkit.data.packing import Share
-from nmtkit.errors import Interrupted, NmtkitError, RunError
+from nmtkit.errors import Interrupted, NmtkitError, RunError, UserError
 from nmtkit.log import Progress, finite_or_none, logger, on_broken_pipe, working
 from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device
@@ -61,12 +62,27 @@ class Votes(NamedTuple):
     broken_pipe: float  # number of ranks whose stderr has lost its reader
 
 
+_training = threading.Lock()  # held by the thread that trains
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Refuse a second training at the same time: both would draw from torch's one generator of random numbers."""
+    if not _training.acquire(blocking=False):
+        raise UserError("another thread of this process trains: start each training in a process of its own")
+    try:
+        yield
+    finally:
+        _training.release()
+
+
+@_alone()
 def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -> None:
     """Train a model on a dataset folder, and on those of `others` in the proportions of the options.
 
     Resumes from the newest checkpoint in the save folder, if there is one.
     Under torchrun this is one of the processes that train together. Raises Interrupted after SIGTERM or SIGINT, and
-    if stderr has lost its reader.
+    if stderr has lost its reader. Raises UserError while another thread trains.
     """
     if options.device.threads:
         torch.set_num_threads(options.device.threads)
