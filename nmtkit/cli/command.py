@@ -22,7 +22,7 @@ from nmtkit.cli.load_errors import MEMORY_ADVICE, describe_load_error
 from nmtkit.cli.moved_options import moved
 from nmtkit.cli.options import PathName
 from nmtkit.cli.other_toolkits import answer
-from nmtkit.cli.signals import Terminated, raise_signals
+from nmtkit.cli.signals import Terminated, raise_signals, raised
 from nmtkit.config import flag
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
 from nmtkit.log import LostReader, escape_python_messages, write_error, write_traceback
@@ -155,6 +155,8 @@ class Command(click.Command):
         except ReportedElsewhere as error:
             return _let_another_report(error.exit_code)
         except (NmtkitError, ImportError, OSError, MemoryError) as error:
+            if before := raised():
+                return self._report_signal(before)
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
         return 0
@@ -163,7 +165,7 @@ class Command(click.Command):
         """Report a signal or lack of memory that caused the error; raise any other again: it is a bug."""
         if isinstance(error, RuntimeError) and str(error) == "std::bad_alloc":  # from torch while it is imported
             return self._report(_one_line(MemoryError()), RunError.exit_code)
-        if (before := _signal_before(error)) is None:
+        if (before := raised() or _signal_before(error)) is None:
             raise error
         return self._report_signal(before)
 

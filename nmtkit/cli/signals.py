@@ -24,6 +24,7 @@ _WAITED_FOR = (  # the modules of those that start a process, or read and write 
     "safetensors.torch",
 )
 _WAIT = 0.02  # seconds until the next look whether that has ended
+_raised: list[int] = []  # the signals that have been raised since the command began
 
 
 def raise_signals() -> None:
@@ -35,11 +36,17 @@ def raise_signals() -> None:
     C code would report a damaged file or a failure to write, or abort. A signal whose exception Python drops, as in a
     finalizer, is raised again.
     """
+    _raised.clear()
     signal.signal(signal.SIGTERM, _raise)
     if not isinstance(sys.unraisablehook, _RaiseAgain):
         sys.unraisablehook = _RaiseAgain()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell ignores it for a background job
         signal.signal(signal.SIGINT, _raise)
+
+
+def raised() -> BaseException | None:
+    """The exception of the first signal that has been raised. C code may have turned it into another one."""
+    return _exception(_raised[0]) if _raised else None
 
 
 def raise_waiting() -> None:
@@ -89,7 +96,12 @@ def _raise(number: int, frame: types.FrameType | None) -> None:
         _wait(number)
         return
     signal.setitimer(signal.ITIMER_REAL, 0)
-    raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+    _raised.append(number)
+    raise _exception(number)
+
+
+def _exception(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated()
 
 
 def _wait(number: int) -> None:

@@ -443,19 +443,25 @@ def test_debug_can_be_set_in_a_config_file(spoons: str, tmp_path: Path, capsys: 
         assert err.startswith("Traceback") == has_traceback
 
 
+@pytest.mark.parametrize("error", [AttributeError("_lock"), UserError("damaged"), OSError("unexpected pos")])
 @pytest.mark.parametrize(
-    ("arrived", "code", "line"),
-    [(KeyboardInterrupt(), 130, "soup: interrupted\n"), (Terminated(), 143, "soup: terminated\n")],
+    ("number", "code", "line"),
+    [(signal.SIGINT, 130, "soup: interrupted\n"), (signal.SIGTERM, 143, "soup: terminated\n")],
 )
-def test_a_library_that_fails_to_clean_up_after_a_signal_does_not_hide_it(
-    arrived: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
+def test_an_error_that_follows_a_signal_does_not_hide_it(
+    error: Exception, number: int, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As tqdm, which releases a lock that it has not created yet."""
-    error = AttributeError("_lock")
-    error.__context__ = ValueError()
-    error.__context__.__context__ = arrived
+    """As of C code that turns its exception into another one."""
+
+    @command("soup")
+    def main() -> None:
+        try:
+            signal.raise_signal(number)
+        except BaseException:
+            raise error from None
+
     with pytest.raises(SystemExit) as exit:
-        failing(error).main([])
+        main.main([])
     assert exit.value.code == code
     assert capsys.readouterr().err.lstrip("\n") == line
 
