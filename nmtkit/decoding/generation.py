@@ -21,7 +21,7 @@ from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
 from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_dataset, shard_of
 from nmtkit.decoding.requests import RequestFiles
-from nmtkit.decoding.resume import check_same, keep_whole_lines
+from nmtkit.decoding.resume import check_same, find_whole_lines
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
@@ -122,6 +122,8 @@ def translate(
             if last:
                 again = [rows(row_format, *line, search.nbest) for line in islice(numbered, len(last))]
                 check_same(last, again, file.name)
+            if output.resume:
+                file.truncate()
             for number, translation in numbered:
                 stats.add(translation)
                 file.write(rows(row_format, number, translation, search.nbest))
@@ -161,12 +163,12 @@ def _open_output(
             yield file, 0, []
         return
     with resumable_file(output.path, output.resume) as file:
-        done, last = keep_whole_lines(file, row_format, nbest, before) if output.resume else (0, [])
+        done, last = find_whole_lines(file, row_format, nbest, before) if output.resume else (0, [])
         begin = os.fstat(file.fileno()).st_size
         try:
             yield file, done, last
         except BaseException:
-            if os.fstat(file.fileno()).st_size > begin:
+            if os.fstat(file.fileno()).st_size not in (0, begin):
                 logger.warning("%s has the translations so far: --resume continues it", file.name)
             raise
 

@@ -15,11 +15,11 @@ _TOLERATED = 10  # one in ten of them may differ: in int8 without the compiled s
 _NUMBER = re.compile(rb"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")
 
 
-def keep_whole_lines(file: BinaryIO, row_format: str, nbest: int, before: int = 0) -> tuple[int, list[bytes]]:
-    """Truncate an incomplete output behind the last input line whose rows are certainly complete.
+def find_whole_lines(file: BinaryIO, row_format: str, nbest: int, before: int = 0) -> tuple[int, list[bytes]]:
+    """Find the end of the last input line whose rows are certainly complete, in an incomplete output.
 
-    The output begins behind `before` input lines. Returns the number of input lines that are kept and the rows of each
-    of the last ones; `file` is left open at its end. Raises UserError if the file does not have the given format.
+    The output begins behind `before` input lines. Returns the number of input lines that are complete and the rows of
+    each of the last ones; `file` is left at their end. Raises UserError if the file does not have the given format.
     """
     whole_rows = (row for row in file if row.endswith(b"\n"))
     try:
@@ -34,7 +34,6 @@ def keep_whole_lines(file: BinaryIO, row_format: str, nbest: int, before: int = 
         ) from error
     file.seek(ends[0])
     last = [file.read(end - begin) for begin, end in pairwise(ends)]
-    file.truncate()
     return lines, last
 
 

@@ -244,6 +244,8 @@ def test_an_output_is_resumed_byte_for_byte_in_every_format(
             f"{len(LINES) + 1} lines translated already, but the input has {len(LINES)}",
         ),
         (b"x\n", (), "out.de.partial are translated differently now"),
+        (b"x\nhal", (), "out.de.partial are translated differently now"),
+        (b"x\n" * 3, ("--nbest", 2), "out.de.partial are translated differently now"),
         (b'{"line": 1, "source": "x", "hypotheses": []}\n', ("--format", "jsonl"), "are translated differently now"),
         (b"x\n", ("--format", "jsonl"), "out.de.partial is not in the format of --format jsonl"),
         (b'{"line": 7}\n', ("--format", "jsonl"), "is not in the format of --format jsonl"),
