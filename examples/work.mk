@@ -63,6 +63,9 @@ are_whole = $(filter 0,$(shell grep -qxE '$(whole)( $(whole))*' <<< $(call quote
 # A number that is given, 1 or more: NAME, and what it counts.
 check_count = $(if $(and $(filter 1,$(words $($(1)))),$(filter-out 0,$($(1))),$(call are_whole,$($(1)))),,\
 	$(error $(1)=$($(1)): give a number of $(2), at least 1, without leading zeros))
+# One of two words: NAME, what it names, the words.
+check_either = $(if $(filter 1,$(words $($(1)))$(filter-out $(3),$($(1)))),,\
+	$(error no $(2) $(1)=$($(1)): use $(firstword $(3)) or $(lastword $(3))))
 $(if $(strip $(SEEDS)),$(if $(call are_whole,$(SEEDS)),,$(error SEEDS=$(SEEDS): give whole numbers without leading zeros)))
 
 # With it, Python would not find the modules beside a script.

@@ -271,6 +271,8 @@ def test_a_text_that_another_make_has_converted_meanwhile_is_not_converted_again
     [
         ("PAIR=en-cs", "no experiment PAIR=en-cs: use en-de or en-fr"),
         ("SIZE=huge", "no model SIZE=huge: use base or big"),
+        ("SIZE=base big", "no model SIZE=base big: use base or big"),
+        ("PAIR=en-de en-fr", "no experiment PAIR=en-de en-fr: use en-de or en-fr"),
         ("GPUS=x", "GPUS=x NODES=1: give a number of GPUs"),
         ("NODES=0", "NODES=0: give a number of GPUs on each machine, 0 for the CPU, and of machines, at least 1"),
     ],
