@@ -165,7 +165,7 @@ class Command(click.Command):
         """Report a signal or lack of memory that caused the error; raise any other again: it is a bug."""
         if isinstance(error, RuntimeError) and str(error) == "std::bad_alloc":  # from torch while it is imported
             return self._report(_one_line(MemoryError()), RunError.exit_code)
-        if (before := raised() or _signal_before(error)) is None:
+        if (before := raised()) is None:
             raise error
         return self._report_signal(before)
 
@@ -264,14 +264,6 @@ def _one_line(error: BaseException) -> str:
         text = f"out of memory: {MEMORY_ADVICE}"
     text = text or type(error).__name__
     return " ".join(text.split())
-
-
-def _signal_before(error: BaseException) -> BaseException | None:
-    """The exception of a signal, if `error` arose while code of a library was cleaning up after it."""
-    before = error.__context__
-    while before is not None and not isinstance(before, KeyboardInterrupt | Terminated):
-        before = before.__context__
-    return before
 
 
 def _discard(stream: typing.TextIO) -> None:

@@ -1,4 +1,4 @@
-"""Signals that end a command. They become exceptions, but not in work that drops exceptions or depends on its end.
+"""Signals that end a command. They become exceptions, but wait for work that an exception would break.
 
 Imports little, since a signal before `raise_signals` prints a traceback.
 """
@@ -32,9 +32,9 @@ def raise_signals() -> None:
 
     A signal that arrives while a module is imported waits for the end of the import. C code that imports modules, such
     as torch's, drops exceptions, and would leave a module half imported. While a process is started, it waits as well:
-    the process would print that it received nothing. So it does while torch or safetensors read or write a file: their
-    C code would report a damaged file or a failure to write, or abort. A signal whose exception Python drops, as in a
-    finalizer, is raised again.
+    the process would print that it received nothing. It also waits while torch or safetensors read or write a file:
+    their C code would report a damaged file or a failure to write, or abort. A signal whose exception Python drops, as
+    in a finalizer, is raised again.
     """
     _raised.clear()
     signal.signal(signal.SIGTERM, _raise)

@@ -472,7 +472,7 @@ def test_a_signal_while_an_error_is_written_exits_with_its_code(
     def interrupt_once(name: str, message: str) -> None:
         monkeypatch.undo()
         try:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
         finally:
             raise AttributeError("_lock")
 
