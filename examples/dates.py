@@ -14,38 +14,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LONGEST_WAIT = 60  # seconds: the clocks of machines that share a folder differ
-SHORTEST_NOTE = 2  # seconds
-
-
-def error(path: Path, ahead: float) -> str:
-    """What to do about a file that is dated so many seconds in the future; empty if one can wait."""
-    if ahead <= LONGEST_WAIT:
-        return ""
-    return (
-        f"{path} is dated {ahead / 60:.0f} minutes in the future, so make cannot tell old results from new: "
-        "correct the clock, or wait until then; touch the file if it is your own"
-    )
-
-
-def latest(folder: Path) -> tuple[Path, float]:
-    """The file of a folder with the latest date, and the date; the epoch without files."""
-    return max(_dates(folder), key=operator.itemgetter(1), default=(folder, 0.0))
-
-
-def wait(path: Path, ahead: float) -> None:
-    """Wait until a file is no longer dated in the future."""
-    if ahead > SHORTEST_NOTE:
-        print(f"{path} is dated {ahead:.0f} seconds in the future: waiting until then", file=sys.stderr)
-    time.sleep(max(0.0, ahead))
+SHORTEST_NOTE = 2  # seconds; a shorter wait is silent
 
 
 def main(folder: Path) -> None:
-    path, date = latest(folder)
+    path, date = max(_dates(folder), key=operator.itemgetter(1), default=(folder, 0.0))
     ahead = date - time.time()
-    if said := error(path, ahead):
+    if ahead > LONGEST_WAIT:
+        said = (
+            f"{path} is dated {ahead / 60:.0f} minutes in the future, so make cannot tell old results from new: "
+            "correct the clock, or wait until then; touch the file if it is your own"
+        )
         sys.stdout.buffer.write(os.fsencode(said))
-    else:
-        wait(path, ahead)
+    elif ahead > 0:
+        if ahead > SHORTEST_NOTE:
+            print(f"{path} is dated {ahead:.0f} seconds in the future: waiting until then", file=sys.stderr)
+        time.sleep(ahead)
 
 
 def _dates(folder: Path) -> Iterator[tuple[Path, float]]:

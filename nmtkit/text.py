@@ -236,7 +236,7 @@ def read_raw_stdin() -> Iterator[bytes]:
         yield from _lines(stdin)
 
 
-def decode_line(line: bytes, path: Path, number: int) -> str:
+def decode_line(line: bytes, path: Path | str, number: int) -> str:
     """Decode one line of UTF-8. Raises UserError that names file, line (counted from 1) and byte."""
     try:
         return line.decode("utf-8")

@@ -24,7 +24,6 @@ from nmtkit.cli.options import PathName
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.text import decode_line, read_raw_stdin
 
-STDIN = Path("stdin")  # in messages
 BEAM = 21
 AS_IN_TREEBANKS = str.maketrans(
     {"(": " -LRB- ", ")": " -RRB- ", "[": " -LSB- ", "]": " -RSB- ", "{": " -LCB- ", "}": " -RCB- "}
@@ -54,7 +53,7 @@ def parse(
 def main(checkpoint: Path, lexicon: Path, beam: int, whole: bool) -> None:
     """Print a tree for each sentence of stdin."""
     known, model = read_lexicon(lexicon), Translator.from_checkpoint(checkpoint)
-    sentences = (decode_line(line, STDIN, number) for number, line in enumerate(read_raw_stdin(), 1))
+    sentences = (decode_line(line, "stdin", number) for number, line in enumerate(read_raw_stdin(), 1))
     for tree, unchanged in parse(sentences, model, known, beam):
         if not whole or (unchanged and tree.leaves):
             print(tree)

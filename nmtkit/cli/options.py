@@ -222,7 +222,7 @@ def _flag_for(field: "dataclasses.Field[Any]", config: type[Config]) -> Callable
         heading=config.heading,
         aliases=field.metadata["aliases"],
         type=_converter(kind, field.metadata),
-        # `_build` puts the field's default in the place of None; click would convert "", which is refused.
+        # None stands for the field's default, see `_build`: click would convert "", and the conversion refuses it.
         default=None if multiple or field.default == "" else field.default,
         multiple=multiple and not count,
         nargs=count or 1,

@@ -147,8 +147,8 @@ def _take_learned_positions(weights: ForeignWeights, d_model: int) -> tuple[Tens
 
 def _are_sinusoids(table: Tensor) -> bool:
     """Whether a table (length, D) has fairseq's sinusoids, within the rounding of the number format of its values."""
-    formats = [form for form in (torch.bfloat16, torch.float16) if table.to(form).float().equal(table)]
-    rounding = torch.finfo([*formats, torch.float32][0]).eps
+    fitting = (form for form in (torch.bfloat16, torch.float16) if table.to(form).float().equal(table))
+    rounding = torch.finfo(next(fitting, torch.float32)).eps
     expected = sines_first(sinusoids(len(table), table.size(1), "fairseq"))
     return torch.allclose(table, expected, rtol=0, atol=_MAX_POSITION_ERROR + rounding)
 
