@@ -39,6 +39,15 @@ def fixed_seed() -> None:
     torch.manual_seed(1)
 
 
+@pytest.fixture(autouse=True)
+def kept_signal_handlers() -> Iterator[None]:
+    """Restore those that a command sets for its process: child processes of later tests would ignore SIGTERM."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def run_command() -> Run:
     """Run a command of the checkout in a process: run_command("nmt-generate", "--beam", 1, input=b"…")."""
@@ -68,7 +77,6 @@ def stdin_with(content: bytes, piped: bool) -> TextIO:
 def run_here(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Like run_command, but within this process, which avoids the start-up time of torch."""
     handlers, propagate, level = logger.handlers, logger.propagate, logger.level
-    on_sigterm = signal.getsignal(signal.SIGTERM)
 
     def run(
         name: str, *arguments: object, input: bytes = b"", piped: bool = False
@@ -86,7 +94,6 @@ def run_here(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.Monk
     yield run
     logger.handlers, logger.propagate = handlers, propagate
     logger.setLevel(level)
-    signal.signal(signal.SIGTERM, on_sigterm)
 
 
 @pytest.fixture(scope="session")

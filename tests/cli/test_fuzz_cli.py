@@ -2,7 +2,6 @@
 
 import json
 import random
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,16 +59,15 @@ NAMES = (
 
 @pytest.fixture(autouse=True)
 def within_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Options that are files name nothing, and nothing is left behind; logging and signals stay as they are."""
+    """Options that are files name nothing, and nothing is left behind; logging stays as it is."""
     monkeypatch.chdir(tmp_path)
     handlers, propagate, level = logger.handlers, logger.propagate, logger.level
-    on_sigterm, hook, unraisable_hook = signal.getsignal(signal.SIGTERM), sys.excepthook, sys.unraisablehook
+    hook, unraisable_hook = sys.excepthook, sys.unraisablehook
     yield
     assert [path for path in tmp_path.iterdir() if path.name != "options.json"] == []
     logger.handlers, logger.propagate, sys.excepthook = handlers, propagate, hook
     sys.unraisablehook = unraisable_hook
     logger.setLevel(level)
-    signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def main_of(name: str) -> click.Command:

@@ -67,14 +67,6 @@ def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[
     return exit.value.code, eval(out) if out.startswith("{") else {"text": out}, err
 
 
-@pytest.fixture(autouse=True)
-def keep_signal_handlers() -> Any:
-    """A command takes SIGTERM over for its process, which here is pytest's."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
 def test_without_flags_the_dataclass_defaults_apply(capsys: pytest.CaptureFixture[str]) -> None:
     code, values, _ = run(capsys=capsys)
     assert code == 0

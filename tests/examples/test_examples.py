@@ -2,9 +2,7 @@
 
 import os
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -25,13 +23,6 @@ SCRIPTS = {
     **{"archives": "LIST ARCHIVE", "parallel_text": "FROM_SOURCE FROM_TARGET TO_SOURCE TO_TARGET"},
     **{"cost": "SAVE_DIR {en-de|en-fr} {base|big}", "smoke_archives": "FOLDER"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _restore_signals() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
