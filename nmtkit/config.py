@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from nmtkit.errors import UserError
 from nmtkit.wording import quoted
@@ -82,8 +82,13 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            if "bounds" in field.metadata:
-                _check(field, getattr(self, field.name))
+            if "bounds" not in field.metadata:
+                continue
+            value = getattr(self, field.name)
+            if value is not None or field.default is not None:
+                value = _typed(field, value)
+                _check_range(field, value)
+                object.__setattr__(self, field.name, value)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert the options to values that JSON can represent."""
@@ -107,27 +112,34 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _check_type(field: "dataclasses.Field[Any]", value: Any) -> None:
-    """Raise UserError if the field is a number and `value` is not. NumPy's numbers are accepted."""
-    kinds = get_args(field.type) or (field.type,)  # both of `int | None`
-    if int in kinds or float in kinds:
-        is_whole = float not in kinds
+def _typed(field: "dataclasses.Field[Any]", value: Any) -> Any:
+    """Return `value` as the type of the field. Raises UserError for another type, see `_single`."""
+    kind = (get_args(field.type) or (field.type,))[0]  # of `int | None` as well
+    if get_origin(field.type) is not tuple:
+        return _single(field, kind, value)
+    if not isinstance(value, tuple | list):
+        alone = " alone" if isinstance(value, str) else ""
+        raise UserError(f"{flag(field.name)}: a list of texts is expected, not {quoted(value)}{alone}")
+    return tuple(_single(field, kind, item) for item in value)
+
+
+def _single(field: "dataclasses.Field[Any]", kind: type, value: Any) -> Any:
+    """Check one value of type `kind`. NumPy's numbers are accepted, a text for a Path, and a Path for a text."""
+    if kind in (int, float):
+        is_whole = kind is int
         if isinstance(value, bool) or not isinstance(value, Integral if is_whole else Real):
             raise UserError(f"{flag(field.name)}: {quoted(value)} is not a {'whole ' * is_whole}number")
-    if isinstance(field.default, tuple):
-        if not isinstance(value, tuple | list):
-            alone = " alone" if isinstance(value, str) else ""
-            raise UserError(f"{flag(field.name)}: a list of texts is expected, not {quoted(value)}{alone}")
-        for item in value:
-            if not isinstance(item, str | Path):
-                raise UserError(f"{flag(field.name)}: {quoted(item)} is not a text")
+        return value
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise UserError(f"{flag(field.name)}: {quoted(value)} is not true or false")
+    elif not isinstance(value, str | Path):
+        raise UserError(f"{flag(field.name)}: {quoted(value)} is not a text")
+    return kind(value)
 
 
-def _check(field: "dataclasses.Field[Any]", value: Any) -> None:
+def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
     """Raise UserError if `value` is outside the range that `option` declares."""
-    if value is None and field.default is None:
-        return
-    _check_type(field, value)
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{flag(field.name)}: {value} is not a finite number")
     low, above, high, below = field.metadata["bounds"]

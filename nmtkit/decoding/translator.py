@@ -129,7 +129,7 @@ class Translator:
         if config.alignment:
             raise UserError("translate() returns texts without alignments: use stream()")
         with _bar(lines, progress) as advance:
-            translations = self.stream(_checked(lines), config, advance=advance)
+            translations = self.stream(lines, config, advance=advance)
             if nbest is None:
                 return [translation.text for translation in translations]
             return [[candidate.text for candidate in translation.candidates] for translation in translations]
@@ -165,7 +165,7 @@ class Translator:
         UserError for an ensemble, or a model without attention.
         """
         self.check_attention()
-        translations = self.stream(_checked(lines), SearchConfig(**options))
+        translations = self.stream(lines, SearchConfig(**options))
         return [self.attention_of(translation) for translation in translations if translation.candidates[0].tokens]
 
     def check_attention(self) -> None:
@@ -203,7 +203,7 @@ class Translator:
         model gives no finite probabilities.
         """
         batches = batches or StreamConfig()
-        return self.stream_chunks(chunks(lines, self.sizes(batches).buffer), config, batches, advance)
+        return self.stream_chunks(chunks(_checked(lines), self.sizes(batches).buffer), config, batches, advance)
 
     def stream_encoded(
         self,

@@ -213,6 +213,9 @@ def test_a_whole_number_without_bounds_must_fit_into_64_bits(number: int, messag
         ({"guest": "Ann"}, "--guest: a list of texts is expected, not 'Ann' alone"),
         ({"guest": None}, "--guest: a list of texts is expected, not None"),
         ({"guest": ("Ann", 1)}, "--guest: 1 is not a text"),
+        ({"bread": "no"}, "--bread: 'no' is not true or false"),
+        ({"bread": None}, "--bread: None is not true or false"),
+        ({"kind": 3}, "--kind: 3 is not a text"),
     ],
 )
 def test_types_are_also_checked_in_python(values: dict[str, Any], message: str) -> None:
@@ -223,6 +226,18 @@ def test_types_are_also_checked_in_python(values: dict[str, Any], message: str) 
 def test_numpy_numbers_are_accepted() -> None:
     numbers: dict[str, Any] = {"spoons": np.int64(3), "salt": np.float32(0.25)}
     assert SoupConfig(**numbers, chair_count=None).spoons == 3
+
+
+def test_a_path_may_be_a_text_and_a_text_a_path() -> None:
+    @dataclass(frozen=True)
+    class Library(Config):
+        book: Path | None = option(None, help="A book.")
+        shelves: tuple[Path, ...] = option((), help="Where books stand.")
+        titles: tuple[str, ...] = option((), help="What books are called.")
+
+    values: dict[str, Any] = {"book": "a.txt", "shelves": ["b"], "titles": (Path("c"),)}
+    assert Library(**values) == Library(book=Path("a.txt"), shelves=(Path("b"),), titles=("c",))
+    assert Library.from_dict(Library(**values).to_dict()) == Library(**values)
 
 
 def test_a_config_survives_a_round_trip_through_a_dict() -> None:

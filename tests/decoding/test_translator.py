@@ -491,7 +491,7 @@ def test_unknown_and_meaningless_options_are_refused(translator: Translator) -> 
 
 
 def test_a_single_string_instead_of_a_list_is_refused(translator: Translator) -> None:
-    for call in (translator.translate, lambda text: translator.score(text, [text])):
+    for call in (translator.translate, translator.stream, lambda text: translator.score(text, [text])):
         with pytest.raises(TypeError, match="write \\[line\\]"):
             call("the dog runs")
 
