@@ -273,8 +273,10 @@ def test_a_text_that_another_make_has_converted_meanwhile_is_not_converted_again
         ("SIZE=huge", "no model SIZE=huge: use base or big"),
         ("SIZE=base big", "no model SIZE=base big: use base or big"),
         ("PAIR=en-de en-fr", "no experiment PAIR=en-de en-fr: use en-de or en-fr"),
-        ("GPUS=x", "GPUS=x NODES=1: give a number of GPUs"),
-        ("NODES=0", "NODES=0: give a number of GPUs on each machine, 0 for the CPU, and of machines, at least 1"),
+        ("GPUS=x", "GPUS=x: give a number of GPUs on each machine, without leading zeros; 0 for the CPU"),
+        ("GPUS=00", "GPUS=00: give a number of GPUs"),
+        ("NODES=0", "NODES=0: give a number of machines, at least 1"),
+        ("SMOKE=no", "SMOKE=no: give 1 for a short run, or 0"),
     ],
 )
 def test_an_experiment_that_there_is_not_is_refused(asked: str, said: str, make: Make) -> None:
