@@ -151,8 +151,10 @@ def check_regular(path: Path) -> None:
     Writing through a symlink would leave the folder, and opening a named pipe would wait for a reader.
     """
     with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise UserError(f"{path} is not a file: remove it, or choose another folder")
+        mode = path.lstat().st_mode
+        if not stat.S_ISREG(mode):
+            found = "a symlink" if stat.S_ISLNK(mode) else "not a file"
+            raise UserError(f"{path} is {found}: remove it, or choose another folder")
 
 
 def check_writable(destination: Path) -> None:

@@ -80,6 +80,8 @@ def _known_options(command: click.Command) -> dict[str, click.Parameter]:
 
 def _unknown(key: str, command: click.Command, known: dict[str, click.Parameter]) -> str:
     """A message about a key that is not an option of the command."""
+    if key.startswith("__"):  # `_options_in` has replaced the dashes
+        return f"names of options have no leading dashes in a file: write {key.lstrip('_')}"
     if instead := moved(str(command.name), flag(key)):
         return instead
     instead = answer(str(command.name), flag(key))

@@ -336,6 +336,7 @@ def test_a_config_file_can_give_a_single_value_for_a_repeatable_option(
         ("a.toml", "spoons = 1979-05-27", '--spoons takes a number or a string, not "1979-05-27"'),
         ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons is given twice"),
         ("a.toml", "spoon = 1", "soup has no option --spoon that a file can set. Did you mean --spoons?"),
+        ("a.toml", '"--spoons" = 1', "names of options have no leading dashes in a file: write spoons"),
         ("a.toml", "[soup]\npepper = 1", "soup has no option --pepper"),
         ("a.toml", "[soup.pea]\nsalt = 0.1", "soup has no option --pea"),
         ("a.toml", "[soup.salt]\ngrains = 1", '--salt takes a number or a string, not {"grains": 1}'),

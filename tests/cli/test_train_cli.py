@@ -901,7 +901,8 @@ def test_metrics_and_options_are_not_written_to_a_link_pipe_or_folder(
         (save_dir / name).symlink_to(thesis)
     if kind == "symlink":
         thesis.write_text("precious")
-    refused(train(save_dir, "--max-updates", 1, "--quiet", code=2), f"{name} is not a file")
+    found = "not a file" if kind in ("pipe", "folder") else "a symlink"
+    refused(train(save_dir, "--max-updates", 1, "--quiet", code=2), f"{name} is {found}: remove it")
     assert thesis.exists() == (kind == "symlink")
     assert kind != "symlink" or thesis.read_text() == "precious"
 
