@@ -163,9 +163,11 @@ def check_writable(destination: Path) -> None:
     is_special = _is_special_file(resolved)
     if is_special and not resolved.is_dir():
         return  # opening a pipe would already have an effect
-    _open(resolved, is_special).close()
-    if not is_special:
-        _staging_path(resolved).unlink()
+    try:
+        _open(resolved, is_special).close()
+    finally:  # also after a signal
+        if not is_special:
+            _remove_staging_file(resolved)
 
 
 def final_name(name: str) -> str | None:
@@ -182,9 +184,8 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
     """
     destination = resolve_file(destination)
     staging, is_special = _staging_path(destination), _is_special_file(destination)
-    file = _open(destination, is_special)
     try:
-        with file:
+        with _open(destination, is_special) as file:
             yield file
             if not is_special:
                 file.flush()
@@ -196,7 +197,7 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:
         if not is_special:
-            staging.unlink(missing_ok=True)
+            _remove_staging_file(destination)
 
 
 def link_file(source: Path, destination: Path) -> None:
@@ -239,6 +240,12 @@ def _is_special_file(destination: Path) -> bool:
 
 def _staging_path(destination: Path) -> Path:
     return destination.with_name(f".{destination.name}.{os.getpid()}.partial")
+
+
+def _remove_staging_file(destination: Path) -> None:
+    """Remove what `_open` created. Another user's file at its name stays."""
+    with contextlib.suppress(OSError, UserError):
+        remove_leftover_file(_staging_path(destination))
 
 
 def _open(destination: Path, is_special: bool) -> BinaryIO:

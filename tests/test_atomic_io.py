@@ -427,6 +427,20 @@ def test_no_file_of_another_user_is_overwritten(writer: str, tmp_path: Path) -> 
     assert (tmp_path / name).read_text() == "theirs"
 
 
+@pytest.mark.parametrize("writer", ["staged_file", "check_writable"])
+def test_a_signal_while_the_temporary_file_is_created_leaves_none(
+    writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, mode: str) -> None:
+        path.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        WRITERS[writer][0](tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_partial_file_with_a_second_hard_link_is_refused(resume: bool, tmp_path: Path, elsewhere: Path) -> None:
     plant("hard link", tmp_path / "out.partial", elsewhere)
