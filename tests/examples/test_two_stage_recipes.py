@@ -490,6 +490,13 @@ def test_another_number_of_genuine_pairs_leaves_other_monolingual_text(back: Mak
         assert (folder / SYNTHETIC / "train.de").read_text().splitlines() == text[count:]
 
 
+def test_a_model_that_the_report_does_not_show_is_not_trained(back: Make) -> None:
+    """The reverse model has the other direction."""
+    refused = back("MODELS=genuine reverse")
+    assert refused.returncode == 2
+    assert "no model reverse: the report compares genuine tagged all" in refused.stderr
+
+
 def test_a_number_of_pairs_that_leaves_no_monolingual_text_repeats_no_step_of_the_number_before(back: Make) -> None:
     back()
     refused = back("PAIRS=60")
