@@ -117,8 +117,15 @@ class DynamicBatcher:
     def _translate_round(self) -> None:
         shares = self._next_round()
         start = time.monotonic()
-        for config in dict.fromkeys(job.config for job, _ in shares):
-            self._search([share for share in shares if share[0].config == config], config)
+        waiting = list(shares)
+        try:
+            for config in dict.fromkeys(job.config for job, _ in shares):
+                self._search([share for share in shares if share[0].config == config], config)
+                waiting = [share for share in waiting if share[0].config != config]
+        except WorkersNotStartedError as error:  # each further search would wait for the same failure
+            self._has_workers = False
+            for job, _ in _wanted(waiting):
+                self._fail(job, error)
         if shares:
             self._metrics.rounds.inc()
             self._metrics.search_seconds.inc(time.monotonic() - start)
@@ -145,6 +152,8 @@ class DynamicBatcher:
                 self._search_together(wanted, config)
         except _SearchStopped:
             pass
+        except WorkersNotStartedError:
+            raise
         except Exception as error:
             logger.warning("a search failed, retrying its requests one by one: %s: %s", type(error).__name__, error)
             for share in _wanted(shares):
@@ -155,11 +164,14 @@ class DynamicBatcher:
             self._search_together([share], config)
         except _SearchStopped:
             pass
+        except WorkersNotStartedError:
+            raise
         except Exception as error:
-            self._metrics.failures.inc()
-            if isinstance(error, WorkersNotStartedError):
-                self._has_workers = False
-            share[0].result.set_exception(error)
+            self._fail(share[0], error)
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        self._metrics.failures.inc()
+        job.result.set_exception(error)
 
     def _search_together(self, shares: list[Share], config: SearchConfig) -> None:
         def check_wanted(done: int) -> None:

@@ -173,6 +173,22 @@ def test_the_batcher_is_not_alive_from_a_search_without_workers_to_the_next_resu
     assert states == [(type(None), True), (RunError, True), *without, (type(None), True)]
 
 
+def test_workers_that_cannot_be_started_fail_all_requests_of_a_round_at_once(
+    batcher: DynamicBatcher, search: Reverse, metrics: Metrics
+) -> None:
+    jobs = [batcher.submit(["gone"], SearchConfig(nbest=1 + n % 2)) for n in range(6)]
+    abandoned = batcher.submit(["gone"], SearchConfig())
+    batcher.abandon(abandoned)
+    search.may_go.set()
+    for job in jobs:
+        with pytest.raises(WorkersNotStartedError, match="replaced"):
+            job.result.result(timeout=PATIENCE)
+    assert search.rounds == [["first"], ["gone"] * 3]
+    assert texts(batcher.submit(["dog"], SearchConfig())) == ["god"]
+    assert value(metrics, "failures_total") == 6
+    assert value(metrics, "queued_lines") == 0
+
+
 def test_a_search_that_failed_once_is_retried(
     search: Reverse, batcher: DynamicBatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
