@@ -141,10 +141,14 @@ def read_bytes(path: Path, limit: int) -> bytes:
     """Read a whole file or pipe. Raises UserError beyond `limit` bytes, since a device may be endless."""
     content = bytearray()
     with path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):  # read(limit) would allocate `limit` bytes even for a small file
-            content += chunk
-            if len(content) > limit:
-                raise UserError(f"more than {limit} bytes")
+        try:
+            while chunk := file.read(_READ_BYTES):  # read(limit) would allocate `limit` bytes even for a small file
+                content += chunk
+                if len(content) > limit:
+                    raise UserError(f"more than {limit} bytes")
+        except OSError as error:
+            error.filename = str(path)  # only `open` names the file
+            raise
     return bytes(content)
 
 

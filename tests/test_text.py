@@ -23,6 +23,12 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that cannot be read")
+def test_an_error_of_reading_names_the_file() -> None:
+    with pytest.raises(OSError, match="/proc/self/mem"):
+        text.read_bytes(Path("/proc/self/mem"), 100)
+
+
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_compressed_text_reads_like_plain_text(tmp_path: Path, suffix: str) -> None:
     content = "ein Haus\n\nzwei Häuser\u2028noch dieselbe Zeile\r\nohne Zeilenende"

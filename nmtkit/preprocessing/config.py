@@ -1,5 +1,6 @@
 """The options of nmt-preprocess."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from nmtkit.vocab import SPECIALS
 
 DEFAULT_VOCAB_SIZE = 32_000
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)
+_LONGEST_LANGUAGE = 200  # bytes: most file systems have names of at most 255
 _MAX_SHARD_TERABYTES = 1 << 20  # sums of two sizes stay within int64
 
 
@@ -63,6 +65,8 @@ class FilesConfig(Config):
                 raise UserError(f"{name} is missing")
             if not is_language(language):
                 raise UserError(f"{name} {language!r}: a language must be usable as the suffix of a file name")
+            if len(os.fsencode(language)) > _LONGEST_LANGUAGE:
+                raise UserError(f"{name}: more than {_LONGEST_LANGUAGE} bytes: it is a part of file names")
         if not is_direction(*self.languages):
             raise UserError(f"--source-lang and --target-lang are both {self.source_lang}: only mul can be both")
         _ = self.shard_bytes  # checks it

@@ -1,5 +1,6 @@
 """The pipeline of nmt-preprocess: from raw text to a dataset folder."""
 
+import contextlib
 import functools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,8 +86,7 @@ def preprocess(
             logger.info("resuming after %s", progress.describe())
             tokenizers = reused or read_learned(vocabulary, folder, files.languages)
         _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary.is_learned, folder, pool)
-        if changed := [str(path) for path, version in _versions(texts).items() if version != versions[path]]:
-            raise RunError(f"{changed[0]} has changed while it was read: run the command again")
+        _check_unchanged(texts, versions)
         summaries = [split.summary(files.languages) for split in progress.splits]
         write_description(folder, files.languages, *tokenizers, summaries, files.source_tag, progress.files)
         dataset = _open_result(folder)
@@ -170,6 +170,15 @@ def _versions(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
         for path in paths
         for found in [path.stat()]
     }
+
+
+def _check_unchanged(paths: Iterable[Path], versions: Mapping[Path, tuple[int, ...]]) -> None:
+    """Raise RunError if one of the files is not what it was, or cannot be found any more."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if _versions([path])[path] == versions[path]:
+                continue
+        raise RunError(f"{path} has changed while it was read: run the command again")
 
 
 def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:

@@ -139,6 +139,7 @@ class Trainer:
         """Train until an option or a signal stops the run; validate and save on the way and at the end."""
         ranks = self.ranks
         with self.signals, on_broken_pipe(self.signals.note_broken_pipe), contextlib.ExitStack() as stack:
+            self._check_board()
             ranks.run_on_main(lambda: stack.enter_context(self.save_dir.locked()))
             self._resume()
             ranks.run_on_main(
@@ -165,8 +166,7 @@ class Trainer:
         Writes nothing.
         """
         self.ranks.run_on_main(self.save_dir.check)
-        if tensorboard := self.options.checkpoints.tensorboard:
-            self.ranks.run_on_main(lambda: check_board(tensorboard))
+        self._check_board()
         self._resume()
         updates = self._begin()
         with working("dry run: an update to warm up"):
@@ -180,6 +180,10 @@ class Trainer:
             if self.window.target_tokens:
                 break
         logger.info("%s", describe_dry_run(self.window, self.log.minutes_left(self.state)))
+
+    def _check_board(self) -> None:
+        if tensorboard := self.options.checkpoints.tensorboard:
+            self.ranks.run_on_main(lambda: check_board(tensorboard))
 
     def _resume(self) -> None:
         """Load the newest valid checkpoint, if there is one, and describe the run."""

@@ -639,6 +639,27 @@ def test_text_that_changes_while_it_is_read_makes_no_dataset(
     assert not (tmp_path / "d").exists()
 
 
+def test_a_text_that_is_removed_after_it_was_read_is_named(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove_text(*arguments: Any) -> None:
+        original(*arguments)
+        (corpus / "train.en").unlink()
+
+    original = pipeline._second_pass
+    monkeypatch.setattr(pipeline, "_second_pass", remove_text)
+    files = FilesConfig(source_lang="en", target_lang="de", trainpref=(str(corpus / "train"),), destdir=tmp_path / "d")
+    with pytest.raises(RunError, match=r"train\.en has changed while it was read: run the command again"):
+        preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_language_that_is_too_long_for_file_names_is_refused() -> None:
+    assert FilesConfig("é" * 100, "de", ("text",)).source_lang == "é" * 100
+    with pytest.raises(UserError, match="--target-lang: more than 200 bytes: it is a part of file names"):
+        FilesConfig("en", "é" * 101, ("text",))
+
+
 def test_a_folder_created_at_the_destination_meanwhile_is_not_replaced(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_an_unwritable_tensorboard_folder_is_refused(dry: list[str], train: Trai
     (tmp_path / "file").touch()
     result = train(tmp_path / "run", "--max-updates", 1, "--tensorboard", tmp_path / "file" / "board", *dry, code=2)
     assert f"nmt-train: --tensorboard {tmp_path}/file/board: cannot be written" in result.stderr.decode()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("records_before", [0, 10])
