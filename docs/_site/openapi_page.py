@@ -58,9 +58,9 @@ def _kind(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
-    if "oneOf" in schema:
-        return " or ".join(map(_kind, schema["oneOf"]))
-    kind = schema["type"]
+    if "anyOf" in schema:
+        return " or ".join(map(_kind, schema["anyOf"]))
+    kind = schema.get("type", "any value")
     if kind == "array":
         return f"list of {_kind(schema['items'])}"
     return " or ".join(kind) if isinstance(kind, list) else kind
