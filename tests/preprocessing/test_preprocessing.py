@@ -623,31 +623,20 @@ def test_a_killed_worker_gives_exit_code_1_and_no_dataset(corpus: Path, long_run
     assert sorted(path.name for path in corpus.iterdir()) == ["test.de", "test.en", "train.de", "train.en"]
 
 
+@pytest.mark.parametrize(
+    ("step", "change"),
+    [("_write_tokenizers", lambda path: path.write_text(path.read_text().upper())), ("_second_pass", Path.unlink)],
+    ids=["changed between the passes", "removed after them"],
+)
 def test_text_that_changes_while_it_is_read_makes_no_dataset(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, change: Callable[[Path], object], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change_text(*arguments: Any) -> None:
         original(*arguments)
-        path = corpus / "train.en"
-        path.write_text(path.read_text().upper())
+        change(corpus / "train.en")
 
-    original = pipeline._write_tokenizers
-    monkeypatch.setattr(pipeline, "_write_tokenizers", change_text)
-    files = FilesConfig(source_lang="en", target_lang="de", trainpref=(str(corpus / "train"),), destdir=tmp_path / "d")
-    with pytest.raises(RunError, match=r"train\.en has changed while it was read: run the command again"):
-        preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
-    assert not (tmp_path / "d").exists()
-
-
-def test_a_text_that_is_removed_after_it_was_read_is_named(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def remove_text(*arguments: Any) -> None:
-        original(*arguments)
-        (corpus / "train.en").unlink()
-
-    original = pipeline._second_pass
-    monkeypatch.setattr(pipeline, "_second_pass", remove_text)
+    original = getattr(pipeline, step)
+    monkeypatch.setattr(pipeline, step, change_text)
     files = FilesConfig(source_lang="en", target_lang="de", trainpref=(str(corpus / "train"),), destdir=tmp_path / "d")
     with pytest.raises(RunError, match=r"train\.en has changed while it was read: run the command again"):
         preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
