@@ -10,21 +10,36 @@ import click
 from nmtkit.atomic_io import partial_path, resolve, resolve_file
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import PathName, given, ignore_from_file, ignore_or_refuse, options, refuse_idle
+from nmtkit.cli.options import PathName, ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
-from nmtkit.config import flag
 from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig, SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.outputs import check_output_file, check_stdout
 from nmtkit.text import check_readable
 
+_SCORING = ("reference", "target_lang")
+
+
+def ignore_excluded_options(values: dict[str, Any]) -> None:
+    """Ignore an input and options of the file that exclude those of the command line."""
+    if values["dataset"] is not None:
+        ignore_from_file(values, ["input"], "dataset")
+    if values["input"] is not None:
+        ignore_from_file(values, ["dataset"], "input")
+    scores = ("sacrebleu", "tokenized_bleu", *_SCORING)
+    if values["shard"] is not None:
+        ignore_from_file(values, scores, "shard")
+    if values["resume"]:
+        ignore_from_file(values, (*scores, "attention_html"), "resume")
+
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options that have no effect beside the others."""
+    if values["dataset"] is None:
+        ignore_or_refuse(values, ("split", "verify"), "without a DATASET", "input")
     if not values["sacrebleu"] and not values["tokenized_bleu"]:
-        scoring = ("reference", "target_lang")
-        ignore_or_refuse(values, scoring, "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu")
+        ignore_or_refuse(values, _SCORING, "without --sacrebleu or --tokenized-bleu", "sacrebleu", "tokenized_bleu")
     if values["score"] is None:
         refuse_idle_search_options(values)
     else:
@@ -51,7 +66,7 @@ def _refuse_search_options(values: dict[str, Any]) -> None:
 @command("nmt-generate")
 @click.argument("dataset", required=False, type=PathName())
 @checkpoint_option
-@options(refuse_idle_options, **GenerationOptions.groups(), log=LogConfig)
+@options(ignore_excluded_options, refuse_idle_options, **GenerationOptions.groups(), log=LogConfig)
 def main(dataset: Path | None, checkpoint: tuple[Path, ...], log: LogConfig, **groups: Any) -> None:
     """Translate raw text: stdin, a file, or a split of DATASET.
 
@@ -85,8 +100,6 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
         raise UserError(f"{dataset} and --input {source.path} are mutually exclusive: use one of them")
     if dataset is not None and dataset.is_file():
         raise UserError(f"{dataset} is a file, not a dataset: use --input {dataset} to translate it")
-    if dataset is None and (of_a_dataset := [name for name in ("split", "verify") if given(name)]):
-        raise UserError(f"{flag(of_a_dataset[0])} needs a DATASET")
     if evaluation.is_wanted and dataset is None and evaluation.reference is None:
         raise UserError("--sacrebleu and --tokenized-bleu need --reference FILE, or a DATASET as input")
     if evaluation.is_wanted and source.shard is not None:

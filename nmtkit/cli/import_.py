@@ -4,22 +4,29 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
-from nmtkit.cli.options import PathName, options, output_option, refuse_idle
+from nmtkit.cli.options import PathName, ignore_from_file, options, output_option, refuse_idle
 from nmtkit.config import flag
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.log import LogConfig, configure, logger
 from nmtkit.outputs import check_output_file
 
 
+def ignore_excluded_options(values: dict[str, Any]) -> None:
+    """Ignore the tokenizer of the file if the command line gives another one."""
+    ignore_from_file(values, ["bpe_codes"], "spm_model")
+    ignore_from_file(values, ["spm_model"], "bpe_codes")
+
+
 @command("nmt-import")
 @click.argument("model", type=PathName())
 @output_option("FILE", "The checkpoint to write. An existing file is replaced only if it is a checkpoint.")
-@options(config=ImportConfig, log=LogConfig)
+@options(ignore_excluded_options, config=ImportConfig, log=LogConfig)
 def main(model: Path, output: Path, config: ImportConfig, log: LogConfig) -> None:
     """Import MODEL, a model of another toolkit, as a checkpoint.
 

@@ -374,8 +374,8 @@ def test_pickled_code_in_a_checkpoint_never_runs(container: str, run_command: Ru
     ("arguments", "words"),
     [
         (["--sacrebleu"], ["--reference FILE"]),
-        (["--split", "valid"], ["--split needs a DATASET"]),
-        (["--verify"], ["--verify needs a DATASET"]),
+        (["--split", "valid"], ["--split has no effect without a DATASET"]),
+        (["--verify"], ["--verify has no effect without a DATASET"]),
         (["data", "--input", "text.en"], ["mutually exclusive"]),
         (["--reference", "text.de"], ["--sacrebleu"]),
         (["--nbest", 9], ["--nbest 9", "--beam 2"]),

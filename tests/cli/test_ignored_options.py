@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from commands import Run
+from foreign_models import FsmtModel
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 
@@ -44,6 +45,10 @@ def generate(run_here: Run, tiny_checkpoint: Path) -> Run:
         ({"beam": 2, "prefix": "missing", "length_penalty": 0.2}, ("--score", "given.txt")),
         ({"copy_unknown": True, "alignment_layer": 1}, ("--score", "given.txt")),
         ({"sacrebleu": True, "reference": "missing", "target_lang": "de"}, ("--no-sacrebleu",)),
+        ({"sacrebleu": True, "reference": "missing", "target_lang": "de"}, ("--shard", "1/2")),
+        ({"tokenized_bleu": True, "attention_html": "page.html"}, ("--resume", "--output", "out.txt")),
+        ({"dataset": "missing", "split": "valid", "verify": True}, ("--input", "given.txt")),
+        ({"input": "missing", "split": "test"}, ("--input", "-")),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )
@@ -125,6 +130,18 @@ def test_an_export_ignores_options_of_the_file_for_another_target(
     done = run_here("nmt-export", tiny_checkpoint, *options, "--to", "checkpoint", "--output", tmp_path / "model.pt")
     assert done.returncode == 0, done.stderr
     assert load_checkpoint(tmp_path / "model.pt").optimizer is None
+
+
+def test_an_import_ignores_the_tokenizer_of_the_file_beside_one_of_the_command_line(
+    run_here: Run, with_file: WithFile, tmp_path: Path
+) -> None:
+    model = FsmtModel(tmp_path / "fsmt", 1).write_fairseq(tmp_path / "model")
+    codes = model.parent / "bpecodes"
+    importing = partial(run_here, "nmt-import", model, "--output", tmp_path / "model.pt")
+    done = importing(*with_file({"spm_model": ["missing"]}), "--bpe-codes", codes)
+    assert done.returncode == 0, done.stderr
+    done = importing(*with_file({"bpe_codes": str(codes)}), "--spm-model", "missing.model")
+    assert (done.returncode, b"missing.model" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize(
