@@ -102,8 +102,14 @@ def _has_text(source: Block, target: Block) -> bool:
 
 
 def read_blocks(corpora: Sequence[Corpus]) -> Iterator[tuple[Block, Block]]:
-    """Read all corpora of a split, one after the other."""
-    return chain.from_iterable(read_parallel(corpus.source, corpus.target) for corpus in corpora)
+    """Read all corpora of a split, one after the other. Raises UserError for one that has no line."""
+    for corpus in corpora:
+        is_empty = True
+        for blocks in read_parallel(corpus.source, corpus.target):
+            is_empty = False
+            yield blocks
+        if is_empty:
+            raise UserError(f"{corpus.source} and {corpus.target} are empty: leave out this corpus")
 
 
 def scan(
@@ -134,8 +140,7 @@ def scan(
     pairs = int(marked.sum())
     if not has_text:
         names = " ".join(f"{corpus.source} {corpus.target}" for corpus in corpora)
-        reason = "no line has text on both sides" if pairs else "empty"
-        raise UserError(f"{names}: {reason}; no sentence pair for {name}")
+        raise UserError(f"{names}: no line has text on both sides; no sentence pair for {name}")
     return Scan(pairs, int(marked[_USABLE].sum()), words, segmented, marked)
 
 

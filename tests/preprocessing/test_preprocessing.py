@@ -394,7 +394,8 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
         r"train\.en has 120 lines and .*train\.de has 1:",
     ),
     "a missing side": ({"test.de": None}, [], r"no file .*test\.de"),
-    "an empty text": (both("train", b""), [], r"train\.en .*train\.de: empty"),
+    "an empty text": (both("train", b""), [], r"train\.en and .*train\.de are empty: leave out this corpus"),
+    "an empty text beside another": (both("more", b""), ["--trainpref", "{folder}/more"], r"more\.de are empty"),
     "only blank lines": (both("train", b"\n \n\t\n"), [], r"train\.en .*train\.de: no line has text on both sides"),
     "one side blank": ({"test.de": b"\n" * 20}, [], "no line has text on both sides"),
     "not UTF-8": (
