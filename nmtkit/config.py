@@ -124,13 +124,14 @@ def _typed(field: "dataclasses.Field[Any]", value: Any) -> Any:
 
 
 def _single(field: "dataclasses.Field[Any]", kind: type, value: Any) -> Any:
-    """Check one value of type `kind`. NumPy's numbers are accepted, a text for a Path, and a Path for a text."""
+    """Return one value as `kind`. NumPy's numbers become Python's; a Path may be a text, or the other way round."""
     if kind in (int, float):
         is_whole = kind is int
         if isinstance(value, bool) or not isinstance(value, Integral if is_whole else Real):
             raise UserError(f"{flag(field.name)}: {quoted(value)} is not a {'whole ' * is_whole}number")
-        return value
-    if kind is bool:
+        if isinstance(value, int | float):
+            return value
+    elif kind is bool:
         if not isinstance(value, bool):
             raise UserError(f"{flag(field.name)}: {quoted(value)} is not true or false")
     elif not isinstance(value, str | Path):

@@ -223,9 +223,14 @@ def test_types_are_also_checked_in_python(values: dict[str, Any], message: str) 
         SoupConfig(**values)
 
 
-def test_numpy_numbers_are_accepted() -> None:
+def test_numpy_numbers_become_numbers_of_python() -> None:
     numbers: dict[str, Any] = {"spoons": np.int64(3), "salt": np.float32(0.25)}
-    assert SoupConfig(**numbers, chair_count=None).spoons == 3
+    soup = SoupConfig(**numbers, chair_count=None)
+    assert (soup.spoons, soup.salt) == (3, 0.25)
+    assert (type(soup.spoons), type(soup.salt)) == (int, float)
+    numbers["salt"] = np.float32("nan")
+    with pytest.raises(UserError, match="--salt: nan is not a finite number"):
+        SoupConfig(**numbers)
 
 
 def test_a_path_may_be_a_text_and_a_text_a_path() -> None:
