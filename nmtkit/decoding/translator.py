@@ -149,8 +149,8 @@ class Translator:
         lines than targets, or fewer.
         """
         lines, targets = list(_checked(lines)), list(_checked(targets))
-        if not all(isinstance(target, str) for target in targets):
-            raise TypeError("a target is a str")
+        if not all(isinstance(text, str) for text in (*lines, *targets)):
+            raise TypeError("each line and target is a str: for a Request use stream() and Request(line, target=...)")
         if len(lines) != len(targets):
             raise UserError(f"{counted(len(lines), 'line')} and {counted(len(targets), 'target')}: give one for each")
         requests = (Request(line, target=target) for line, target in zip(lines, targets, strict=True))

@@ -558,7 +558,8 @@ def test_different_numbers_of_lines_and_targets_are_refused_with_their_counts(tr
 def test_mixing_lines_to_score_with_lines_to_translate_is_refused(translator: Translator) -> None:
     with pytest.raises(UserError, match="some lines have a target to score and some have none"):
         translator.translate(["the dog", Request("a cat", target="eine katze")])
-    with pytest.raises(TypeError, match="a target is a str"):
-        translator.score(["the dog"], [None])  # type: ignore[list-item]
+    for lines, targets in ((["the dog"], [None]), ([Request("the dog")], ["der hund"])):
+        with pytest.raises(TypeError, match="each line and target is a str: for a Request use stream"):
+            translator.score(lines, targets)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="the path of a checkpoint is expected"):
         Translator.from_checkpoint()
