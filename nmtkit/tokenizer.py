@@ -6,6 +6,7 @@ nmt-preprocess learns the kinds of `LEARNED_KINDS`. Models of other toolkits hav
 import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from nmtkit.config import flag
@@ -333,6 +334,23 @@ def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str
         yield f"its {side} text is split into pieces by another tokenizer"
 
 
+_LONGEST_SENTENCE = 4192  # bytes; SentencePiece learns nothing from longer ones
+
+
+def _cut(sentence: str) -> Iterator[str]:
+    """A sentence in parts that SentencePiece learns from. The parts end at a space if there is one."""
+    content = sentence.encode()
+    while len(content) > _LONGEST_SENTENCE:
+        end = content.rfind(b" ", 1, _LONGEST_SENTENCE + 1)
+        if end < 0:
+            end = _LONGEST_SENTENCE
+            while content[end] & 0xC0 == 0x80:  # within a character
+                end -= 1
+        yield content[:end].decode()
+        content = content[end:]
+    yield content.decode()
+
+
 def train_sentencepiece(
     sentences: Iterable[str],
     *,
@@ -356,7 +374,7 @@ def train_sentencepiece(
     content = io.BytesIO()
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=iter(sentences),
+            sentence_iterator=chain.from_iterable(map(_cut, sentences)),
             model_writer=content,
             vocab_size=vocab_size,
             model_type=model_type,

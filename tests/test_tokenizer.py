@@ -47,6 +47,22 @@ def test_training_twice_gives_the_same_bytes(model_type: str) -> None:
     assert train(model_type=model_type) == train(model_type=model_type)
 
 
+def test_lines_that_sentencepiece_leaves_out_as_too_long_are_learned_in_parts() -> None:
+    settings: dict[str, Any] = {"model_type": "bpe", "character_coverage": 1.0, "byte_fallback": False, "threads": 2}
+    apart = train_sentencepiece(TEXT * 3, vocab_size=40, **settings)
+    together = train_sentencepiece([" ".join(TEXT * 3)], vocab_size=40, **settings)
+    assert len(" ".join(TEXT * 3)) > 10_000
+    pieces = [SentencePieceTokenizer(model).vocab.pieces for model in (apart, together)]
+    assert pieces[0] == pieces[1]
+
+
+def test_a_long_line_without_spaces_is_learned_whole() -> None:
+    line = "".join(chr(0x4E00 + number % 50) for number in range(5000)) + "末"
+    settings: dict[str, Any] = {"model_type": "bpe", "character_coverage": 1.0, "byte_fallback": False, "threads": 2}
+    tokenizer = SentencePieceTokenizer(train_sentencepiece([f"x{line}"], vocab_size=70, **settings))
+    assert UNK not in tokenizer.encode(["x一末"])[0]
+
+
 def test_blank_lines_have_no_tokens(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode(["", "   ", "\t"]) == [[], [], []]
     assert tokenizer.decode([]) == ""
