@@ -4,6 +4,7 @@ Their names are predictable, and other users may be able to write to the same fo
 never followed, and nothing is opened or removed unless an earlier nmtkit process of this user can have created it.
 """
 
+import contextlib
 import os
 import stat
 import tempfile
@@ -65,12 +66,11 @@ def open_leftover_file(path: Path) -> BinaryIO:
 def open_own_folder(path: Path) -> int | None:
     """Open a folder of this user, None if it does not exist. Raises UserError if something else has its name."""
     try:
-        status = path.lstat()
+        if reason := foreign_reason(path.lstat(), stat.S_IFDIR, path.parent):
+            raise obstruction_error(path, reason)
+        return os.open(path, _FOLDER_FLAGS)
     except FileNotFoundError:
         return None
-    if reason := foreign_reason(status, stat.S_IFDIR, path.parent):
-        raise obstruction_error(path, reason)
-    return os.open(path, _FOLDER_FLAGS)
 
 
 def check_contents(descriptor: int, path: Path, is_own: NamePredicate) -> None:
@@ -96,7 +96,10 @@ def has_leftover_folder(path: Path, is_own: NamePredicate) -> bool:
 
 
 def remove_leftover_folder(path: Path, is_own: NamePredicate) -> None:
-    """Remove a leftover folder, if there is one. Raises UserError if something else has its name."""
+    """Remove a leftover folder, if there is one; another process may remove it at the same time.
+
+    Raises UserError if something else has its name.
+    """
     descriptor = open_own_folder(path)
     if descriptor is None:
         return
@@ -105,10 +108,12 @@ def remove_leftover_folder(path: Path, is_own: NamePredicate) -> None:
         remove_files(descriptor)
     finally:
         os.close(descriptor)
-    path.rmdir()
+    with contextlib.suppress(FileNotFoundError):
+        path.rmdir()
 
 
 def remove_files(descriptor: int) -> None:
     """Remove the files of an open folder, even if its path has been replaced meanwhile."""
     for name in os.listdir(descriptor):
-        os.unlink(name, dir_fd=descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=descriptor)

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -165,6 +166,26 @@ def test_leftovers_of_a_kill_after_replacement_do_not_block_the_next_run(tmp_pat
         (staging / "file").write_text("new")
     assert (tmp_path / "result" / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
+
+
+def test_a_leftover_that_another_process_removes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed_meanwhile(descriptor: int) -> list[str]:
+        names = original(descriptor)
+        if "half" in names:
+            shutil.rmtree(tmp_path / ".result.replaced")
+        return names
+
+    original = os.listdir
+    for folder, name in ((".result.replaced", "half"), ("result", "file")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).touch()
+    monkeypatch.setattr("nmtkit.leftovers.os.listdir", removed_meanwhile)
+    with staged_folder(tmp_path / "result", is_own, always) as staging:
+        (staging / "file").write_text("new")
+    assert (tmp_path / "result" / "file").read_text() == "new"
+    assert original(tmp_path) == ["result"]
 
 
 def test_two_processes_do_not_write_the_same_folder(tmp_path: Path) -> None:
