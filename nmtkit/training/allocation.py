@@ -3,6 +3,9 @@
 import ctypes
 import os
 
+from nmtkit.errors import UserError
+from nmtkit.wording import quoted
+
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # numbers of glibc's malloc.h
 _LARGEST_MMAP_THRESHOLD = 32 << 20  # bytes; glibc refuses more
 _NEVER = 2**31 - 1
@@ -27,8 +30,10 @@ def limit_kernel_caches() -> None:
 
     Call it before the first product; later, it has no effect. oneDNN compiles a kernel for each shape, and the shapes
     of sentences rarely repeat (docs/how-to/memory.md). oneDNN and torch's interface to it have a cache each. Settings
-    of the user win.
+    of the user win. Raises UserError for one that is no number.
     """
     if not {"ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"} & os.environ.keys():
         os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = str(_KERNELS)
-    os.environ.setdefault("LRU_CACHE_CAPACITY", str(_KERNELS))
+    capacity = os.environ.setdefault("LRU_CACHE_CAPACITY", str(_KERNELS))
+    if not capacity.removeprefix("-").isdecimal():  # torch would crash
+        raise UserError(f"LRU_CACHE_CAPACITY is {quoted(capacity)}: set it to a whole number")

@@ -37,13 +37,18 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset, is_lo
                 f"--init-from {path}: {difference}, as {dataset.folder} has: preprocess with --vocab-from {path}"
             )
     weights = collect_weights(model) | _grow(checkpoint.chosen(), collect_weights(model))
-    for name, parameter in model.named_parameters():
-        if len(parameter) > len(checkpoint.chosen().get(name, parameter)) and not parameter.requires_grad:
-            remedy = f"train it with --lora-train '{name}', and" if is_low_rank else "train it"
-            raise UserError(
-                f"--init-from {path}: {dataset.folder} has more pieces, but {name} is not trained: {remedy} without a "
-                "--freeze that matches it"
-            )
+    grown = [
+        name
+        for name, parameter in model.named_parameters()
+        if len(parameter) > len(checkpoint.chosen().get(name, parameter)) and not parameter.requires_grad
+    ]
+    if grown:
+        options = " ".join(f"--lora-train '{name}'" for name in grown)
+        remedy = f"add {options}, and train" if is_low_rank else "train"
+        raise UserError(
+            f"--init-from {path}: {dataset.folder} has more pieces, but the run does not train {', '.join(grown)}: "
+            f"{remedy} without a --freeze that matches it"
+        )
     return weights
 
 

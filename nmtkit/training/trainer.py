@@ -89,7 +89,7 @@ def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -
     with join(resolve_device(options.device.device)) as ranks:
         if ranks.device.type == "cpu":
             keep_freed_memory()
-            limit_kernel_caches()
+            ranks.run_on_all(limit_kernel_caches)
         with working(f"opening {folder}"):
             folders, verify = [folder, *others], options.reading.verify
             data = ranks.run_on_all(lambda: TrainingData.open(folders, verify, options.batches))
