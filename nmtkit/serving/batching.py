@@ -44,6 +44,11 @@ class Job:
     result: "Future[list[Translation]]" = field(default_factory=Future)
     abandoned: bool = False
 
+    @property
+    def is_translated(self) -> bool:
+        """Whether all of its lines are."""
+        return len(self.translations) == len(self.lines)
+
     def chars(self, lines: Sequence[str]) -> int:
         """Characters of some of the lines, times nbest."""
         return sum(map(count_characters, lines)) * self.config.nbest
@@ -117,15 +122,14 @@ class DynamicBatcher:
     def _translate_round(self) -> None:
         shares = self._next_round()
         start = time.monotonic()
-        waiting = list(shares)
         try:
             for config in dict.fromkeys(job.config for job, _ in shares):
                 self._search([share for share in shares if share[0].config == config], config)
-                waiting = [share for share in waiting if share[0].config != config]
         except WorkersNotStartedError as error:  # each further search would wait for the same failure
             self._has_workers = False
-            for job, _ in _wanted(waiting):
-                self._fail(job, error)
+            for job, _ in _wanted(shares):
+                if not job.result.done() and not job.is_translated:
+                    self._fail(job, error)
         if shares:
             self._metrics.rounds.inc()
             self._metrics.search_seconds.inc(time.monotonic() - start)
@@ -193,7 +197,7 @@ class DynamicBatcher:
             for job in jobs:
                 if job.abandoned:  # its lines have left the queue
                     continue
-                if not job.result.done() and len(job.translations) < len(job.lines):
+                if not job.result.done() and not job.is_translated:
                     self._jobs.append(job)
                     continue
                 self._count(-len(job.lines))

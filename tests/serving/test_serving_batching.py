@@ -189,6 +189,18 @@ def test_workers_that_cannot_be_started_fail_all_requests_of_a_round_at_once(
     assert value(metrics, "queued_lines") == 0
 
 
+def test_workers_that_cannot_be_started_any_more_leave_the_results_of_the_round_before(
+    batcher: DynamicBatcher, search: Reverse
+) -> None:
+    jobs = [batcher.submit([word], SearchConfig()) for word in ("good", "bad", "gone", "late")]
+    search.may_go.set()
+    assert texts(jobs[0]) == ["doog"]
+    failures = [type(job.result.exception(timeout=PATIENCE)) for job in jobs[1:]]
+    assert failures == [RunError, WorkersNotStartedError, WorkersNotStartedError]
+    assert search.rounds[-1] == ["gone"]
+    assert texts(batcher.submit(["dog"], SearchConfig())) == ["god"]
+
+
 def test_a_search_that_failed_once_is_retried(
     search: Reverse, batcher: DynamicBatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
