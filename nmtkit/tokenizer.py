@@ -338,7 +338,7 @@ _LONGEST_SENTENCE = 4192  # bytes; SentencePiece learns nothing from longer ones
 
 
 def _cut(sentence: str) -> Iterator[str]:
-    """A sentence in parts that SentencePiece learns from. The parts end at a space if there is one."""
+    """Cut a sentence into parts that are short enough for SentencePiece, before spaces if there are any."""
     content = sentence.encode()
     while len(content) > _LONGEST_SENTENCE:
         end = content.rfind(b" ", 1, _LONGEST_SENTENCE + 1)

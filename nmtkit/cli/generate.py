@@ -22,7 +22,7 @@ _SCORING = ("reference", "target_lang")
 
 
 def ignore_excluded_options(values: dict[str, Any]) -> None:
-    """Ignore an input and options of the file that exclude those of the command line."""
+    """Ignore options of the `--config` file that options of the command line exclude."""
     if values["dataset"] is not None:
         ignore_from_file(values, ["input"], "dataset")
     if values["input"] is not None:

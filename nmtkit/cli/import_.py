@@ -18,7 +18,7 @@ from nmtkit.outputs import check_output_file
 
 
 def ignore_excluded_options(values: dict[str, Any]) -> None:
-    """Ignore the tokenizer of the file if the command line gives another one."""
+    """Ignore the tokenizer of the `--config` file if the command line gives another one."""
     ignore_from_file(values, ["bpe_codes"], "spm_model")
     ignore_from_file(values, ["spm_model"], "bpe_codes")
 

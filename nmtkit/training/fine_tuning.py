@@ -37,16 +37,16 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset, is_lo
                 f"--init-from {path}: {difference}, as {dataset.folder} has: preprocess with --vocab-from {path}"
             )
     weights = collect_weights(model) | _grow(checkpoint.chosen(), collect_weights(model))
-    grown = [
+    untrained = [
         name
         for name, parameter in model.named_parameters()
         if len(parameter) > len(checkpoint.chosen().get(name, parameter)) and not parameter.requires_grad
     ]
-    if grown:
-        options = " ".join(f"--lora-train '{name}'" for name in grown)
+    if untrained:
+        options = " ".join(f"--lora-train '{name}'" for name in untrained)
         remedy = f"add {options}, and train" if is_low_rank else "train"
         raise UserError(
-            f"--init-from {path}: {dataset.folder} has more pieces, but the run does not train {', '.join(grown)}: "
+            f"--init-from {path}: {dataset.folder} has more pieces, but the run does not train {', '.join(untrained)}: "
             f"{remedy} without a --freeze that matches it"
         )
     return weights
