@@ -39,6 +39,7 @@ _MAX_NESTING = 32  # of JSON objects and lists; nmtkit writes at most 5 levels
 _MAX_NAME, _MAX_DIMENSIONS = 256, 8  # of a tensor; nmtkit writes at most 60 characters and 2 dimensions
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip member: signature, name length, extra field length
 _LOCAL_SIGNATURE = b"PK\3\4"
+_LFS_POINTER = b"version https://git-lfs"
 _MALFORMED = (  # raised by zipfile, struct, json and torch for malformed content
     *(zipfile.BadZipFile, struct.error, EOFError),
     *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RuntimeError),
@@ -139,10 +140,23 @@ def as_user_errors(path: Path, kind: str = "an nmtkit checkpoint") -> Iterator[N
     except OSError as error:
         where = error.filename if isinstance(error.filename, str | Path) else path
         raise UserError(f"cannot read {where}: {error.strerror or error}") from error
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    except _MALFORMED as error:
+    except (UserError, *_MALFORMED) as error:
+        if pointer := _lfs_pointer(path):
+            raise UserError(f"{pointer}: a pointer of Git LFS, not the file: fetch that with git lfs pull") from error
+        if isinstance(error, UserError):
+            raise UserError(f"{path}: {error}") from error
         raise UserError(f"{path}: damaged, or not {kind} ({type(error).__name__})") from error
+
+
+def _lfs_pointer(path: Path) -> Path | None:
+    """A file, or one in a folder, that a clone without Git LFS has in place of a large one."""
+    with contextlib.suppress(OSError):
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            if file.is_file():
+                with file.open("rb") as opened:
+                    if opened.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                        return file
+    return None
 
 
 def bytes_to_tensor(content: bytes) -> Tensor:

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -22,13 +23,14 @@ from nmtkit.leftovers import (
     open_leftover_file,
     open_own_folder,
     remove_files,
-    remove_leftover_file,
     remove_leftover_folder,
     staging_folders,
 )
+from nmtkit.log import logger
 
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_STAGED_FILE = re.compile(r"\.(.+)\.\d+\.partial", re.DOTALL)  # as `_staging_path` names it
+_STAGED_FILE = re.compile(r"\.(.+)\.[0-9a-f]+\.partial", re.DOTALL)  # as `_staging_path` names it
+_FOLDERS_NOT_SYNCED = (errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOTSUP)  # by some network file systems
 
 
 @contextlib.contextmanager
@@ -62,7 +64,8 @@ def staged_folder(
             fsync_folder(staging)
             _set_mode(descriptor, mode)
             if destination.exists():
-                destination.rename(replaced)
+                _copy_mode(destination, descriptor)
+                _set_aside(destination, replaced, is_own)
             staging.rename(destination)
         except BaseException as error:
             with contextlib.suppress(OSError, RunError):  # kept if it cannot be read now
@@ -74,9 +77,19 @@ def staged_folder(
             if isinstance(error, OSError):
                 raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
             raise
-        fsync(destination.parent)
+        fsync_entries(destination.parent)
         with contextlib.suppress(OSError, UserError):
             remove_leftover_folder(replaced, is_own)
+
+
+def _set_aside(folder: Path, replaced: Path, is_own: NamePredicate) -> None:
+    """Rename a folder that will be replaced; remove it where overlayfs cannot rename that of a container's image."""
+    try:
+        folder.rename(replaced)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        remove_leftover_folder(folder, is_own)
 
 
 def _restore_replaced(replaced: Path, destination: Path, is_own: NamePredicate) -> None:
@@ -160,14 +173,9 @@ def check_regular(path: Path) -> None:
 def check_writable(destination: Path) -> None:
     """Raise UserError if `staged_file` could not write `destination`. Special files are not tried."""
     resolved = resolve_file(destination)
-    is_special = _is_special_file(resolved)
-    if is_special and not resolved.is_dir():
-        return  # opening a pipe would already have an effect
-    try:
-        _open(resolved, is_special).close()
-    finally:  # also after a signal
-        if not is_special:
-            _remove_staging_file(resolved)
+    if not _is_special_file(resolved) or resolved.is_dir():  # opening a pipe would already have an effect
+        with _opened(resolved):
+            pass
 
 
 def final_name(name: str) -> str | None:
@@ -183,36 +191,29 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
     created, and RunError if writing fails.
     """
     destination = resolve_file(destination)
-    staging, is_special = _staging_path(destination), _is_special_file(destination)
     try:
-        with _open(destination, is_special) as file:
+        with _opened(destination) as (file, staging):
             yield file
-            if not is_special:
-                file.flush()
-                os.fsync(file.fileno())
-        if not is_special:
+            if staging is None:
+                return
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
             staging.replace(destination)
-            fsync(destination.parent)
+        fsync_entries(destination.parent)
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
-    finally:
-        if not is_special:
-            _remove_staging_file(destination)
 
 
 def link_file(source: Path, destination: Path) -> None:
     """Make `destination` a hard link to `source` in the same folder, atomically replacing an existing file.
 
-    Copies the file if the file system has no hard links. Raises UserError if something else has the temporary name, and
-    RunError if linking fails.
+    Copies the file if the file system has no hard links, and raises the errors of `staged_file`.
     """
     staging = _staging_path(destination)
     try:
-        remove_leftover_file(staging)
         try:
             os.link(source, staging)
-        except FileExistsError:
-            raise
         except OSError:  # a file system without hard links
             with staged_file(destination) as file, source.open("rb") as content:
                 shutil.copyfileobj(content, file)
@@ -239,25 +240,30 @@ def _is_special_file(destination: Path) -> bool:
 
 
 def _staging_path(destination: Path) -> Path:
-    return destination.with_name(f".{destination.name}.{os.getpid()}.partial")
+    """A new temporary name. The process id would not do: two containers that share a folder may have the same."""
+    return destination.with_name(f".{destination.name}.{os.urandom(4).hex()}.partial")
 
 
-def _remove_staging_file(destination: Path) -> None:
-    """Remove what `_open` created. Another user's file at its name stays."""
-    with contextlib.suppress(OSError, UserError):
-        remove_leftover_file(_staging_path(destination))
+@contextlib.contextmanager
+def _opened(destination: Path) -> Iterator[tuple[BinaryIO, Path | None]]:
+    """Open the file that `staged_file` writes to, new and empty; a temporary one is removed unless it was renamed.
 
-
-def _open(destination: Path, is_special: bool) -> BinaryIO:
-    """Open the file that `staged_file` writes to, new and empty. Raises UserError if that fails."""
+    Yields it with the temporary path, None for a special file. Raises UserError if it cannot be opened.
+    """
+    staging = None if _is_special_file(destination) else _staging_path(destination)
     try:
-        if is_special:
-            return destination.open("wb")
-        staging = _staging_path(destination)
-        remove_leftover_file(staging)  # of a dead process with the same PID
-        return staging.open("xb")
-    except OSError as error:
-        raise UserError(f"cannot write {destination}: {error.strerror}") from error
+        try:
+            file = destination.open("wb") if staging is None else staging.open("xb")
+        except OSError as error:
+            raise UserError(f"cannot write {destination}: {error.strerror}") from error
+        with file:
+            if staging is not None:
+                _copy_mode(destination, file.fileno())
+            yield file, staging
+    finally:  # also after a signal
+        if staging is not None:
+            with contextlib.suppress(OSError):
+                staging.unlink(missing_ok=True)
 
 
 def partial_path(resolved: Path) -> Path | None:
@@ -284,13 +290,14 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
     file = _open_exclusively(partial, destination)
     try:
         with file:
+            _copy_mode(destination, file.fileno())
             if not resume:
                 file.truncate()
             yield file
             file.flush()
             os.fsync(file.fileno())
             partial.replace(destination)
-        fsync(destination.parent)
+        fsync_entries(destination.parent)
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
     finally:
@@ -385,11 +392,24 @@ def _make_folder(staging: Path, destination: Path) -> int:
 def _lock(descriptor: int, path: Path, destination: Path) -> None:
     """Lock the open file or folder at `path`. Raises UserError if another process has locked or removed it."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_or_warn(descriptor, str(destination))
         if not os.path.samestat(os.fstat(descriptor), path.lstat()):
             raise _concurrent_writer_error(destination)
     except (BlockingIOError, FileNotFoundError) as error:
         raise _concurrent_writer_error(destination) from error
+
+
+def lock_or_warn(descriptor: int, name: str) -> None:
+    """Lock an open file or folder. Raises BlockingIOError if another process has locked it.
+
+    Warns, and calls it `name`, if the file system has no locks, such as Lustre without the mount option `flock`.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        logger.warning("%s cannot be locked against other processes (%s)", name, error.strerror)
 
 
 def _concurrent_writer_error(destination: Path) -> UserError:
@@ -401,15 +421,30 @@ def _set_mode(descriptor: int, mode: int) -> None:
         os.fchmod(descriptor, stat.S_IMODE(mode))
 
 
+def _copy_mode(replaced: Path, descriptor: int) -> None:
+    """Give a new file or folder the permissions of the one that it will replace, if there is one: it may be private."""
+    with contextlib.suppress(OSError):  # there is none, or a loop of symlinks
+        _set_mode(descriptor, replaced.stat().st_mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
+
+
 def fsync_folder(folder: Path) -> None:
     """Flush every file of a folder, and the folder itself, to disk."""
     for path in folder.iterdir():
         fsync(path)
-    fsync(folder)
+    fsync_entries(folder)
+
+
+def fsync_entries(folder: Path) -> None:
+    """Flush the names of the files in a folder to disk, if its file system can, and if this user may read it."""
+    try:
+        fsync(folder)
+    except OSError as error:
+        if error.errno not in _FOLDERS_NOT_SYNCED:
+            raise
 
 
 def fsync(path: Path) -> None:
-    """Flush a file or the entries of a folder to disk."""
+    """Flush a file or folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -41,17 +41,6 @@ def _creating_user(folder: Path) -> int:
         return os.fstat(probe.fileno()).st_uid
 
 
-def remove_leftover_file(path: Path) -> None:
-    """Remove a leftover file, if there is one. Raises UserError if something else has its name."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return
-    if reason := foreign_reason(status, stat.S_IFREG, path.parent):
-        raise obstruction_error(path, reason)
-    path.unlink(missing_ok=True)
-
-
 def open_leftover_file(path: Path) -> BinaryIO:
     """Open a leftover file of this user. One with a second hard link is refused, as it may be a result."""
     status = path.lstat()

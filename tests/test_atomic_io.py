@@ -1,5 +1,6 @@
 """A folder that appears whole or not at all."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -397,10 +398,6 @@ def test_an_error_empties_the_staged_folder_and_not_a_symlink_that_took_its_name
     assert (elsewhere / "file").read_text() == "years of work"
 
 
-def staged_name(name: str) -> str:
-    return f".{name}.{os.getpid()}.partial"
-
-
 def write_staged(folder: Path) -> None:
     with staged_file(folder / "out") as file:
         file.write(b"new")
@@ -416,41 +413,67 @@ def write_link(folder: Path) -> None:
     link_file(folder / "source", folder / "out")
 
 
-WRITERS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "staged_file": (write_staged, staged_name("out")),
-    "check_writable": (lambda folder: check_writable(folder / "out"), staged_name("out")),
-    "resumable_file": (write_resumable, "out.partial"),
-    "link_file": (write_link, staged_name("out")),
+STAGED: dict[str, Callable[[Path], None]] = {
+    "staged_file": write_staged,
+    "check_writable": lambda folder: check_writable(folder / "out"),
+    "link_file": write_link,
 }
 
 
-@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("kind", [*LINKS, "folder"])
-def test_a_link_pipe_or_folder_at_the_temporary_name_is_not_written_through(
-    writer: str, kind: str, tmp_path: Path, elsewhere: Path
+def test_a_link_pipe_or_folder_at_the_name_of_a_partial_file_is_not_written_through(
+    kind: str, tmp_path: Path, elsewhere: Path
 ) -> None:
-    write, name = WRITERS[writer]
-    plant(kind, tmp_path / name, elsewhere)
+    plant(kind, tmp_path / "out.partial", elsewhere)
     before = contents(elsewhere)
-    with pytest.raises(UserError, match=rf"{name} is in the way \(it is not a file\): remove it, or choose another"):
-        write(tmp_path)
+    with pytest.raises(
+        UserError, match=r"out.partial is in the way \(it is not a file\): remove it, or choose another"
+    ):
+        write_resumable(tmp_path)
     assert contents(elsewhere) == before
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.usefixtures("another_user")
-def test_no_file_of_another_user_is_overwritten(writer: str, tmp_path: Path) -> None:
-    write, name = WRITERS[writer]
-    (tmp_path / name).write_text("theirs")
+def test_no_partial_file_of_another_user_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "out.partial").write_text("theirs")
     with pytest.raises(UserError, match=r"is in the way \(it belongs to another user\)"):
+        write_resumable(tmp_path)
+    assert (tmp_path / "out.partial").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("write", STAGED.values(), ids=STAGED)
+@pytest.mark.parametrize("kind", [*LINKS, "hard link", "folder"])
+def test_nothing_at_the_temporary_name_is_written_through(
+    write: Callable[[Path], None], kind: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names are drawn at random; here someone has guessed the first."""
+    numbers = (bytes([number] * 4) for number in range(2))
+    monkeypatch.setattr("nmtkit.atomic_io.os.urandom", lambda count: next(numbers))
+    plant(kind, tmp_path / ".out.00000000.partial", elsewhere)
+    before = contents(elsewhere)
+    with contextlib.suppress(UserError):
         write(tmp_path)
-    assert (tmp_path / name).read_text() == "theirs"
+    assert contents(elsewhere) == before
+    assert not (tmp_path / "out").exists() or (tmp_path / "out").read_text() == "new"
 
 
-@pytest.mark.parametrize("writer", ["staged_file", "check_writable"])
+def test_two_writers_with_one_process_id_do_not_write_into_each_other(tmp_path: Path) -> None:
+    """As in two containers that share a folder, where both may be process 1."""
+    with staged_file(tmp_path / "out") as file:
+        file.write(b"begun, ")
+        with staged_file(tmp_path / "out") as other:
+            other.write(b"half")
+            other.flush()
+            file.write(b"ended")
+        assert (tmp_path / "out").read_bytes() == b"half"
+    assert (tmp_path / "out").read_bytes() == b"begun, ended"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("write", [STAGED["staged_file"], STAGED["check_writable"]])
 def test_a_signal_while_the_temporary_file_is_created_leaves_none(
-    writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(path: Path, mode: str) -> None:
         path.touch()
@@ -458,7 +481,7 @@ def test_a_signal_while_the_temporary_file_is_created_leaves_none(
 
     monkeypatch.setattr(Path, "open", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        WRITERS[writer][0](tmp_path)
+        write(tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -467,19 +490,6 @@ def test_a_partial_file_with_a_second_hard_link_is_refused(resume: bool, tmp_pat
     plant("hard link", tmp_path / "out.partial", elsewhere)
     with pytest.raises(UserError, match="it has other hard links"), resumable_file(tmp_path / "out", resume):
         pass
-    assert (elsewhere / "file").read_text() == "years of work"
-
-
-@pytest.mark.parametrize("kind", ["file", "hard link"])
-@pytest.mark.parametrize("writer", ["staged_file", "link_file", "check_writable"])
-def test_the_temporary_file_of_a_dead_process_with_the_same_id_is_replaced(
-    writer: str, kind: str, tmp_path: Path, elsewhere: Path
-) -> None:
-    write, name = WRITERS[writer]
-    plant(kind, tmp_path / name, elsewhere)
-    write(tmp_path)
-    assert not (tmp_path / name).exists()
-    assert not (tmp_path / "out").exists() or (tmp_path / "out").read_text() == "new"
     assert (elsewhere / "file").read_text() == "years of work"
 
 
@@ -501,7 +511,7 @@ def test_a_second_name_is_a_hard_link_or_a_copy_if_hard_links_are_unsupported(
 
 
 def test_cleaning_removes_only_the_partial_files_of_killed_processes(tmp_path: Path, elsewhere: Path) -> None:
-    for name in (".file.17.partial", ".file.99999.partial"):
+    for name in (".file.17.partial", ".file.0a1b2c3d.partial"):
         (tmp_path / name).write_text("half")
     others = (".other.17.partial", ".file.x.partial", ".file.partial", "file.17.partial", ".file.17.partial.bak")
     for name in others:
@@ -607,20 +617,6 @@ def test_a_result_renamed_while_its_partial_file_is_opened_is_not_overwritten(
     assert (tmp_path / "out").read_text() == "whole"
 
 
-@pytest.mark.parametrize("kind", ["link to file", "dangling link", "hard link"])
-def test_a_link_planted_just_before_a_file_is_created_is_not_written_through(
-    kind: str, tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def planted(path: Path) -> None:
-        plant(kind, path, elsewhere)
-
-    before = contents(elsewhere)
-    monkeypatch.setattr("nmtkit.atomic_io.remove_leftover_file", planted)
-    with pytest.raises(UserError, match=r"cannot write .*: File exists"):
-        write_staged(tmp_path)
-    assert contents(elsewhere) == before
-
-
 def test_a_result_is_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file is synced, then the folder that names it, and both before the rename, which is synced last."""
     synced: list[tuple[int, bool]] = []
@@ -714,3 +710,109 @@ def test_a_named_pipe_of_another_user_in_a_shared_folder_is_not_written(owner: i
                 check_writable(path)
         else:
             check_writable(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_a_file_keeps_the_permissions_of_the_one_that_it_replaces(mode: int, tmp_path: Path) -> None:
+    for write in (write_staged, write_resumable):
+        (tmp_path / "out").touch()
+        (tmp_path / "out").chmod(mode)
+        write(tmp_path)
+        assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == mode
+
+
+def test_a_partial_file_is_as_private_as_the_file_that_it_will_replace(tmp_path: Path) -> None:
+    (tmp_path / "out").touch(0o600)
+    for write in (staged_file(tmp_path / "out"), resumable_file(tmp_path / "out", False)):
+        with write as file:
+            assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o775])
+def test_a_folder_keeps_the_permissions_of_the_one_that_it_replaces(mode: int, tmp_path: Path) -> None:
+    (tmp_path / "result").mkdir()
+    (tmp_path / "result").chmod(mode)
+    with staged_folder(tmp_path / "result", is_own, always) as staging:
+        (staging / "file").touch()
+    assert stat.S_IMODE((tmp_path / "result").stat().st_mode) == mode
+
+
+# File systems that lack something
+
+
+def no_locks(handle: int, how: int) -> None:
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
+def test_a_file_system_without_locks_is_written_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("nmtkit.atomic_io.fcntl.flock", no_locks)
+    write_resumable(tmp_path)
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
+        (staging / "file").touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "result"]
+    assert caplog.messages == [
+        f"{tmp_path / name} cannot be locked against other processes (Function not implemented)"
+        for name in ("out", "result")
+    ]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EBADF, errno.ENOTSUP])
+def test_a_file_system_that_cannot_sync_folders_is_written(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def files_only(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(handle)
+
+    monkeypatch.setattr("nmtkit.atomic_io.os.fsync", files_only)
+    write_staged(tmp_path)
+    write_resumable(tmp_path)
+    with staged_folder(tmp_path / "result", is_own, never) as staging:
+        (staging / "file").touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "result"]
+
+
+def test_a_folder_that_cannot_be_read_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.open
+
+    def refusing(path: Any, flags: int, *arguments: Any, **more: Any) -> int:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, flags, *arguments, **more)
+
+    monkeypatch.setattr("nmtkit.atomic_io.os.open", refusing)
+    write_staged(tmp_path)
+    assert (tmp_path / "out").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_folder_whose_sync_fails_is_an_error(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("nmtkit.atomic_io.fsync", fail)
+    with pytest.raises(RunError, match=f"cannot write .*: {os.strerror(number)}"):
+        write_staged(tmp_path)
+
+
+def test_a_folder_that_overlayfs_cannot_rename_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that lies in the image of a container."""
+    result = tmp_path / "result"
+    rename = Path.rename
+
+    def across_layers(path: Path, target: Path) -> Path:
+        if path == result:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", across_layers)
+    for content in ("old", "new"):
+        with staged_folder(result, is_own, always) as staging:
+            (staging / "file").write_text(content)
+    assert (result / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["result"]

@@ -87,6 +87,13 @@ def test_invalid_languages_and_vocabulary_flags_are_refused(
         load_checkpoint(tmp_path / "a.pt")
 
 
+def test_a_pointer_of_git_lfs_is_named_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(UserError, match=rf"^{path}: a pointer of Git LFS, not the file: fetch that with git lfs pull"):
+        load_checkpoint(path)
+
+
 def test_a_checkpoint_is_loaded_bit_for_bit_as_saved(
     full: Checkpoint, make_checkpoint: MakeCheckpoint, tmp_path: Path
 ) -> None:
@@ -481,13 +488,3 @@ def test_the_second_name_follows_the_newest_checkpoint(tmp_path: Path, monkeypat
         assert (tmp_path / "checkpoint_last.pt").read_bytes() == bytes([number])
     assert (tmp_path / "checkpoint_1.pt").read_bytes() == b"\1"
     assert len(list(tmp_path.iterdir())) == 4
-
-
-def test_a_symlink_at_the_temporary_name_of_a_second_name_is_not_written_through(tmp_path: Path) -> None:
-    path, victim = tmp_path / "checkpoint_1.pt", tmp_path / "victim"
-    path.write_bytes(b"weights")
-    victim.write_text("years of work")
-    (tmp_path / f".checkpoint_last.pt.{os.getpid()}.partial").symlink_to(victim)
-    with pytest.raises(UserError, match="is in the way"):
-        link_checkpoint(path, "checkpoint_last.pt")
-    assert victim.read_text() == "years of work"

@@ -228,7 +228,7 @@ def _take_config(
 
     def both(name: str) -> float:
         values = [left.pop(f"{stack}.{name}", None) for stack in ("encoder", "decoder")]
-        if values[0] is None or values[0] != values[1]:
+        if values[0] is None or values[0] != values[1] or type(values[0]) is not type(values[1]):  # 1 and 1.0 differ
             raise UserError(f"{name} is {values[0]} in the encoder, but {values[1]} in the decoder")
         return values[0]
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -61,12 +62,12 @@ def preprocess(
     if vocabulary.is_learned and TRAIN not in corpora:
         raise UserError("no text to learn a vocabulary from: give --trainpref, --vocab-from or --spm-model")
     texts = [path for split in corpora.values() for corpus in split for path in (corpus.source, corpus.target)]
-    versions = _versions(texts)
+    statuses = _statuses(texts)
     check_outputs(files, [*texts, vocabulary.vocab_from, vocabulary.spm_model, *cleaning.files])
     reused = None if vocabulary.is_learned else reuse_tokenizers(vocabulary, files.languages, given)
     _check_tag(files.source_tag, vocabulary, reused)
     marker = make_marker(cleaning, files.languages) if TRAIN in corpora else None
-    task = identify_task(files, vocabulary, cleaning, versions | _versions(cleaning.files), reused)
+    task = identify_task(files, vocabulary, cleaning, statuses | _statuses(cleaning.files), reused)
     with (
         staged_folder(
             files.destdir,
@@ -86,7 +87,7 @@ def preprocess(
             logger.info("resuming after %s", progress.describe())
             tokenizers = reused or read_learned(vocabulary, folder, files.languages)
         _second_pass(progress, corpora, files, cleaning, tokenizers, vocabulary.is_learned, folder, pool)
-        _check_unchanged(texts, versions)
+        _check_unchanged(statuses)
         summaries = [split.summary(files.languages) for split in progress.splits]
         write_description(folder, files.languages, *tokenizers, summaries, files.source_tag, progress.files)
         dataset = _open_result(folder)
@@ -160,25 +161,33 @@ def _remove_temporary_files(folder: Path) -> None:
             path.unlink()
 
 
-def _versions(paths: Iterable[Path]) -> dict[Path, tuple[int, ...]]:
-    """The identity, size and times of change of files that are read several times.
-
-    The modification time can be set back, as by `touch -r`; the status change time (ctime) cannot.
-    """
-    return {
-        path: (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        for path in paths
-        for found in [path.stat()]
-    }
+def _statuses(paths: Iterable[Path]) -> dict[Path, os.stat_result]:
+    """What files that are read several times were before."""
+    return {path: path.stat() for path in paths}
 
 
-def _check_unchanged(paths: Iterable[Path], versions: Mapping[Path, tuple[int, ...]]) -> None:
+def _check_unchanged(before: Mapping[Path, os.stat_result]) -> None:
     """Raise RunError if one of the files is not what it was, or cannot be found any more."""
-    for path in paths:
+    for path, status in before.items():
         with contextlib.suppress(OSError):
-            if _versions([path])[path] == versions[path]:
+            if _has_same_content(path.stat(), status):
                 continue
         raise RunError(f"{path} has changed while it was read: run the command again")
+
+
+def _has_same_content(now: os.stat_result, before: os.stat_result) -> bool:
+    """Whether two statuses of a file are of the same content.
+
+    The modification time can be set back, as by `touch -r`; the status change time (ctime) cannot. But new permissions
+    and hard links, as of a backup, change that too.
+    """
+
+    def is_equal(*names: str) -> bool:
+        return all(getattr(now, name) == getattr(before, name) for name in names)
+
+    return is_equal("st_size", "st_mtime_ns") and (
+        is_equal("st_ctime_ns") or not is_equal("st_mode", "st_uid", "st_gid", "st_nlink")
+    )
 
 
 def check_outputs(files: FilesConfig, inputs: Sequence[Path | None]) -> None:

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nmtkit.atomic_io import fsync, staged_file
+from nmtkit.atomic_io import fsync, fsync_entries, staged_file
 from nmtkit.checksum import sha256, sha256_of_fields
 from nmtkit.data.description import FileRecord, record_file
 from nmtkit.errors import RunError
@@ -67,7 +67,7 @@ class Progress:
         for name, record in self.files.items():
             if record != known.get(name):
                 fsync(folder / name)
-        fsync(folder)
+        fsync_entries(folder)
         fields: dict[str, Any] = {"task": self.task, "pairs": self.pairs}
         fields["splits"] = [split.to_dict() for split in self.splits]
         fields["files"] = {name: record._asdict() for name, record in self.files.items()}
@@ -154,18 +154,21 @@ def identify_task(
     files: FilesConfig,
     vocabulary: VocabularyConfig,
     cleaning: CleaningConfig,
-    versions: Mapping[Path, tuple[int, ...]],
+    statuses: Mapping[Path, os.stat_result],
     reused: Sequence[Tokenizer] | None,
 ) -> str:
     """A checksum of everything that determines the bytes of the dataset.
 
-    `versions` are those of all files that are read; `reused` are the tokenizers, if none are learned.
+    `statuses` are those of all files that are read; `reused` are the tokenizers, if none are learned.
     """
     options = {name: value for name, value in files.to_dict().items() if name not in _WITHOUT_EFFECT}
     tokenizers = [
         hashlib.sha256(content).hexdigest() for one in reused or () for content in (one.vocab.to_bytes(), one.model)
     ]
     programs = [__version__, version("sentencepiece")]
-    read = [(str(path), *found) for path, found in versions.items()]
+    read = [
+        (str(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        for path, found in statuses.items()
+    ]
     parts = [programs, options, vocabulary.to_dict(), cleaning.to_dict(), read, tokenizers]
     return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()

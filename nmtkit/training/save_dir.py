@@ -1,7 +1,6 @@
 """The save folder of a run: numbered checkpoints, the links `last` and `best`, and pruning."""
 
 import contextlib
-import fcntl
 import itertools
 import json
 import math
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtkit.archive import as_user_errors
-from nmtkit.atomic_io import check_regular, check_symlinks, remove_partial_files, staged_file
+from nmtkit.atomic_io import check_regular, check_symlinks, lock_or_warn, remove_partial_files, staged_file
 from nmtkit.checkpoint import (
     Checkpoint,
     check_finite,
@@ -87,11 +86,9 @@ class SaveDir:
         handle = os.open(self.folder, os.O_RDONLY)
         try:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_or_warn(handle, f"--save-dir {self.folder}")
             except BlockingIOError as error:
                 raise UserError(f"--save-dir {self.folder}: another process is training in it") from error
-            except OSError as error:
-                logger.warning("--save-dir %s cannot be locked against other runs (%s)", self.folder, error.strerror)
             self._opened = os.fstat(handle)
             self.check_place()
             yield

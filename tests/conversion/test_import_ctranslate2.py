@@ -314,6 +314,13 @@ def scalar(name: str, value: int) -> Callable[[list[Item]], list[Item]]:
     ("change", "words"),
     [
         (scalar("encoder/activation", 1), "activation is 1 in the encoder, but 0 in the decoder"),
+        (
+            lambda items: [
+                (key, struct.pack("<BBIf", 0, 0, 4, 1) if key == b"encoder/scale_embeddings\0" else value)
+                for key, value in items
+            ],
+            "scale_embeddings is 1.0 in the encoder, but 1 in the decoder",
+        ),
         (scalar("decoder/alibi", 1), "decoder.alibi is 1, which is not supported"),
         (scalar("decoder/unheard_of", 7), "decoder.unheard_of is 7, which is not supported"),
         (scalar("encoder/num_heads", 3), "num_heads is 3 in the encoder, but 2 in the decoder"),
@@ -365,6 +372,14 @@ def test_settings_that_nmtkit_lacks_are_refused_by_name(changes: dict[str, Any],
     path = tmp_path / "model/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(UserError, match=words):
+        from_ctranslate2(tmp_path / "model", LANGUAGES)
+
+
+def test_a_pointer_of_git_lfs_in_the_folder_is_named_as_such(tmp_path: Path) -> None:
+    to_ctranslate2(checkpoint_of(), tmp_path / "model")
+    path = tmp_path / "model/model.bin"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(UserError, match=rf"^{path}: a pointer of Git LFS, not the file: fetch that with git lfs pull"):
         from_ctranslate2(tmp_path / "model", LANGUAGES)
 
 

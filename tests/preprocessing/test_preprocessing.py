@@ -1,6 +1,7 @@
 """Raw text to a dataset: through the plain function, and through the real command where exit codes matter."""
 
 import bz2
+import contextlib
 import gzip
 import itertools
 import json
@@ -642,6 +643,40 @@ def test_text_that_changes_while_it_is_read_makes_no_dataset(
     with pytest.raises(RunError, match=r"train\.en has changed while it was read: run the command again"):
         preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
     assert not (tmp_path / "d").exists()
+
+
+def set_time_back(path: Path) -> None:
+    before = path.stat()
+    path.write_text(path.read_text().upper())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("change", "is_accepted"),
+    [
+        (lambda path: path.chmod(0o600), True),
+        (lambda path: path.with_suffix(".backup").hardlink_to(path), True),
+        (set_time_back, False),
+    ],
+    ids=["new permissions", "a hard link", "other text of the same time and size"],
+)
+def test_text_whose_status_alone_changes_while_it_is_read_is_accepted(
+    change: Callable[[Path], object],
+    is_accepted: bool,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def change_text(*arguments: Any) -> None:
+        original(*arguments)
+        time.sleep(0.02)  # more than the resolution of ctime
+        change(corpus / "train.en")
+
+    original = pipeline._second_pass
+    monkeypatch.setattr(pipeline, "_second_pass", change_text)
+    files = FilesConfig(source_lang="en", target_lang="de", trainpref=(str(corpus / "train"),), destdir=tmp_path / "d")
+    with contextlib.nullcontext() if is_accepted else pytest.raises(RunError, match="has changed while it was read"):
+        preprocess(files, VocabularyConfig(tokenizer="space"), CleaningConfig())
 
 
 def test_a_language_that_is_too_long_for_file_names_is_refused() -> None:

@@ -45,7 +45,8 @@ def test_a_save_flushes_only_new_and_longer_files_and_the_folder(
     saved: Progress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[str] = []
-    monkeypatch.setattr(progress, "fsync", lambda path: flushed.append(path.name))
+    for name in ("fsync", "fsync_entries"):
+        monkeypatch.setattr(progress, name, lambda path: flushed.append(path.name))
     (tmp_path / "shard").write_bytes(b"shard")
     saved.save(tmp_path)
     (tmp_path / "shard").write_bytes(b"shard and more")

@@ -224,11 +224,11 @@ def kill_at_save(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """End a run when it is about to save its progress for the given time, counted from 0."""
     counter = itertools.count()
 
-    def fsync(path: Path) -> None:
-        if path.is_dir() and next(counter) == number:
+    def fsync_entries(folder: Path) -> None:
+        if next(counter) == number:
             raise Killed
 
-    monkeypatch.setattr(progress, "fsync", fsync)
+    monkeypatch.setattr(progress, "fsync_entries", fsync_entries)
 
 
 @pytest.mark.parametrize("save", [0, 1, 6])
