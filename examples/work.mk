@@ -70,6 +70,8 @@ $(if $(strip $(SEEDS)),$(if $(call are_whole,$(SEEDS)),,$(error SEEDS=$(SEEDS): 
 
 # With it, Python would not find the modules beside a script.
 unexport PYTHONSAFEPATH
+# With it, Python drops without an error what did not fit on a full disk.
+unexport PYTHONUNBUFFERED
 
 # Prints where a report is. The folder's name may have characters that are special to make or the shell.
 print_place = file=$(1); [[ $$file == /* ]] || file=$$PWD/$$file; printf "report: %s\n" "$$file"

@@ -7,6 +7,7 @@ import errno
 import gzip
 import io
 import lzma
+import select
 import stat
 import sys
 import zlib
@@ -20,7 +21,7 @@ from nmtkit.errors import UserError
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
     Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor
 
@@ -229,13 +230,32 @@ def _end_last_line(content: bytes) -> bytes:
     return content if content.endswith(b"\n") or not content else content + b"\n"
 
 
+class WaitingFile(io.FileIO):
+    """A file that waits if its descriptor is non-blocking, as that of a pipe shared with Node.js may be.
+
+    To Python, a pause is the end of such an input, and a full pipe an error, or no error at all.
+    """
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Read into `buffer` as soon as there is anything, and return the number of bytes, 0 at the end of the file."""
+        while (count := super().readinto(buffer)) is None:
+            select.select([self], [], [])
+        return count
+
+    def write(self, data: "ReadableBuffer") -> int:
+        """Write as soon as possible, and return the number of bytes written, perhaps not all."""
+        while (count := super().write(data)) is None:
+            select.select([], [self], [])
+        return count
+
+
 def read_raw_stdin() -> Iterator[bytes]:
     """Yield the lines of stdin as bytes, each as soon as it is complete.
 
     It opens its own file object: a thread that waits for a line must not hold the lock of `sys.stdin`, which Python
     needs at exit.
     """
-    stdin: io.BufferedReader = io.BufferedReader(io.FileIO(sys.stdin.fileno(), closefd=False), _READ_BYTES)
+    stdin: io.BufferedReader = io.BufferedReader(WaitingFile(sys.stdin.fileno(), closefd=False), _READ_BYTES)
     with _as_user_errors("stdin"), stdin:
         yield from _lines(stdin)
 

@@ -27,6 +27,7 @@ from nmtkit.config import flag
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
 from nmtkit.log import LostReader, escape_python_messages, write_error, write_traceback
 from nmtkit.terminal import is_styled, width
+from nmtkit.text import WaitingFile
 from nmtkit.torchrun import place_or_alone
 from nmtkit.version import __version__
 from nmtkit.wording import did_you_mean
@@ -106,8 +107,6 @@ class Command(click.Command):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run the command and exit: 0 done, 2 the user's mistake, 1 a failure, 128 + n after signal n."""
         arguments = list(sys.argv[1:] if args is None else args)
-        if instruction := os.environ.get(self._completion_variable):
-            sys.exit(shell_complete(self, {}, str(self.name), self._completion_variable, instruction))
         try:
             code = self._exit_code(arguments)
         except Exception as error:
@@ -136,8 +135,10 @@ class Command(click.Command):
         try:
             if sys.stdout is None:
                 raise UserError("stdout is closed")
-            if isinstance(sys.stdout, io.TextIOWrapper):
-                _choose_encoding(sys.stdout)
+            if (stdout := sys.__stdout__) and sys.stdout is stdout:  # else it is that of another program
+                sys.stdout = _complete_stdout(stdout)
+            if instruction := os.environ.get(self._completion_variable):
+                return self._complete(instruction)
             _check_text(arguments)
             # Not click's own main, which turns a closed pipe into exit code 1.
             with self.make_context(self.name, list(arguments)) as context:
@@ -160,6 +161,16 @@ class Command(click.Command):
             code = UserError.exit_code if getattr(error, "errno", None) in _NAMES_NO_FILE else RunError.exit_code
             return self._report(_one_line(error), getattr(error, "exit_code", code))
         return 0
+
+    def _complete(self, instruction: str) -> int:
+        """Print completions of a command line, or the script that makes a shell ask for them."""
+        variable = self._completion_variable
+        try:
+            code = shell_complete(self, {}, str(self.name), variable, instruction)
+        except (KeyError, ValueError):
+            raise UserError(f"{variable} is set for completion, without COMP_WORDS or COMP_CWORD: unset it") from None
+        sys.stdout.flush()
+        return code
 
     def _unexpected(self, error: Exception) -> int:
         """Report a signal or lack of memory that caused the error; raise any other again: it is a bug."""
@@ -225,7 +236,7 @@ def _check_text(arguments: Sequence[str]) -> None:
     for word in arguments:
         if not is_text(word):
             shown, encoding = os.fsencode(word).decode("ascii", "backslashreplace"), sys.getfilesystemencoding().upper()
-            raise UserError(f"{shown}: not {encoding}: rename the file")
+            raise UserError(f"{shown}: not {encoding}: if it is a file, rename it")
 
 
 def _check_current_folder() -> None:
@@ -236,9 +247,15 @@ def _check_current_folder() -> None:
         raise UserError("the current folder was removed: change to another one") from None
 
 
-def _choose_encoding(stdout: io.TextIOWrapper) -> None:
-    """Write UTF-8 in every locale. A terminal has its own encoding, which may lack characters of the help."""
-    stdout.reconfigure(encoding=stdout.encoding if stdout.isatty() else "utf-8", errors="replace")
+def _complete_stdout(stdout: typing.TextIO) -> typing.TextIO:
+    """A stdout that writes everything or fails, in UTF-8. A terminal has its own encoding, which may lack characters.
+
+    Python's own has no buffer with PYTHONUNBUFFERED, and drops without an error what did not fit into a pipe or disk.
+    """
+    file = io.BufferedWriter(WaitingFile(stdout.fileno(), "w", closefd=False))
+    is_terminal = stdout.isatty()
+    encoding = stdout.encoding if is_terminal else "utf-8"
+    return io.TextIOWrapper(file, encoding, errors="replace", line_buffering=is_terminal)
 
 
 def _let_another_report(code: int) -> int:

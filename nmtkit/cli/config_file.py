@@ -14,7 +14,7 @@ from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.strict_json import parse_json
 from nmtkit.text import read_bytes
-from nmtkit.wording import did_you_mean
+from nmtkit.wording import did_you_mean, quoted
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,9 +48,9 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
         raise UserError(f"--config {path}: expected a table of options")
     known = _known_options(context.command)
     defaults: dict[str, Any] = {}
-    for key, value in _options_in(values):
+    for table, key, value in _options_in(values):
         if key not in known:
-            raise UserError(f"--config {path}: {_unknown(key, context.command, known)}")
+            raise UserError(f"--config {path}: {table}{_unknown(key, context.command, known)}")
         name = str(known[key].name)
         if name in defaults:
             raise UserError(f"--config {path}: {flag(name)} is given twice")
@@ -95,12 +95,16 @@ def config_file_in_use() -> Path | None:
     return path
 
 
-def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The options of a config file. They may be in tables, as in a run's options.json; null means not given."""
+def _options_in(values: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """The options of a config file, each after words that name its table, if it is in one.
+
+    They may be in tables, as in a run's options.json; null means not given.
+    """
     for key, value in values.items():
-        for name, one in value.items() if isinstance(value, dict) else [(key, value)]:
+        table, options = (f"table {quoted(key)}: ", value) if isinstance(value, dict) else ("", {key: value})
+        for name, one in options.items():
             if one is not None:
-                yield name.replace("-", "_"), one
+                yield table, name.replace("-", "_"), one
 
 
 def _as_on_command_line(parameter: click.Parameter, value: Any, path: Path) -> Any:

@@ -22,15 +22,14 @@ SHORTLIST = "shortlist"
 def refuse_idle_options(values: dict[str, Any]) -> None:
     """Refuse options of other targets."""
     for owner, names in ((CTRANSLATE2, ("quantization",)), (SHORTLIST, ("dataset", "translations", "frequent"))):
-        if values["target"] != owner:
-            ignore_or_refuse(values, names, f"with --to {values['target']}", "target")
+        if values["to"] != owner:
+            ignore_or_refuse(values, names, f"with --to {values['to']}", "to")
 
 
 @command("nmt-export")
 @click.argument("checkpoint", type=PathName())
 @click.option(
     "--to",
-    "target",
     cls=ConfigOption,
     heading="Result",
     required=True,
@@ -44,9 +43,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     "PATH", "The folder to create, or the file with --to checkpoint or shortlist; it appears when it is complete."
 )
 @options(refuse_idle_options, export=ExportConfig, choice=WeightsConfig, log=LogConfig)
-def main(
-    checkpoint: Path, target: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig
-) -> None:
+def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: WeightsConfig, log: LogConfig) -> None:
     """Export CHECKPOINT, or a folder of safetensors that this command has written.
 
     \b
@@ -60,7 +57,7 @@ def main(
     if it is an export or a checkpoint. ctranslate2 needs the package of this name, the other folders safetensors.
     """
     configure(log)
-    if target == SHORTLIST and export.dataset is None:
+    if to == SHORTLIST and export.dataset is None:
         raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
     from nmtkit.archive import as_user_errors
@@ -72,32 +69,32 @@ def main(
     from nmtkit.conversion.shortlist_export import export_shortlist
 
     check_free(output, export.force)
-    _check_output(output, target, (checkpoint, export.dataset))
+    _check_output(output, to, (checkpoint, export.dataset))
     loaded = from_safetensors(checkpoint) if checkpoint.is_dir() else load_checkpoint(checkpoint)
     with as_user_errors(checkpoint):
         check_finite(loaded.chosen(choice.weights))
-    if target == CTRANSLATE2:
+    if to == CTRANSLATE2:
         to_ctranslate2(loaded, output, choice.weights, export.quantization, replace=export.force)
-    elif target == HUGGINGFACE:
+    elif to == HUGGINGFACE:
         to_huggingface(loaded, output, choice.weights, replace=export.force)
-    elif target == SHORTLIST:
+    elif to == SHORTLIST:
         export_shortlist(loaded, checkpoint, output, export)
-    elif target == SAFETENSORS:
+    elif to == SAFETENSORS:
         to_safetensors(loaded, output, choice.weights, replace=export.force)
     else:
         save_checkpoint(output, loaded.without_training(choice.weights))
     logger.info("wrote %s from %s", output, checkpoint)
 
 
-def _check_output(output: Path, target: str, given: Iterable[Path | None]) -> None:
+def _check_output(output: Path, to: str, given: Iterable[Path | None]) -> None:
     """Refuse an output that would replace one of the `given` inputs, or a file that is not an export."""
     paths = [path for path in (*given, config_file_in_use()) if path is not None]
     inputs = [file for path in paths for file in (path, *(path.iterdir() if path.is_dir() else ()))]
-    if target in (CHECKPOINT, SHORTLIST):
+    if to in (CHECKPOINT, SHORTLIST):
         check_output_file(output, inputs)
     else:
         check_output_folder(output, inputs)
-    if target == CHECKPOINT:
+    if to == CHECKPOINT:
         from nmtkit.checkpoint import check_replaceable
 
         check_replaceable(output)

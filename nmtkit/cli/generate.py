@@ -16,7 +16,7 @@ from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputCon
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.outputs import check_output_file, check_stdout
-from nmtkit.text import check_readable
+from nmtkit.text import COMPRESSED, check_readable
 
 _SCORING = ("reference", "target_lang")
 
@@ -111,6 +111,8 @@ def _check_input(dataset: Path | None, options: GenerationOptions) -> None:
 def _check_output(options: GenerationOptions, models: int) -> None:
     """Refuse options that contradict the output."""
     output, page = options.output, options.output.attention_html
+    if output.path is not None and output.path.suffix in COMPRESSED:
+        raise UserError(f"--output {output.path}: the output is not compressed: omit {output.path.suffix}")
     if output.resume and output.path is None:
         raise UserError("--resume needs --output FILE")
     if output.resume and page is not None:

@@ -1,12 +1,14 @@
 """nmt-generate in a pipeline: it answers what has come, and whatever ends it, nothing is lost or doubled."""
 
 import contextlib
+import fcntl
 import os
 import re
 import resource
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -180,6 +182,14 @@ def test_a_full_disk_stops_generation_and_the_output_is_resumed(
     resumed(generate, tmp_path / "out.de", expected)
 
 
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
+def test_an_output_with_the_name_of_a_compressed_file_is_refused(suffix: str, generate: Run, tmp_path: Path) -> None:
+    done = generate("--output", tmp_path / f"out.de{suffix}")
+    assert done.returncode == 2
+    assert f"out.de{suffix}: the output is not compressed: omit {suffix}" in done.stderr.decode()
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without /dev/full")
 def test_a_full_disk_behind_stdout_gives_a_one_line_error(start: Callable[..., "subprocess.Popen[bytes]"]) -> None:
     with Path("/dev/full").open("wb") as full:
@@ -320,3 +330,63 @@ def test_a_lost_or_duplicated_line_is_an_error(
     assert done.returncode == 1
     assert f"{len(LINES)} lines were read, but" in done.stderr.decode().splitlines()[-1]
     assert not (tmp_path / "out.de").exists()
+
+
+def without_blocking(end: int) -> int:
+    """Make a pipe non-blocking, as one that is shared with a program such as Node.js."""
+    os.set_blocking(end, False)
+    return end
+
+
+def test_a_pause_of_a_non_blocking_stdin_is_not_its_end(
+    start: Callable[..., "subprocess.Popen[bytes]"], expected: bytes
+) -> None:
+    read, write = os.pipe()
+    process = start(stdin=without_blocking(read))
+    os.close(read)
+    assert process.stdout
+    with os.fdopen(write, "wb", buffering=0) as stdin:
+        stdin.write(TEXT[:70])
+        first = process.stdout.readline()  # it has read all that has come, and waits for more
+        stdin.write(TEXT[70:])
+    assert first + process.stdout.read() == expected
+    assert process.wait() == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_non_blocking_stdout_with_a_slow_reader_gets_every_line(
+    unbuffered: str, start: Callable[..., "subprocess.Popen[bytes]"], expected: bytes
+) -> None:
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    process = start(stdout=without_blocking(write), env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+    os.close(write)
+    assert process.stdin
+    process.stdin.write(TEXT * 5)  # its translations do not fit into the pipe
+    process.stdin.close()
+    with os.fdopen(read, "rb") as stdout:
+        while True:  # until the pipe is full, or all is written
+            before = pending(read)
+            time.sleep(0.2)
+            if pending(read) == before and before:
+                break
+        assert stdout.read() == expected * 5
+    assert process.wait() == 0
+
+
+def pending(pipe: int) -> int:
+    """The number of bytes that a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_disk_that_is_full_within_the_last_line_of_stdout_is_an_error(
+    unbuffered: str, start: Callable[..., "subprocess.Popen[bytes]"], expected: bytes, tmp_path: Path
+) -> None:
+    with (tmp_path / "out.de").open("wb") as output:
+        process = start(stdout=output, env={**os.environ, "PYTHONUNBUFFERED": unbuffered})
+        limit = len(expected) - 3
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        _, messages = process.communicate(TEXT)
+    assert process.returncode == 1
+    assert messages.decode().splitlines()[-1] == "nmt-generate: cannot write to stdout: File too large"

@@ -342,7 +342,7 @@ def test_a_config_file_can_give_a_single_value_for_a_repeatable_option(
         ("a.toml", "spoons = 3\n[soup]\nspoons = 4", "--spoons is given twice"),
         ("a.toml", "spoon = 1", "soup has no option --spoon that a file can set. Did you mean --spoons?"),
         ("a.toml", '"--spoons" = 1', "names of options have no leading dashes in a file: write spoons"),
-        ("a.toml", "[soup]\npepper = 1", "soup has no option --pepper"),
+        ("a.toml", "[soup]\npepper = 1", "a.toml: table 'soup': soup has no option --pepper"),
         ("a.toml", "[soup.pea]\nsalt = 0.1", "soup has no option --pea"),
         ("a.toml", "[soup.salt]\ngrains = 1", '--salt takes a number or a string, not {"grains": 1}'),
         ("a.toml", "spoons = 99", "--spoons: 99 is too large"),
@@ -671,7 +671,7 @@ def test_ranks_report_their_own_errors_unless_they_share_a_run(
 def test_a_name_that_is_not_utf8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It would be found when the first checkpoint is written."""
     code, _, err = run("--kind", os.fsdecode(b"caf\xe9.txt"), capsys=capsys)
-    assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: rename the file\n")
+    assert (code, err) == (2, "soup: caf\\xe9.txt: not UTF-8: if it is a file, rename it\n")
 
 
 @pytest.mark.parametrize("flag", ["--input", "--output", "--checkpoint", "--config"])

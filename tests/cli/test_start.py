@@ -6,11 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from patience import PATIENCE
 from repository import BIN, ROOT
 
-from nmtkit.cli.start import COMMANDS
+from nmtkit.cli.start import COMMANDS, load_command
+from nmtkit.config import flag
 
 
 def output(command: list[str], **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -188,11 +190,27 @@ def test_python_m_nmtkit_lists_the_commands() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_a_config_file_knows_each_option_by_the_name_of_its_flag(command: str) -> None:
+    for option in load_command(command).params:
+        if isinstance(option, click.Option):
+            assert flag(str(option.name)) in option.opts
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_shell_completes_the_options_of_every_command(command: str) -> None:
     name = f"nmt-{command}"
     asked = {"COMP_WORDS": f"{name} --log-f", "COMP_CWORD": "1"}
     done = output([str(BIN / name)], **asked, **{f"_NMT_{command.upper()}_COMPLETE": "bash_complete"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "plain,--log-format\n", "")
+
+
+@pytest.mark.parametrize("asked", [{}, {"COMP_WORDS": "nmt-train", "COMP_CWORD": "x"}])
+def test_a_request_for_completions_without_a_command_line_is_refused(asked: dict[str, str]) -> None:
+    done = output([str(BIN / "nmt-train")], **asked, _NMT_TRAIN_COMPLETE="bash_complete")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "nmt-train: _NMT_TRAIN_COMPLETE is set for completion, without COMP_WORDS or COMP_CWORD: unset it\n"
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
