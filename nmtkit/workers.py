@@ -7,19 +7,26 @@ leaves its workers behind if the parent is killed, and both read the whole strea
 import contextlib
 import gc
 import multiprocessing
+import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import PathFinder
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, TypeVar
 
 from nmtkit import log
-from nmtkit.errors import NmtkitError, RunError
+from nmtkit.errors import NmtkitError, RunError, UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 TASKS_AHEAD = 4  # tasks per worker started before the oldest result is due: this bounds the memory
+_SAFE_PATH = "PYTHONSAFEPATH"  # set, Python does not import from the current folder
+_starting = threading.Lock()  # the environment is that of all threads
 
 
 class WorkerPool:
@@ -39,7 +46,7 @@ class WorkerPool:
                 process = context.Process(
                     target=_run_worker, args=(child_end, log.config()), name=f"worker {number}", daemon=True
                 )
-                with _sigint_blocked():
+                with _starting, _no_imports_from_current_folder(), _sigint_blocked():
                     process.start()
             except OSError as error:  # too many processes or open files, or no memory
                 raise RunError(f"only {number} of {count} --workers could be started ({error.strerror})") from error
@@ -131,6 +138,38 @@ class WorkerPool:
             f"a worker process died (exit code {process.exitcode}; -9: killed, most often for lack of memory): "
             "run again, with fewer --workers if memory is short"
         )
+
+
+@contextlib.contextmanager
+def _no_imports_from_current_folder() -> Iterator[None]:
+    """Start processes that do not import from the current folder: it may be that of a model, and so run its code.
+
+    Python would look there for modules of its own until it has the path of the parent.
+    """
+    if sys.version_info < (3, 11):
+        refuse_hiding_modules(Path.cwd())
+        yield
+        return
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
+
+
+def refuse_hiding_modules(folder: Path) -> None:
+    """Raise UserError if a folder has a module with the name of one of Python's own that this process has imported."""
+    for name in sorted(sys.stdlib_module_names & sys.modules.keys()):
+        found = PathFinder.find_spec(name, [str(folder)])
+        if found is not None and found.has_location:
+            raise UserError(
+                f"{found.origin} would run in the workers in place of Python's own module: rename it, or run the "
+                "command from another folder"
+            )
 
 
 @contextlib.contextmanager

@@ -4,14 +4,18 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from repository import ROOT
 
 from nmtkit import log
 from nmtkit.errors import RunError, UserError
-from nmtkit.workers import TASKS_AHEAD, WorkerPool
+from nmtkit.workers import TASKS_AHEAD, WorkerPool, refuse_hiding_modules
 
 
 def late_when_even(number: int) -> int:
@@ -94,6 +98,38 @@ def test_workers_that_cannot_be_started_are_reported(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("multiprocessing.context.SpawnProcess.start", refuse)
     with pytest.raises(RunError, match=r"only 0 of 3 --workers .*\(Resource temporarily unavailable\)"):
         WorkerPool(3)
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be the folder of a model: nothing in it can run code."""
+    for module in ("threading", "signal", "multiprocessing", "nmtkit"):
+        (tmp_path / f"{module}.py").write_text(f"open({str(tmp_path / 'was-run')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    script = "import sys; del sys.path[0]; from nmtkit.workers import WorkerPool; WorkerPool(1).run_in_each(abs, -1)"
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "was-run").exists()
+
+
+@pytest.mark.parametrize("before", [None, "1"])
+def test_starting_workers_leaves_the_environment_unchanged(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", before) if before else monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    with WorkerPool(1):
+        assert os.environ.get("PYTHONSAFEPATH") == before
+
+
+@pytest.mark.parametrize("name", ["signal.py", "signal/__init__.py", "signal.pyc"])
+def test_a_module_that_hides_one_of_pythons_own_is_refused(name: str, tmp_path: Path) -> None:
+    """Only before Python 3.11, which has another way."""
+    (tmp_path / "notes.py").touch()
+    refuse_hiding_modules(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(UserError, match=rf"{name} would run in the workers in place of Python's own module: rename it"):
+        refuse_hiding_modules(tmp_path)
 
 
 @pytest.mark.parametrize("count", [1, 2])
