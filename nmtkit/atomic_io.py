@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -30,6 +31,8 @@ from nmtkit.log import logger
 
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STAGED_FILE = re.compile(r"\.(.+)\.[0-9a-f]+\.partial", re.DOTALL)  # as `_staging_path` names it
+_ACL = "system.posix_acl_access"
+_NO_MODES = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP)
 _FOLDERS_NOT_SYNCED = (errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOTSUP)  # by some network file systems
 
 
@@ -62,10 +65,11 @@ def staged_folder(
             yield staging
             _check_replaceable(destination, may_replace)  # again: it may have been created since
             fsync_folder(staging)
-            _set_mode(descriptor, mode)
             if destination.exists():
-                _copy_mode(destination, descriptor)
+                _copy_access(destination, descriptor)
                 _set_aside(destination, replaced, is_own)
+            else:
+                _set_mode(descriptor, mode)
             staging.rename(destination)
         except BaseException as error:
             with contextlib.suppress(OSError, RunError):  # kept if it cannot be read now
@@ -258,7 +262,7 @@ def _opened(destination: Path) -> Iterator[tuple[BinaryIO, Path | None]]:
             raise UserError(f"cannot write {destination}: {error.strerror}") from error
         with file:
             if staging is not None:
-                _copy_mode(destination, file.fileno())
+                _copy_access(destination, file.fileno())
             yield file, staging
     finally:  # also after a signal
         if staging is not None:
@@ -290,7 +294,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
     file = _open_exclusively(partial, destination)
     try:
         with file:
-            _copy_mode(destination, file.fileno())
+            _copy_access(destination, file.fileno())
             if not resume:
                 file.truncate()
             yield file
@@ -417,14 +421,43 @@ def _concurrent_writer_error(destination: Path) -> UserError:
 
 
 def _set_mode(descriptor: int, mode: int) -> None:
-    with contextlib.suppress(PermissionError):  # a file system without modes
+    try:
         os.fchmod(descriptor, stat.S_IMODE(mode))
+    except OSError as error:
+        if error.errno not in _NO_MODES:  # a file system without modes
+            raise
 
 
-def _copy_mode(replaced: Path, descriptor: int) -> None:
-    """Give a new file or folder the permissions of the one that it will replace, if there is one: it may be private."""
-    with contextlib.suppress(OSError):  # there is none, or a loop of symlinks
-        _set_mode(descriptor, replaced.stat().st_mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
+def _copy_access(replaced: Path, descriptor: int) -> None:
+    """Give a new file or folder the access rights of the one that it will replace, if there is one: it may be private.
+
+    If its group or its access control list (ACL) cannot be copied, groups get no access.
+    """
+    try:
+        status = replaced.stat()
+    except OSError:  # there is none, or a loop of symlinks
+        return
+    mode = status.st_mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR
+    try:
+        if os.fstat(descriptor).st_gid != status.st_gid:
+            os.fchown(descriptor, -1, status.st_gid)
+        _copy_acl(replaced, descriptor)
+    except OSError:
+        mode &= ~stat.S_IRWXG
+    _set_mode(descriptor, mode)
+
+
+def _copy_acl(replaced: Path, descriptor: int) -> None:
+    """Copy an access control list, of which the mode shows only the most that it grants to any group or other user."""
+    if sys.platform != "linux":
+        return
+    try:
+        acl = os.getxattr(replaced, _ACL)
+    except OSError:  # there is none, or the file system has none
+        with contextlib.suppress(OSError):
+            os.removexattr(descriptor, _ACL)  # one that the folder gives to new files
+        return
+    os.setxattr(descriptor, _ACL, acl)
 
 
 def fsync_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import stat
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -728,6 +729,95 @@ def test_a_partial_file_is_as_private_as_the_file_that_it_will_replace(tmp_path:
             assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
 
 
+def write_folder(folder: Path) -> None:
+    with staged_folder(folder / "out", is_own, always) as staging:
+        (staging / "file").touch()
+
+
+def make_empty(path: Path, is_folder: bool) -> None:
+    if is_folder:
+        path.mkdir()
+    else:
+        path.touch()
+
+
+REPLACING = pytest.mark.parametrize("write", [write_staged, write_resumable, write_folder])
+
+
+@REPLACING
+@pytest.mark.parametrize("may_change_group", [True, False])
+def test_a_replaced_file_or_folder_keeps_its_group_or_gives_no_group_access(
+    may_change_group: bool, write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups: list[int] = []
+
+    def changed(handle: int, user: int, group: int) -> None:
+        groups.append(group)
+        if not may_change_group:
+            raise PermissionError
+
+    fstat, own = os.fstat, os.getegid()
+
+    def in_another_group(handle: int) -> os.stat_result:
+        status = list(fstat(handle))
+        status[stat.ST_GID] = own + 1
+        return os.stat_result(status)
+
+    make_empty(tmp_path / "out", write is write_folder)
+    (tmp_path / "out").chmod(0o750)
+    with monkeypatch.context() as other:
+        other.setattr("nmtkit.atomic_io.os.fchown", changed)
+        other.setattr("nmtkit.atomic_io.os.fstat", in_another_group)
+        write(tmp_path)
+    assert set(groups) == {own}
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == (0o750 if may_change_group else 0o700)
+
+
+def access_list(*entries: tuple[int, int, int]) -> bytes:
+    """An access control list as Linux stores it: tag, permissions and id of each entry."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+ACL = "system.posix_acl_access"
+OWNER, USER, GROUP, MASK, OTHER = 1, 2, 4, 16, 32
+NO_ID = 2**32 - 1
+
+
+@REPLACING
+def test_a_replaced_file_or_folder_keeps_its_access_list(write: Callable[[Path], None], tmp_path: Path) -> None:
+    """Without the list, its mask would be the permissions of the group."""
+    one_user = access_list((OWNER, 7, NO_ID), (USER, 5, 1001), (GROUP, 0, NO_ID), (MASK, 5, NO_ID), (OTHER, 0, NO_ID))
+    make_empty(tmp_path / "out", write is write_folder)
+    try:
+        os.setxattr(tmp_path / "out", ACL, one_user)
+    except OSError:
+        pytest.skip("a file system without access control lists")
+    write(tmp_path)
+    assert os.getxattr(tmp_path / "out", ACL) == one_user
+    os.removexattr(tmp_path / "out", ACL)
+    (tmp_path / "out").chmod(0o740)
+    os.setxattr(tmp_path, "system.posix_acl_default", one_user)
+    write(tmp_path)
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o740
+    with pytest.raises(OSError, match="No data available"):
+        os.getxattr(tmp_path / "out", ACL)
+
+
+@REPLACING
+def test_an_access_list_that_cannot_be_copied_gives_no_group_access(
+    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    make_empty(tmp_path / "out", write is write_folder)
+    (tmp_path / "out").chmod(0o770)
+    monkeypatch.setattr("nmtkit.atomic_io.os.getxattr", lambda path, name: b"list")
+    monkeypatch.setattr("nmtkit.atomic_io.os.setxattr", refused)
+    write(tmp_path)
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
+
+
 @pytest.mark.parametrize("mode", [0o700, 0o775])
 def test_a_folder_keeps_the_permissions_of_the_one_that_it_replaces(mode: int, tmp_path: Path) -> None:
     (tmp_path / "result").mkdir()
@@ -756,6 +846,20 @@ def test_a_file_system_without_locks_is_written_with_a_warning(
         f"{tmp_path / name} cannot be locked against other processes (Function not implemented)"
         for name in ("out", "result")
     ]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.ENOTSUP])
+@REPLACING
+def test_a_file_system_without_permissions_is_written(
+    write: Callable[[Path], None], number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(handle: int, mode: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("nmtkit.atomic_io.os.fchmod", unsupported)
+    write(tmp_path)
+    write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EBADF, errno.ENOTSUP])

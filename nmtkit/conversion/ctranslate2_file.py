@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nmtkit.conversion.sharing import refuse_expansion
 from nmtkit.errors import UserError
+from nmtkit.file_map import map_file
 from nmtkit.text import refuse_special_file
 from nmtkit.wording import quoted
 
@@ -75,7 +76,7 @@ def read_model(path: Path) -> Spec:
     the file has.
     """
     refuse_special_file(path)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with path.open("rb") as file, map_file(file) as content:
         reader = _Reader(content)
         version = reader.number("I")
         if version != _BINARY_VERSION:

@@ -6,7 +6,6 @@ omegaconf nor fairseq is needed, since stand-ins replace their classes.
 
 import argparse
 import io
-import mmap
 import pickle
 import sys
 import zipfile
@@ -21,6 +20,7 @@ from torch import Tensor
 from nmtkit.conversion.pickle_check import CONFIG_NODES, DEFAULT_DICT, IGNORED, check_pickle
 from nmtkit.conversion.sharing import refuse_expansion
 from nmtkit.errors import UserError
+from nmtkit.file_map import map_file
 from nmtkit.text import refuse_special_file
 from nmtkit.wording import quoted
 
@@ -118,7 +118,7 @@ def _verify(content: memoryview, checksums: Set[tuple[int, int]], name: str) -> 
 
 
 def _check_old_format(path: Path) -> None:
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with path.open("rb") as file, map_file(file) as content:
         for _ in range(_OLD_PICKLES):
             check_pickle(cast(IO[bytes], content))
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
+from nmtkit.file_map import map_file
 from nmtkit.vocab import EOS, SPECIALS, UNK
 
 MAGIC = b"NMTKINDX"
@@ -32,6 +33,7 @@ TokenType = np.dtype[np.unsignedinteger[Any]]
 TOKEN_TYPES: dict[int, TokenType] = {2: np.dtype("<u2"), 4: np.dtype("<u4")}  # by bytes per token
 
 REMEDY = "run nmt-preprocess again"
+_REMEDIES = {errno.ENOENT: REMEDY, errno.EMFILE: "raise the hard limit of open files, or use larger shards"}
 
 
 def token_type(vocabulary_size: int) -> TokenType:
@@ -200,10 +202,10 @@ def _map(path: Path) -> mmap.mmap | bytes:
         with path.open("rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 return b""
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return map_file(file)
     except OSError as error:
-        remedy = "raise the hard limit of open files, or use larger shards" if error.errno == errno.EMFILE else REMEDY
-        raise UserError(f"cannot read {path}: {error.strerror}; {remedy}") from error
+        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+        raise UserError(f"cannot read {path}: {error.strerror}{remedy}") from error
 
 
 def _read_header(header: bytes, path: Path) -> tuple[int, int, TokenType]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from nmtkit.data.binary import REMEDY
 from nmtkit.errors import UserError
+from nmtkit.file_map import map_file
 
 LINE_DTYPE = np.dtype("<u8")
 MAX_NAMED_LINES = 10  # in one error message
@@ -33,7 +34,10 @@ class LineNumbers:
         size = dropped.stat().st_size if dropped.exists() else 0
         if size % LINE_DTYPE.itemsize:
             raise UserError(f"{dropped}: {size} bytes are not a whole number of entries; {REMEDY}")
-        self._dropped = np.memmap(dropped, LINE_DTYPE, "r") if size else np.empty(0, LINE_DTYPE)
+        self._dropped = np.empty(0, LINE_DTYPE)
+        if size:
+            with dropped.open("rb") as file:
+                self._dropped = np.frombuffer(map_file(file), LINE_DTYPE)
         lines = sum(lines for _, lines in corpora)
         if pairs + len(self._dropped) != lines:
             raise UserError(f"{dropped}: does not fit {pairs} sentence pairs of {lines} lines; {REMEDY}")

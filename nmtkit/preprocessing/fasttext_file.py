@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nmtkit.file_map import map_file
+
 _MAGIC, _VERSIONS = 793712314, (11, 12)
 _SUPERVISED = 3
 _LOSSES = (1, 2, 3, 4)  # hierarchical softmax, negative sampling, softmax, one-vs-all
@@ -27,7 +29,7 @@ def check_classifier(path: Path) -> None:
     with path.open("rb") as file:
         if not path.stat().st_size:
             raise ValueError("empty")
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        with map_file(file) as content:
             _Reader(content).check()
 
 

@@ -65,11 +65,14 @@ def describe_checkpoints(model: nn.Module, options: TrainingOptions) -> str:
     checkpoints = options.checkpoints
     kept = checkpoints.keep_last + checkpoints.keep_best + (checkpoints.save_epochs is not None)
     size = checkpoint_bytes(model, averaged=options.optimizer.ema > 0)
-    free = shutil.disk_usage(existing_part(checkpoints.save_dir)).free
+    need = f"about {format_bytes(size)} each, up to {kept} of them in {checkpoints.save_dir}"
+    try:
+        free = shutil.disk_usage(existing_part(checkpoints.save_dir)).free
+    except OSError:  # some FUSE file systems do not tell
+        return need
     there = len(list_checkpoints(checkpoints.save_dir))
-    return (
-        f"about {format_bytes(size)} each, up to {kept} of them in {checkpoints.save_dir} "
-        f"({format_bytes(free)} free)" + ("" if free > (kept + 1 - there) * size else ": not enough for all of them")
+    return f"{need} ({format_bytes(free)} free)" + (
+        "" if free > (kept + 1 - there) * size else ": not enough for all of them"
     )
 
 

@@ -32,6 +32,7 @@ LEVELS: list[list[str]] = [
         "cli.load_errors",
         "cli.signals",
         "errors",
+        "file_map",
         "languages",
         "native_sources",
         "nfkc",

@@ -85,7 +85,8 @@ def test_an_option_of_another_toolkit_in_a_config_file_gives_a_hint(run_here: Ru
     done = run_here("nmt-train", "data", "--config", config)
     assert done.returncode == 2
     assert done.stderr.decode() == (
-        f"nmt-train: --config {config}: nmt-train has no option --max-update that a file can set: use --max-updates\n"
+        f"nmt-train: --config {config}: table 'optimization': "
+        "nmt-train has no option --max-update that a file can set: use --max-updates\n"
     )
 
 

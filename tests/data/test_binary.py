@@ -1,5 +1,6 @@
 """The token file and its index."""
 
+import errno
 import itertools
 import struct
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 from nmtkit.data.binary import HEADER, OFFSET, TokenFile, TokenFileWriter, token_type
 from nmtkit.errors import UserError
+from nmtkit.file_map import map_file
 from nmtkit.vocab import BOS, EOS, PAD, UNK
 
 SENTENCES = [[5, 3], [3], [7, 8, 9, 3], [6, 65_535, 3]]
@@ -211,4 +213,24 @@ def test_a_missing_file_is_reported(tmp_path: Path, name: str) -> None:
     write(tmp_path / "a", [SENTENCES])
     (tmp_path / name).unlink()
     with pytest.raises(UserError, match=rf"cannot read .*{name}: No such file"):
+        opened(tmp_path / "a")
+
+
+def test_a_file_is_mapped_privately_for_file_systems_without_shared_maps(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    with (tmp_path / "file").open("rb") as file, map_file(file) as content:
+        assert content[:] == b"text"
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        assert [line.split()[1] for line in maps if line.endswith(str(tmp_path / "file"))] == ["r--p"]
+
+
+def test_an_error_that_another_dataset_would_not_mend_gives_no_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(file: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    write(tmp_path / "a", [SENTENCES])
+    monkeypatch.setattr("nmtkit.data.binary.map_file", refused)
+    with pytest.raises(UserError, match=r"cannot read .*: No such device$"):
         opened(tmp_path / "a")

@@ -109,6 +109,8 @@ def test_existing_checkpoints_need_no_additional_disk_space(tmp_path: Path, monk
     for update in (10, 20):
         (tmp_path / f"checkpoint_{update}.pt").touch()
     assert "not enough" not in describe_checkpoints(small, options)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: os.statvfs(f"{path}/missing"))
+    assert describe_checkpoints(small, options).endswith(str(options.checkpoints.save_dir))
 
 
 def test_a_run_starts_with_a_summary_and_estimates_the_time_left(train: Train, tmp_path: Path) -> None:
