@@ -203,10 +203,24 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-            staging.replace(destination)
+            _replace(destination, staging)
         fsync_entries(destination.parent)
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error
+
+
+def _replace(destination: Path, staging: Path) -> None:
+    """Rename a complete file to its destination. One that is a mount point, as of `docker -v`, gets its content."""
+    try:
+        staging.replace(destination)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        with staging.open("rb") as content, destination.open("wb") as mounted:
+            shutil.copyfileobj(content, mounted)
+            mounted.flush()
+            os.fsync(mounted.fileno())
+        staging.unlink()
 
 
 def link_file(source: Path, destination: Path) -> None:
@@ -300,7 +314,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            partial.replace(destination)
+            _replace(destination, partial)
         fsync_entries(destination.parent)
     except OSError as error:
         raise RunError(f"cannot write {destination}: {error.strerror or error}") from error

@@ -920,3 +920,21 @@ def test_a_folder_that_overlayfs_cannot_rename_is_replaced(tmp_path: Path, monke
             (staging / "file").write_text(content)
     assert (result / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["result"]
+
+
+@pytest.mark.parametrize("write", [write_staged, write_resumable])
+def test_a_file_that_is_a_mount_point_gets_the_content(
+    write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that `docker -v FILE:FILE` shares with the host, which cannot be replaced."""
+
+    def busy(path: Path, target: Path) -> Path:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    (tmp_path / "out").write_text("an older and longer content")
+    number = (tmp_path / "out").stat().st_ino
+    monkeypatch.setattr(Path, "replace", busy)
+    write(tmp_path)
+    assert (tmp_path / "out").read_bytes() == b"new"
+    assert (tmp_path / "out").stat().st_ino == number
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import time
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
-from click.shell_completion import shell_complete
+from click.shell_completion import shell_complete, split_arg_string
 
 from nmtkit.cli.config_file import is_text, read_config_file
 from nmtkit.cli.help_panels import help_in_panels
@@ -166,9 +167,14 @@ class Command(click.Command):
         """Print completions of a command line, or the script that makes a shell ask for them."""
         variable = self._completion_variable
         try:
+            if instruction == "bash_complete" and _completes_redirection():
+                click.echo("file,")  # the form of click's script for bash, which then completes names of files
+                return 0
             code = shell_complete(self, {}, str(self.name), variable, instruction)
-        except (KeyError, ValueError):
+        except (KeyError, ValueError, IndexError):
             raise UserError(f"{variable} is set for completion, without COMP_WORDS or COMP_CWORD: unset it") from None
+        if code:
+            raise UserError(f"{variable}={instruction} does not ask for completions: unset it")
         sys.stdout.flush()
         return code
 
@@ -229,6 +235,12 @@ def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Comman
 
 def _note_debug(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     typing.cast(Command, context.command).debug |= value
+
+
+def _completes_redirection() -> bool:
+    """Whether the word that bash completes follows `<`, `>` or the like, which it passes as words too."""
+    words = split_arg_string(os.environ["COMP_WORDS"])
+    return bool(re.fullmatch(r"\d*&?[<>]+[&|]?", words[int(os.environ["COMP_CWORD"]) - 1]))
 
 
 def _check_text(arguments: Sequence[str]) -> None:

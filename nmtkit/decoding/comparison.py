@@ -74,7 +74,7 @@ def read_texts(translations: Sequence[Path], references: Sequence[Path]) -> tupl
 def _read(path: Path) -> tuple[str, list[str]]:
     if path != STANDARD_STREAM:
         return str(path), list(read_lines(path))
-    reads_terminal()
+    reads_terminal("end a line of the translation")
     lines = enumerate(read_raw_stdin(), 1)
     return "stdin", [decode_line(line, Path("stdin"), number) for number, line in lines]
 

@@ -90,7 +90,7 @@ class SearchConfig(Config):
         1,
         min=0,
         max=2**64 - 1,
-        help="Samples depend on the seed and the source sentence only.",
+        help="Samples depend on the seed, the source sentence and --nbest only.",
     )
     alignment: bool = option(
         False, help="Show, in --format jsonl, tsv or pharaoh, which source words each target word was translated from."

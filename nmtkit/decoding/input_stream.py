@@ -62,11 +62,11 @@ def chunks_as_they_come(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def reads_terminal() -> bool:
+def reads_terminal(what_enter_does: str) -> bool:
     """Whether stdin is a terminal; if so, logs that the command waits for input."""
     if not sys.stdin.isatty():
         return False
-    logger.info("reading from the terminal: press Enter to translate a line, Ctrl-D to finish")
+    logger.info("reading from the terminal: press Enter to %s, Ctrl-D to finish", what_enter_does)
     return True
 
 

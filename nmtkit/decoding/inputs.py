@@ -73,7 +73,7 @@ class TextInput:
         yield from map(stats.decode, take(islice(lines, shard.start, shard.stop), buffer))
 
     def is_terminal(self) -> bool:
-        return self.path is None and reads_terminal()
+        return self.path is None and reads_terminal("translate a line")
 
     def _is_regular_file(self) -> bool:
         if self.path is not None:

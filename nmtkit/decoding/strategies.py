@@ -129,7 +129,7 @@ class DiverseBeamSearch(BeamSearch):
 
 
 class Sampling:
-    """Draws N = `nbest` independent samples. Their random numbers depend only on the seed and the source sentence."""
+    """Draws N = `nbest` independent samples. The random numbers depend only on the seed, the source sentence and N."""
 
     def __init__(self, config: SearchConfig, src: Tensor, lengths: Tensor, longest: int) -> None:
         """For src (B, S) with lengths (B,) and outputs of at most `longest` tokens, EOS included."""

@@ -213,6 +213,20 @@ def test_a_request_for_completions_without_a_command_line_is_refused(asked: dict
     )
 
 
+@pytest.mark.parametrize("before", ["<", ">", ">>", "2>", "&>", ">|"])
+def test_bash_completes_names_of_files_after_a_redirection(before: str) -> None:
+    words = ["nmt-generate", "--checkpoint", "a.pt", before, "test"]
+    asked = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = output([str(BIN / "nmt-generate")], **asked, _NMT_GENERATE_COMPLETE="bash_complete")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "file,\n", "")
+
+
+def test_an_unknown_request_for_completions_is_refused() -> None:
+    done = output([str(BIN / "nmt-train"), "--help"], _NMT_TRAIN_COMPLETE="csh_source")
+    expected = "nmt-train: _NMT_TRAIN_COMPLETE=csh_source does not ask for completions: unset it\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_completion_script(shell: str) -> None:
     done = output([str(BIN / "nmt-train")], _NMT_TRAIN_COMPLETE=f"{shell}_source")
