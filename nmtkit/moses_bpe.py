@@ -153,8 +153,8 @@ class MosesBpeTokenizer:
             text = self._plain_detokenizer.detokenize(words)
         return text
 
-    def surfaces(self, ids: Sequence[int]) -> list[str]:
-        pieces = self.vocab.to_pieces(ids)
+    def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
+        pieces = self.vocab.to_pieces(ids, self._line_pieces(text))
         inside = [False, *map(self._continues, pieces)]
         texts = [self._detokenizer.unescape_xml(self._text(piece)) for piece in pieces]
         return [" " * (not joined) + text for text, joined in zip(texts, inside, strict=False)]

@@ -42,10 +42,11 @@ class Tokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Decode a sequence of ids to text without line breaks."""
 
-    def surfaces(self, ids: Sequence[int]) -> list[str]:
+    def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
         """The text that each id adds, with spaces before words. The last byte piece of a character adds all of it, and
         bytes that are no character add U+FFFD. UNK is a part of the word that it stands in, as in text that is encoded;
-        `decode` may write it as a word of its own, or not at all."""
+        `decode` may write it as a word of its own, or not at all. Some tokenizers need the `text` that the ids encode
+        to know that word."""
 
 
 def without_space(ids: Sequence[int], vocab: Vocabulary) -> tuple[int, ...] | None:
@@ -106,7 +107,7 @@ class SentencePieceTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return _on_one_line(_decode(self._processor, [self._to_model[i] for i in ids]))
 
-    def surfaces(self, ids: Sequence[int]) -> list[str]:
+    def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
         added = _surfaces(self.vocab.to_pieces(ids))
         return [self._unknown or text if number == UNK else text for number, text in zip(ids, added, strict=True)]
 
@@ -133,16 +134,18 @@ class SentencePieceVocabTokenizer:
         self._symbol = symbol_pattern(symbols)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return list(map(self.vocab.to_ids, self._segmented(lines)))
+
+    def _segmented(self, lines: Sequence[str]) -> Iterator[list[str]]:
+        """The pieces of each line."""
         split_lines = [self._parts(line) for line in lines]
         texts = [text for parts in split_lines for text in parts[::2]]
         segmented: Iterator[list[str]] = iter(_encode(self._processor, texts, str))
-        encoded = []
         for parts in split_lines:
             pieces = next(segmented)
             for symbol in parts[1::2]:
                 pieces += [symbol, *next(segmented)]
-            encoded.append(self.vocab.to_ids(pieces))
-        return encoded
+            yield pieces
 
     def _parts(self, line: str) -> list[str]:
         """Split a line into texts, at even positions, and the pieces between them that are not segmented."""
@@ -157,8 +160,8 @@ class SentencePieceVocabTokenizer:
         pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
         return _on_one_line(_decode(self._processor, pieces).replace(_SPACE, " ").strip())
 
-    def surfaces(self, ids: Sequence[int]) -> list[str]:
-        return _surfaces(self.vocab.to_pieces(ids))
+    def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
+        return _surfaces(self.vocab.to_pieces(ids, chain.from_iterable(self._segmented([text]))))
 
 
 def _load_processor(model: bytes) -> Any:
@@ -242,8 +245,8 @@ class SpaceTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return join_subwords(" ".join(self.vocab.to_pieces(ids)))
 
-    def surfaces(self, ids: Sequence[int]) -> list[str]:
-        pieces = self.vocab.to_pieces(ids)
+    def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
+        pieces = self.vocab.to_pieces(ids, text.split())
         inside = [False, *(piece.endswith("@@") for piece in pieces)]
         return [" " * (not joined) + piece.removesuffix("@@") for piece, joined in zip(pieces, inside, strict=False)]
 

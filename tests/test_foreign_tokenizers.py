@@ -76,6 +76,17 @@ def test_a_language_tag_is_one_piece_and_unknown_if_the_vocabulary_lacks_it(tmp_
     assert "".join(source.surfaces(source.encode([">>de<< the dog"])[0])) == ">>de<< the dog"
 
 
+def test_a_word_that_the_vocabulary_lacks_is_a_word_of_the_surfaces_of_its_text(tmp_path: Path) -> None:
+    files = MarianFiles(tmp_path / "marian")
+    whole, _ = files.tokenizers()
+    pieces = [piece for piece in whole.vocab.pieces if not piece.startswith("▁d")]
+    source = type(whole)(Vocabulary(pieces), whole.model)
+    line = "the dog runs"
+    (ids,) = source.encode([line])
+    assert UNK in ids
+    assert "".join(source.surfaces(ids, line)).split() == line.split()
+
+
 def test_names_of_special_tokens_in_the_text_never_become_special_ids(tmp_path: Path) -> None:
     for tokenizer in (*MarianFiles(tmp_path / "marian").tokenizers(), *FsmtFiles(tmp_path / "fsmt").tokenizers()):
         (ids,) = tokenizer.encode([f"the {' '.join(SPECIALS)} dog"])
@@ -201,6 +212,9 @@ def test_surfaces_spell_the_words_of_a_line(mark: str) -> None:
     pieces = ["ru@@", "ns", "&apos;s"] if mark == "@@" else ["ru", "ns</w>", "&apos;s</w>"]
     tokenizer = MosesBpeTokenizer(Vocabulary([*SPECIALS, *pieces]), MosesBpe("en", ("a b",), mark=mark).to_bytes())
     assert tokenizer.surfaces([4, 5, UNK, 4, 5, 6]) == [" ru", "ns", " <unk>", " ru", "ns", " 's"]
+    (ids,) = tokenizer.encode(["runs über"])
+    assert UNK in ids
+    assert "".join(tokenizer.surfaces(ids, "runs über")).split() == ["runs", "über"]
 
 
 # Files of nmtkit -------------------------------------------------------------------------------------------------

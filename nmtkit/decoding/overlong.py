@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import add
 
 # Where a text may be split, the best boundaries last: words, clauses, sentences. In scripts without spaces, the mark of
 # a sentence need not be followed by one.
@@ -38,10 +39,16 @@ def parts(ids: list[int], surfaces: Sequence[str], longest: int) -> list[list[in
     return [*found_parts, ids[start:]]
 
 
+def separators(texts: Sequence[str]) -> list[str]:
+    """What stands before each text where they are joined: a space unless Chinese or Japanese characters meet."""
+    found, last = [], ""
+    for text in texts:
+        is_attached = not text or not last or (_UNSPACED.match(last) and _UNSPACED.match(text[0]))
+        found.append("" if is_attached else " ")
+        last = text[-1:] or last
+    return found
+
+
 def join(texts: Sequence[str]) -> str:
-    """Join the translations of the parts of a line, with a space unless Chinese or Japanese characters meet."""
-    joined = ""
-    for text in filter(None, texts):
-        space = "" if not joined or (_UNSPACED.match(joined[-1]) and _UNSPACED.match(text[0])) else " "
-        joined += space + text
-    return joined
+    """Join the translations of the parts of a line."""
+    return "".join(map(add, separators(texts), texts))

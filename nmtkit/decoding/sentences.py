@@ -57,6 +57,7 @@ class Sentence:
     tasks: list[Task]
     prefix_is_cut: bool = False
     tag: Sequence[int] = ()
+    target: str | None = None  #: the text that is scored, if one is given
 
     @property
     def length(self) -> int:
@@ -121,14 +122,15 @@ class SentenceEncoder:
         if request.target is not None:
             target = self._target_ids(request.target)
             self._check_target(target, line)
-            return Sentence(request.text, ids, [Task(source, target=target)] if ids or target else [], tag=tag)
+            tasks = [Task(source, target=target)] if ids or target else []
+            return Sentence(request.text, ids, tasks, tag=tag, target=request.target)
         constraints, prefix_is_cut = NO_CONSTRAINTS, False
         if request.prefix or request.terms:
             prefix = self._target_ids(request.prefix)
             prefix_is_cut = self._positions is not None and len(prefix) > self._positions
             constraints = Constraints(tuple(prefix[: self._positions]), self._terms(request.terms))
         if limit.split and len(ids) > limit.tokens and constraints is NO_CONSTRAINTS:
-            pieces = parts(ids, self._source.surfaces(ids), limit.tokens)
+            pieces = parts(ids, self._source.surfaces(ids, request.text), limit.tokens)
             return Sentence(request.text, ids, [Task([*tag, *part, EOS]) for part in pieces], tag=tag)
         tasks = [Task(source, constraints)] if ids else []
         return Sentence(request.text, ids, tasks, prefix_is_cut, tag)

@@ -4,13 +4,14 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, zip_longest
+from itertools import accumulate
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.overlong import join
+from nmtkit.decoding.overlong import join, separators
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.sentences import Sentence
 from nmtkit.tokenizer import SPACE, Tokenizer, join_subwords
@@ -96,8 +97,7 @@ def translation_of(
     Of a line that was split, the best hypotheses of all parts are joined to the best candidate, and so on.
     """
     pieces = _source_pieces(sentence, source) if config.attends else None
-    is_given = any(task.target is not None for task in sentence.tasks)
-    candidates = tuple(compose(rank, target, config, pieces, is_given) for rank in zip(*found, strict=False))
+    candidates = tuple(compose(rank, target, config, pieces, sentence.target) for rank in zip(*found, strict=False))
     if not config.sampling:
         candidates = different_texts(candidates)
     blank = Candidate("", alignment=() if config.alignment else None)
@@ -111,11 +111,11 @@ def compose(
     target: Tokenizer,
     config: SearchConfig,
     source: SourcePieces | None,
-    is_given: bool = False,
+    given: str | None = None,
 ) -> Candidate:
     """Make a candidate of one hypothesis for each part of a line. `source` is needed if `config.attends`.
 
-    An alignment counts the words of the decoded text, or those of the text that the user has given, if `is_given`.
+    An alignment counts the words of the decoded text, or those of the text that the user has `given`.
     """
     if config.copy_unknown and source is not None:
         starts = zip(parts, source.parts, strict=True)
@@ -129,7 +129,7 @@ def compose(
         tuple(token for part in parts for token in (*target.vocab.to_pieces(part.ids), SPECIALS[EOS])),
         tuple(log_prob for part in parts for log_prob in part.token_log_probs),
         parts[0].attention if aligned and len(parts) == 1 else None,
-        _alignment(parts, [] if is_given else texts, target, aligned) if aligned else None,
+        _alignment(parts, texts, target, aligned, given) if aligned else None,
     )
 
 
@@ -159,42 +159,49 @@ def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
     texts = words if source.kind == SPACE and len(words) == len(ids) else source.vocab.to_pieces(ids)
     tag = len(sentence.tag)
     starts = list(accumulate((len(task.source) - tag - 1 for task in sentence.tasks), initial=0))[:-1]
-    return SourcePieces(texts, word_numbers(source.surfaces(ids)), starts, tag)
+    return SourcePieces(texts, word_numbers(source.surfaces(ids, sentence.text)), starts, tag)
 
 
 def _alignment(
-    parts: Sequence[Hypothesis], texts: Sequence[str], target: Tokenizer, source: SourcePieces
+    parts: Sequence[Hypothesis], texts: Sequence[str], target: Tokenizer, source: SourcePieces, given: str | None
 ) -> tuple[tuple[int, int], ...]:
-    """The alignment of a line; `texts` are the decoded ones of the parts, if their words count."""
-    pairs: list[tuple[int, int]] = []
+    """The alignment of a line; `texts` are the decoded ones of the parts, and `given` is the text that is scored."""
+    best: dict[int, tuple[float, int]] = {}  # target word -> the most attention, and the source word that has it
     words_before = 0
-    for part, text, start in zip_longest(parts, texts, source.parts):
+    for part, text, start, space in zip(parts, texts, source.parts, separators(texts), strict=True):
         assert part.attention is not None
         attention = part.attention[:-1, source.tag : -1]
-        surfaces = target.surfaces(part.ids)
-        if text is not None:
-            known = ["" if number == UNK else surface for number, surface in zip(part.ids, surfaces, strict=True)]
-            surfaces = respaced(surfaces, text) or respaced(known, text) or surfaces
+        surfaces = _surfaces(part.ids, text, target) if given is None else target.surfaces(part.ids, given)
         if not any(map(str.strip, surfaces)):  # no word
             continue
-        target_words = word_numbers(surfaces)
+        first = words_before - (words_before > 0 and not space)  # else the part continues a word of the one before
+        target_words = [first + number for number in word_numbers(surfaces)]
         if attention.size:
-            own = align_words(attention, source.words[start : start + attention.shape[1]], target_words)
-            pairs += [(i, words_before + j) for i, j in own]
-        words_before += target_words[-1] + 1
-    return tuple(pairs)
+            for mass, i, j in align_words(attention, source.words[start : start + attention.shape[1]], target_words):
+                best[j] = max(best.get(j, (mass, i)), (mass, i), key=itemgetter(0))
+        words_before = target_words[-1] + 1
+    return tuple((i, j) for j, (_, i) in best.items())
+
+
+def _surfaces(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:
+    """The texts that the ids of a hypothesis add, with the spaces of the decoded text."""
+    surfaces = target.surfaces(ids)
+    known = ["" if number == UNK else surface for number, surface in zip(ids, surfaces, strict=True)]
+    return respaced(surfaces, text) or respaced(known, text) or surfaces
 
 
 def align_words(
     attention: NDArray[np.float32], source_words: Sequence[int], target_words: Sequence[int]
-) -> list[tuple[int, int]]:
+) -> list[tuple[float, int, int]]:
     """Align each target word to the source word that its pieces attend to most, by the attention (T, S).
 
-    `source_words` and `target_words` have the number of the word of each piece, from 0.
+    Returns that attention, the source word and the target word. `source_words` and `target_words` have the number of
+    the word of each piece, from 0.
     """
     source_starts, target_starts = (
         np.flatnonzero(np.diff(words, prepend=words[0] - 1)) for words in (source_words, target_words)
     )
     mass = np.add.reduceat(np.add.reduceat(attention, source_starts, axis=1), target_starts, axis=0)
     best = source_starts[mass.argmax(1)].tolist()
-    return [(source_words[i], target_words[j]) for i, j in zip(best, target_starts.tolist(), strict=True)]
+    pairs = zip(mass.max(1).tolist(), best, target_starts.tolist(), strict=True)
+    return [(most, source_words[i], target_words[j]) for most, i, j in pairs]

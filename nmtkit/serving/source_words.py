@@ -15,7 +15,7 @@ def source_words(line: str, tokens: Sequence[str], source: Tokenizer) -> list[st
     Normalization can split words and join them, so the line is split where the normalization of its characters does. If
     that gives another number of words, they are those between spaces, or at last those of the normalized line.
     """
-    counted = "".join(source.surfaces(source.vocab.to_ids(tokens))).split()
+    counted = "".join(source.surfaces(source.vocab.to_ids(tokens), line)).split()
     candidates = (_split(line, source), line.split())
     return next((words for words in candidates if len(words) == len(counted)), counted)
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.decoding.translation import SourcePieces, align_words, compose, respaced, word_numbers
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer
+from nmtkit.serving.source_words import source_words
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
 from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -83,7 +86,7 @@ def test_words_of_an_alignment_are_those_of_the_text_beside_unknown_pieces(unkno
     source = SourcePieces(["x"], [0], [0])
     made = compose([part], tokenizer, SearchConfig(alignment=True), source)
     assert made.alignment == tuple((0, word) for word in range(len(made.text.split())))
-    given = compose([part], tokenizer, SearchConfig(alignment=True), source, is_given=True)
+    given = compose([part], tokenizer, SearchConfig(alignment=True), source, f"the {unknown} runs")
     assert given.alignment == tuple((0, word) for word in range(len(f"the {unknown} runs".split())))
 
 
@@ -107,9 +110,13 @@ def test_a_word_is_aligned_to_the_word_with_the_most_attention() -> None:
         ],
         dtype=np.float32,
     )
-    assert align_words(attention, [0, 1, 1], [0, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
-    assert align_words(attention, [0, 1, 2], [0, 0, 0]) == [(1, 0)]  # 1.0, 1.2 and 0.7 in all
-    assert align_words(attention, [3, 4, 4], [7, 7, 8]) == [(4, 7), (4, 8)]
+
+    def aligned(source: list[int], target: list[int]) -> list[tuple[int, int]]:
+        return [(i, j) for _, i, j in align_words(attention, source, target)]
+
+    assert aligned([0, 1, 1], [0, 1, 2]) == [(0, 0), (1, 1), (1, 2)]
+    assert aligned([0, 1, 2], [0, 0, 0]) == [(1, 0)]  # 1.0, 1.2 and 0.7 in all
+    assert aligned([3, 4, 4], [7, 7, 8]) == [(4, 7), (4, 8)]
 
 
 def test_parts_of_a_line_are_aligned_to_their_own_words() -> None:
@@ -121,6 +128,63 @@ def test_parts_of_a_line_are_aligned_to_their_own_words() -> None:
     assert candidate.text == "x y z x"
     assert candidate.alignment == ((0, 0), (1, 1), (3, 2), (2, 3))
     assert candidate.attention is None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text", "alignment"),
+    [
+        (["x", "y", "z"], "x y z x", ((0, 0), (1, 1), (3, 2), (2, 3))),
+        (["犬", "猫", "z"], "犬 猫 z 犬", ((0, 0), (1, 1), (3, 2), (2, 3))),
+        (["犬", "猫", "狐"], "犬 猫狐 犬", ((0, 0), (3, 1), (2, 2))),
+        (["犬@@", "猫", "狐@@"], "犬猫狐犬", ((2, 0),)),
+    ],
+)
+def test_words_of_an_alignment_are_those_of_the_joined_parts(
+    pieces: list[str], text: str, alignment: tuple[tuple[int, int], ...]
+) -> None:
+    """Chinese and Japanese parts are joined without a space. The second part attends more than the first."""
+    target = SpaceTokenizer(Vocabulary([*SPECIALS, *pieces]))
+    eye = np.eye(3, dtype=np.float32)
+    parts = [
+        Hypothesis([4, 5], -1.0, [0.0] * 3, np.float32(0.4) * eye),
+        Hypothesis([6, 4], -2.0, [0.0] * 3, eye[[1, 0, 2]]),
+    ]
+    source = SourcePieces(["a", "b", "c", "d"], [0, 1, 2, 3], [0, 2])
+    candidate = compose(parts, target, SearchConfig(alignment=True), source)
+    assert (candidate.text, candidate.alignment) == (text, alignment)
+
+
+def test_a_subword_that_the_vocabulary_lacks_is_a_part_of_its_word() -> None:
+    vocab = Vocabulary([*SPECIALS, "dogs", "with", "les", "muzz"])
+    tokenizer = SpaceTokenizer(vocab)
+    line = "dogs with muzz@@ les ."
+    (ids,) = tokenizer.encode([line])
+    assert word_numbers(tokenizer.surfaces(ids, line)) == [0, 1, 2, 2, 3]
+    attention = np.eye(6, dtype=np.float32)
+    part = Hypothesis(ids, -1.0, [0.0] * 6, attention)
+    source = SourcePieces(line.split(), word_numbers(tokenizer.surfaces(ids, line)), [0])
+    scored = compose([part], tokenizer, SearchConfig(alignment=True), source, line)
+    assert scored.alignment == ((0, 0), (1, 1), (2, 2), (3, 3))
+
+
+def test_source_words_of_segmented_text_are_whole_and_as_the_user_wrote_them() -> None:
+    tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, "dogs", "les"]))
+    assert source_words("dogs muzz@@ les", ["dogs", "<unk>", "les"], tokenizer) == ["dogs", "muzzles"]
+
+
+def test_the_translator_counts_words_with_subwords_that_the_vocabulary_lacks(make_checkpoint: MakeCheckpoint) -> None:
+    checkpoint = make_checkpoint()
+    words = [f"w{number}" for number in range(len(checkpoint.source.vocab) - len(SPECIALS))]
+    segmented = SpaceTokenizer(Vocabulary([*SPECIALS, *words]))
+    translator = Translator.of([replace(checkpoint, source=segmented, target=segmented)], ENGINE)
+    config = SearchConfig(alignment=True, max_len_b=40, min_len=30, beam=1)
+    for translation in translator.stream(["w1 muzz@@ w2 un@@ known@@ w3 w4"] * 2, config):
+        assert translation.candidates[0].alignment
+        assert {i for i, _ in translation.candidates[0].alignment} <= set(range(4))
+    scored = Request("w1 w2", target="w1 muzz@@ w2 un@@ known@@ w3 w4")
+    (translation,) = translator.stream([scored], SearchConfig(alignment=True))
+    assert translation.candidates[0].alignment
+    assert [j for _, j in translation.candidates[0].alignment] == list(range(4))
 
 
 def test_a_part_without_words_has_no_alignment(tokenizer: Tokenizer) -> None:
