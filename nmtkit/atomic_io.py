@@ -271,7 +271,7 @@ def _opened(destination: Path) -> Iterator[tuple[BinaryIO, Path | None]]:
     staging = None if _is_special_file(destination) else _staging_path(destination)
     try:
         try:
-            file = destination.open("wb") if staging is None else staging.open("xb")
+            file = destination.open("wb") if staging is None else _create(staging, destination)
         except OSError as error:
             raise UserError(f"cannot write {destination}: {error.strerror}") from error
         with file:
@@ -282,6 +282,13 @@ def _opened(destination: Path) -> Iterator[tuple[BinaryIO, Path | None]]:
         if staging is not None:
             with contextlib.suppress(OSError):
                 staging.unlink(missing_ok=True)
+
+
+def _create(path: Path, destination: Path) -> BinaryIO:
+    """Create a file, for this user only if it will replace one: another user could open it before it is as private."""
+    permissions = 0o600 if destination.exists() else 0o666
+    file: BinaryIO = open(path, "x+b", opener=lambda name, flags: os.open(name, flags, permissions))  # noqa: SIM115
+    return file
 
 
 def partial_path(resolved: Path) -> Path | None:
@@ -328,7 +335,7 @@ def _open_exclusively(path: Path, destination: Path) -> BinaryIO:
     """Open a file to read and write, create it if necessary, and lock it against other processes."""
     try:
         try:
-            file: BinaryIO = path.open("x+b")
+            file = _create(path, destination)
         except FileExistsError:
             file = open_leftover_file(path)
     except OSError as error:

@@ -140,18 +140,21 @@ class WorkerPool:
         )
 
 
-@contextlib.contextmanager
-def _no_imports_from_current_folder() -> Iterator[None]:
-    """Start processes that do not import from the current folder: it may be that of a model, and so run its code.
+def import_nothing_from_current_folder() -> None:
+    """Let Python processes that start from now on import nothing from the current folder.
 
-    Python would look there for modules of its own until it has the path of the parent.
+    It may be that of a model, and so run its code. Raises UserError before Python 3.11 if it would.
     """
     if sys.version_info < (3, 11):
         refuse_hiding_modules(Path.cwd())
-        yield
-        return
-    before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
+
+
+@contextlib.contextmanager
+def _no_imports_from_current_folder() -> Iterator[None]:
+    """Start processes that import nothing from the current folder, before they have the path of the parent."""
+    before = os.environ.get(_SAFE_PATH)
+    import_nothing_from_current_folder()
     try:
         yield
     finally:

@@ -476,11 +476,11 @@ def test_two_writers_with_one_process_id_do_not_write_into_each_other(tmp_path: 
 def test_a_signal_while_the_temporary_file_is_created_leaves_none(
     write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(path: Path, mode: str) -> None:
+    def interrupted(path: Path, destination: Path) -> None:
         path.touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "open", interrupted)
+    monkeypatch.setattr("nmtkit.atomic_io._create", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -816,6 +816,24 @@ def test_an_access_list_that_cannot_be_copied_gives_no_group_access(
     monkeypatch.setattr("nmtkit.atomic_io.os.setxattr", refused)
     write(tmp_path)
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
+
+
+def test_a_file_that_replaces_another_is_private_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user who opens it before it has its permissions would read all that is written later."""
+    created, fchmod = [], os.fchmod
+
+    def noted(handle: int, mode: int) -> None:
+        created.append(stat.S_IMODE(os.fstat(handle).st_mode))
+        fchmod(handle, mode)
+
+    (tmp_path / "out").touch()
+    monkeypatch.setattr("nmtkit.atomic_io.os.fchmod", noted)
+    for write in (write_staged, write_resumable):
+        write(tmp_path)
+    assert created == [0o600, 0o600]
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o775])

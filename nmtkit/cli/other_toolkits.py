@@ -236,7 +236,7 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
         },
         "sacrebleu": {
             "--input": "use TRANSLATION, a file without an option; several for several systems",
-            "--language-pair": "use `--target-lang`",
+            "--language-pair": "use `--target-lang` with the second language of the pair",
             "--test-set": "use `--reference`",
             "--num-refs": "use `--reference`, once for each reference",
             "--metrics --lowercase": "not needed: every published way to score is shown",

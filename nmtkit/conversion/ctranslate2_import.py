@@ -76,7 +76,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
             )
         settings = parse_json(read_tokenizer_file(folder / "config.json").decode())
         vocabularies = [_read_pieces(folder, side) for side in ("source", "target")]
-        _check_settings(settings, vocabularies)
+        _check_settings(settings, vocabularies, has_start=not _starts_from_zero(spec.variables))
         pairs = [_own_ids(pieces, settings) for pieces in vocabularies]
         ours = joint((pairs[0][0], pairs[1][0]))
         tokenizers = _tokenizers(folder, ours, languages, options)
@@ -87,8 +87,11 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
         return _convert(spec.variables, languages, (source, target), folder)
 
 
-def _check_settings(settings: Any, vocabularies: Sequence[list[str]]) -> None:
-    """Raise UserError for settings that nmtkit lacks, or that do not fit the vocabularies."""
+def _check_settings(settings: Any, vocabularies: Sequence[list[str]], has_start: bool) -> None:
+    """Raise UserError for settings that nmtkit lacks, or that do not fit the vocabularies.
+
+    Without `has_start`, no piece begins the output.
+    """
     if not isinstance(settings, dict):
         raise UserError("config.json is not a JSON object")
     if settings.get("add_source_bos"):
@@ -101,7 +104,7 @@ def _check_settings(settings: Any, vocabularies: Sequence[list[str]]) -> None:
     epsilon = settings.get("layer_norm_epsilon")
     if epsilon is not None and not math.isclose(epsilon, _EPSILON):
         raise UserError(f"config.json: layer_norm_epsilon is {epsilon}: only {_EPSILON} is supported")
-    for setting, needing in (("unk_token", 2), ("eos_token", 2), ("decoder_start_token", 1)):
+    for setting, needing in (("unk_token", 2), ("eos_token", 2), ("decoder_start_token", 1))[: 2 + has_start]:
         token = settings.get(setting)
         if not isinstance(token, str) or any(token not in pieces for pieces in vocabularies[-needing:]):
             raise UserError(f"config.json: {setting} is {quoted(token)}, which is not in the vocabulary")
@@ -194,6 +197,12 @@ def _convert(
         config, named = with_positions(config, *tables)
         others |= named
     return assemble(config, languages, sides, embeddings, others, halves=halves)
+
+
+def _starts_from_zero(variables: Mapping[str, Tensor]) -> bool:
+    """Whether the output begins with a vector of zeros instead of the embedding of a piece, as in Marian's models."""
+    value = variables.get(_ZERO_START.replace(".", "/"))
+    return value is not None and bool(value.any())
 
 
 def _split(variables: Mapping[str, Tensor], folder: Path) -> tuple[dict[str, Tensor], dict[str, float]]:

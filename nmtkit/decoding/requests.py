@@ -147,6 +147,8 @@ class Glossary:
 def _is_whole(term: str, text: str, start: int) -> bool:
     """Whether a term at `start` in a text consists of whole words."""
     end = start + len(term)
+    if text.endswith("@@ ", 0, start) or text.startswith("@@ ", end):  # a part of a word in segmented text
+        return False
     neighbours = ((term[0], text[start - 1 : start]), (term[-1], text[end : end + 1]))
     return not any(_is_in_word(beside) and not _UNSPACED.match(edge) for edge, beside in neighbours)
 

@@ -14,6 +14,7 @@ from torch import nn
 from nmtkit.errors import UserError
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.wording import first_line
+from nmtkit.workers import import_nothing_from_current_folder
 
 _VARIANTS = 64  # of a function: training or not, few or many positions, one sentence or several, …
 
@@ -56,6 +57,7 @@ def is_compile_error(error: BaseException) -> bool:
 def _use_private_temporary_files() -> None:
     """torch puts precompiled headers below the folder for temporary files, whatever TORCHINDUCTOR_CACHE_DIR is."""
     use_private_cache()
+    import_nothing_from_current_folder()
     folder = _private_folder() / "tmp"
     folder.mkdir(mode=0o700, exist_ok=True)
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)

@@ -375,6 +375,18 @@ def test_settings_that_nmtkit_lacks_are_refused_by_name(changes: dict[str, Any],
         from_ctranslate2(tmp_path / "model", LANGUAGES)
 
 
+def test_a_model_that_starts_from_zero_needs_no_start_token(tmp_path: Path) -> None:
+    """As the converters of Marian and OPUS-MT models write it."""
+    to_ctranslate2(checkpoint_of(), tmp_path / "model")
+    edit(tmp_path / "model/model.bin", scalar("decoder/start_from_zero_embedding", 1))
+    path, found = tmp_path / "model/config.json", []
+    for token in ("<none>", "</s>"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder_start_token": token}))
+        found.append(from_ctranslate2(tmp_path / "model", LANGUAGES).weights)
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(weight, found[1][name]) for name, weight in found[0].items())
+
+
 def test_a_pointer_of_git_lfs_in_the_folder_is_named_as_such(tmp_path: Path) -> None:
     to_ctranslate2(checkpoint_of(), tmp_path / "model")
     path = tmp_path / "model/model.bin"

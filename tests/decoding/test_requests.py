@@ -203,6 +203,7 @@ def test_a_glossary_finds_whole_words_the_longest_first() -> None:
     assert glossary.terms("concat cats Cat cat.") == ["Katze"]
     assert glossary.terms("大犬小") == ["イヌ"]
     assert glossary.terms("in C++ or C") == ["C++"]
+    assert glossary.terms("bull@@ dog, dog@@ s and mad@@ dog@@ s, dog") == ["Hund"]  # segmented text
     assert Glossary({}).terms("a dog") == []
 
 

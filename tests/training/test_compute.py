@@ -88,3 +88,14 @@ def test_compile_is_refused_if_torch_cannot_compile(
     message = train(tmp_path, "--max-updates", 1, "--compile", code=2).stderr.decode()
     assert message.count("\n") == 1
     assert "--compile: torch cannot compile on this machine (no compiler found): omit it" in message
+
+
+def test_processes_of_the_compiler_import_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PYTHONSAFEPATH", "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("nmtkit.training.compiling._private_folder", lambda: tmp_path)
+    compiling._use_private_temporary_files()
+    assert os.environ["PYTHONSAFEPATH"] == "1"
