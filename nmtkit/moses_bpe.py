@@ -6,10 +6,12 @@ are looked up in the vocabulary as strings.
 
 import heapq
 import json
+import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple
 
 from nmtkit.errors import UserError
@@ -23,6 +25,8 @@ INNER_MARK, FINAL_MARK = "@@", "</w>"  # of subword-nmt's output, and of its cod
 _MAX_MODEL_BYTES = 1 << 26  # 32,000 merges take about 0.5 MB
 _VERSION = 1
 _CACHED_WORDS, _MAX_CACHED_CHARACTERS = 1 << 16, 64
+
+_CHARACTER = re.compile(r"@-@|&(?:[a-z]+|#[0-9]+);|.", re.DOTALL)  # as Moses escapes some
 
 Ranks = dict[tuple[str, str], int]  # of pairs of symbols: the lowest is merged first
 
@@ -156,8 +160,18 @@ class MosesBpeTokenizer:
     def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
         pieces = self.vocab.to_pieces(ids, self._line_pieces(text))
         inside = [False, *map(self._continues, pieces)]
-        texts = [self._detokenizer.unescape_xml(self._text(piece)) for piece in pieces]
-        return [" " * (not joined) + text for text, joined in zip(texts, inside, strict=False)]
+        spelled = self._unescaped(list(map(self._text, pieces)))
+        surfaces = [" " * (not joined) + piece for piece, joined in zip(spelled, inside, strict=False)]
+        # Moses splits words at punctuation: the spaces are those of the text, or of one that has the same characters
+        return (text and (respaced(surfaces, text) or respaced(surfaces, self._normalized(text)))) or surfaces
+
+    def _unescaped(self, pieces: list[str]) -> list[str]:
+        """The pieces as they are in the text, without Moses's escapes, which may be divided into several."""
+        ends, unescaped = list(accumulate(map(len, pieces))), [""] * len(pieces)
+        for found in _CHARACTER.finditer("".join(pieces)):
+            character = "-" if found[0] == "@-@" else self._detokenizer.unescape_xml(found[0])
+            unescaped[bisect_left(ends, found.end())] += character
+        return unescaped
 
     def _line_pieces(self, line: str) -> Iterator[str]:
         for number, part in enumerate(self._symbol.split(line)):
@@ -167,13 +181,15 @@ class MosesBpeTokenizer:
                 yield from chain.from_iterable(map(self._pieces, self._words(part)))
 
     def _words(self, line: str) -> list[str]:
-        settings = self._settings
-        text = line.lower() if settings.lowercase else line
-        text = self._normalizer.normalize(text) if settings.normalize else text
+        text, settings = self._normalized(line), self._settings
         words: list[str] = self._tokenizer.tokenize(
             text, aggressive_dash_splits=settings.dash_splits, return_str=False, escape=settings.escape
         )
         return words
+
+    def _normalized(self, line: str) -> str:
+        text = line.lower() if self._settings.lowercase else line
+        return self._normalizer.normalize(text) if self._settings.normalize else text
 
     def _pieces(self, word: str) -> Sequence[str]:
         return (self._segment if len(word) > _MAX_CACHED_CHARACTERS else self._cached_segment)(word)
@@ -195,6 +211,16 @@ class MosesBpeTokenizer:
 
     def _text(self, piece: str) -> str:
         return piece.removesuffix(self._settings.mark)
+
+
+def respaced(surfaces: Sequence[str], text: str) -> list[str] | None:
+    """The texts that pieces add, with the spaces of `text`. None if it has another number of other characters."""
+    characters = re.findall(r"\s*\S", text)
+    counts = [len("".join(surface.split())) for surface in surfaces]
+    if sum(counts) != len(characters):
+        return None
+    ends = accumulate(counts)
+    return ["".join(characters[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
 
 def merge_symbols(symbols: Sequence[str], ranks: Ranks) -> list[str]:

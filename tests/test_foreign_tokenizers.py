@@ -217,6 +217,20 @@ def test_surfaces_spell_the_words_of_a_line(mark: str) -> None:
     assert "".join(tokenizer.surfaces(ids, "runs über")).split() == ["runs", "über"]
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(
+    "line",
+    ["A dog. Two men, in A dog.", "the well-known man's \u201cdog\u201d", "Wait\u2026 what?", "R&D [x] | y", "Hi ."],
+)
+def test_surfaces_of_a_text_have_its_words(line: str, normalize: bool) -> None:
+    """Moses splits words at punctuation, and normalizes and escapes some of it."""
+    pytest.importorskip("sacremoses")
+    settings = MosesBpe("en", ("d o",), normalize=normalize)
+    tokenizer = MosesBpeTokenizer(Vocabulary([*SPECIALS, "do@@", "T@@"]), settings.to_bytes())
+    (ids,) = tokenizer.encode([line])
+    assert len("".join(tokenizer.surfaces(ids, line)).split()) == len(line.split())
+
+
 # Files of nmtkit -------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.overlong import join, separators
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.sentences import Sentence
+from nmtkit.moses_bpe import respaced
 from nmtkit.tokenizer import SPACE, Tokenizer, join_subwords
 from nmtkit.vocab import EOS, SPECIALS, UNK
 
@@ -77,16 +78,6 @@ def word_numbers(surfaces: Sequence[str]) -> list[int]:
         for surface, end in zip(surfaces, ends, strict=True)
     )
     return [max(0, count - 1) for count in counts]
-
-
-def respaced(surfaces: Sequence[str], text: str) -> list[str] | None:
-    """The texts that pieces add, with the spaces of `text`. None if it has another number of other characters."""
-    characters = re.findall(r"\s*\S", text)
-    counts = [len("".join(surface.split())) for surface in surfaces]
-    if sum(counts) != len(characters):
-        return None
-    ends = accumulate(counts)
-    return ["".join(characters[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
 
 def translation_of(

@@ -18,11 +18,11 @@ from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
-from nmtkit.decoding.translation import SourcePieces, align_words, compose, respaced, word_numbers
+from nmtkit.decoding.translation import SourcePieces, align_words, compose, word_numbers
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer
+from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer, respaced
 from nmtkit.serving.source_words import source_words
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
 from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
