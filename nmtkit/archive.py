@@ -6,6 +6,7 @@ after all sizes have been checked against the file size. docs/reference/checkpoi
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import mmap
@@ -15,7 +16,8 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.checksum import sha256, sha256_of_file
-from nmtkit.errors import UserError
+from nmtkit.errors import RunError, UserError
 from nmtkit.strict_json import parse_json
 from nmtkit.wording import describe_unknown_version
 
@@ -60,6 +62,7 @@ class Archive(NamedTuple):
     header: dict[str, Any]
     tensors: dict[str, Tensor]
     checksum: str
+    check_unchanged: Callable[[], None]  #: RunError if the file was overwritten, and so tensors that are not copied
 
 
 def write_archive(file: BinaryIO, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -103,7 +106,7 @@ def read_archive(path: Path) -> Archive:
     }
     if len(tensors) != len(listed):
         raise UserError("the header lists a tensor twice")
-    return Archive(header, tensors, checksum)
+    return Archive(header, tensors, checksum, partial(_check_unchanged, path, content, checksum))
 
 
 def read_archive_header(path: Path) -> dict[str, Any]:
@@ -222,6 +225,15 @@ def _verified_checksum(file: BinaryIO, size: int) -> str:
     if checksum != sha256_of_file(file, size - _COMMENT_BYTES):
         raise UserError("damaged, its checksum does not match: copy it again or use another checkpoint")
     return checksum
+
+
+def _check_unchanged(path: Path, content: mmap.mmap, checksum: str) -> None:
+    """Raise RunError if a file was overwritten since it was mapped: the map shows what is there now."""
+    if content.size() >= len(content):  # else reading it would end the process
+        with memoryview(content) as whole, whole[:-_COMMENT_BYTES] as hashed:
+            if hashlib.sha256(hashed).hexdigest() == checksum:
+                return
+    raise RunError(f"{path} was overwritten after it was loaded: start again, and replace such a file by renaming")
 
 
 def _members(file: BinaryIO, size: int) -> dict[str, _Member]:

@@ -71,6 +71,7 @@ class Checkpoint:
     ema: dict[str, Tensor] | None = None
     lora: LoraConfig | None = None
     checksum: str | None = None
+    check_unchanged: Callable[[], None] | None = None  #: of the file it was read from, see `Archive`
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -196,7 +197,8 @@ def load_training_checkpoint(path: Path) -> Checkpoint:
         raise UserError(f"{path} is a folder: {checkpoint_in(path)}")
     with as_user_errors(path):
         archive = read_archive(path)
-        return replace(_from_tensors(archive.header, archive.tensors), checksum=archive.checksum)
+        checkpoint = _from_tensors(archive.header, archive.tensors)
+        return replace(checkpoint, checksum=archive.checksum, check_unchanged=archive.check_unchanged)
 
 
 def read_progress(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """From checkpoints to inference models: the backend, the device and the number format."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -11,6 +12,7 @@ from nmtkit.inference.backends import backends_of
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.model.protocol import TranslationModel
 from nmtkit.tokenizer import tokenizer_differences
 
 
@@ -49,14 +51,20 @@ def load_model(checkpoint: Checkpoint, device: str, precision: str, weights: str
     size = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
     with memory_for_weights(f"the model on {on}", size):
         if native is not None and native.supports(model, precision):
-            kept = checkpoint.without_training(weights)
-            return native(model, precision, lambda: backends.torch(kept.build_model()))
+            return native(model, precision, partial(_rebuilt, checkpoint.without_training(weights), backends.torch))
         if precision == "int8":
             raise UserError(_no_int8())
         plain = backends.torch(model.to(on, resolve_precision(precision, on)))
         if precision == "fp32" and native is not None and native.implements(model) and native_build.is_missing():
             plain.precision = "fp32, not compiled"
         return plain
+
+
+def _rebuilt(checkpoint: Checkpoint, backend: Callable[[TranslationModel], InferenceModel]) -> InferenceModel:
+    """The model of a checkpoint that was loaded before. RunError if its file was overwritten meanwhile."""
+    if checkpoint.check_unchanged is not None:
+        checkpoint.check_unchanged()
+    return backend(checkpoint.build_model())
 
 
 def inference_precision(name: str, device: torch.device) -> str:

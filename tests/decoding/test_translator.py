@@ -20,7 +20,7 @@ from fake_gpu import fake_gpu
 from patience import PATIENCE
 from repository import ROOT
 
-from nmtkit import Translator
+from nmtkit import Translator, native_build
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.config import Config
 from nmtkit.decoding import engine
@@ -256,6 +256,25 @@ def test_a_killed_worker_is_an_error(tiny_checkpoint: Path) -> None:
         for _ in itertools.islice(stream, 1000):
             pass
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("longer", [True, False])
+def test_alignments_by_a_checkpoint_that_was_overwritten_are_refused(
+    longer: bool, tiny_checkpoint: Path, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    """The model that computes them is made when they are first asked for, from a memory map of the file."""
+    path, other = tmp_path / "model.pt", tmp_path / "other.pt"
+    shutil.copy(tiny_checkpoint, path)
+    save_checkpoint(other, make_checkpoint(2, **({"decoder_layers": 3} if longer else {"d_ff": 8})))
+    config = SearchConfig(alignment=True, max_len_b=3)
+    kept, asked = (Translator.from_checkpoint(path, device="cpu", precision="fp32") for _ in range(2))
+    expected = [translation.candidates for translation in asked.stream(LINES, config)]
+    shutil.copyfile(other, path)  # in place, as by cp
+    assert [translation.candidates for translation in asked.stream(LINES, config)] == expected
+    assert len(texts(kept, LINES)) == len(LINES)
+    if native_build.available("fp32"):
+        with pytest.raises(RunError, match=rf"{path} was overwritten after it was loaded: start again"):
+            list(kept.stream(LINES, config))
 
 
 def test_workers_keep_the_model_that_was_loaded_when_its_file_is_replaced_or_removed(
