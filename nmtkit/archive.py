@@ -6,7 +6,6 @@ after all sizes have been checked against the file size. docs/reference/checkpoi
 """
 
 import contextlib
-import hashlib
 import json
 import math
 import mmap
@@ -19,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -62,7 +61,7 @@ class Archive(NamedTuple):
     header: dict[str, Any]
     tensors: dict[str, Tensor]
     checksum: str
-    check_unchanged: Callable[[], None]  #: RunError if the file was overwritten, and so tensors that are not copied
+    check_unchanged: Callable[[], None]  #: raises RunError if the file was overwritten: the tensors are still in it
 
 
 def write_archive(file: BinaryIO, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
@@ -229,11 +228,9 @@ def _verified_checksum(file: BinaryIO, size: int) -> str:
 
 def _check_unchanged(path: Path, content: mmap.mmap, checksum: str) -> None:
     """Raise RunError if a file was overwritten since it was mapped: the map shows what is there now."""
-    if content.size() >= len(content):  # else reading it would end the process
-        with memoryview(content) as whole, whole[:-_COMMENT_BYTES] as hashed:
-            if hashlib.sha256(hashed).hexdigest() == checksum:
-                return
-    raise RunError(f"{path} was overwritten after it was loaded: start again, and replace such a file by renaming")
+    is_shorter = content.size() < len(content)  # reading it would end the process
+    if is_shorter or sha256_of_file(cast(BinaryIO, content), len(content) - _COMMENT_BYTES) != checksum:
+        raise RunError(f"{path} was overwritten after it was loaded: start again, and replace such a file by renaming")
 
 
 def _members(file: BinaryIO, size: int) -> dict[str, _Member]:

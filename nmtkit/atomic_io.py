@@ -10,11 +10,11 @@ import os
 import re
 import shutil
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from nmtkit.access_rights import copy_access, set_mode
 from nmtkit.errors import RunError, UserError
 from nmtkit.leftovers import (
     NamePredicate,
@@ -31,8 +31,6 @@ from nmtkit.log import logger
 
 _GROUP_AND_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _STAGED_FILE = re.compile(r"\.(.+)\.[0-9a-f]+\.partial", re.DOTALL)  # as `_staging_path` names it
-_ACL = "system.posix_acl_access"
-_NO_MODES = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP)
 _FOLDERS_NOT_SYNCED = (errno.EACCES, errno.EBADF, errno.EINVAL, errno.ENOTSUP)  # by some network file systems
 
 
@@ -66,10 +64,10 @@ def staged_folder(
             _check_replaceable(destination, may_replace)  # again: it may have been created since
             fsync_folder(staging)
             if destination.exists():
-                _copy_access(destination, descriptor)
+                copy_access(destination, descriptor)
                 _set_aside(destination, replaced, is_own)
             else:
-                _set_mode(descriptor, mode)
+                set_mode(descriptor, mode)
             staging.rename(destination)
         except BaseException as error:
             with contextlib.suppress(OSError, RunError):  # kept if it cannot be read now
@@ -276,7 +274,7 @@ def _opened(destination: Path) -> Iterator[tuple[BinaryIO, Path | None]]:
             raise UserError(f"cannot write {destination}: {error.strerror}") from error
         with file:
             if staging is not None:
-                _copy_access(destination, file.fileno())
+                copy_access(destination, file.fileno())
             yield file, staging
     finally:  # also after a signal
         if staging is not None:
@@ -315,7 +313,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
     file = _open_exclusively(partial, destination)
     try:
         with file:
-            _copy_access(destination, file.fileno())
+            copy_access(destination, file.fileno())
             if not resume:
                 file.truncate()
             yield file
@@ -392,7 +390,7 @@ def _open_new(staging: Path, destination: Path, stack: contextlib.ExitStack) -> 
     stack.callback(os.close, descriptor)
     _lock(descriptor, staging, destination)
     mode = os.fstat(descriptor).st_mode
-    _set_mode(descriptor, mode & ~_GROUP_AND_OTHERS)
+    set_mode(descriptor, mode & ~_GROUP_AND_OTHERS)
     check_contents(descriptor, staging, lambda name: False)  # from now on no other user can add files
     return descriptor, mode
 
@@ -439,46 +437,6 @@ def lock_or_warn(descriptor: int, name: str) -> None:
 
 def _concurrent_writer_error(destination: Path) -> UserError:
     return UserError(f"{destination} is being written by another process")
-
-
-def _set_mode(descriptor: int, mode: int) -> None:
-    try:
-        os.fchmod(descriptor, stat.S_IMODE(mode))
-    except OSError as error:
-        if error.errno not in _NO_MODES:  # a file system without modes
-            raise
-
-
-def _copy_access(replaced: Path, descriptor: int) -> None:
-    """Give a new file or folder the access rights of the one that it will replace, if there is one: it may be private.
-
-    If its group or its access control list (ACL) cannot be copied, groups get no access.
-    """
-    try:
-        status = replaced.stat()
-    except OSError:  # there is none, or a loop of symlinks
-        return
-    mode = status.st_mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR
-    try:
-        if os.fstat(descriptor).st_gid != status.st_gid:
-            os.fchown(descriptor, -1, status.st_gid)
-        _copy_acl(replaced, descriptor)
-    except OSError:
-        mode &= ~stat.S_IRWXG
-    _set_mode(descriptor, mode)
-
-
-def _copy_acl(replaced: Path, descriptor: int) -> None:
-    """Copy an access control list, of which the mode shows only the most that it grants to any group or other user."""
-    if sys.platform != "linux":
-        return
-    try:
-        acl = os.getxattr(replaced, _ACL)
-    except OSError:  # there is none, or the file system has none
-        with contextlib.suppress(OSError):
-            os.removexattr(descriptor, _ACL)  # one that the folder gives to new files
-        return
-    os.setxattr(descriptor, _ACL, acl)
 
 
 def fsync_folder(folder: Path) -> None:

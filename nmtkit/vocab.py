@@ -48,11 +48,11 @@ class Vocabulary:
         """Look up the id of each piece: UNK for an unknown piece, and for the name of a special id."""
         return [self._ids.get(piece, UNK) for piece in pieces]
 
-    def to_pieces(self, ids: Sequence[int], own: Iterable[str] = ()) -> list[str]:
-        """The pieces of ids. `own` has those of the text that the ids encode, also pieces that are not here."""
-        if UNK in ids and len(spelled := list(own)) == len(ids):
-            return spelled
-        return [self.pieces[i] for i in ids]
+    def to_pieces(self, ids: Sequence[int], segmented: Iterable[str] = ()) -> list[str]:
+        """Look up the piece of each id. If there is an unknown one, take the pieces of the text, if they are given."""
+        if UNK in ids and len(pieces := list(segmented)) == len(ids):
+            return pieces
+        return [self.pieces[number] for number in ids]
 
     def to_bytes(self) -> bytes:
         """Serialize as UTF-8, one piece per line: the line number, counted from 0, is the id."""

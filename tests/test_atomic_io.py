@@ -578,7 +578,7 @@ def test_a_link_planted_before_the_folder_is_private_is_not_written_through(
         plant("link to file", tmp_path / ".result.partial" / "file", elsewhere)
         fchmod(handle, mode)
 
-    monkeypatch.setattr("nmtkit.atomic_io.os.fchmod", planted)
+    monkeypatch.setattr("nmtkit.access_rights.os.fchmod", planted)
     with pytest.raises(UserError, match="it holds file"), staged_folder(tmp_path / "result", is_own, always):
         pass
     assert (elsewhere / "file").read_text() == "years of work"
@@ -766,8 +766,8 @@ def test_a_replaced_file_or_folder_keeps_its_group_or_gives_no_group_access(
     make_empty(tmp_path / "out", write is write_folder)
     (tmp_path / "out").chmod(0o750)
     with monkeypatch.context() as other:
-        other.setattr("nmtkit.atomic_io.os.fchown", changed)
-        other.setattr("nmtkit.atomic_io.os.fstat", in_another_group)
+        other.setattr("nmtkit.access_rights.os.fchown", changed)
+        other.setattr("nmtkit.access_rights.os.fstat", in_another_group)
         write(tmp_path)
     assert set(groups) == {own}
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == (0o750 if may_change_group else 0o700)
@@ -812,8 +812,8 @@ def test_an_access_list_that_cannot_be_copied_gives_no_group_access(
 
     make_empty(tmp_path / "out", write is write_folder)
     (tmp_path / "out").chmod(0o770)
-    monkeypatch.setattr("nmtkit.atomic_io.os.getxattr", lambda path, name: b"list")
-    monkeypatch.setattr("nmtkit.atomic_io.os.setxattr", refused)
+    monkeypatch.setattr("nmtkit.access_rights.os.getxattr", lambda path, name: b"list")
+    monkeypatch.setattr("nmtkit.access_rights.os.setxattr", refused)
     write(tmp_path)
     assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
 
@@ -829,7 +829,7 @@ def test_a_file_that_replaces_another_is_private_from_the_beginning(
         fchmod(handle, mode)
 
     (tmp_path / "out").touch()
-    monkeypatch.setattr("nmtkit.atomic_io.os.fchmod", noted)
+    monkeypatch.setattr("nmtkit.access_rights.os.fchmod", noted)
     for write in (write_staged, write_resumable):
         write(tmp_path)
     assert created == [0o600, 0o600]
@@ -874,7 +874,7 @@ def test_a_file_system_without_permissions_is_written(
     def unsupported(handle: int, mode: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("nmtkit.atomic_io.os.fchmod", unsupported)
+    monkeypatch.setattr("nmtkit.access_rights.os.fchmod", unsupported)
     write(tmp_path)
     write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -90,7 +90,7 @@ def from_ctranslate2(folder: Path, options: ImportConfig) -> Checkpoint:
 def _check_settings(settings: Any, vocabularies: Sequence[list[str]], has_start: bool) -> None:
     """Raise UserError for settings that nmtkit lacks, or that do not fit the vocabularies.
 
-    Without `has_start`, no piece begins the output.
+    Without `has_start`, no piece begins the output, so `decoder_start_token` does not matter.
     """
     if not isinstance(settings, dict):
         raise UserError("config.json is not a JSON object")
@@ -104,9 +104,12 @@ def _check_settings(settings: Any, vocabularies: Sequence[list[str]], has_start:
     epsilon = settings.get("layer_norm_epsilon")
     if epsilon is not None and not math.isclose(epsilon, _EPSILON):
         raise UserError(f"config.json: layer_norm_epsilon is {epsilon}: only {_EPSILON} is supported")
-    for setting, needing in (("unk_token", 2), ("eos_token", 2), ("decoder_start_token", 1))[: 2 + has_start]:
+    needed_in = {"unk_token": vocabularies, "eos_token": vocabularies}
+    if has_start:
+        needed_in["decoder_start_token"] = vocabularies[1:]
+    for setting, needing in needed_in.items():
         token = settings.get(setting)
-        if not isinstance(token, str) or any(token not in pieces for pieces in vocabularies[-needing:]):
+        if not isinstance(token, str) or any(token not in pieces for pieces in needing):
             raise UserError(f"config.json: {setting} is {quoted(token)}, which is not in the vocabulary")
     for setting, name in (("unk_token", SPECIALS[UNK]), ("eos_token", SPECIALS[EOS])):
         if settings[setting] != name and any(name in pieces for pieces in vocabularies):

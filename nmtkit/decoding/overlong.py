@@ -40,7 +40,7 @@ def parts(ids: list[int], surfaces: Sequence[str], longest: int) -> list[list[in
 
 
 def separators(texts: Sequence[str]) -> list[str]:
-    """What stands before each text where they are joined: a space unless Chinese or Japanese characters meet."""
+    """The separator before each text: a space, but nothing between two Chinese or Japanese characters."""
     found, last = [], ""
     for text in texts:
         is_attached = not text or not last or (_UNSPACED.match(last) and _UNSPACED.match(text[0]))

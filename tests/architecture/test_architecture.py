@@ -27,6 +27,7 @@ LEVELS: list[list[str]] = [
     [
         "_native",
         "_words",
+        "access_rights",
         "checksum",
         "cli.help_panels",
         "cli.load_errors",
