@@ -94,6 +94,22 @@ def test_a_single_direction_is_refused(tmp_path: Path) -> None:
     assert "DIRECTIONS=en-de: give at least two directions" in make("-n", "DIRECTIONS=en-de").stderr
 
 
+def test_an_unknown_direction_is_refused(tmp_path: Path) -> None:
+    make = make_with(tmp_path / "bin", ROOT / "examples/multilingual", STUBS)
+    assert "DIRECTIONS=en-de de-ne: use some of en-de de-en en-ja ja-en" in make("-n", "DIRECTIONS=en-de de-ne").stderr
+
+
+def test_directions_whose_text_is_missing_change_nothing_that_was_made(tmp_path: Path) -> None:
+    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
+    folder = examples / "multilingual"
+    make = make_with(tmp_path / "bin", folder, STUBS, *pairs_of_multi30k(folder))
+    assert make().returncode == 0
+    missing = make("DIRECTIONS=en-de de-en en-ja")
+    assert missing.returncode == 2
+    assert "set TANAKA_DIR" in missing.stderr
+    assert called(make()) == []
+
+
 def test_differences_have_intervals_if_there_are_several_seeds() -> None:
     one = Direction("en-de", [30.0], [28.5], "13a")
     assert comparison([one]) == [("en-de", "30.00", "28.50", "+1.50", "13a")]
