@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 from nmtkit.config import Config, OptionGroups, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.errors import UserError
+from nmtkit.languages import check_single
 from nmtkit.model.config import DeviceConfig, WeightsConfig
 
 MAX_BEAM = 10**6
@@ -319,6 +320,10 @@ class EvaluationConfig(Config):
         unset="the model's",
         help="Language of the reference, by which BLEU is tokenized: for models of several target languages.",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_single("--target-lang", self.target_lang or "")
 
     @property
     def is_wanted(self) -> bool:

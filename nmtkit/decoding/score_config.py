@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
+from nmtkit.languages import check_single
 
 TOKENIZATIONS = (  #: of sacreBLEU
     *("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores101", "flores200", "spBLEU-1K", "none"),
@@ -43,6 +44,7 @@ class ScoreConfig(Config):
             raise UserError("--reference is missing: give the file of the reference")
         if not self.target_lang:
             raise UserError("--target-lang is missing")
+        check_single("--target-lang", self.target_lang)
 
 
 @dataclass(frozen=True)

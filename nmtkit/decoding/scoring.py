@@ -1,7 +1,6 @@
 """BLEU and chrF as sacreBLEU and Moses compute them, each with a signature."""
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from sacrebleu.tokenizers.tokenizer_base import BaseTokenizer
 
 from nmtkit.decoding import moses
 from nmtkit.errors import RunError, UserError
+from nmtkit.languages import short_code
 from nmtkit.log import logger
 from nmtkit.tokenizer import count_segmented, join_subwords
 from nmtkit.vocab import SPECIALS, UNK
@@ -39,7 +39,10 @@ Metric = BLEU | CHRF
 
 # The tokenization of languages without spaces, in which the standard one finds no words, and of Korean. sacreBLEU
 # has the same defaults, but `char`.
-_TOKENIZATION = {"ja": "ja-mecab", "ko": "ko-mecab", "zh": "zh", **dict.fromkeys(("th", "lo", "km", "my"), "char")}
+_TOKENIZATION = {
+    **{"ja": "ja-mecab", "ko": "ko-mecab", "zh": "zh", "yue": "zh"},
+    **dict.fromkeys(("th", "lo", "km", "my"), "char"),
+}
 _STANDARD = "13a"
 _WITHOUT_PACKAGES = _TOKENIZATION | {"ja": "char", "ko": _STANDARD}
 _EXTRAS = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}  # what pip installs for a tokenization
@@ -74,7 +77,7 @@ def published_metrics(language: str, tokenize: str | None = None) -> Iterator[tu
 
     `tokenize` is sacreBLEU's tokenization, by default that of the language. Raises UserError if it is not installed.
     """
-    language = _without_region(language)
+    language = short_code(language)
     if language in moses.LANGUAGES:
         yield (
             moses_metric(language),
@@ -159,7 +162,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str, re
 
     `resamples` is that of `score`, here and below.
     """
-    tokenize = _WITHOUT_PACKAGES.get(_without_region(language), _STANDARD)
+    tokenize = _WITHOUT_PACKAGES.get(short_code(language), _STANDARD)
     return score(sacrebleu_metric(tokenize), hypotheses, [references], resamples)
 
 
@@ -186,8 +189,3 @@ def warn_of_subwords(name: str, lines: Sequence[str]) -> None:
             "subword marks (@@ or ▁) in %d of %s of %s: the scores count words, join the subwords first",
             *(marked, counted(len(lines), "line"), name),
         )
-
-
-def _without_region(language: str) -> str:
-    """de for de-AT, de_AT and DE."""
-    return re.split("[-_]", language)[0].lower()

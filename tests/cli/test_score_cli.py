@@ -62,6 +62,18 @@ def test_a_missing_target_language_is_refused(reference: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "nmt-score: --target-lang is missing\n")
 
 
+@pytest.mark.parametrize(("pair", "target"), [("en-zh", "zh"), ("en_de", "de"), ("jpn-eng", "eng")])
+def test_a_pair_of_languages_is_refused(pair: str, target: str, reference: Path) -> None:
+    done = score("--reference", reference, "-t", pair)
+    message = f"--target-lang {pair} is a pair of languages: give the second, --target-lang {target}"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"nmt-score: {message}\n")
+
+
+@pytest.mark.parametrize("language", ["de-at", "de-de", "en-DE", "pt-br", "zh_CN", "deu_Latn"])
+def test_languages_with_a_region_or_script_are_scored(language: str, reference: Path) -> None:
+    assert score("--reference", reference, "-t", language, stdin=reference.read_text()).returncode == 0
+
+
 def test_subword_marks_give_a_warning(reference: Path) -> None:
     pieces = "Ein E@@ -@@ Mail@@ -@@ Konto, das ist gut.\n\nDer Hund läuft durch den Schnee.\n"
     done = score("--reference", reference, "-t", "de", stdin=pieces)

@@ -70,7 +70,13 @@ def test_tokenized_bleu_never_matches_an_unknown_word_in_the_reference() -> None
     assert tokenized_bleu([sentence], [sentence]).value == tokenized_bleu([sentence], [other_word]).value < 100
 
 
-@pytest.mark.parametrize(("language", "tokenization"), [("ja", "char"), ("zh", "zh"), ("zh_TW", "zh"), ("cs", "13a")])
+@pytest.mark.parametrize(
+    ("language", "tokenization"),
+    [
+        *[("ja", "char"), ("zh", "zh"), ("zh_TW", "zh"), ("cs", "13a")],
+        *[("jpn", "char"), ("jpn_Jpan", "char"), ("zho_Hans", "zh"), ("yue_Hant", "zh"), ("kor_Hang", "13a")],
+    ],
+)
 def test_languages_without_spaces_use_their_own_tokenization(language: str, tokenization: str) -> None:
     assert f"|tok:{tokenization}|" in bleu(["猫がいる。"], ["犬がいる。"], language).text
 
@@ -122,7 +128,7 @@ def test_every_score_with_a_known_tokenization_is_computed() -> None:
         return [score(metric, HYPOTHESES, [REFERENCES]).signature.split("|")[4] for metric, _ in metrics]
 
     assert names("de") == ["tok:moses-de", "tok:moses-de-compounds", "tok:moses-de-compounds-quotes", "tok:13a", "nc:6"]
-    assert names("de-AT") == names("de_CH") == names("DE") == names("de")
+    assert names("de-AT") == names("de_CH") == names("DE") == names("deu_Latn") == names("de")
     assert names("fr") == ["tok:moses-fr", "tok:moses-fr-compounds", "tok:13a", "nc:6"]
     assert names("zh_TW") == ["tok:zh", "nc:6"]
     assert names("cs", "intl") == ["tok:intl", "nc:6"]
