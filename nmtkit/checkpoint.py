@@ -193,8 +193,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 def load_training_checkpoint(path: Path) -> Checkpoint:
     """As `load_checkpoint`, with low-rank additions still separate, as a run resumes with them."""
-    if path.is_dir():
-        raise UserError(f"{path} is a folder: {checkpoint_in(path)}")
+    _refuse_folder(path)
     with as_user_errors(path):
         archive = read_archive(path)
         checkpoint = _from_tensors(archive.header, archive.tensors)
@@ -206,6 +205,7 @@ def read_progress(path: Path) -> dict[str, Any]:
 
     UserError as of `load_checkpoint`, except for damage outside the header, which is not read.
     """
+    _refuse_folder(path)
     with as_user_errors(path):
         return _progress(read_archive_header(path))
 
@@ -223,8 +223,14 @@ def metric_setting(metric: str, progress: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def read_model_config(path: Path) -> ModelConfig:
     """The options of a checkpoint's model, read as `read_progress` reads. UserError also for an unknown option."""
+    _refuse_folder(path)
     with as_user_errors(path):
         return config_from_dict(read_archive_header(path)["model"])
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: {checkpoint_in(path)}")
 
 
 def checkpoint_in(folder: Path) -> str:

@@ -73,6 +73,8 @@ def symbol_fault(symbol: str) -> str:
         return "a symbol has printable characters and no spaces"
     if any(mark in symbol for mark in _MARKS):
         return f"{', '.join(_MARKS)} mark subwords"
+    if _BYTE_PIECE.fullmatch(symbol):
+        return "the name of a byte"
     return "the name of a special token" if symbol in SPECIALS else ""
 
 

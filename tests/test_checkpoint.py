@@ -25,6 +25,7 @@ from nmtkit.checkpoint import (
     collect_weights,
     link_checkpoint,
     load_checkpoint,
+    read_model_config,
     read_progress,
     save_checkpoint,
 )
@@ -342,9 +343,13 @@ def test_files_that_are_not_checkpoints_are_refused(content: bytes, tmp_path: Pa
 
 def test_the_error_for_a_folder_suggests_its_best_else_its_last_else_its_newest_checkpoint(tmp_path: Path) -> None:
     def said() -> str:
-        with pytest.raises(UserError, match=rf"^{tmp_path} is a folder: ") as error:
-            load_checkpoint(tmp_path)
-        return str(error.value).removeprefix(f"{tmp_path} is a folder: ")
+        found = set()
+        for read in (load_checkpoint, read_progress, read_model_config):
+            with pytest.raises(UserError, match=rf"^{tmp_path} is a folder: ") as error:
+                read(tmp_path)
+            found.add(str(error.value).removeprefix(f"{tmp_path} is a folder: "))
+        (advice,) = found
+        return advice
 
     (tmp_path / "averaged.pt").touch()
     (tmp_path / "checkpoint_best.pt").mkdir()  # which is no checkpoint

@@ -7,6 +7,7 @@ from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.config import flag
+from nmtkit.data.description import DESCRIPTION
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
@@ -44,14 +45,20 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
 
 
 def open_checkpoint(vocabulary: VocabularyConfig) -> "Checkpoint | None":
-    """Open --vocab-from if it is a checkpoint. Datasets need no torch. Raises UserError if it does not exist."""
-    if vocabulary.vocab_from is not None and not vocabulary.vocab_from.exists():
-        raise UserError(f"--vocab-from {vocabulary.vocab_from}: no such file or folder: give a dataset or a checkpoint")
-    if vocabulary.vocab_from is None or not vocabulary.vocab_from.is_file():
-        return None
-    from nmtkit.checkpoint import load_checkpoint
+    """Open --vocab-from if it is a checkpoint. Datasets need no torch.
 
-    return load_checkpoint(vocabulary.vocab_from)
+    Raises UserError if it does not exist, or is a folder that is no dataset.
+    """
+    path = vocabulary.vocab_from
+    if path is None or (path / DESCRIPTION).exists():
+        return None
+    if not path.exists():
+        raise UserError(f"--vocab-from {path}: no such file or folder: give a dataset or a checkpoint")
+    from nmtkit.checkpoint import checkpoint_in, load_checkpoint
+
+    if path.is_dir():
+        raise UserError(f"--vocab-from {path} is a folder without {DESCRIPTION}: {checkpoint_in(path)}")
+    return load_checkpoint(path)
 
 
 @command("nmt-preprocess")

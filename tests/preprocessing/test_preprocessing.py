@@ -440,6 +440,12 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
     "a language with a slash": ({}, ["-t", "../de"], r"--target-lang '\.\./de'"),
     "a small ratio": ({}, ["--max-ratio", "0.5"], "--max-ratio: 0.5 is too small"),
     "a huge vocabulary": ({}, ["--vocab-size", "4294967296"], "--vocab-size: 4294967296 is too large"),
+    "a symbol that stands for a byte": ({}, ["--user-symbol", "<0x41>"], "--user-symbol '<0x41>': the name of a byte"),
+    "a folder of checkpoints": (
+        {"run/checkpoint_3.pt": b""},
+        ["--vocab-from", "{folder}/run"],
+        r"--vocab-from .*/run is a folder without dataset\.json: use .*/run/checkpoint_3\.pt",
+    ),
     "two vocabularies": ({}, ["--spm-model", "a", "--vocab-from", "b"], "are mutually exclusive"),
 }
 
