@@ -1,4 +1,4 @@
-"""Access rights of new files: those of the file or folder that one replaces, which may be private."""
+"""Owner and access rights of new files: those of the file or folder that one replaces, which may be private."""
 
 import contextlib
 import errno
@@ -37,6 +37,18 @@ def copy_access(replaced: Path, descriptor: int) -> None:
     except OSError:
         mode &= ~stat.S_IRWXG
     set_mode(descriptor, mode)
+
+
+def copy_owner(replaced: Path, descriptor: int) -> None:
+    """Give an open file to the owner of the one that it replaces, if this user may.
+
+    Otherwise a file that root replaces in a container may be closed to its owner. In a folder that everyone can write
+    to, the owner may have made the file to get this one.
+    """
+    with contextlib.suppress(OSError):
+        owner = replaced.stat().st_uid
+        if os.fstat(descriptor).st_uid != owner and not replaced.parent.stat().st_mode & stat.S_IWOTH:
+            os.fchown(descriptor, owner, -1)
 
 
 def _copy_acl(replaced: Path, descriptor: int) -> None:

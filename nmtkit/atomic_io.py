@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from nmtkit.access_rights import copy_access, set_mode
+from nmtkit.access_rights import copy_access, copy_owner, set_mode
 from nmtkit.errors import RunError, UserError
 from nmtkit.leftovers import (
     NamePredicate,
@@ -199,6 +199,7 @@ def staged_file(destination: Path) -> Iterator[BinaryIO]:
             if staging is None:
                 return
             file.flush()
+            copy_owner(destination, file.fileno())
             os.fsync(file.fileno())
             file.close()
             _replace(destination, staging)
@@ -318,6 +319,7 @@ def resumable_file(destination: Path, resume: bool) -> Iterator[BinaryIO]:
                 file.truncate()
             yield file
             file.flush()
+            copy_owner(destination, file.fileno())  # a partial file of another user could not be resumed
             os.fsync(file.fileno())
             _replace(destination, partial)
         fsync_entries(destination.parent)

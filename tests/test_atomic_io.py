@@ -729,6 +729,31 @@ def test_a_partial_file_is_as_private_as_the_file_that_it_will_replace(tmp_path:
             assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == 0o600
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize(("mode_of_folder", "owner"), [(0o775, 12345), (0o1777, 0)])
+def test_a_file_that_root_replaces_keeps_its_owner_unless_everyone_can_write_to_its_folder(
+    mode_of_folder: int, owner: int, tmp_path: Path
+) -> None:
+    tmp_path.chmod(mode_of_folder)
+    for write in (write_staged, write_resumable):
+        (tmp_path / "out").touch(0o600)
+        os.chown(tmp_path / "out", 12345, -1)
+        write(tmp_path)
+        status = (tmp_path / "out").stat()
+        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (owner, 0o600)
+
+
+def test_an_interrupted_output_of_root_can_be_resumed_before_it_replaces_a_file_of_another_user(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "out", 12345, -1)
+    with pytest.raises(KeyboardInterrupt), resumable_file(tmp_path / "out", False) as file:  # noqa: PT012
+        file.write(b"half")
+        raise KeyboardInterrupt
+    with resumable_file(tmp_path / "out", True) as file:
+        assert file.read() == b"half"
+
+
 def write_folder(folder: Path) -> None:
     with staged_folder(folder / "out", is_own, always) as staging:
         (staging / "file").touch()
