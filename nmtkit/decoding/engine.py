@@ -2,7 +2,6 @@
 
 import math
 import multiprocessing
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,6 +27,7 @@ from nmtkit.inference.protocol import InferenceModel
 from nmtkit.log import logger
 from nmtkit.model.memory import is_out_of_memory
 from nmtkit.model.precision import resolve_device
+from nmtkit.model.threads import available_cores, set_threads
 from nmtkit.shortlist import Shortlist
 from nmtkit.vocab import EOS
 from nmtkit.wording import counted, format_bytes
@@ -75,8 +75,7 @@ def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str =
 
     Raises UserError also for a shortlist that cannot be read, or was made for other vocabularies.
     """
-    if engine.threads is not None:
-        torch.set_num_threads(engine.threads)
+    set_threads(engine.threads)
     model = load_models(checkpoints, engine.device, engine.precision, weights)
     if engine.shortlist is not None:
         model.shortlist = Shortlist.read(engine.shortlist, checkpoints[0].source.vocab, checkpoints[0].target.vocab)
@@ -271,11 +270,6 @@ def _load_in(pool: WorkerPool, search: "_WorkerSearch") -> None:
         pool.run_in_each(search, None)
     except NmtkitError as error:
         raise WorkersNotStartedError(str(error)) from error
-
-
-def available_cores() -> int:
-    """CPU cores that this process may use, which a cluster may limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -256,4 +256,4 @@ class DeviceConfig(Config):
         help="Number format; auto: bf16 where the hardware multiplies it fast, else fp32. Results differ slightly "
         "between the formats, so with auto also between machines.",
     )
-    threads: int | None = option(None, min=1, max=1024, unset="all cores", help="CPU threads.")
+    threads: int | None = option(None, min=1, max=1024, unset="all available cores", help="CPU threads.")

@@ -4,11 +4,12 @@ import contextlib
 import os
 import resource
 from collections.abc import Iterator
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import torch
 from torch import distributed
 
+from nmtkit import control_groups
 from nmtkit.torchrun import place_or_alone
 
 # Messages of plain RuntimeErrors: from the CPU allocator, from libraries without memory for workspaces or for
@@ -22,6 +23,11 @@ _MESSAGES = (
     "CUDA error: out of memory",
     "CUDA driver error: out of memory",
 )
+# By the version of control groups: the limit, the use, and in memory.stat the page cache that can be given up.
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -44,33 +50,18 @@ def free_memory(device: torch.device) -> float:
         free = 1024 * int(fields["MemAvailable"].split()[0])
     else:
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    free = min([free, *_left_of_cgroups(Path("/")), *_left_of_address_space()])
+    free = min([free, *_left_of_control_groups(), *_left_of_address_space()])
     return free / place_or_alone().local_size
 
 
-def _left_of_cgroups(root: Path) -> Iterator[int]:
-    """Free bytes of each control group of this process, which a container or a batch system may limit.
-
-    The page cache counts as free, as in MemAvailable.
-    """
-    groups = root / "proc/self/cgroup"
-    for line in groups.read_text().splitlines() if groups.exists() else ():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":  # version 2
-            top, most, used, caches = root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
-        elif controllers == "memory":
-            top, most, used, caches = (
-                *(root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-                *("memory.usage_in_bytes", "total_inactive_file"),
-            )
-        else:
-            continue
-        own = PurePath(path.lstrip("/"))
-        for folder in (top / part for part in (own, *own.parents)):
-            with contextlib.suppress(OSError, KeyError, ValueError):  # missing, or "max"
-                fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-                limit, usage = (int((folder / name).read_text()) for name in (most, used))
-                yield max(0, limit - usage + int(fields[caches]))
+def _left_of_control_groups(root: Path = Path("/")) -> Iterator[int]:
+    """Free bytes of each control group that has a limit. The page cache counts as free, as in MemAvailable."""
+    for version, folder in control_groups.folders("memory", root):
+        most, used, caches = _FILES[version]
+        with contextlib.suppress(OSError, KeyError, ValueError):  # missing, or "max"
+            fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            limit, usage = (int((folder / name).read_text()) for name in (most, used))
+            yield max(0, limit - usage + int(fields[caches]))
 
 
 def _left_of_address_space() -> Iterator[int]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.engine import available_cores
 from nmtkit.decoding.requests import RequestFiles
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.log import logger
+from nmtkit.model.threads import available_cores
 from nmtkit.serving.app import Service
 from nmtkit.serving.batching import DynamicBatcher
 from nmtkit.serving.config import ServeConfig, ServingOptions

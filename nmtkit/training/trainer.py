@@ -24,6 +24,7 @@ from nmtkit.errors import Interrupted, NmtkitError, RunError, UserError
 from nmtkit.log import Progress, finite_or_none, logger, on_broken_pipe, working
 from nmtkit.model.host_copy import HostCopy
 from nmtkit.model.precision import resolve_device
+from nmtkit.model.threads import set_threads
 from nmtkit.training.allocation import keep_freed_memory, limit_kernel_caches
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.compiling import is_compile_error
@@ -84,8 +85,7 @@ def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -
     Under torchrun this is one of the processes that train together. Raises Interrupted after SIGTERM or SIGINT, and
     if stderr has lost its reader. Raises UserError while another thread trains.
     """
-    if options.device.threads:
-        torch.set_num_threads(options.device.threads)
+    set_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
         if ranks.device.type == "cpu":
             keep_freed_memory()

@@ -29,6 +29,7 @@ LEVELS: list[list[str]] = [
         "_words",
         "access_rights",
         "checksum",
+        "control_groups",
         "cli.help_panels",
         "cli.load_errors",
         "cli.signals",

@@ -163,15 +163,15 @@ def test_the_memory_left_by_each_control_group_is_read(
 
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(f"9:cpu:/\n{line}\n")
-    assert list(memory._left_of_cgroups(tmp_path)) == []  # as within a container that does not see its own folder
+    assert list(memory._left_of_control_groups(tmp_path)) == []  # not seen in a container
     limit("", "max", 30 * GIB, 0)
     limit("pod", 8 * GIB, 5 * GIB, 2 * GIB)
     limit("pod/job", 6 * GIB, 3 * GIB, GIB)
-    assert sorted(memory._left_of_cgroups(tmp_path)) == [4 * GIB, 5 * GIB]
+    assert sorted(memory._left_of_control_groups(tmp_path)) == [4 * GIB, 5 * GIB]
 
 
 def test_a_control_group_can_limit_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_left_of_cgroups", lambda root: [12345])
+    monkeypatch.setattr(memory, "_left_of_control_groups", lambda: [12345])
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     assert memory.free_memory(torch.device("cpu")) == 12345
 
