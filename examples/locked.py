@@ -4,6 +4,7 @@
     python locked.py --made-by work/average.command "nmt-average …" -- nmt-average …
     python locked.py --read work/averaged.pt work/scores.txt -- nmt-generate …
     python locked.py --read work/text/train.en --if-needed work/data-bin/dataset.json -- nmt-preprocess …
+    python locked.py --in-turn work/data-bin.lock --if-needed work/data-bin/dataset.json -- nmt-preprocess …
     python locked.py work/checkpoints -- mv work/checkpoints old
 
 A `.command` file contains the command of a step. The step runs under a shared lock on it, so several machines can run
@@ -13,7 +14,8 @@ steps: a make on the same machine that would replace the command is refused unti
 another make. `FILE.command.users` lists these processes. A step also shares a lock on the files that it reads, and
 locks the file that it replaces exclusively. So no file is replaced while a step reads it, and no result is newer than
 an input that it was not made from. With --if-needed nothing runs if another make has made that file since this one
-decided to: a second time would make it newer than results that are made from it. `nmt-train` locks its save folder.
+decided to: a second time would make it newer than results that are made from it. With --in-turn a second make waits for
+the first one, as makes that begin together need the same file. `nmt-train` locks its save folder.
 """
 
 import contextlib
@@ -46,6 +48,9 @@ def main(arguments: list[str]) -> None:
     while paths[:1] == ["--read"]:
         lock(Path(paths[1]), fcntl.LOCK_SH)
         sources.append(Path(paths[1]))
+        paths = paths[2:]
+    if paths[:1] == ["--in-turn"]:
+        wait_for(Path(paths[1]))
         paths = paths[2:]
     if_needed = paths[:1] == ["--if-needed"]
     paths = paths[if_needed:]
@@ -138,6 +143,20 @@ def lock(path: Path, mode: int, wait: bool = False) -> None:
         sys.exit(f"{use}: wait for it, or stop it")
     except OSError:  # a file system without locks, on which the commands take none either
         pass
+
+
+def wait_for(path: Path) -> None:
+    """Lock a file that is only a lock, and say so before waiting for another process."""
+    path.touch()
+    handle = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"{path} is in use by another make: waiting for it", file=sys.stderr)
+    except OSError:  # a file system without locks
+        pass
+    os.close(handle)
+    lock(path, fcntl.LOCK_EX, wait=True)
 
 
 def become(command: list[str]) -> NoReturn:

@@ -19,6 +19,9 @@ TEXT := $(SIDES:%=$(WORK)/text/%)
 preprocess = nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir $(DATASET) $(TRAINPREFS:%=--trainpref %) \
 	--validpref $(TEXT_FOLDER)/$(VALID) --testpref $(TEXT_FOLDER)/$(TEST) $(PREPROCESS)
 train = nmt-train $(DATASETS) --save-dir $(RUN)/checkpoints $(TRAINING)
+# Checkpoints that the training keeps: AVERAGED, or as many as the one that has begun, so that fewer are averaged without another.
+KEPT = $(shell kept=$$(sed -n 's/.* --keep-last \([0-9]*\).*/\1/p' $(RUN)/begun 2> /dev/null || true); \
+	[ "$$kept" -gt $(AVERAGED) ] 2> /dev/null && echo $$kept || echo $(call quoted,$(AVERAGED)))
 average = nmt-average $(RUN)/checkpoints $(AVERAGE) --output $(RUN)/averaged.pt
 generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(TEXT_FOLDER)/$(TEST).$(SOURCE)$(ENDING) \
 	--output $(RUN)/translation.$(TARGET) $(SEARCH) --reference $(TEXT_FOLDER)/$(TEST).$(TARGET)$(ENDING) $(SCORES)
@@ -99,7 +102,7 @@ made_again_if_incomplete = $(if $(call lost_from,$(1)),$(eval $(1)/dataset.json:
 $(call made_again_if_incomplete,$(DATASET))
 
 # Settings of the machine (ON_…, LAUNCH) change a result at most by rounding, so they repeat no step.
-$(DATASET)/dataset.json: private REPLACED = $(if $(filter always,$^),,--if-needed) $@
+$(DATASET)/dataset.json: private REPLACED = $(if $(filter always,$^),,--in-turn $(DATASET).lock --if-needed) $@
 $(DATASET)/dataset.json: $(SIDES:%=$(TEXT_FOLDER)/%) $(MADE) $(dir $(DATASET))preprocess.command
 	@$(call run,$(preprocess) $(ON_CORES))
 

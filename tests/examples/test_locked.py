@@ -194,6 +194,38 @@ def test_a_second_make_does_not_replace_the_dataset_of_a_training(tmp_path: Path
     assert "nmt-train" not in first().stdout
 
 
+def test_makes_that_begin_together_share_one_dataset(tmp_path: Path) -> None:
+    recipe = multi30k_in(tmp_path / "checkout")
+    slow = f"touch preprocessing; {WAIT}\n{STUBS['nmt-preprocess']}"
+    first = make_with(tmp_path / "bin", recipe, STUBS | {"nmt-preprocess": slow}, "MULTI30K_DIR=text")
+    said = f'case " $* " in *" nmt-preprocess "*) exec 2> said;; esac\nexec {sys.executable} "$@"'
+    again = STUBS | {"python": said, "nmt-preprocess": "touch again"}
+    second = make_with(tmp_path / "second", recipe, again, "MULTI30K_DIR=text")
+    (recipe / "wait").touch()
+    with ThreadPoolExecutor() as pool:
+        makes = [pool.submit(first, "SEEDS=1", "work/seed-1/scores.txt")]
+        while not (recipe / "preprocessing").exists() and not makes[0].done():
+            time.sleep(0.01)
+        makes.append(pool.submit(second, "SEEDS=2", "work/seed-2/scores.txt"))
+        while not ((recipe / "said").exists() and (recipe / "said").read_text()) and not makes[1].done():
+            time.sleep(0.01)
+        (recipe / "wait").unlink()
+    assert [make.result().returncode for make in makes] == [0, 0]
+    assert not (recipe / "again").exists()
+
+
+def test_a_step_waits_for_its_turn_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "data-bin.lock"
+    path.touch()
+    command = [sys.executable, str(ROOT / "examples/locked.py"), "--in-turn", str(path), "--", "echo", "done"]
+    with running(path):
+        step = subprocess.Popen(command, stdout=-1, stderr=-1, text=True)
+        assert step.stderr is not None
+        assert step.stderr.readline() == f"{path} is in use by another make: waiting for it\n"
+        assert step.poll() is None
+    assert step.communicate(timeout=PATIENCE) == ("done\n", "")
+
+
 def test_a_command_that_cannot_run_is_reported_as_by_a_shell(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     for command, code, why in (

@@ -131,6 +131,17 @@ def test_a_new_dataset_or_training_moves_old_checkpoints_away_and_keeps_them(
     assert {path.name for path in (recipe / "work").glob("until-*/checkpoints/*")} == before
 
 
+def test_fewer_checkpoints_are_averaged_without_another_training(make: Make, recipe: Path) -> None:
+    make()
+    for averaged, again in (("2", [AVERAGE, GENERATE, REPORT]), ("1", [AVERAGE, GENERATE, REPORT]), ("4", ALL[1:])):
+        assert make(f"AVERAGED={averaged}") == again
+        assert f"--last {averaged} " in (recipe / "work/average.command").read_text()
+    assert "--keep-last 4" in (recipe / "work/begun").read_text()
+    assert make("AVERAGED=9", "work/train.command") == []  # an interrupted make that has not begun
+    assert make() == ALL[1:]  # the training that was complete goes on
+    assert len(list((recipe / "work").glob("until-*"))) == 1
+
+
 @pytest.mark.parametrize("meanwhile", ["nothing", "another dataset"])
 def test_a_training_goes_on_when_its_command_returns_before_another_has_begun(
     meanwhile: str, make: Make, recipe: Path
