@@ -1,6 +1,7 @@
-"""Signals, handled between two updates: SIGTERM and SIGINT stop the run, SIGUSR1 saves it.
+"""Signals, handled between two updates: SIGTERM, SIGINT and SIGHUP stop the run, SIGUSR1 saves it.
 
-A stderr that has lost its reader stops the run like a signal, SIGPIPE.
+SIGHUP arrives when a terminal or its connection is closed. A stderr that has lost its reader stops the run like a
+signal, SIGPIPE.
 """
 
 import contextlib
@@ -11,7 +12,8 @@ from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
+_KILLING = (signal.SIGTERM, signal.SIGINT)
+_STOPPING = (*_KILLING, signal.SIGHUP)
 STOPS = (*_STOPPING, signal.SIGPIPE)
 
 
@@ -24,8 +26,9 @@ class Signals:
     """Records signals within its context. `stop` is the number of the last signal to stop, 0 without one."""
 
     def __init__(self, second_kills: bool, is_main: bool) -> None:
-        """With `second_kills`, a second signal to stop takes effect at once. Not under torchrun, which forwards signals
-        that a terminal has sent to its processes already. Only the main process writes a message."""
+        """With `second_kills`, a second SIGTERM or SIGINT takes effect at once. Not under torchrun, which forwards
+        signals that a terminal has sent to its processes already, as a shell does with SIGHUP. Only the main process
+        writes a message."""
         self.second_kills, self.is_main = second_kills, is_main
         self.stop = 0
         self.save = False
@@ -59,5 +62,5 @@ class Signals:
                 )
         self.stop = number
         if self.second_kills:
-            for each in self._before.keys() & set(_STOPPING):
+            for each in self._before.keys() & set(_KILLING):
                 signal.signal(each, self._before[each])

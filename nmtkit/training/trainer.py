@@ -60,6 +60,7 @@ class Votes(NamedTuple):
     save: float  # above 0 to save now: --save-minutes have passed, or any rank has a signal
     terminate: float  # number of ranks with SIGTERM
     interrupt: float  # number of ranks with SIGINT
+    hangup: float  # number of ranks with SIGHUP
     broken_pipe: float  # number of ranks whose stderr has lost its reader
 
 
@@ -82,8 +83,8 @@ def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -
     """Train a model on a dataset folder, and on those of `others` in the proportions of the options.
 
     Resumes from the newest checkpoint in the save folder, if there is one.
-    Under torchrun this is one of the processes that train together. Raises Interrupted after SIGTERM or SIGINT, and
-    if stderr has lost its reader. Raises UserError while another thread trains.
+    Under torchrun this is one of the processes that train together. Raises Interrupted after a signal to stop, and if
+    stderr has lost its reader. Raises UserError while another thread trains.
     """
     set_threads(options.device.threads)
     with join(resolve_device(options.device.device)) as ranks:
@@ -326,7 +327,7 @@ class Trainer:
         self.state.out_of_memory = self.gradient.times_out_of_memory
         self.save_now = result.save > 0
         self.signals.save = self.signals.save and not self.save_now
-        stops = zip(STOPS, (result.terminate, result.interrupt, result.broken_pipe), strict=True)
+        stops = zip(STOPS, (result.terminate, result.interrupt, result.hangup, result.broken_pipe), strict=True)
         self.stop_signal = agreed_stop([number for number, ranks in stops if ranks])
 
     def _learning_rate(self) -> float:

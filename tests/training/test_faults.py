@@ -116,7 +116,7 @@ def test_a_run_killed_25_times_ends_like_an_uninterrupted_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_stops_the_run_after_its_update_with_a_checkpoint(
     number: signal.Signals, code: int, undisturbed: Path, datasets: dict[str, Path], tmp_path: Path
 ) -> None:

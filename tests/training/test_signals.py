@@ -35,6 +35,14 @@ def test_a_signal_ignored_by_the_parent_stays_ignored(ignored_sigint: None) -> N
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
+def test_a_second_hangup_lets_the_run_save_too() -> None:
+    """A closed terminal sends SIGHUP more than once: a shell sends it to its jobs, then the system."""
+    with Signals(second_kills=True, is_main=False) as signals:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signals.stop == signal.SIGHUP
+
+
 @pytest.mark.parametrize(("handler_of_parent", "saves"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
 def test_a_signal_to_save_is_ignored_while_the_command_starts_and_later_if_the_parent_ignores_it(
     handler_of_parent: signal.Handlers, saves: bool, monkeypatch: pytest.MonkeyPatch
