@@ -98,6 +98,7 @@ def find_side(prefix: str, language: str) -> Path:
         if path.exists():
             raise UserError(f"{path}: not a regular file: a corpus is read more than once, so give a file")
     hint = f"; give the prefix without .{language}" if prefix.endswith(f".{language}") else ""
+    hint = hint or ("; for several corpora, give the option several times" if "," in prefix else "")
     raise UserError(f"no file {plain} (nor {', '.join(path.name for path in candidates[1:])}){hint}")
 
 

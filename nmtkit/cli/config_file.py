@@ -34,6 +34,8 @@ def read_config_file(context: click.Context, parameter: click.Parameter, path: P
     try:
         text = read_bytes(path, _LARGEST).decode("utf-8-sig")  # some editors write a byte order mark
         is_json = path.suffix == ".json" or text.lstrip().startswith("{")  # TOML never starts so
+        if path.suffix in (".yaml", ".yml"):
+            raise UserError("YAML is not read: give a TOML or JSON file")
         values = parse_json(text) if is_json else _parse_toml(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error

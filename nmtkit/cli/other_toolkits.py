@@ -84,6 +84,9 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--no-epoch-checkpoints --no-save": "not needed: `--keep-last` and `--keep-best` limit the checkpoints",
             "--total-num-update": "use `--max-updates`",
             "--skip-invalid-size-inputs-valid-test": "not needed: batches take sentences of any length",
+            "--train-subset --valid-subset": "not needed: the splits `train` and `valid` are used",
+            "--max-tokens-valid --batch-size-valid": "not needed: `--max-tokens` is also the limit in validation",
+            "--disable-validation": "not needed: a dataset without a split `valid` is not validated",
             "--required-batch-size-multiple --left-pad-source --stop-min-lr --min-lr --sentence-avg "
             "--user-dir --wandb-project --load-alignments": "not supported: see the options of nmt-train",
         },
@@ -155,6 +158,8 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--results-path": "use `--output`",
             "--lenpen": "use `--length-penalty` with `--length-penalty-form power`; the default is the paper's, "
             "((5 + length) / 6)^0.6",
+            "--skip-invalid-size-inputs-valid-test": "not needed: `--overlong` chooses what happens to long lines",
+            "--model-overrides": "not needed: the checkpoint knows its model",
             "--unnormalized": "use `--length-penalty 0`",
             "--batch-size --max-sentences": "use `--max-tokens`, in source tokens",
             "--buffer-size": "use `--buffer`",

@@ -330,6 +330,7 @@ def test_a_config_file_can_give_a_single_value_for_a_repeatable_option(
         ("a.toml", "pepper = 1", "soup has no option --pepper"),
         ("a.toml", "spoons = ", "a.toml"),
         ("a.json", "{", "a.json"),
+        ("a.yaml", "spoons: 3", "YAML is not read: give a TOML or JSON file"),
         ("a.json", "[1]", "expected a table of options"),
         pytest.param("a.json", "[" * 100_000, "nested too deeply", id="deep"),
         pytest.param("a.toml", "a = " + "[" * 100_000, "nested too deeply", id="deep TOML"),

@@ -394,6 +394,11 @@ BAD_INPUT: dict[str, tuple[dict[str, bytes | None], list[str], str]] = {
         [],
         r"train\.en has 120 lines and .*train\.de has 1:",
     ),
+    "prefixes in one option": (
+        {},
+        ["--trainpref", "a,b"],
+        r"no file a,b\.en .*; for several corpora, give the option several",
+    ),
     "a missing side": ({"test.de": None}, [], r"no file .*test\.de"),
     "an empty text": (both("train", b""), [], r"train\.en and .*train\.de are empty: leave out this corpus"),
     "an empty text beside another": (both("more", b""), ["--trainpref", "{folder}/more"], r"more\.de are empty"),
