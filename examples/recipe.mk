@@ -20,7 +20,7 @@ preprocess = nmt-preprocess -s $(SOURCE) -t $(TARGET) --destdir $(DATASET) $(TRA
 	--validpref $(TEXT_FOLDER)/$(VALID) --testpref $(TEXT_FOLDER)/$(TEST) $(PREPROCESS)
 train = nmt-train $(DATASETS) --save-dir $(RUN)/checkpoints $(TRAINING)
 # Checkpoints that the training keeps: AVERAGED, or as many as the one that has begun, so that fewer are averaged without another.
-KEPT = $(shell kept=$$(sed -n 's/.* --keep-last \([0-9]*\).*/\1/p' $(RUN)/begun 2> /dev/null || true); \
+KEPT = $(shell kept=$$(grep -o -e '--keep-last [0-9]*' $(RUN)/begun 2> /dev/null | grep -o '[0-9]*$$' || true); \
 	[ "$$kept" -gt $(AVERAGED) ] 2> /dev/null && echo $$kept || echo $(call quoted,$(AVERAGED)))
 average = nmt-average $(RUN)/checkpoints $(AVERAGE) --output $(RUN)/averaged.pt
 generate = nmt-generate --checkpoint $(RUN)/averaged.pt --input $(TEXT_FOLDER)/$(TEST).$(SOURCE)$(ENDING) \

@@ -228,7 +228,7 @@ def test_parts_of_one_text_never_come_from_two_teachers(distil: Make, folders: d
         running = pool.submit(distil, "averaged")  # translates both parts
         while not list(folder.glob("waiting-*")) and not running.done():
             time.sleep(0.01)
-        refused = distil("ready", "AVERAGED=2")  # is refused as long as the first make uses its teacher
+        refused = distil("ready", "AVERAGED=4")  # is refused as long as the first make uses its teacher
         future = time.time_ns() + 10**9
         os.utime(teacher, ns=(future, future))  # as if replaced between the two parts
         (folder / "wait").unlink()
