@@ -105,8 +105,8 @@ class SearchConfig(Config):
     )
     copy_unknown: bool = option(
         False,
-        help="Replace each unknown word by the source word that it attended to most. For models of nmt-preprocess "
-        "--tokenizer space, where words can be unknown.",
+        help="Replace each unknown piece by the source piece that it attended to most. For models of nmt-preprocess "
+        "--tokenizer space, where pieces, which are words or parts of words, can be unknown.",
     )
 
     @property

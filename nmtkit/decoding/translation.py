@@ -108,9 +108,11 @@ def compose(
 
     An alignment counts the words of the decoded text, or those of the text that the user has `given`.
     """
+    segmented = None  # the pieces of each part
     if config.copy_unknown and source is not None:
         starts = zip(parts, source.parts, strict=True)
-        texts = [_with_copies(part, source.texts[start:], source.tag, target) for part, start in starts]
+        segmented = [" ".join(_with_copies(part, source.texts[start:], source.tag, target)) for part, start in starts]
+        texts = [join_subwords(pieces) for pieces in segmented]
     else:
         texts = [target.decode(part.ids) for part in parts]
     aligned = source if config.alignment else None
@@ -120,7 +122,7 @@ def compose(
         tuple(token for part in parts for token in (*target.vocab.to_pieces(part.ids), SPECIALS[EOS])),
         tuple(log_prob for part in parts for log_prob in part.token_log_probs),
         parts[0].attention if aligned and len(parts) == 1 else None,
-        _alignment(parts, texts, target, aligned, given) if aligned else None,
+        _alignment(parts, texts, _added(parts, texts, segmented, target, given), aligned) if aligned else None,
     )
 
 
@@ -132,8 +134,8 @@ def different_texts(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     return tuple(first.values())
 
 
-def _with_copies(part: Hypothesis, source: Sequence[str], tag: int, target: Tokenizer) -> str:
-    """The text of a part, each unknown piece replaced by the source piece that it attends to most.
+def _with_copies(part: Hypothesis, source: Sequence[str], tag: int, target: Tokenizer) -> list[str]:
+    """The pieces of a part, each unknown one replaced by the source piece that it attends to most.
 
     `tag` pieces of a tag precede those of `source`.
     """
@@ -141,7 +143,7 @@ def _with_copies(part: Hypothesis, source: Sequence[str], tag: int, target: Toke
     if UNK in part.ids and source and part.attention is not None:
         best = part.attention[:, tag:-1].argmax(1)
         pieces = [source[best[n]] if piece == SPECIALS[UNK] else piece for n, piece in enumerate(pieces)]
-    return join_subwords(" ".join(pieces))
+    return pieces
 
 
 def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
@@ -154,15 +156,14 @@ def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
 
 
 def _alignment(
-    parts: Sequence[Hypothesis], texts: Sequence[str], target: Tokenizer, source: SourcePieces, given: str | None
+    parts: Sequence[Hypothesis], texts: Sequence[str], added: Sequence[Sequence[str]], source: SourcePieces
 ) -> tuple[tuple[int, int], ...]:
-    """The alignment of a line; `texts` are the decoded ones of the parts, and `given` is the text that is scored."""
+    """The alignment of a line: `texts` are those of its parts, and `added` is what each id of them adds."""
     best: dict[int, tuple[float, int]] = {}  # target word -> the most attention, and the source word that has it
     words_before = 0
-    for part, text, start, space in zip(parts, texts, source.parts, separators(texts), strict=True):
+    for part, surfaces, start, space in zip(parts, added, source.parts, separators(texts), strict=True):
         assert part.attention is not None
         attention = part.attention[:-1, source.tag : -1]
-        surfaces = _surfaces(part.ids, text, target) if given is None else target.surfaces(part.ids, given)
         if not any(map(str.strip, surfaces)):  # no word
             continue
         first = words_before - (words_before > 0 and not space)  # else the part continues a word of the one before
@@ -172,6 +173,21 @@ def _alignment(
                 best[j] = max(best.get(j, (mass, i)), (mass, i), key=itemgetter(0))
         words_before = target_words[-1] + 1
     return tuple((i, j) for j, (_, i) in best.items())
+
+
+def _added(
+    parts: Sequence[Hypothesis],
+    texts: Sequence[str],
+    segmented: Sequence[str] | None,
+    target: Tokenizer,
+    given: str | None,
+) -> list[list[str]]:
+    """What each id of the parts adds to the text: the given one, that of `segmented` pieces, or the decoded one."""
+    if given is not None:
+        return [target.surfaces(part.ids, given) for part in parts]
+    if segmented is not None:
+        return [target.surfaces(part.ids, pieces) for part, pieces in zip(parts, segmented, strict=True)]
+    return [_surfaces(part.ids, text, target) for part, text in zip(parts, texts, strict=True)]
 
 
 def _surfaces(ids: Sequence[int], text: str, target: Tokenizer) -> list[str]:

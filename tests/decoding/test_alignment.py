@@ -210,6 +210,24 @@ def test_unknown_words_are_copied_from_the_most_attended_source_words() -> None:
     assert compose([part], target, SearchConfig(), None).text == "<unk> x<unk>"
 
 
+@pytest.mark.parametrize(
+    ("copied", "text", "alignment"),
+    [
+        (("word", "second"), "longword second y", ((0, 0), (1, 1), (0, 2))),  # as long as two <unk>
+        (("su@@", "per@@"), "longsupery", ((0, 0),)),
+    ],
+)
+def test_an_alignment_counts_the_words_of_an_output_with_copied_pieces(
+    copied: tuple[str, str], text: str, alignment: tuple[tuple[int, int], ...]
+) -> None:
+    target = SpaceTokenizer(Vocabulary([*SPECIALS, "long@@", "y"]))
+    first, second = [0.7, 0.2, 0.1], [0.2, 0.7, 0.1]
+    attention = np.array([first, first, second, first, first], dtype=np.float32)
+    part = Hypothesis([4, UNK, UNK, 5], -1.0, [0.0] * 5, attention)
+    found = compose([part], target, SearchConfig(copy_unknown=True, alignment=True), SourcePieces(copied, [0, 1], [0]))
+    assert (found.text, found.alignment) == (text, alignment)
+
+
 def test_the_translator_copies_words_from_the_source_line(make_checkpoint: MakeCheckpoint) -> None:
     checkpoint = make_checkpoint()
     words = Vocabulary([*SPECIALS, *(f"w{n}" for n in range(len(checkpoint.source.vocab) - 4))])
