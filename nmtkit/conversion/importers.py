@@ -51,7 +51,7 @@ IMPORTERS = (  # the first that recognizes a path reads it
     ),
     Importer(
         "a checkpoint of fairseq",
-        Path.is_file,
+        lambda path: path.is_file() and path.suffix != ".npz",  # of Marian
         from_fairseq,
         (*_LANGUAGES, "dict", "bpe_codes", "spm_model"),
         lambda path: {"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},  # fairseq's own defaults

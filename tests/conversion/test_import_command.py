@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import Run
 from foreign_models import FsmtModel
@@ -11,6 +12,7 @@ from marian_models import MarianModel
 
 from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.conversion.config import ImportConfig
+from nmtkit.conversion.importers import find_importer
 from nmtkit.conversion.marian import from_marian
 from nmtkit.errors import UserError
 
@@ -68,6 +70,14 @@ def test_a_name_that_is_not_a_language_is_shown_and_refused(name: str, is_option
         from_marian(marian.folder, options)
     assert "is not the name of a language: give --source-lang and --target-lang" in str(error.value)
     assert len(str(error.value)) < 300
+
+
+def test_a_model_file_of_marian_is_not_called_damaged(tmp_path: Path) -> None:
+    np.savez(tmp_path / "model.npz", Wemb=np.zeros(2))
+    with pytest.raises(
+        UserError, match=r"model\.npz: not a model that nmtkit imports: give a Marian model of Hugging Face"
+    ):
+        find_importer(tmp_path / "model.npz")
 
 
 def test_the_longest_name_of_a_language_is_read_again(tmp_path: Path) -> None:
