@@ -77,8 +77,8 @@ unexport PYTHONUNBUFFERED
 print_place = file=$(1); [[ $$file == /* ]] || file=$$PWD/$$file; printf "report: %s\n" "$$file"
 
 # Runs a command that prints a report, which also becomes report.md if the command succeeds. MODULES are the folders whose
-# modules it imports. The lock keeps the report's files of one make.
+# modules it imports. The lock keeps the report's files of one make; another waits.
 MODULES := ..
-print_report = @touch $(WORK)/report.lock; PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} python ../locked.py $(WORK)/report.lock \
+print_report = @PYTHONPATH=$(MODULES)$${PYTHONPATH:+:$$PYTHONPATH} python ../locked.py --in-turn $(WORK)/report.lock \
 	-- bash -euo pipefail -c $(call quoted,$(make_report))
 make_report = shown=$$($(1) | tee $(call part_of,$(WORK)/report.md)) $(call completes,$(WORK)/report.md); printf "%s\n" "$$shown"

@@ -279,17 +279,27 @@ def test_a_report_has_no_results_of_another_make(tmp_path: Path) -> None:
     assert make("SEEDS=1", "UPDATES=5", runs[0]).returncode == 0
 
 
-def test_a_report_is_refused_while_another_make_writes_it(tmp_path: Path) -> None:
+def test_a_report_waits_for_that_of_another_make(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     recipe = tmp_path / "examples/distillation"
     (recipe / "work/multi30k/seed-1").mkdir(parents=True)
-    make = make_with(tmp_path / "bin", recipe, STUBS, "CORPORA=multi30k", "SEEDS=1", "MAKE=true")
+    python = f"""case $1 in
+../locked.py) exec 2> said;&
+../dates.py) exec {sys.executable} "$@";;
+esac
+echo the report"""
+    make = make_with(tmp_path / "bin", recipe, STUBS | {"python": python}, "CORPORA=multi30k", "SEEDS=1", "MAKE=true")
     (recipe / "work/report.lock").touch()
-    with running(recipe / "work/report.lock"):
-        refused = make()
-    assert refused.returncode == 2
-    assert "a step that needs work/report.lock runs: wait for it, or stop it" in refused.stderr
-    assert not (recipe / "work/report.md").exists()
+    with ThreadPoolExecutor() as pool:
+        with running(recipe / "work/report.lock"):
+            waiting = pool.submit(make)
+            while not ((recipe / "said").exists() and (recipe / "said").read_text()) and not waiting.done():
+                time.sleep(0.01)
+            assert not (recipe / "work/report.md").exists()
+        done = waiting.result()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (recipe / "said").read_text() == "work/report.lock is in use by another make: waiting for it\n"
+    assert (recipe / "work/report.md").read_text() == "the report\n"
 
 
 OPTIONS = {
