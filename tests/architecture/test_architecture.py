@@ -296,7 +296,7 @@ OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, ten
     *("--rdzv-backend", "--rdzv-endpoint", "--rdzv-id"),
     *("--nodes", "--ntasks-per-node", "--gpus-per-node", "--cpus-per-task", "--time", "--signal", "--requeue"),
     *("--retry", "--no-print-directory", "--remove-bpe", "--update-freq", "--now", "--follow", "--unit"),
-    *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm"),
+    *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm", "--cpus"),
     *("--logdir", "--gpus"),  # the second of the plan of examples/wmt14
 }
 FORMER = {"--serve", "--no-dedup"}  # options of earlier releases, which CHANGELOG.md names
