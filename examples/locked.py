@@ -50,7 +50,8 @@ def main(arguments: list[str]) -> None:
         sources.append(Path(paths[1]))
         paths = paths[2:]
     if paths[:1] == ["--in-turn"]:
-        wait_for(Path(paths[1]))
+        Path(paths[1]).touch()
+        lock(Path(paths[1]), fcntl.LOCK_EX, wait=True)
         paths = paths[2:]
     if_needed = paths[:1] == ["--if-needed"]
     paths = paths[if_needed:]
@@ -137,26 +138,17 @@ def lock(path: Path, mode: int, wait: bool = False) -> None:
         return
     os.set_inheritable(handle, True)
     try:
-        fcntl.flock(handle, mode if wait else mode | fcntl.LOCK_NB)
-    except BlockingIOError:
-        use = f"a training runs in {path}" if path.is_dir() else f"a step that needs {path} runs"
-        sys.exit(f"{use}: wait for it, or stop it")
+        try:
+            fcntl.flock(handle, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                use = f"a training runs in {path}" if path.is_dir() else f"a step that needs {path} runs"
+                sys.exit(f"{use}: wait for it, or stop it")
+            if mode == fcntl.LOCK_EX:  # until a step has ended
+                print(f"{path} is in use by another make: waiting for it", file=sys.stderr)
+            fcntl.flock(handle, mode)
     except OSError:  # a file system without locks, on which the commands take none either
         pass
-
-
-def wait_for(path: Path) -> None:
-    """Lock a file that is only a lock, and say so before waiting for another process."""
-    path.touch()
-    handle = os.open(path, os.O_RDWR)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print(f"{path} is in use by another make: waiting for it", file=sys.stderr)
-    except OSError:  # a file system without locks
-        pass
-    os.close(handle)
-    lock(path, fcntl.LOCK_EX, wait=True)
 
 
 def become(command: list[str]) -> NoReturn:

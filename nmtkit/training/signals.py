@@ -54,7 +54,7 @@ class Signals:
             self.save = True
             return
         if self.is_main and not self.stop:
-            hint = "; send it again to stop at once" if self.second_kills else ""
+            hint = "; send it again to stop at once" if self.second_kills and number in _KILLING else ""
             begin = "\n" if os.isatty(2) else ""  # below the progress bar
             with contextlib.suppress(OSError):  # a log on a full disk, a closed terminal
                 os.write(

@@ -35,12 +35,13 @@ def test_a_signal_ignored_by_the_parent_stays_ignored(ignored_sigint: None) -> N
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
-def test_a_second_hangup_lets_the_run_save_too() -> None:
+def test_a_second_hangup_lets_the_run_save_too(capfd: pytest.CaptureFixture[str]) -> None:
     """A closed terminal sends SIGHUP more than once: a shell sends it to its jobs, then the system."""
-    with Signals(second_kills=True, is_main=False) as signals:
+    with Signals(second_kills=True, is_main=True) as signals:
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGHUP)
         assert signals.stop == signal.SIGHUP
+    assert capfd.readouterr().err == "SIGHUP: finishing and saving this update first\n"
 
 
 @pytest.mark.parametrize(("handler_of_parent", "saves"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)])
