@@ -2,7 +2,7 @@
 
 import math
 import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -64,10 +64,16 @@ class SearchBatch:
         return [option for option, value in values.items() if value]
 
 
-class Engine(Protocol):
-    """Searches batches. Yields the n best of each sentence of a batch, in the order of the batches."""
+Results = Generator[list[list[Hypothesis]], None, None]
 
-    def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]: ...
+
+class Engine(Protocol):
+    """Searches batches. Yields the n best of each sentence of a batch, in the order of the batches.
+
+    Results that are not read to the end have to be closed.
+    """
+
+    def __call__(self, batches: Iterable[SearchBatch]) -> Results: ...
 
 
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
@@ -199,7 +205,7 @@ def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
     """
     turn = Lock()
 
-    def search_in_turn(batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
+    def search_in_turn(batches: Iterable[SearchBatch]) -> Results:
         for batch in batches:
             with turn:
                 found = search_batch(model, batch, text_of)
@@ -236,7 +242,7 @@ class Workers:
         self._turn = Lock()
         self._reader: int | None = None
 
-    def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
+    def __call__(self, batches: Iterable[SearchBatch]) -> Results:
         """As an `Engine`.
 
         Raises RunError if a worker dies, or if a thread would wait for itself; WorkersNotStartedError if a file is

@@ -1,7 +1,7 @@
 """The translator: raw text in, raw text out."""
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, overload
@@ -191,7 +191,7 @@ class Translator:
         config: SearchConfig | None = None,
         batches: StreamConfig | None = None,
         advance: Advance = _ignore,
-    ) -> Iterator[Translation]:
+    ) -> Generator[Translation, None, None]:
         """Yield one translation for each line, in order, reading at most one buffer of lines ahead.
 
         Blank lines, and lines without any piece, become empty translations; the model does not see them. Lines longer
@@ -212,7 +212,7 @@ class Translator:
         batches: StreamConfig | None = None,
         advance: Advance = _ignore,
         done: int = 0,
-    ) -> Iterator[Translation]:
+    ) -> Generator[Translation, None, None]:
         """Like `stream`, for sentences as ids of the source vocabulary, without EOS."""
         batches = batches or StreamConfig()
         lines = map(self.request, sentences)
@@ -235,7 +235,7 @@ class Translator:
         advance: Advance = _ignore,
         done: int = 0,
         first_line: int = 1,
-    ) -> Iterator[Translation]:
+    ) -> Generator[Translation, None, None]:
         """Like `stream`, for lines in chunks of any size, each translated before the next one is read.
 
         The first `done` lines are read and skipped; the translations of the others are the same, to the last bit, as if
@@ -250,12 +250,13 @@ class Translator:
             skipped = min(done, len(chunk))
             if skipped < len(chunk):
                 sentences = self._encoder.sentences(chunk, limit, first_line)
-                found = search_in_batches(self._engine, sentences, skipped, make_batch, max_tokens, advance)
-                for sentence in sentences[skipped:]:
-                    hypotheses = [next(found) for _ in sentence.tasks]
-                    warnings.add(sentence, hypotheses)
-                    yield translation_of(sentence, hypotheses, self.source, self.target, config)
-                next(found, None)  # ends the search, so that workers are ready for the next chunk
+                search = search_in_batches(self._engine, sentences, skipped, make_batch, max_tokens, advance)
+                with closing(search) as found:
+                    for sentence in sentences[skipped:]:
+                        hypotheses = [next(found) for _ in sentence.tasks]
+                        warnings.add(sentence, hypotheses)
+                        yield translation_of(sentence, hypotheses, self.source, self.target, config)
+                    next(found, None)  # ends the search, so that workers are ready for the next chunk
             done -= skipped
             first_line += len(chunk)
         warnings.log()

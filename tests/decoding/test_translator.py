@@ -543,8 +543,29 @@ def test_a_thread_whose_own_stream_keeps_the_workers_busy_gets_an_error(tiny_che
     next(first)
     with pytest.raises(RunError, match="busy with an unfinished stream"):
         shared.translate(LINES)
-    first.close()  # type: ignore[attr-defined]
+    first.close()
     assert len(shared.translate(LINES, max_len_b=3)) == len(LINES)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_a_stream_that_an_error_has_ended_other_calls_go_on(workers: int, tiny_checkpoint: Path) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=workers)
+    expected = shared.translate(LINES, max_len_b=3)
+
+    def cancel(lines: int) -> None:
+        if lines:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError) as kept:
+        list(shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8), cancel))
+    thrown = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
+    next(thrown)
+    with pytest.raises(TimeoutError) as also_kept:
+        thrown.throw(TimeoutError)
+    assert shared.translate(LINES, max_len_b=3) == expected
+    with ThreadPoolExecutor(1) as another:
+        assert another.submit(shared.translate, LINES, max_len_b=3).result(timeout=PATIENCE) == expected
+    del kept, also_kept  # until here they have kept the frames of their tracebacks
 
 
 def test_two_streams_in_one_process_can_be_read_alternately(translator: Translator) -> None:
