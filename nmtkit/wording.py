@@ -4,6 +4,7 @@ import difflib
 import re
 import reprlib
 from collections.abc import Iterable
+from itertools import takewhile
 
 _SIMILARITY = 0.75  # difflib's default of 0.6 suggests --split for --path
 
@@ -36,8 +37,13 @@ def quoted(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message that is not blank, or else the name of its class."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The first line of an error's message that is not blank, with those that it announces by a colon at its end.
+
+    If there is none, the name of its class.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    announcing = len(list(takewhile(lambda line: line.endswith(":"), lines)))
+    return " ".join(lines[: announcing + 1]) or type(error).__name__
 
 
 def escaped_json(text: str) -> str:

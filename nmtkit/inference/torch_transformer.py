@@ -51,7 +51,7 @@ class TorchTransformer(TorchInference, TransformerInference):
     def logits(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
         """As `TorchInference.logits`."""
         model = self.model
-        x = model.embed(tokens, model.target_embedding, state.begin_step())
+        x = model.inputs(model.target_embedding(tokens), state.begin_step())
         for number, layer in enumerate(cast(list[DecoderLayer], model.decoder)):
             x = layer_step(layer, x, state, number)
         state.end_step()

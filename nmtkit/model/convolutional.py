@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from nmtkit.model.convolutional_config import ConvolutionalConfig, LayerShape
 from nmtkit.model.dropout import Dropout
+from nmtkit.model.embedding import Embedding
 from nmtkit.model.positions import LearnedPositions
 from nmtkit.model.protocol import TranslationModel
 
@@ -180,10 +181,10 @@ class Convolutional(TranslationModel):
         super().__init__()
         config = config.for_vocabularies(joined=source_size == target_size)
         self.config, E, rate = config, config.d_model, config.dropout
-        self.target_embedding = nn.Embedding(target_size, E)
+        self.target_embedding = Embedding(target_size, E)
         self.source_embedding = self.target_embedding
         if config.share_embeddings != "all":
-            self.source_embedding = nn.Embedding(source_size, E)
+            self.source_embedding = Embedding(source_size, E)
         self.source_positions = LearnedPositions(config.max_positions, E)
         self.target_positions = LearnedPositions(config.max_positions, E)
         self.dropout = Dropout(rate)
@@ -262,6 +263,6 @@ class Convolutional(TranslationModel):
         """The layers of encoder and decoder."""
         return (*self.encoder, *self.decoder)
 
-    def embed(self, ids: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, embedding: Embedding, positions: Tensor) -> Tensor:
         """ids (…) to embedding + position, with dropout (§3.1): (…, E)."""
         return cast(Tensor, self.dropout(embedding(ids) + positions))

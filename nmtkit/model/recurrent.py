@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nmtkit.model.dropout import Dropout
+from nmtkit.model.embedding import Embedding
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.recurrent_config import RecurrentConfig
 
@@ -107,10 +108,10 @@ class Recurrent(TranslationModel):
         super().__init__()
         config = config.for_vocabularies(joined=source_size == target_size)
         self.config, H = config, config.d_model
-        self.target_embedding = nn.Embedding(target_size, H)
+        self.target_embedding = Embedding(target_size, H)
         self.source_embedding = self.target_embedding
         if config.share_embeddings != "all":
-            self.source_embedding = nn.Embedding(source_size, H)
+            self.source_embedding = Embedding(source_size, H)
         above = (RecurrentLayer(H, config, residual=True) for _ in range(config.encoder_layers - 2))
         second = RecurrentLayer(2 * H, config, residual=False)
         self.encoder = nn.ModuleList((BidirectionalLayer(config), second, *above))
@@ -171,4 +172,5 @@ def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     positions = torch.arange(x.size(1), device=x.device)
     mirrored = lengths.unsqueeze(1) - 1 - positions
     index = torch.where(mirrored >= 0, mirrored, positions)
-    return x.gather(1, index.unsqueeze(2).expand_as(x))
+    rows = index + torch.arange(x.size(0), device=x.device).unsqueeze(1) * x.size(1)
+    return x.flatten(0, 1).index_select(0, rows.flatten()).view_as(x)

@@ -15,6 +15,7 @@ from nmtkit.model.activations import LayerNorm, as_activations
 from nmtkit.model.attention import StackedLinear
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
+from nmtkit.model.embedding import Embedding, look_up
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.packing import Packing, Padding, ShortSentences
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
@@ -39,20 +40,21 @@ class Transformer(TranslationModel):
         "decoder": ("decoder", "decoder_norm"),
         "output": ("projection", "projection_bias"),
     }
-    # Their positions are computed outside: a table that grows would be compiled again.
+    # Embeddings and positions are looked up outside. In a graph, the sums of their gradients would have another order
+    # in each run on a GPU, and a table that grows would be compiled again.
     graphs = ("_encode", "_decode", "_decode_packed")
 
     def __init__(self, config: TransformerConfig, source_size: int, target_size: int) -> None:
         super().__init__()
         config = config.for_vocabularies(joined=source_size == target_size)
         self.config = config
-        self.target_embedding = nn.Embedding(target_size, config.d_model)
+        self.target_embedding = Embedding(target_size, config.d_model)
         self.source_embedding = self.target_embedding
         if config.share_embeddings != "all":
-            self.source_embedding = nn.Embedding(source_size, config.d_model)
+            self.source_embedding = Embedding(source_size, config.d_model)
         self.projection = None
         if config.share_embeddings == "none":
-            self.projection = nn.Embedding(target_size, config.d_model)
+            self.projection = Embedding(target_size, config.d_model)
         self.projection_bias = nn.Parameter(torch.empty(target_size)) if config.output_bias else None
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
@@ -95,11 +97,11 @@ class Transformer(TranslationModel):
 
     def encode(self, src: Tensor, lengths: Tensor, record: list[Tensor] | None = None) -> Memory:
         """As `TranslationModel.encode`. Appends the self-attention weights (B, H, S, S) of each layer to `record`."""
-        return self._encode(src, lengths, self.source_positions(0, src.size(1)), record)
+        return self._encode(self.source_embedding(src), lengths, self.source_positions(0, src.size(1)), record)
 
-    def _encode(self, src: Tensor, lengths: Tensor, positions: Tensor, record: list[Tensor] | None) -> Memory:
-        mask = torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1)
-        x = self.embed(src, self.source_embedding, positions)
+    def _encode(self, embedded: Tensor, lengths: Tensor, positions: Tensor, record: list[Tensor] | None) -> Memory:
+        mask = torch.arange(embedded.size(1), device=embedded.device) < lengths.unsqueeze(1)
+        x = self.inputs(embedded, positions)
         for layer in self.encoder:
             x = self.through(layer, x, mask[:, None, None, :], record)
         return Memory(cast(Tensor, self.encoder_norm(x)), mask)
@@ -115,17 +117,18 @@ class Transformer(TranslationModel):
 
         Appends the weights of each layer to `record_self` (B, H, T, T) and `record_cross` (B, H, T, S).
         """
-        return self._decode(tgt_in, memory, self.target_positions(0, tgt_in.size(1)), record_self, record_cross)
+        positions = self.target_positions(0, tgt_in.size(1))
+        return self._decode(self.target_embedding(tgt_in), memory, positions, record_self, record_cross)
 
     def _decode(
         self,
-        tgt_in: Tensor,
+        embedded: Tensor,
         memory: Memory,
         positions: Tensor,
         record_self: list[Tensor] | None,
         record_cross: list[Tensor] | None,
     ) -> Tensor:
-        x = self.embed(tgt_in, self.target_embedding, positions)
+        x = self.inputs(embedded, positions)
         for layer in self.decoder:
             x = self.through(layer, x, memory.values, memory.mask[:, None, None, :], record_self, record_cross)
         return cast(Tensor, self.decoder_norm(x))
@@ -136,23 +139,19 @@ class Transformer(TranslationModel):
         if isinstance(source.attention, Padding | ShortSentences):
             # the groups of padding differ in almost every batch, and torch does not compile nmtkit's operators
             decode = torch.compiler.disable(decode)  # type: ignore[no-untyped-call]
-        tables = self.source_positions(0, source.span), self.target_positions(0, target.span)
-        return decode(src, source, tgt_in, target, *tables)
+        source_positions = look_up(source.positions, self.source_positions(0, source.span))
+        target_positions = look_up(target.positions, self.target_positions(0, target.span))
+        embedded = self.source_embedding(src), self.target_embedding(tgt_in)
+        return decode(embedded, (source_positions, target_positions), source, target)
 
     def _decode_packed(
-        self,
-        src: Tensor,
-        source: Packing,
-        tgt_in: Tensor,
-        target: Packing,
-        source_table: Tensor,
-        target_table: Tensor,
+        self, embedded: tuple[Tensor, Tensor], positions: tuple[Tensor, Tensor], source: Packing, target: Packing
     ) -> Tensor:
-        memory = self.embed(src, self.source_embedding, source_table.index_select(0, source.positions))
+        memory = self.inputs(embedded[0], positions[0])
         for layer in self.encoder:
             memory = self.through(layer, memory, source)
         memory = self.encoder_norm(memory)
-        x = self.embed(tgt_in, self.target_embedding, target_table.index_select(0, target.positions))
+        x = self.inputs(embedded[1], positions[1])
         for layer in self.decoder:
             x = self.through(layer, x, memory, source, None, None, target)
         return cast(Tensor, self.decoder_norm(x))
@@ -171,9 +170,9 @@ class Transformer(TranslationModel):
         """The layers of encoder and decoder."""
         return (*self.encoder, *self.decoder)
 
-    def embed(self, ids: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
-        """ids (…) to √D · embedding + position, with dropout (§3.4, §3.5, §5.4): (…, D)."""
-        scaled = embedding(ids) * self.config.d_model**0.5
+    def inputs(self, embedded: Tensor, positions: Tensor) -> Tensor:
+        """√D · embedding + position, with dropout (§3.4, §3.5, §5.4), of embedded tokens (…, D): (…, D)."""
+        scaled = embedded * self.config.d_model**0.5
         return cast(Tensor, self.dropout(as_activations(scaled + positions)))
 
 

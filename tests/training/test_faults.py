@@ -537,14 +537,14 @@ def test_a_failure_of_torchs_compiler_is_one_line(
     def fail(*_: object) -> None:
         if stopping:
             os.kill(os.getpid(), signal.SIGTERM)
-        raise CompileError("\nC++ compile error\nmuch output")
+        raise CompileError("\nbackend raised:\nC++ compile error\nmuch output")
 
     monkeypatch.setattr(UpdateGradient, "compute", fail)
     result = train("--max-updates", 2)
     assert result.returncode == code
     assert b"much output" not in result.stderr
-    said = b"SIGTERM while compiling: run" if stopping else b"torch cannot compile the model (C++ compile error): run"
-    assert said in result.stderr.splitlines()[-1]
+    compiling = b"torch cannot compile the model (backend raised: C++ compile error): run"
+    assert (b"SIGTERM while compiling: run" if stopping else compiling) in result.stderr.splitlines()[-1]
 
 
 def test_updates_before_a_failed_validation_are_saved(

@@ -20,6 +20,7 @@ from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.static_transformer import GraphTransformer, StaticTransformer
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
+from nmtkit.model.embedding import look_up
 from nmtkit.model.kernels import loss_kernel_on
 from nmtkit.model.packing import Kernel, PackedSide, Packing, attend_packed, attend_sentences, kernel_for
 from nmtkit.vocab import EOS, NEVER_OUTPUT
@@ -78,6 +79,18 @@ def test_the_gradient_of_packed_attention_always_has_the_same_bits() -> None:
     assert all(torch.equal(first, other) for other in others)
 
 
+@pytest.mark.parametrize("rows", [40, 300, 37_000])  # torch adds atomically to a table with few rows
+def test_the_gradient_of_a_look_up_always_has_the_same_bits(rows: int) -> None:
+    table = torch.randn(rows, 512, device=GPU, requires_grad=True)
+    ids = torch.randint(rows, (25_000,), device=GPU)
+    weights = torch.randn(25_000, 512, device=GPU)
+    first, *others = (torch.autograd.grad(look_up(ids, table), table, weights)[0] for _ in range(6))
+    assert all(torch.equal(first, other) for other in others)
+    assert_close(
+        first.double(), torch.zeros_like(table).double().index_add(0, ids, weights.double()), rtol=0, atol=1e-3
+    )
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     """Attention in one sentence, for q, k and v (T, H, K): (T, H·K)."""
     scores = torch.einsum("qhk,thk->hqt", q, k) / q.size(-1) ** 0.5
@@ -110,10 +123,11 @@ def test_training_in_fp32_ends_near_that_of_a_cpu(run_here: Run, datasets: dict[
         ("--precision", "fp32"),
         ("--precision", "fp16"),
         ("--precision", "bf16", "--packing", "on"),
+        ("--precision", "bf16", "--packing", "on", "--positions", "learned"),
         ("--precision", "bf16", "--packing", "off", "--attention-dropout", 0.1),
         ("--precision", "bf16", "--compile", "--ema", 0.9, "--clip-norm", 1),
     ],
-    ids=["fp32", "fp16", "bf16 packed", "bf16 padded", "bf16 compiled"],
+    ids=["fp32", "fp16", "bf16 packed", "learned positions", "bf16 padded", "bf16 compiled"],
 )
 def test_a_resumed_run_ends_with_the_bits_of_a_straight_run(
     options: tuple[object, ...], run_here: Run, datasets: dict[str, Path], tmp_path: Path

@@ -1,0 +1,53 @@
+"""Looking up rows of a table: the embeddings of tokens (§3.4), and learned positions.
+
+A gradient has the same bits in each run, also on a GPU. There torch sums the gradients of equal rows in any order: for
+`index_select` and compiled code always, for `nn.Embedding` (from torch 2.11 on) if a table has few rows.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def look_up(ids: Tensor, table: Tensor) -> Tensor:
+    """The rows of a table (W, D) with the given ids (…): (…, D). Not for compiled code."""
+    if table.is_cuda and table.requires_grad and torch.is_grad_enabled():
+        return cast(Tensor, _OrderedLookUp.apply(ids, table))  # type: ignore[no-untyped-call]
+    return F.embedding(ids, table)
+
+
+class Embedding(nn.Embedding):
+    """An `nn.Embedding` whose gradient is summed in the same order in each run."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(…) to (…, D)."""
+        return look_up(ids, self.weight)
+
+
+class _OrderedLookUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, table: Tensor) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.rows = table.size(0)
+        return F.embedding(ids, table)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        (ids,) = ctx.saved_tensors
+        with _fixed_order():
+            return None, torch.ops.aten.embedding_dense_backward(gradient, ids, ctx.rows, -1, False)
+
+
+@contextmanager
+def _fixed_order() -> Iterator[None]:
+    """Within it, torch sums in the same order each time, and runs no operator that cannot."""
+    before, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn)
