@@ -59,11 +59,12 @@ def page(title: str, summary: str, sections: Mapping[str, str]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "numbers") -> str:
-    """A table. On a narrow screen, a table of the kind "texts" shows each cell on a line of its own."""
+    """A table. In one of the kind "texts", each cell has the direction of its text, and is a line of a narrow screen."""
+    direction = ' dir="auto"' if kind == "texts" else ""
     lines = [f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in header)}</tr>\n"]
     for row in rows:
         cells = (
-            f'<td data-label="{escape(name)}">{escape(escaped(text))}</td>'
+            f'<td data-label="{escape(name)}"{direction}>{escape(escaped(text))}</td>'
             for name, text in zip(header, row, strict=True)
         )
         lines.append(f"<tr>{''.join(cells)}</tr>\n")

@@ -103,9 +103,10 @@ class RequestFiles:
 
 
 class Glossary:
-    """Terms of the source language with their translations."""
+    """Terms of the source language with their translations. Any white space in a text matches a space of a term."""
 
     def __init__(self, entries: dict[str, str]) -> None:
+        """The words of a term are separated by single spaces."""
         self._entries = entries
         lengths: dict[str, set[int]] = {}
         for term in entries:
@@ -117,7 +118,7 @@ class Glossary:
         """Read lines of a source term, a tab and a target term. Raises UserError that names a malformed line."""
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(path), 1):
-            terms = [term.strip() for term in line.split("\t")]
+            terms = [_single_spaced(term) for term in line.split("\t")]
             if terms == [""]:
                 continue
             if len(terms) != 2 or not all(terms):
@@ -130,7 +131,7 @@ class Glossary:
 
     def terms(self, text: str) -> list[str]:
         """The target terms of the source terms in a text. Of overlapping terms the first counts, then the longest."""
-        found, start = [], 0
+        text, found, start = _single_spaced(text), [], 0
         while start < len(text):
             term = self._term_at(text, start)
             if term is not None:
@@ -142,6 +143,10 @@ class Glossary:
         """The longest term of whole words that begins at `start`."""
         candidates = (text[start : start + length] for length in self._longest_first.get(text[start], ()))
         return next((term for term in candidates if term in self._entries and _is_whole(term, text, start)), None)
+
+
+def _single_spaced(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _is_whole(term: str, text: str, start: int) -> bool:

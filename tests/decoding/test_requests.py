@@ -207,6 +207,13 @@ def test_a_glossary_finds_whole_words_the_longest_first() -> None:
     assert Glossary({}).terms("a dog") == []
 
 
+def test_any_white_space_in_a_line_or_a_glossary_matches_a_space(tmp_path: Path) -> None:
+    (tmp_path / "glossary").write_text("hot  dog\tHot\u00a0Dog\nbig cat\u3000s\tx\n", encoding="utf-8")
+    glossary = Glossary.read(tmp_path / "glossary")
+    for space in (" ", "  ", "\t", "\u00a0", "\u3000", " \u202f"):
+        assert glossary.terms(f"a hot{space}dog, big{space}cat{space}s{space}") == ["Hot Dog", "x"]
+
+
 def test_the_longest_of_terms_with_a_common_prefix_matches() -> None:
     for terms in ({"hot": "heiß", "hot dog": "Hotdog"}, {"hot dog": "Hotdog", "hot": "heiß"}):
         assert Glossary(terms).terms("a hot dog is hot") == ["Hotdog", "heiß"]
@@ -229,7 +236,7 @@ def test_combining_marks_are_part_of_the_word() -> None:
     text=st.text("ab _.", max_size=12),
 )
 def test_a_glossary_finds_the_same_terms_as_a_regular_expression(entries: dict[str, str], text: str) -> None:
-    entries = {term: term.upper() for term in entries}
+    entries, text = {" ".join(term.split()): term.upper() for term in entries}, " ".join(text.split())
     longest_first = sorted(entries, key=len, reverse=True)
     pattern = "|".join(rf"(?<!\w){re.escape(term)}(?!\w)" for term in longest_first) or "(?!)"
     assert Glossary(entries).terms(text) == [entries[term] for term in re.findall(pattern, text)]

@@ -99,6 +99,14 @@ def test_an_unknown_direction_is_refused(tmp_path: Path) -> None:
     assert "DIRECTIONS=en-de de-ne: use some of en-de de-en en-ja ja-en" in make("-n", "DIRECTIONS=en-de de-ne").stderr
 
 
+def test_too_few_updates_for_the_average_of_each_direction_are_refused_at_the_start(tmp_path: Path) -> None:
+    make = make_with(tmp_path / "bin", ROOT / "examples/multilingual", STUBS)
+    refused = make("-n", "UPDATES=2000").stderr
+    assert "has 500 updates and 2 checkpoints (VALIDATE_EVERY=250), but AVERAGED=3" in refused
+    for enough in ("UPDATES=2004", "AVERAGED=2", "VALIDATE_EVERY=200", "SINGLE_UPDATES=501"):
+        assert make("-n", "UPDATES=2000", enough).returncode == 0, enough
+
+
 def test_directions_whose_text_is_missing_change_nothing_that_was_made(tmp_path: Path) -> None:
     examples = shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("work"))
     folder = examples / "multilingual"

@@ -100,6 +100,7 @@ def test_a_report_has_scores_curves_cost_translations_attention_and_commands(rep
     for command in ("nmt-preprocess -s en -t de", "nmt-train data-bin --seed 1", "nmt-train data-bin --seed 2"):
         assert page.count(command) == 1
     assert {*SOURCE, *REFERENCE} <= {*Page(recipe / "report.html").cells}
+    assert page.count('<td data-label="source" dir="auto">') == len(SOURCE)  # Arabic and Hebrew are read from the right
 
 
 def test_a_report_needs_no_other_file(report: Report, recipe: Path) -> None:
