@@ -59,7 +59,7 @@ def page(title: str, summary: str, sections: Mapping[str, str]) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "numbers") -> str:
-    """A table. In one of the kind "texts", each cell has the direction of its text, and is a line of a narrow screen."""
+    """A table. In one of the kind "texts", a cell has the direction of its text, and is a line of a narrow screen."""
     direction = ' dir="auto"' if kind == "texts" else ""
     lines = [f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in header)}</tr>\n"]
     for row in rows:
