@@ -25,7 +25,7 @@ from nmtkit.errors import NmtkitError, RunError, UserError
 from nmtkit.inference.loading import load_models
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.log import logger
-from nmtkit.model.memory import is_out_of_memory
+from nmtkit.model.memory import is_out_of_memory, out_of_memory
 from nmtkit.model.precision import resolve_device
 from nmtkit.model.threads import available_cores, set_threads
 from nmtkit.shortlist import Shortlist
@@ -110,7 +110,7 @@ def search_batch(
             if not is_out_of_memory(error):
                 raise
             if len(batch.tasks) == 1:
-                raise RunError(_out_of_memory(batch.tasks[0])) from error
+                raise RunError(f"{out_of_memory(model.device)} {_sentence(batch.tasks[0])}") from error
     _warn_of_halves()  # here the memory of the failed search has been freed
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
@@ -140,13 +140,14 @@ def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -
     return free is None
 
 
-def _out_of_memory(task: Task) -> str:
+def _sentence(task: Task) -> str:
+    """What a search or a score is for, and what to do if it does not fit into memory."""
     if task.target is None:
         return (
-            f"out of memory for one sentence of {len(task.source)} tokens: lower --max-source-tokens, or --beam (in "
-            "training --valid-beam)"
+            f"for one sentence of {len(task.source)} tokens: lower --max-source-tokens, or --beam (in training "
+            "--valid-beam)"
         )
-    return f"out of memory to score a translation of {len(task.target)} tokens for one sentence of {len(task.source)}"
+    return f"to score a translation of {len(task.target)} tokens for one sentence of {len(task.source)}"
 
 
 @cache

@@ -11,6 +11,7 @@ from torch import distributed
 
 from nmtkit import control_groups
 from nmtkit.torchrun import place_or_alone
+from nmtkit.wording import format_bytes
 
 # Messages of plain RuntimeErrors: from the CPU allocator, from libraries without memory for workspaces or for
 # themselves, from the driver.
@@ -23,6 +24,7 @@ _MESSAGES = (
     "CUDA error: out of memory",
     "CUDA driver error: out of memory",
 )
+_LARGE_SHARE = 0.1  # of a GPU's memory; its driver and libraries take less
 # By the version of control groups: the limit, the use, and in memory.stat the page cache that can be given up.
 _FILES = {
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -38,6 +40,17 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, distributed.DistError):
         return False
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in _MESSAGES)
+
+
+def out_of_memory(device: torch.device) -> str:
+    """The beginning of an error, which names the share of a GPU that other processes use, if it is large."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        others = total - free - torch.cuda.memory_reserved(device)
+        if others > _LARGE_SHARE * total:
+            used = f"{format_bytes(others)} of the {format_bytes(total)} of {device}"
+            return f"out of memory (other processes use {used})"
+    return "out of memory"
 
 
 def free_memory(device: torch.device) -> float:

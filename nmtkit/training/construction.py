@@ -10,7 +10,7 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.errors import RunError
 from nmtkit.model.architectures import make_model
 from nmtkit.model.lora import add_low_rank
-from nmtkit.model.memory import is_out_of_memory
+from nmtkit.model.memory import is_out_of_memory, out_of_memory
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.training.config import TrainingOptions
 from nmtkit.wording import format_bytes, in_millions
@@ -23,14 +23,14 @@ def build_model(dataset: Dataset, options: TrainingOptions, device: torch.device
 
     Raises UserError where its options do not fit the vocabularies, RunError where it does not fit into memory.
     """
-    with memory_for_model(dataset, options):
+    with memory_for_model(dataset, options, device):
         model = _make_model(dataset, options).to(device)
     model.activation_checkpointing = options.compute.activation_checkpointing
     return model
 
 
 @contextlib.contextmanager
-def memory_for_model(dataset: Dataset, options: TrainingOptions) -> Iterator[None]:
+def memory_for_model(dataset: Dataset, options: TrainingOptions, device: torch.device) -> Iterator[None]:
     """Raise RunError with the size of the model if memory runs out in this context. Smaller batches would not help."""
     try:
         yield
@@ -39,7 +39,7 @@ def memory_for_model(dataset: Dataset, options: TrainingOptions) -> Iterator[Non
             raise
         with torch.device("meta"):  # shapes without memory
             model = _make_model(dataset, options)
-        raise RunError(_out_of_memory(model, averaged=options.optimizer.ema > 0)) from error
+        raise RunError(f"{out_of_memory(device)}: {_size(model, averaged=options.optimizer.ema > 0)}") from error
 
 
 def checkpoint_bytes(model: nn.Module, averaged: bool) -> int:
@@ -56,11 +56,12 @@ def _make_model(dataset: Dataset, options: TrainingOptions) -> TranslationModel:
     return model
 
 
-def _out_of_memory(model: nn.Module, averaged: bool) -> str:
+def _size(model: nn.Module, averaged: bool) -> str:
+    """What a training takes, and how to take less."""
     numbers = sum(parameter.numel() for parameter in model.parameters())
     size = 4 * numbers + checkpoint_bytes(model, averaged)
     return (
-        f"out of memory: the model's {in_millions(numbers)} parameters, with their gradient and Adam's moments, take "
+        f"the model's {in_millions(numbers)} parameters, with their gradient and Adam's moments, take "
         f"about {format_bytes(size)}: lower --d-model, --d-ff or the number of layers, or use --shard-optimizer to "
         "divide the moments among several devices"
     )

@@ -19,7 +19,7 @@ from nmtkit.data.batch import Batch
 from nmtkit.data.packing import MicroBatchTensors, Share
 from nmtkit.errors import RunError
 from nmtkit.log import logger
-from nmtkit.model.memory import is_out_of_memory
+from nmtkit.model.memory import is_out_of_memory, out_of_memory
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
@@ -72,14 +72,14 @@ class MemoryLimits:
             yield from self._cut_to_limits(part)
 
     def lower(self, batch: MicroBatchTensors) -> str | None:
-        """Halve the limit for a batch's length; returns an error message if the batch has only one sentence pair."""
+        """Halve the limit for a batch's length; returns what does not fit if the batch has only one sentence pair."""
         self.by_length[_length_class(batch)] = batch.padded_tokens // 2
         if batch.sentences > 1:
             return None
         source, target = batch.longest
         return (
-            f"out of memory for one sentence pair of {source} and {target} tokens: preprocess with a smaller "
-            "--max-length, or train a smaller model"
+            f"for one sentence pair of {source} and {target} tokens: preprocess with a smaller --max-length, or train "
+            "a smaller model"
         )
 
     def merge(self, learned: dict[str, int]) -> None:
@@ -160,16 +160,16 @@ class UpdateGradient:
         """
         may_be_fragmented = self.ranks.device.type == "cuda"
         while True:
-            out_of_memory, reason = False, "on another device"
+            ran_out, reason = False, "on another device"
             try:
                 losses = self._accumulate(update, share, tokens, dataset_of)
             except (MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
-                out_of_memory, reason = True, first_line(error)
-            if out_of_memory:  # outside of the handler: its traceback keeps the tensors alive
+                ran_out, reason = True, first_line(error)
+            if ran_out:  # outside of the handler: its traceback keeps the tensors alive
                 self._sum_without_me()
-            *voted, failed = self.ranks.sum([*votes, out_of_memory])
+            *voted, failed = self.ranks.sum([*votes, ran_out])
             if not failed:
                 return self.ranks.sum_on_devices(losses), voted
             if self.ranks.device.type == "cuda":
@@ -179,7 +179,7 @@ class UpdateGradient:
                 may_be_fragmented = False
                 logger.warning("update %d: out of memory; retrying after freeing cached memory (%s)", update, reason)
             else:
-                self._agree_on_limits(update, out_of_memory)
+                self._agree_on_limits(update, ran_out)
             self._wrap()
 
     def nonfinite_rows(self, update: int, number: int, batch: MicroBatchTensors, tokens: int) -> list[int]:
@@ -276,11 +276,11 @@ class UpdateGradient:
         for bucket in range(self._buckets_summed, len(self._bucket_sizes)):
             distributed.all_reduce(torch.zeros(self._bucket_sizes[bucket], device=self.ranks.device))
 
-    def _agree_on_limits(self, update: int, out_of_memory: bool) -> None:
+    def _agree_on_limits(self, update: int, ran_out: bool) -> None:
         """Lower the limits on all ranks after some of them ran out of memory."""
         complaint = None
-        if out_of_memory:
-            complaint = self.limits.lower(self._attempt)
+        if ran_out and (too_large := self.limits.lower(self._attempt)):
+            complaint = f"{out_of_memory(self.ranks.device)} {too_large}"
         for limits, complained in self.ranks.gather((self.limits.by_length, complaint)):
             if complained:
                 raise self.ranks.report_once(RunError(complained))

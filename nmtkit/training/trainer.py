@@ -94,7 +94,7 @@ def train(folder: Path, options: TrainingOptions, others: Sequence[Path] = ()) -
         with working(f"opening {folder}"):
             folders, verify = [folder, *others], options.reading.verify
             data = ranks.run_on_all(lambda: TrainingData.open(folders, verify, options.batches))
-        with memory_for_model(data.first, options):
+        with memory_for_model(data.first, options, ranks.device):
             options = with_batches_of_device(data, options, ranks)
             with working("creating the model"):
                 trainer = ranks.run_on_all(lambda: Trainer(data, options, ranks))

@@ -17,7 +17,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import RunError, UserError
 from nmtkit.inference.backends import BACKENDS, torch_backend
 from nmtkit.log import Progress
-from nmtkit.model.memory import is_out_of_memory
+from nmtkit.model.memory import is_out_of_memory, out_of_memory
 from nmtkit.model.protocol import TranslationModel
 from nmtkit.tokenizer import SPACE
 from nmtkit.training.config import TrainingOptions
@@ -162,7 +162,8 @@ class Validator:
             if len(batch.src) == 1:
                 lengths = f"{batch.src.size(1)} and {batch.tgt_out.size(1)} tokens"
                 raise RunError(
-                    f"out of memory for one pair of split '{VALIDATION}' of {lengths}: use text without such sentences"
+                    f"{out_of_memory(device)} for one pair of split '{VALIDATION}' of {lengths}: use text without such "
+                    "sentences"
                 ) from error
         half = len(batch.src) // 2  # outside of the handler, where the memory of the failed attempt is free
         halves = (self._losses(model, batch.rows(rows), device) for rows in (slice(half), slice(half, None)))

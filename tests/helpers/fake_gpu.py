@@ -161,6 +161,7 @@ def fake_gpu(
         "memory_allocated": lambda device=None: next(allocated),
         "max_memory_allocated": lambda device=None: next(allocated),
         "mem_get_info": lambda device=None: (1 << 33, 1 << 33),
+        "memory_reserved": lambda device=None: 0,
         "reset_peak_memory_stats": lambda device=None: None,
         "empty_cache": lambda: None,
         "manual_seed_all": lambda seed: None,
