@@ -176,13 +176,16 @@ def ignore_from_file(values: dict[str, Any], names: Collection[str], *causes: st
 def refuse_idle(names: Collection[str], reason: str) -> None:
     """Raise UserError if the user set one of the options `names`, which have no effect for the given `reason`.
 
-    Default values in a `--config` file are accepted: the options.json of a training run holds every option.
+    Default values in a `--config` file are accepted: the options.json of a training run holds every option. So are
+    switches that turn off what is off without them.
     """
     context = click.get_current_context()
     for parameter in context.command.params:
         if parameter.name not in names or not given(parameter.name):
             continue
         value = context.params[parameter.name]
+        if value is False and parameter.default is False:
+            continue
         # () without values of an option with several
         if not (_is_from(parameter.name, ParameterSource.DEFAULT_MAP) and value in (parameter.default, ())):
             spellings = parameter.secondary_opts if value is False else parameter.opts

@@ -42,6 +42,7 @@ def generate(run_here: Run, tiny_checkpoint: Path) -> Run:
         ({"sampling": True, "temperature": 2.0}, ("--diverse-groups", 2)),
         ({"diverse_groups": 2, "diversity": 0.9}, ("--diverse-groups", 1)),
         ({"format": "jsonl", "alignment": True, "alignment_layer": 1}, ("--format", "text")),
+        ({"format": "jsonl", "alignment": True}, ("--format", "text", "--no-alignment")),
         ({"beam": 2, "prefix": "missing", "length_penalty": 0.2}, ("--score", "given.txt")),
         ({"copy_unknown": True, "alignment_layer": 1}, ("--score", "given.txt")),
         ({"sacrebleu": True, "reference": "missing", "target_lang": "de"}, ("--no-sacrebleu",)),
