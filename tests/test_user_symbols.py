@@ -222,10 +222,10 @@ def test_a_grown_model_is_adapted_with_trained_embeddings_only(
     lora = ("--init-from", given, "--max-updates", 2, "--lora-rank", 2)
     refused(
         train(tagged / "run", *lora, dataset=data, code=2),
-        "but the run does not train target_embedding.weight: add --lora-train 'target_embedding.weight', and train",
+        "but the run does not train target_embedding.weight: add --lora-train 'target_embedding.weight', and omit",
     )
     result = train(tagged / "run", "--init-from", given, "--freeze", "*embedding*", dataset=data, code=2)
-    refused(result, "but the run does not train target_embedding.weight: train without a --freeze that matches it")
+    refused(result, "but the run does not train target_embedding.weight: omit the --freeze that matches it")
     train(tagged / "run", *lora, "--lora-train", "*embedding*", dataset=data)
     checkpoint = load_training_checkpoint(tagged / "run" / "checkpoint_last.pt")
     assert checkpoint.optimizer is not None

@@ -44,10 +44,10 @@ def initial_weights(path: Path, model: TranslationModel, dataset: Dataset, is_lo
     ]
     if untrained:
         options = " ".join(f"--lora-train '{name}'" for name in untrained)
-        remedy = f"add {options}, and train" if is_low_rank else "train"
+        remedy = f"add {options}, and omit any" if is_low_rank else "omit the"
         raise UserError(
             f"--init-from {path}: {dataset.folder} has more pieces, but the run does not train {', '.join(untrained)}: "
-            f"{remedy} without a --freeze that matches it"
+            f"{remedy} --freeze that matches it"
         )
     return weights
 
