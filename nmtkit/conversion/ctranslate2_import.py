@@ -97,6 +97,11 @@ def _check_settings(settings: Any, vocabularies: Sequence[list[str]], has_start:
     if settings.get("add_source_bos"):
         raise UserError("config.json: add_source_bos is set, which is not supported")
     if not settings.get("add_source_eos"):
+        if has_start and settings.get("decoder_start_token") == settings.get("bos_token", "<s>"):
+            raise UserError(
+                "config.json: add_source_eos is not set and outputs begin with <s>, as in models of OpenNMT-py, which "
+                "read sources without </s>: this is not supported"
+            )
         logger.warning(
             "config.json: add_source_eos is not set, but nmtkit ends each source with </s>: right for models of "
             "transformers, wrong for a model that was trained without it"

@@ -358,6 +358,7 @@ def test_a_small_file_with_many_names_of_one_weight_is_refused_before_memory_is_
     ("changes", "words"),
     [
         ({"add_source_bos": True}, "add_source_bos is set"),
+        ({"add_source_eos": False}, "as in models of OpenNMT-py, which read sources without </s>"),
         ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon is 1e-06"),
         ({"decoder_start_token": None}, "decoder_start_token is None, which is not in the vocabulary"),
         ({"unk_token": "<oov>"}, "unk_token is '<oov>', which is not in the vocabulary"),
