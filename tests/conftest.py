@@ -23,8 +23,10 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
 from nmtkit.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
 
-# A shell that runs the tests in the background ignores SIGINT in them, and so in the commands that they start.
+# A shell that runs the tests in the background ignores SIGINT in them, and so in the commands that they start; nohup
+# ignores SIGHUP.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 torch.set_num_threads(1)  # tensors are too small for threads to pay off
 
