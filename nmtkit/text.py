@@ -175,10 +175,11 @@ def check_readable(path: Path) -> None:
 def read_raw_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file as bytes, without line feeds. The last line may lack one."""
     with open_binary(path) as file, _as_user_errors(path):
-        yield from _lines(file)
+        yield from _lines(path, file)
 
 
-def _lines(file: io.BufferedReader) -> Iterator[bytes]:
+def _lines(path: Path | str, file: io.BufferedReader) -> Iterator[bytes]:
+    _refuse_utf16(path, file)
     _skip_byte_order_mark(file)
     return (line[:-1] if line.endswith(b"\n") else line for line in _complete_lines(file))
 
@@ -258,7 +259,7 @@ def read_raw_stdin() -> Iterator[bytes]:
     """
     stdin: io.BufferedReader = io.BufferedReader(WaitingFile(sys.stdin.fileno(), closefd=False), _READ_BYTES)
     with _as_user_errors("stdin"), stdin:
-        yield from _lines(stdin)
+        yield from _lines("stdin", stdin)
 
 
 def decode_line(line: bytes, path: Path | str, number: int) -> str:
@@ -344,9 +345,13 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
             first += count
 
 
-def _refuse_utf16(path: Path, file: io.BufferedReader) -> None:
-    """Raise UserError for text that begins as UTF-16 does: its number of lines would be reported as wrong."""
-    if file.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+def _refuse_utf16(path: Path | str, file: io.BufferedReader) -> None:
+    """Raise UserError for text in UTF-16, which would be translated as if it were UTF-8, or have too few lines.
+
+    It begins with a byte order mark, and there are zeros in its spaces and line feeds.
+    """
+    begin = file.peek(2)
+    if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and 0 in begin:
         raise UserError(f"{path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
 
 

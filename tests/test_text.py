@@ -12,7 +12,7 @@ import pytest
 
 from nmtkit import text
 from nmtkit.errors import UserError
-from nmtkit.text import Block, decode_with_replacement, find_side, read_lines, read_parallel
+from nmtkit.text import Block, decode_with_replacement, find_side, read_lines, read_parallel, read_raw_lines
 from nmtkit.wording import counted
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -85,6 +85,17 @@ def test_utf16_is_named_before_its_number_of_lines(tmp_path: Path, encoding: str
     target.write_bytes("\ufeffein Mann\nb\n".encode(encoding))
     with pytest.raises(UserError, match=r"a\.de: UTF-16, not UTF-8; convert the file, for example with iconv"):
         list(read_parallel(source, target))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_is_refused_by_its_mark_and_zeros_but_not_other_bytes_that_are_no_utf8(
+    tmp_path: Path, encoding: str
+) -> None:
+    (tmp_path / "a").write_bytes("\ufeff犬。\n".encode(encoding))
+    with pytest.raises(UserError, match="a: UTF-16, not UTF-8"):
+        list(read_raw_lines(tmp_path / "a"))
+    (tmp_path / "a").write_bytes("\ufeff".encode(encoding) + b"broken\n")
+    assert list(read_raw_lines(tmp_path / "a")) == ["\ufeff".encode(encoding) + b"broken"]
 
 
 def write_pair(folder: Path, source: str, target: str) -> tuple[Path, Path]:
