@@ -1,6 +1,7 @@
 """The save folder of a run: numbered checkpoints, the links `last` and `best`, and pruning."""
 
 import contextlib
+import errno
 import itertools
 import json
 import math
@@ -39,6 +40,8 @@ from nmtkit.run_files import (
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.optim import check_optimizer
 from nmtkit.training.record import check_options, check_record
+
+_UNREAD = (errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 
 T = TypeVar("T")
 Better = Callable[[float, float], bool]  # whether one value of a validation is better than another
@@ -191,12 +194,17 @@ class SaveDir:
     def _first_resumable(self, found: list[tuple[int, Path]]) -> Checkpoint | None:
         """The newest of the checkpoints `found` that a run can resume from; None if nothing was found.
 
-        Warns of those that are skipped. UserError if none can be resumed.
+        Warns of those that are skipped. UserError if none can be resumed, or for one that cannot be read now, such as
+        that of another user: it may be intact.
         """
         for update, path in reversed(found):
             try:
                 return _load_resumable(path, update)
             except UserError as error:
+                if _is_unread(error):
+                    raise UserError(
+                        f"--save-dir {self.folder}: {error}: make it readable, or move it away to resume without it"
+                    ) from error
                 if len(found) == 1:
                     raise self._unusable_alone(error) from error
                 is_oldest = (update, path) == found[0]
@@ -345,6 +353,11 @@ class SaveDir:
 def _ranked(validations: Mapping[int, float], better: Better) -> list[int]:
     """The updates of the best values first; of equal ones, the earlier."""
     return sorted(sorted(validations), key=validations.__getitem__, reverse=better(1.0, 0.0))
+
+
+def _is_unread(error: UserError) -> bool:
+    """Whether the system has not let this process read a file, which may be intact."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in _UNREAD
 
 
 def _load_resumable(path: Path, update: int) -> Checkpoint:

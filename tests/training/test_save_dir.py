@@ -1,15 +1,18 @@
 """Which checkpoints stay in a save folder, and which of them is best."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import TINY, Train
 
+from nmtkit.archive import read_archive
 from nmtkit.averaging import last_checkpoints
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
@@ -175,6 +178,24 @@ def test_a_damaged_checkpoint_is_renamed_when_the_run_resumes_from_the_one_befor
     assert [update for update, _ in list_checkpoints(tmp_path)] == [3]
     assert (tmp_path / "checkpoint_4.pt.unusable").read_bytes() == b"earlier"
     assert (tmp_path / "checkpoint_4.pt.unusable-2").read_bytes() == b"damaged"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE], ids=["of another user", "of a lost server"])
+def test_a_checkpoint_that_cannot_be_read_now_stops_the_run_and_keeps_its_name(
+    code: int, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(tmp_path, "--max-updates", 2, "--save-every", 1)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def refuse(path: Path) -> Any:
+        if path.name == "checkpoint_2.pt":
+            raise OSError(code, os.strerror(code))
+        return read_archive(path)
+
+    monkeypatch.setattr("nmtkit.checkpoint.read_archive", refuse)
+    said = train(tmp_path, "--max-updates", 3, code=2).stderr.decode()
+    assert f"checkpoint_2.pt: {os.strerror(code)}: make it readable, or move it away" in said
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_refused_run_shows_once_why_each_checkpoint_cannot_be_resumed(train: Train, tmp_path: Path) -> None:
