@@ -78,6 +78,13 @@ def symbol_fault(symbol: str) -> str:
     return "the name of a special token" if symbol in SPECIALS else ""
 
 
+def decode_reference(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The text of a stored reference for a score: with U+FFFD for unknown pieces, which match no piece of an output."""
+    text = tokenizer.decode(ids)
+    shown = tokenizer.decode([UNK]).strip()
+    return text.replace(shown, "\ufffd") if shown and UNK in ids else text
+
+
 class SentencePieceTokenizer:
     """Tokenizes raw text by a SentencePiece model. The ids of the model are mapped to those of the vocabulary."""
 

@@ -18,7 +18,7 @@ from nmtkit.decoding.stats import StreamStats
 from nmtkit.errors import UserError
 from nmtkit.languages import includes
 from nmtkit.text import is_regular_file, read_raw_lines, read_raw_stdin
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.tokenizer import Tokenizer, decode_reference
 
 
 class Input(Protocol):
@@ -107,7 +107,7 @@ class SplitInput:
 
     def references(self, target: Tokenizer) -> list[str]:
         """The target side, as text."""
-        return [target.decode(ids) for ids in _without_eos(self.split.target, ALL_LINES)]
+        return [decode_reference(target, ids) for ids in _without_eos(self.split.target, ALL_LINES)]
 
 
 def _without_eos(sentences: Sentences, shard: slice) -> Iterator[list[int]]:

@@ -19,7 +19,7 @@ from nmtkit.inference.backends import BACKENDS, torch_backend
 from nmtkit.log import Progress
 from nmtkit.model.memory import is_out_of_memory, out_of_memory
 from nmtkit.model.protocol import TranslationModel
-from nmtkit.tokenizer import SPACE
+from nmtkit.tokenizer import SPACE, decode_reference
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.loss import batch_loss, perplexity
 from nmtkit.training.ranks import Ranks
@@ -196,4 +196,5 @@ class Validator:
         ]
         if target.kind == SPACE:
             return tokenized_bleu(hypotheses, references).value, samples
+        references = [decode_reference(target, self.split.target[i][:-1].tolist()) for i in range(pairs)]
         return bleu(hypotheses, references, self.dataset.target_language).value, samples

@@ -26,10 +26,14 @@ from written_datasets import PAIRS, write_dataset
 
 from nmtkit import native_build
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.inputs import SplitInput
+from nmtkit.decoding.requests import Request
+from nmtkit.decoding.scoring import bleu, chrf
 from nmtkit.decoding.translator import Translator
-from nmtkit.tokenizer import SpaceTokenizer
-from nmtkit.vocab import Vocabulary
+from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.vocab import UNK, Vocabulary
 
 FAST = ("--beam", 2, "--max-len-b", 3)
 
@@ -254,6 +258,26 @@ def test_a_split_is_translated_and_scored(generate: Run, tiny_checkpoint: Path, 
 
     reference.write_text("eins\nzwei\n", encoding="utf-8")
     refused(generate(folder, "--sacrebleu", "--reference", reference, "--quiet"), "has 2 lines, the input has 3")
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "space"])
+def test_an_unknown_piece_of_a_reference_matches_no_unknown_piece_of_a_translation(
+    kind: str, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"model_type": "bpe", "character_coverage": 1.0, "byte_fallback": False, "threads": 1}
+    tokenizer: Tokenizer = SentencePieceTokenizer(train_sentencepiece(["the dog runs"] * 20, vocab_size=24, **settings))
+    if kind == "space":
+        tokenizer = SpaceTokenizer(tokenizer.vocab)
+    checkpoint = replace(make_checkpoint(), source=tokenizer, target=tokenizer)
+    folder = write_dataset(tmp_path / "data", checkpoint, [("dog", "猫 " * 5)])
+    split = Dataset.open(folder).split("test")
+    ids = split.target[0][:-1].tolist()
+    (reference,) = SplitInput(split, lambda ids: Request("", ids=ids)).references(checkpoint.target)
+    assert ids.count(UNK) == 5
+    output = checkpoint.target.decode(ids)
+    assert bleu([output], [output], "de").value > 99
+    assert bleu([output], [reference], "de").value == 0
+    assert chrf([output], [reference]).value == 0
 
 
 def test_a_reference_with_a_different_line_count_is_refused_before_translating(

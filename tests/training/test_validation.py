@@ -1,6 +1,7 @@
 """Validation: what it does where the memory is short."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from nmtkit.training.config import BatchConfig, TrainingOptions, ValidationConfi
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.validation import Validator
+from nmtkit.vocab import EOS, UNK
 
 T = TypeVar("T")
 
@@ -80,3 +82,15 @@ def test_lack_of_memory_on_one_rank_stops_all_ranks(
     with pytest.raises(RunError, match="out of memory for one"):
         validator.run(small_model(dataset), ranks)
     assert ranks.met is not None
+
+
+def test_an_unknown_piece_of_a_reference_matches_no_unknown_piece_of_a_translation(
+    datasets: dict[str, Path],
+) -> None:
+    dataset = Dataset.open(datasets["joined"])
+    validator = Validator(dataset, TrainingOptions(validation=ValidationConfig(valid_bleu=True)))
+    pairs, unknown = len(validator.split), torch.tensor([UNK, 7, UNK, 8, UNK, EOS])
+    validator.split = replace(validator.split, target=[unknown] * pairs)  # type: ignore[arg-type]
+    score, samples = validator._score([dataset.target.decode([UNK] * 5)] * pairs)
+    assert score == 0
+    assert samples[0].reference.count("⁇") == 3
