@@ -81,8 +81,10 @@ def symbol_fault(symbol: str) -> str:
 def decode_reference(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """The text of a stored reference for a score: with U+FFFD for unknown pieces, which match no piece of an output."""
     text = tokenizer.decode(ids)
+    if UNK not in ids:
+        return text
     shown = tokenizer.decode([UNK]).strip()
-    return text.replace(shown, "\ufffd") if shown and UNK in ids else text
+    return text.replace(shown, "\ufffd") if shown else text
 
 
 class SentencePieceTokenizer:

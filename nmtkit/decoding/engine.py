@@ -110,7 +110,7 @@ def search_batch(
             if not is_out_of_memory(error):
                 raise
             if len(batch.tasks) == 1:
-                raise RunError(f"{out_of_memory(model.device)} {_sentence(batch.tasks[0])}") from error
+                raise RunError(f"{out_of_memory(model.device)} {_for_sentence(batch.tasks[0])}") from error
     _warn_of_halves()  # here the memory of the failed search has been freed
     half = len(batch.tasks) // 2
     halves = (replace(batch, tasks=batch.tasks[:half]), replace(batch, tasks=batch.tasks[half:]))
@@ -140,7 +140,7 @@ def _has_memory(model: InferenceModel, batch: SearchBatch, processes: int = 1) -
     return free is None
 
 
-def _sentence(task: Task) -> str:
+def _for_sentence(task: Task) -> str:
     """What a search or a score is for, and what to do if it does not fit into memory."""
     if task.target is None:
         return (

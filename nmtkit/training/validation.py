@@ -189,12 +189,16 @@ class Validator:
     def _score(self, hypotheses: list[str]) -> tuple[float, list[Sample]]:
         """BLEU of the translations against the detokenized targets of the split."""
         pairs, target = len(self.split), self.dataset.target
-        references = [target.decode(self.split.target[i][:-1].tolist()) for i in range(pairs)]
+        references = [decode_reference(target, self.split.target[i][:-1].tolist()) for i in range(pairs)]
         samples = [
-            Sample(i + 1, self.dataset.source.decode(self.split.source[i][:-1].tolist()), references[i], hypotheses[i])
+            Sample(
+                i + 1,
+                self.dataset.source.decode(self.split.source[i][:-1].tolist()),
+                target.decode(self.split.target[i][:-1].tolist()),
+                hypotheses[i],
+            )
             for i in range(0, pairs, -(-pairs // SAMPLES))
         ]
         if target.kind == SPACE:
             return tokenized_bleu(hypotheses, references).value, samples
-        references = [decode_reference(target, self.split.target[i][:-1].tolist()) for i in range(pairs)]
         return bleu(hypotheses, references, self.dataset.target_language).value, samples
