@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BY := by-$(subst /,-,$(PYTHON))
+BEGUN := $(VENV)/begun-$(BY)
 INSTALLED := $(VENV)/installed-$(BY)
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
@@ -23,12 +24,15 @@ help:  ## List the targets
 
 install: $(INSTALLED)  ## Create .venv with nmtkit and its development tools
 
-# An environment of this rule with another Python is replaced, even if it was not completed; any other environment is kept.
+# An environment of this rule with another Python is replaced, even if it was not completed, and so is that of a checkout that was moved
+# or copied: it runs the code at the old place. Any other environment is kept.
 # torch is installed first and in an exact version: with a range, pip may choose a newer build, gigabytes larger.
+MOVED := $(shell [ ! -s $(BEGUN) ] || [ "$$(cat $(BEGUN))" = "$$(pwd -P)" ] || echo moved)
+.PHONY: moved
 pip = $(VENV)/bin/python -m pip install --quiet -c constraints.txt
-$(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*)
-	$(if $(filter-out %-$(BY),$(wildcard $(VENV)/begun-by-* $(VENV)/installed-by-*)),rm -rf $(VENV))
-	[ -e $(VENV) ] || { mkdir $(VENV); touch $(VENV)/begun-$(BY); }
+$(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*) $(MOVED)
+	$(if $(MOVED)$(filter-out %-$(BY),$(wildcard $(VENV)/begun-by-* $(VENV)/installed-by-*)),rm -rf $(VENV))
+	[ -e $(VENV) ] || { mkdir $(VENV); pwd -P > $(BEGUN); }
 	$(PYTHON) -m venv $(VENV)
 	$(pip) torch==2.13.0
 	$(pip) setuptools

@@ -480,6 +480,17 @@ def test_an_environment_that_could_not_be_completed_is_replaced_by_that_of_anoth
     assert [path.name for path in (checkout / ".venv").glob("of-*")] == ["of-python-other"]
 
 
+def test_a_copied_or_moved_checkout_gets_an_environment_of_its_own(make: Make, checkout: Path) -> None:
+    make("install", "PYTHON=./python-one", folder=checkout)
+    (checkout / ".venv/old").touch()
+    copy = shutil.copytree(checkout, checkout.with_name("copied to $here"))
+    make("install", "PYTHON=./python-one", folder=copy)
+    assert not (copy / ".venv/old").exists()
+    (copy / ".venv/new").touch()
+    make("install", "PYTHON=./python-one", folder=copy)
+    assert (copy / ".venv/new").exists()
+
+
 def test_an_environment_that_make_did_not_create_is_kept(make: Make, checkout: Path) -> None:
     (checkout / ".venv").mkdir()
     (checkout / ".venv/theirs").touch()
