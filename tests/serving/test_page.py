@@ -78,6 +78,11 @@ def test_the_page_fits_a_phone_and_shows_errors(server: Server, tmp_path: Path) 
         browser.click("#button")
         browser.wait_for("#status.bad")
         assert browser.texts("#status") == ["1001 lines are too many: the limit is 1000"]
+        browser.run("realFetch = fetch; fetch = async () => new Response('<html>too large</html>', {status: 413})")
+        browser.click("#button")
+        browser.wait_for("#status.bad")
+        assert browser.texts("#status") == ["No translation: status 413."]
+        browser.run("fetch = realFetch")
         server.end()
         browser.run("document.querySelector('#text').value = 'a dog'")
         browser.click("#button")
