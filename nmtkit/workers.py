@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -24,9 +25,25 @@ from nmtkit.errors import NmtkitError, RunError, UserError
 T = TypeVar("T")
 R = TypeVar("R")
 
+_END = object()  # of the tasks
 TASKS_AHEAD = 4  # tasks per worker started before the oldest result is due: this bounds the memory
 _SAFE_PATH = "PYTHONSAFEPATH"  # set, Python does not import from the current folder
 _starting = threading.Lock()  # the environment is that of all threads
+
+
+@dataclass
+class _Call:
+    """A call of `map`, and its results that have not been read: values or errors, by the number of the task."""
+
+    function: Callable[[Any], Any]
+    results: dict[int, tuple[Any, Exception | None]] = field(default_factory=dict)
+
+    def take(self, number: int) -> Any:
+        """A result. Raises the error if it is one."""
+        value, error = self.results.pop(number)
+        if error is not None:
+            raise error
+        return value
 
 
 class WorkerPool:
@@ -39,7 +56,9 @@ class WorkerPool:
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")  # fork would copy locks and the pipes of other workers
         self._processes: dict[Connection, Any] = {}
-        self._busy: dict[Connection, int] = {}  # the number of the task of each worker that has one
+        self._busy: dict[Connection, tuple[_Call, int]] = {}  # the task of each worker that has one
+        self._functions: dict[Connection, Callable[[Any], Any]] = {}  # that each worker has received last
+        self._is_closed = False
         for number in range(count):
             try:
                 parent_end, child_end = context.Pipe()
@@ -57,6 +76,7 @@ class WorkerPool:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._is_closed = True
         for connection, process in self._processes.items():
             connection.close()
             process.terminate()
@@ -66,70 +86,70 @@ class WorkerPool:
     def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
         """Apply `function` to each task, and yield the results in order. All three must be picklable.
 
-        A bounded number of tasks is read ahead of the results. An error in a worker is raised here. After an error, or
-        if the results are not read to the end, the pool can only be drained or closed.
+        A bounded number of tasks is read ahead of the results. An error of a task is raised in place of its result.
+        The results of several calls may be read alternately, but by one thread at a time; those of a call need not be
+        read to the end.
         """
-        assert not self._busy, "drain the pool"
-        for connection in self._processes:
-            self._send(connection, function)
+        call = _Call(function)
         window = TASKS_AHEAD * len(self._processes)
-        idle, busy = list(self._processes), self._busy
-        finished: dict[int, R] = {}
-        next_result = 0
-        numbered = enumerate(tasks)
-        upcoming = next(numbered, None)
-        while upcoming is not None or busy:
-            while upcoming is not None and idle and upcoming[0] < next_result + window:
-                connection = idle.pop()
-                busy[connection], task = upcoming
-                self._send(connection, task)
-                upcoming = next(numbered, None)
-            while next_result in finished:
-                yield finished.pop(next_result)
-                next_result += 1
-            for ready in wait(list(busy)) if busy else ():
-                assert isinstance(ready, Connection)
-                number = busy.pop(ready)
-                finished[number] = self._receive(ready)
-                idle.append(ready)
-        yield from (finished[number] for number in sorted(finished))
+        started = due = 0
+        waiting = iter(tasks)
+        upcoming = next(waiting, _END)
+        while upcoming is not _END or due < started:
+            while upcoming is not _END and started < due + window and (idle := self._idle()):
+                self._start(idle, call, started, upcoming)
+                started, upcoming = started + 1, next(waiting, _END)
+            if due in call.results:
+                yield call.take(due)
+                due += 1
+            else:
+                self._wait()
 
     def run_in_each(self, function: Callable[[T], object], task: T) -> None:
         """Apply `function` to one task in all workers at once, and drop the results. Errors are those of `map`."""
-        for connection in self._processes:
-            self._send(connection, function)
-            self._send(connection, task)
-            self._busy[connection] = 0
-        for connection in self._processes:
-            del self._busy[connection]
-            self._receive(connection)
+        call = _Call(function)
+        for number, connection in enumerate(self._processes):
+            self._start(connection, call, number, task)
+        while self._busy:
+            self._wait()
+        for number in range(len(self._processes)):
+            call.take(number)
 
     @property
     def is_alive(self) -> bool:
         """Whether all workers live."""
         return all(process.is_alive() for process in self._processes.values())
 
-    def drain(self) -> None:
-        """Wait until no worker has a task, and drop the results: so the pool can be used again after an error."""
-        for connection in list(self._busy):
-            with contextlib.suppress(Exception):  # of a task, or of a worker that died
-                self._receive(connection)
-            del self._busy[connection]
+    def _idle(self) -> Connection | None:
+        return next((connection for connection in self._processes if connection not in self._busy), None)
 
-    def _send(self, connection: Connection, message: Any) -> None:
+    def _start(self, connection: Connection, call: _Call, number: int, task: Any) -> None:
+        """Give a task to an idle worker."""
+        self._check_open()
         try:
-            connection.send(message)
+            if self._functions.get(connection) is not call.function:
+                connection.send(call.function)
+                self._functions[connection] = call.function
+            connection.send(task)
         except OSError as error:
             raise self._death_error(connection) from error
+        self._busy[connection] = call, number
 
-    def _receive(self, connection: Connection) -> Any:
-        try:
-            result, error = connection.recv()
-        except (EOFError, OSError) as failure:
-            raise self._death_error(connection) from failure
-        if error is not None:
-            raise error
-        return result
+    def _wait(self) -> None:
+        """Wait until a worker has finished a task, of any call, and keep the results for their calls."""
+        self._check_open()
+        for ready in wait(list(self._busy)) if self._busy else ():
+            assert isinstance(ready, Connection)
+            try:
+                result: tuple[Any, Exception | None] = ready.recv()
+            except (EOFError, OSError) as failure:
+                raise self._death_error(ready) from failure
+            call, number = self._busy.pop(ready)
+            call.results[number] = result
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RunError("the worker processes have been ended, after an error in another call or Ctrl-C: run again")
 
     def _death_error(self, connection: Connection) -> RunError:
         process = self._processes[connection]

@@ -42,6 +42,30 @@ def test_results_keep_the_order_of_the_tasks_and_a_pool_can_be_reused() -> None:
         assert list(pool.map(abs, [])) == []
 
 
+def test_the_results_of_several_calls_can_be_read_alternately_and_need_not_be_read_to_the_end() -> None:
+    with WorkerPool(2) as pool:
+        squares, negated, refused = (
+            pool.map(late_when_even, range(20)),
+            pool.map(abs, range(-20, 0)),
+            pool.map(int, "x"),
+        )
+        abandoned = pool.map(late_when_even, range(100, 120))
+        assert next(abandoned) == 100 * 100
+        assert list(zip(squares, negated, strict=True)) == [(number * number, 20 - number) for number in range(20)]
+        with pytest.raises(RunError, match="invalid literal"):
+            next(refused)
+        assert list(pool.map(abs, [-1, -2])) == [1, 2]
+
+
+def test_an_error_takes_the_place_of_its_result() -> None:
+    with WorkerPool(2) as pool:
+        results = pool.map(refuse_three, range(10))
+        assert [next(results) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(UserError, match=r"^three is too much$"):
+            next(results)
+        assert list(pool.map(abs, [-1, -2])) == [1, 2]
+
+
 def test_tasks_are_not_taken_far_ahead_of_the_results() -> None:
     taken: list[int] = []
 
@@ -54,11 +78,6 @@ def test_tasks_are_not_taken_far_ahead_of_the_results() -> None:
         for number, _ in enumerate(pool.map(late_when_even, tasks())):
             assert len(taken) <= number + 2 * TASKS_AHEAD + 2
     assert len(taken) == 100
-
-
-def test_an_error_in_a_worker_is_raised_here() -> None:
-    with WorkerPool(2) as pool, pytest.raises(UserError, match=r"^three is too much$"):
-        list(pool.map(refuse_three, range(10)))
 
 
 def lose_reader(_: int) -> None:

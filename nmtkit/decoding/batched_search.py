@@ -1,7 +1,6 @@
 """Searches sentences in batches of similar lengths, and returns the results in the order of the sentences."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from nmtkit.decoding.engine import Engine, SearchBatch, Task
@@ -19,7 +18,7 @@ def search_in_batches(
     make_batch: Callable[[list[Task]], SearchBatch],
     max_tokens: int,
     advance: Advance,
-) -> Generator[list[Hypothesis], None, None]:
+) -> Iterator[list[Hypothesis]]:
     """The hypotheses of each task of the sentences, in order, without those of the first `done` sentences.
 
     Batches have at most `max_tokens` source tokens, see `batches_by_tokens`. The sentences that are done take part in
@@ -31,13 +30,12 @@ def search_in_batches(
     ends_line = [task is sentence.tasks[-1] for sentence in sentences for task in sentence.tasks]
     numbers = [batch for batch in batches_by_tokens(lengths, max_tokens) if max(batch) >= first]
 
-    def searched() -> Generator[tuple[int, list[Hypothesis]], None, None]:
+    def searched() -> Iterator[tuple[int, list[Hypothesis]]]:
         advance(sum(not sentence.tasks for sentence in sentences[done:]))
-        with closing(engine(make_batch([tasks[number] for number in batch]) for batch in numbers)) as results:
-            for batch, found in zip(numbers, results, strict=True):
-                advance(sum(ends_line[number] for number in batch if number >= first))
-                numbered = zip(batch, found, strict=True)
-                yield from ((number - first, nbest) for number, nbest in numbered if number >= first)
+        results = engine(make_batch([tasks[number] for number in batch]) for batch in numbers)
+        for batch, found in zip(numbers, results, strict=True):
+            advance(sum(ends_line[number] for number in batch if number >= first))
+            yield from ((number - first, nbest) for number, nbest in zip(batch, found, strict=True) if number >= first)
 
     return _in_order(searched())
 
@@ -56,13 +54,12 @@ def batches_by_tokens(lengths: Sequence[int], max_tokens: int) -> Iterator[list[
         start += size
 
 
-def _in_order(arriving: Generator[tuple[int, T], None, None]) -> Generator[T, None, None]:
+def _in_order(numbered: Iterable[tuple[int, T]]) -> Iterator[T]:
     """Items numbered 0, 1, 2, … that arrive in any order, each as soon as all earlier ones have been returned."""
     waiting: dict[int, T] = {}
     due = 0
-    with closing(arriving) as numbered:
-        for number, item in numbered:
-            waiting[number] = item
-            while due in waiting:
-                yield waiting.pop(due)
-                due += 1
+    for number, item in numbered:
+        waiting[number] = item
+        while due in waiting:
+            yield waiting.pop(due)
+            due += 1

@@ -2,11 +2,11 @@
 
 import math
 import multiprocessing
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from threading import Lock, get_ident
+from threading import Lock
 from typing import Protocol
 
 import torch
@@ -64,16 +64,10 @@ class SearchBatch:
         return [option for option, value in values.items() if value]
 
 
-Results = Generator[list[list[Hypothesis]], None, None]
-
-
 class Engine(Protocol):
-    """Searches batches. Yields the n best of each sentence of a batch, in the order of the batches.
+    """Searches batches. Yields the n best of each sentence of a batch, in the order of the batches."""
 
-    Results that are not read to the end have to be closed.
-    """
-
-    def __call__(self, batches: Iterable[SearchBatch]) -> Results: ...
+    def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]: ...
 
 
 def load(checkpoints: Sequence[Checkpoint], engine: EngineConfig, weights: str = "auto") -> InferenceModel:
@@ -206,7 +200,7 @@ def local_engine(model: InferenceModel, text_of: TextOf) -> Engine:
     """
     turn = Lock()
 
-    def search_in_turn(batches: Iterable[SearchBatch]) -> Results:
+    def search_in_turn(batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
         for batch in batches:
             with turn:
                 found = search_batch(model, batch, text_of)
@@ -223,8 +217,7 @@ class Workers:
     """Searches in `engine.workers` processes, each with its own copy of the model.
 
     The processes start with the first batch, and all load the model then. They end when this object is released, if
-    one dies, or if a call is not read to its end. They serve one thread at a time: other threads wait until all batches
-    of a call have been returned.
+    one dies, or at Ctrl-C. Several calls share them, also in different threads: each waits for one result at a time.
     """
 
     def __init__(
@@ -241,35 +234,33 @@ class Workers:
         self._search = _WorkerSearch(tuple(resolve(path) for path in paths), engine, weights, tuple(checksums))
         self._pool: WorkerPool | None = None
         self._turn = Lock()
-        self._reader: int | None = None
 
-    def __call__(self, batches: Iterable[SearchBatch]) -> Results:
+    def __call__(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
         """As an `Engine`.
 
-        Raises RunError if a worker dies, or if a thread would wait for itself; WorkersNotStartedError if a file is
-        missing or has been replaced when a worker loads it.
+        Raises RunError if a worker dies; WorkersNotStartedError if a file is missing or has been replaced when a worker
+        loads it.
         """
-        if self._reader == get_ident():
-            raise RunError("the workers are busy with an unfinished stream: read it to its end, or close() it")
-        with self._turn:
-            self._reader = get_ident()
-            pool, self._pool = self._pool, None  # after Ctrl-C it does not come back: a result may be left in its pipes
+        results = self._search_all(batches)
+        while (found := self._next_in_turn(results)) is not None:
+            yield found
+
+    def _next_in_turn(self, results: Iterator[list[list[Hypothesis]]]) -> list[list[Hypothesis]] | None:
+        with self._turn:  # not while the caller uses a result
             try:
-                if pool is None:
-                    pool = WorkerPool(self._search.engine.workers)
-                    _load_in(pool, self._search)
-                pool.drain()  # after an error in the call before
-                yield from pool.map(self._search, batches)
-                self._pool = pool
-            except NmtkitError as error:
-                is_loaded = not isinstance(error, WorkersNotStartedError)
-                if pool is not None and pool.is_alive and is_loaded:
-                    self._pool = pool
-                raise
-            finally:
-                self._reader = None
-                if pool is not None and self._pool is None:
+                return next(results, None)
+            except BaseException as error:
+                is_usable = isinstance(error, NmtkitError) and not isinstance(error, WorkersNotStartedError)
+                if self._pool is not None and not (is_usable and self._pool.is_alive):
+                    pool, self._pool = self._pool, None  # after Ctrl-C part of a result may be left in its pipes
                     pool.__exit__()  # Ctrl-C may interrupt it
+                raise
+
+    def _search_all(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
+        if self._pool is None:
+            self._pool = WorkerPool(self._search.engine.workers)
+            _load_in(self._pool, self._search)
+        yield from self._pool.map(self._search, batches)
 
 
 def _load_in(pool: WorkerPool, search: "_WorkerSearch") -> None:

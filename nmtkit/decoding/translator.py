@@ -1,7 +1,7 @@
 """The translator: raw text in, raw text out."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence, Sized
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, overload
@@ -250,13 +250,12 @@ class Translator:
             skipped = min(done, len(chunk))
             if skipped < len(chunk):
                 sentences = self._encoder.sentences(chunk, limit, first_line)
-                search = search_in_batches(self._engine, sentences, skipped, make_batch, max_tokens, advance)
-                with closing(search) as found:
-                    for sentence in sentences[skipped:]:
-                        hypotheses = [next(found) for _ in sentence.tasks]
-                        warnings.add(sentence, hypotheses)
-                        yield translation_of(sentence, hypotheses, self.source, self.target, config)
-                    next(found, None)  # ends the search, so that workers are ready for the next chunk
+                found = search_in_batches(self._engine, sentences, skipped, make_batch, max_tokens, advance)
+                for sentence in sentences[skipped:]:
+                    hypotheses = [next(found) for _ in sentence.tasks]
+                    warnings.add(sentence, hypotheses)
+                    yield translation_of(sentence, hypotheses, self.source, self.target, config)
+                next(found, None)  # ends the search, which reports the lines of a chunk that has only blank ones
             done -= skipped
             first_line += len(chunk)
         warnings.log()

@@ -323,24 +323,39 @@ def test_workers_say_that_their_checkpoint_is_gone_and_start_when_it_is_back(
     assert texts(shared, LINES) == texts(translator, LINES)
 
 
-def test_an_interrupted_call_after_an_error_leaves_no_result_to_the_next(
+def test_a_call_after_an_error_or_ctrl_c_gets_no_result_of_the_call_before(
     tiny_checkpoint: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(pool: WorkerPool) -> None:
-        """Ctrl-C by a user who does not wait for a worker that still searches."""
         assert pool._busy
         raise KeyboardInterrupt
 
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
     impossible = SearchConfig(beam=1, no_repeat_ngram=1, min_len=1000, max_len_b=1000)
-    with pytest.raises(UserError, match="satisfies"):
-        list(shared.stream([*LINES, "the dog " * 9] * 9, impossible, StreamConfig(max_tokens=20)))
+    for _ in range(3):
+        with pytest.raises(UserError, match="satisfies"):
+            list(shared.stream([*LINES, "the dog " * 9] * 9, impossible, StreamConfig(max_tokens=20)))
+        assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
     with monkeypatch.context() as impatient:
-        impatient.setattr(WorkerPool, "drain", interrupt)
+        impatient.setattr(WorkerPool, "_wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             texts(shared, LINES)
-    for _ in range(3):
-        assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
+    assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
+
+
+def test_a_stream_whose_workers_another_call_has_ended_says_so(tiny_checkpoint: Path, translator: Translator) -> None:
+    def broken() -> Iterator[SearchBatch]:
+        raise InterruptedError
+        yield
+
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    stream = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
+    next(stream)
+    with pytest.raises(InterruptedError):
+        list(shared._engine(broken()))
+    with pytest.raises(RunError, match="the worker processes have been ended"):
+        list(stream)
+    assert texts(shared, LINES) == texts(translator, LINES)
 
 
 def test_ctrl_c_while_workers_are_closed_does_not_shut_the_thread_out(
@@ -537,14 +552,22 @@ def test_threads_that_share_a_translator_get_the_same_results_as_alone(workers: 
         assert [future.result(timeout=PATIENCE) for future in found] == expected * 3
 
 
-def test_a_thread_whose_own_stream_keeps_the_workers_busy_gets_an_error(tiny_checkpoint: Path) -> None:
-    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
-    first = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
-    next(first)
-    with pytest.raises(RunError, match="busy with an unfinished stream"):
-        shared.translate(LINES)
-    first.close()
-    assert len(shared.translate(LINES, max_len_b=3)) == len(LINES)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_while_a_stream_is_read_in_any_threads_other_calls_go_on_in_all_of_them(
+    workers: int, tiny_checkpoint: Path
+) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=workers)
+    expected = shared.translate(LINES * 9, max_len_b=3)
+    stream = shared.stream(LINES * 9, SearchConfig(max_len_b=3), StreamConfig(max_tokens=8, buffer=9))
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        found = []
+        for number, thread in enumerate([one, other] * len(LINES)):
+            found.append(thread.submit(next, stream).result(timeout=PATIENCE).text)
+            caller = (one, other)[number // 2 % 2]
+            assert (
+                caller.submit(shared.translate, LINES, max_len_b=3).result(timeout=PATIENCE) == expected[: len(LINES)]
+            )
+        assert [*found, *(translation.text for translation in stream)] == expected
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -568,8 +591,10 @@ def test_after_a_stream_that_an_error_has_ended_other_calls_go_on(workers: int, 
     del kept, also_kept  # until here they have kept the frames of their tracebacks
 
 
-def test_two_streams_in_one_process_can_be_read_alternately(translator: Translator) -> None:
-    pairs = zip(translator.stream(LINES, SEARCH), translator.stream(reversed(LINES), SEARCH), strict=True)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_two_streams_in_one_thread_can_be_read_alternately(workers: int, tiny_checkpoint: Path) -> None:
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=workers)
+    pairs = zip(shared.stream(LINES, SEARCH), shared.stream(reversed(LINES), SEARCH), strict=True)
     forward, backward = zip(*pairs, strict=True)
     assert [line.text for line in forward] == [line.text for line in reversed(backward)]
     best = [[line.candidates[0].score for line in lines] for lines in (forward, backward[::-1])]
