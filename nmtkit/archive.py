@@ -40,6 +40,9 @@ _MAX_NESTING = 32  # of JSON objects and lists; nmtkit writes at most 5 levels
 _MAX_NAME, _MAX_DIMENSIONS = 256, 8  # of a tensor; nmtkit writes at most 60 characters and 2 dimensions
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip member: signature, name length, extra field length
 _LOCAL_SIGNATURE = b"PK\3\4"
+IMPORT = "nmt-import converts models of other toolkits"
+_NOT_A_CHECKPOINT = f"not an nmtkit checkpoint: {IMPORT}"
+_TRUNCATED = f"truncated, or not an nmtkit checkpoint: copy it again; {IMPORT}"
 _LFS_POINTER = b"version https://git-lfs"
 _MALFORMED = (  # raised by zipfile, struct, json and torch for malformed content
     *(zipfile.BadZipFile, struct.error, EOFError),
@@ -124,8 +127,8 @@ def parse_header(content: bytes) -> dict[str, Any]:
     """
     header: dict[str, Any] = parse_json(content.decode())
     _check_json(header, _MAX_NESTING)
-    if header["format"] != FORMAT:
-        raise UserError("not an nmtkit checkpoint")
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise UserError(_NOT_A_CHECKPOINT)
     if header["version"] not in (VERSION, LORA_VERSION) or isinstance(header["version"], bool):
         raise UserError(describe_unknown_version("format", header["version"], LORA_VERSION))
     return header
@@ -219,7 +222,7 @@ def _verified_checksum(file: BinaryIO, size: int) -> str:
     file.seek(max(0, size - _COMMENT_BYTES))
     comment = file.read(_COMMENT_BYTES) if size else b""
     if not comment.startswith(_COMMENT):
-        raise UserError("truncated, or not an nmtkit checkpoint: copy it again or use another checkpoint")
+        raise UserError(_TRUNCATED)
     checksum = comment.removeprefix(_COMMENT).decode("ascii", "replace")
     if checksum != sha256_of_file(file, size - _COMMENT_BYTES):
         raise UserError("damaged, its checksum does not match: copy it again or use another checkpoint")
@@ -235,6 +238,8 @@ def _check_unchanged(path: Path, content: mmap.mmap, checksum: str) -> None:
 
 def _members(file: BinaryIO, size: int) -> dict[str, _Member]:
     """The members of the zip archive by name. Each must be uncompressed and lie inside the file."""
+    if not zipfile.is_zipfile(file):
+        raise UserError(_TRUNCATED)
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
     members: dict[str, _Member] = {}
@@ -260,7 +265,9 @@ def _read(file: BinaryIO, member: _Member) -> bytes:
 
 
 def _read_header(file: BinaryIO, members: dict[str, _Member]) -> bytes:
-    member = members[_HEADER]
+    member = members.get(_HEADER)
+    if member is None:
+        raise UserError(_NOT_A_CHECKPOINT)
     if member.size > _MAX_HEADER_BYTES:
         raise UserError(f"its header has {member.size} bytes, more than {_MAX_HEADER_BYTES}")
     content = _read(file, member)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from nmtkit.archive import (
     FORMAT,
+    IMPORT,
     LORA_VERSION,
     VERSION,
     as_user_errors,
@@ -40,10 +41,11 @@ from nmtkit.run_files import BEST, LAST, list_checkpoints
 from nmtkit.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
 from nmtkit.wording import quoted
 
-SAFETENSORS_FILE = "model.safetensors"  # written by nmt-export, not a checkpoint
+SAFETENSORS_FILE, SAFETENSORS_HEADER = "model.safetensors", "config.json"  # written by nmt-export, not a checkpoint
 #: The option, with its group, that each validation metric depends on; see `metric_setting`.
 METRIC_OPTIONS = {"valid_loss": ("optimizer", "label_smoothing"), "valid_bleu": ("validation", "valid_beam")}
 
+_BEGINNING = 100  # bytes: the format is the first entry of the header
 _WEIGHTS, _EMA, _OPTIMIZER = "weights.", "ema.", "optimizer."
 
 
@@ -235,11 +237,18 @@ def _refuse_folder(path: Path) -> None:
 
 def checkpoint_in(folder: Path) -> str:
     """Advice for a user who gave a folder where a checkpoint was expected."""
-    if (folder / SAFETENSORS_FILE).is_file():
+    if is_export(folder):
         return f"nmt-export {folder} --to checkpoint converts its safetensors to a checkpoint"
     newest_first = (path for _, path in reversed(list_checkpoints(folder)))
     found = next((path for path in (folder / BEST, folder / LAST, *newest_first) if path.is_file()), None)
-    return f"use {found}" if found else "there is no checkpoint in it"
+    return f"use {found}" if found else f"name the file of a checkpoint; {IMPORT}"
+
+
+def is_export(path: Path) -> bool:
+    """Whether a path is a folder of safetensors that nmt-export wrote, by the beginning of its header."""
+    with contextlib.suppress(OSError), (path / SAFETENSORS_HEADER).open("rb") as file:
+        return FORMAT.encode() in file.read(_BEGINNING)
+    return False
 
 
 def check_replaceable(output: Path) -> None:

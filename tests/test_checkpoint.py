@@ -353,14 +353,16 @@ def test_the_error_for_a_folder_suggests_its_best_else_its_last_else_its_newest_
 
     (tmp_path / "averaged.pt").touch()
     (tmp_path / "checkpoint_best.pt").mkdir()  # which is no checkpoint
-    assert said() == "there is no checkpoint in it"
+    assert said() == "name the file of a checkpoint; nmt-import converts models of other toolkits"
     for name in ("checkpoint_9.pt", "checkpoint_10.pt", "checkpoint_last.pt"):
         (tmp_path / name).touch()
         assert said() == f"use {tmp_path / name}"
     (tmp_path / "checkpoint_best.pt").rmdir()
     (tmp_path / "checkpoint_best.pt").touch()
     assert said() == f"use {tmp_path / 'checkpoint_best.pt'}"
-    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "config.json").write_text('{"model_type": "marian"}')
+    assert said() == f"use {tmp_path / 'checkpoint_best.pt'}"
+    (tmp_path / "config.json").write_text('{\n  "format": "nmtkit checkpoint",\n')
     assert said() == f"nmt-export {tmp_path} --to checkpoint converts its safetensors to a checkpoint"
 
 

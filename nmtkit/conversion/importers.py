@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmtkit.archive import as_user_errors
-from nmtkit.checkpoint import Checkpoint, read_progress
+from nmtkit.checkpoint import Checkpoint, is_export, read_progress
 from nmtkit.conversion import fsmt, marian
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_import import MODEL_FILE, from_ctranslate2
@@ -13,6 +13,7 @@ from nmtkit.conversion.fairseq import from_fairseq
 from nmtkit.conversion.fairseq_tokenizers import tokenizer_files_beside
 from nmtkit.conversion.huggingface import model_type
 from nmtkit.conversion.huggingface_settings import search_options
+from nmtkit.conversion.pickled import begins_like_pickled
 from nmtkit.errors import UserError
 
 
@@ -51,7 +52,7 @@ IMPORTERS = (  # the first that recognizes a path reads it
     ),
     Importer(
         "a checkpoint of fairseq",
-        lambda path: path.is_file() and path.suffix != ".npz",  # of Marian
+        lambda path: path.is_file() and path.suffix != ".npz" and begins_like_pickled(path),  # .npz: of Marian
         from_fairseq,
         (*_LANGUAGES, "dict", "bpe_codes", "spm_model"),
         lambda path: {"beam": 5, "length_penalty_form": "power", "length_penalty": 1.0},  # fairseq's own defaults
@@ -68,12 +69,17 @@ def find_importer(path: Path) -> Importer:
         raise UserError(f"{path}: no such file or folder")
     if _is_checkpoint(path):
         raise UserError(f"{path} is a checkpoint of nmtkit: use it as it is")
+    if is_export(path):
+        raise UserError(f"nmt-export wrote {path}: nmt-export {path} --to checkpoint converts it")
     with as_user_errors(path, "a model to import"):
         found = next((importer for importer in IMPORTERS if importer.recognizes(path)), None)
         if found is None:
             kind = model_type(path)
             reason = "not a model that nmtkit imports" if kind is None else f"models of type {kind} are not supported"
-            raise UserError(f"{reason}: give {', or '.join(importer.name for importer in IMPORTERS)}")
+            advice = f"give {', or '.join(importer.name for importer in IMPORTERS)}"
+            if files := [file for file in sorted(path.glob("*.pt")) if not _is_checkpoint(file)]:
+                advice = f"if {files[0]} is a checkpoint of fairseq, give that file"
+            raise UserError(f"{reason}: {advice}")
     return found
 
 

@@ -24,7 +24,7 @@ from nmtkit.file_map import map_file
 from nmtkit.text import refuse_special_file
 from nmtkit.wording import quoted
 
-_ZIP_SIGNATURE = b"PK\3\4"
+_ZIP_SIGNATURE, _OLD_SIGNATURE = b"PK\3\4", b"\x80"
 _NO_CRC = 0  # what torch.save writes after `set_crc32_options(False)`
 _OLD_PICKLES = 5  # a magic number, the version, the machine, the content, and the keys of the storages that follow
 
@@ -88,9 +88,18 @@ def load_pickled(path: Path) -> Any:
         raise UserError("damaged, or not a file of torch.save") from error
 
 
+def begins_like_pickled(path: Path) -> bool:
+    """Whether the first bytes of a file are those of a file of `torch.save`, in either format."""
+    return _is_zip(path) or _begins_with(path, _OLD_SIGNATURE)
+
+
 def _is_zip(path: Path) -> bool:
+    return _begins_with(path, _ZIP_SIGNATURE)
+
+
+def _begins_with(path: Path, signature: bytes) -> bool:
     with path.open("rb") as file:
-        return file.read(len(_ZIP_SIGNATURE)) == _ZIP_SIGNATURE
+        return file.read(len(signature)) == signature
 
 
 def _check_zip(path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from nmtkit.archive import as_user_errors, parse_header
 from nmtkit.checkpoint import (
     SAFETENSORS_FILE,
+    SAFETENSORS_HEADER,
     Checkpoint,
     check_finite,
     check_names,
@@ -25,7 +26,6 @@ from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
 from nmtkit.text import read_bytes, refuse_special_file
 
-HEADER = "config.json"
 _MAX_HEADER_BYTES = 1 << 22  # as in a checkpoint
 _CONVERTED_DTYPES = (torch.float16, torch.bfloat16, torch.float64)  # other programs may write these
 
@@ -41,7 +41,7 @@ def to_safetensors(checkpoint: Checkpoint, folder: Path, weights: str = "auto", 
         add_tokenizers(staging, checkpoint)
         (staging / SAFETENSORS_FILE).write_bytes(content)
         header = json.dumps(to_header(checkpoint), indent=2, ensure_ascii=False)
-        (staging / HEADER).write_text(header + "\n", encoding="utf-8")
+        (staging / SAFETENSORS_HEADER).write_text(header + "\n", encoding="utf-8")
 
 
 def from_safetensors(folder: Path) -> Checkpoint:
@@ -53,10 +53,12 @@ def from_safetensors(folder: Path) -> Checkpoint:
     _import_safetensors()
     if not (folder / SAFETENSORS_FILE).is_file():
         raise UserError(f"{folder} is a folder without a file {SAFETENSORS_FILE}: {checkpoint_in(folder)}")
-    if not (folder / HEADER).is_file():
-        raise UserError(f"{folder} has no {HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again")
+    if not (folder / SAFETENSORS_HEADER).is_file():
+        raise UserError(
+            f"{folder} has no {SAFETENSORS_HEADER}, which nmt-export writes beside {SAFETENSORS_FILE}: export it again"
+        )
     with as_user_errors(folder):
-        header = parse_header(read_bytes(folder / HEADER, _MAX_HEADER_BYTES))
+        header = parse_header(read_bytes(folder / SAFETENSORS_HEADER, _MAX_HEADER_BYTES))
         weights = read_tensors(folder / SAFETENSORS_FILE)
         checkpoint = from_header(header, tokenizer_files, lambda name: read_tokenizer_file(folder / name))
         shapes = checkpoint.parameter_shapes()

@@ -423,7 +423,7 @@ def test_errors_name_files_that_cannot_be_used(
     generate: Run, generate_apart: Run, run_here: Run, tmp_path: Path
 ) -> None:
     refused(run_here("nmt-generate", "--checkpoint", tmp_path / "none.pt"), "none.pt", "No such file")
-    refused(run_here("nmt-generate", "--checkpoint", tmp_path), "is a folder", "there is no checkpoint in it")
+    refused(run_here("nmt-generate", "--checkpoint", tmp_path), "is a folder", "nmt-import converts")
     refused(generate(Path(__file__)), "not a dataset", f"--input {__file__}")
     refused(generate("--input", tmp_path / "none.en"), "none.en", "No such file")
     refused(generate("--output", tmp_path, input=b"a dog\n"), str(tmp_path), "directory")

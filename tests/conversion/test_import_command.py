@@ -2,18 +2,21 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from commands import Run
 from foreign_models import FsmtModel
 from marian_models import MarianModel
 
-from nmtkit.checkpoint import load_checkpoint, save_checkpoint
+from nmtkit.checkpoint import load_checkpoint, read_progress, save_checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.importers import find_importer
 from nmtkit.conversion.marian import from_marian
+from nmtkit.conversion.safetensors import to_safetensors
 from nmtkit.errors import UserError
 
 pytest.importorskip("transformers")
@@ -78,6 +81,35 @@ def test_a_model_file_of_marian_is_not_called_damaged(tmp_path: Path) -> None:
         UserError, match=r"model\.npz: not a model that nmtkit imports: give a Marian model of Hugging Face"
     ):
         find_importer(tmp_path / "model.npz")
+
+
+def test_what_cannot_be_imported_is_refused_with_what_can(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\0\1")
+    with pytest.raises(UserError, match=r"model\.safetensors: not a model that nmtkit imports: give a Marian model"):
+        find_importer(tmp_path / "model.safetensors")
+    torch.save({"model": {}}, tmp_path / "model.pt")
+    shutil.copy(tiny_checkpoint, tmp_path / "an-earlier-result.pt")
+    with pytest.raises(UserError, match=rf"if {tmp_path}/model\.pt is a checkpoint of fairseq, give that file"):
+        find_importer(tmp_path)
+
+
+def test_an_export_by_nmtkit_names_the_command_that_reads_it(tmp_path: Path, tiny_checkpoint: Path) -> None:
+    to_safetensors(load_checkpoint(tiny_checkpoint), tmp_path / "exported")
+    with pytest.raises(UserError, match=rf"nmt-export {tmp_path}/exported --to checkpoint converts it"):
+        find_importer(tmp_path / "exported")
+
+
+@pytest.mark.parametrize("old_format", [False, True])
+def test_a_file_of_fairseq_in_place_of_a_checkpoint_is_refused_with_the_command_that_imports_it(
+    old_format: bool, tmp_path: Path
+) -> None:
+    torch.save({"args": None, "model": {}}, tmp_path / "model.pt", _use_new_zipfile_serialization=not old_format)
+    for read in (load_checkpoint, read_progress):
+        with pytest.raises(
+            UserError, match=r"not an nmtkit checkpoint: (copy it again; )?nmt-import conv"
+        ):
+            read(tmp_path / "model.pt")
+    assert find_importer(tmp_path / "model.pt").name == "a checkpoint of fairseq"
 
 
 def test_the_longest_name_of_a_language_is_read_again(tmp_path: Path) -> None:
