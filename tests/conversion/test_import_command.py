@@ -105,9 +105,7 @@ def test_a_file_of_fairseq_in_place_of_a_checkpoint_is_refused_with_the_command_
 ) -> None:
     torch.save({"args": None, "model": {}}, tmp_path / "model.pt", _use_new_zipfile_serialization=not old_format)
     for read in (load_checkpoint, read_progress):
-        with pytest.raises(
-            UserError, match=r"not an nmtkit checkpoint: (copy it again; )?nmt-import conv"
-        ):
+        with pytest.raises(UserError, match=r"not an nmtkit checkpoint: (copy it again; )?nmt-import conv"):
             read(tmp_path / "model.pt")
     assert find_importer(tmp_path / "model.pt").name == "a checkpoint of fairseq"
 
