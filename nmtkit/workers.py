@@ -59,18 +59,22 @@ class WorkerPool:
         self._busy: dict[Connection, tuple[_Call, int]] = {}  # the task of each worker that has one
         self._functions: dict[Connection, Callable[[Any], Any]] = {}  # that each worker has received last
         self._is_closed = False
-        for number in range(count):
-            try:
+        try:
+            for number in range(count):
                 parent_end, child_end = context.Pipe()
                 process = context.Process(
                     target=_run_worker, args=(child_end, log.config()), name=f"worker {number}", daemon=True
                 )
                 with _starting, _no_imports_from_current_folder(), _sigint_blocked():
                     process.start()
-            except OSError as error:  # too many processes or open files, or no memory
-                raise RunError(f"only {number} of {count} --workers could be started ({error.strerror})") from error
-            child_end.close()
-            self._processes[parent_end] = process
+                child_end.close()
+                self._processes[parent_end] = process
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, OSError) and error.errno is not None:  # too many processes or files, or no memory
+                started = f"only {len(self._processes)} of {count} --workers could be started"
+                raise RunError(f"{started} ({error.strerror})") from error
+            raise
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -79,7 +83,7 @@ class WorkerPool:
         self._is_closed = True
         for connection, process in self._processes.items():
             connection.close()
-            process.terminate()
+            process.kill()  # ends a stopped one, too
         for process in self._processes.values():
             process.join()
 
@@ -116,9 +120,9 @@ class WorkerPool:
             call.take(number)
 
     @property
-    def is_alive(self) -> bool:
-        """Whether all workers live."""
-        return all(process.is_alive() for process in self._processes.values())
+    def is_usable(self) -> bool:
+        """Whether all workers live, and no message to or from one was interrupted."""
+        return not self._is_closed and all(process.is_alive() for process in self._processes.values())
 
     def _idle(self) -> Connection | None:
         return next((connection for connection in self._processes if connection not in self._busy), None)
@@ -131,33 +135,47 @@ class WorkerPool:
                 connection.send(call.function)
                 self._functions[connection] = call.function
             connection.send(task)
-        except OSError as error:
-            raise self._death_error(connection) from error
-        self._busy[connection] = call, number
+            self._busy[connection] = call, number
+        except BaseException as error:
+            self._end_after(error, connection)
+            raise
 
     def _wait(self) -> None:
         """Wait until a worker has finished a task, of any call, and keep the results for their calls."""
         self._check_open()
         for ready in wait(list(self._busy)) if self._busy else ():
             assert isinstance(ready, Connection)
-            try:
-                result: tuple[Any, Exception | None] = ready.recv()
-            except (EOFError, OSError) as failure:
-                raise self._death_error(ready) from failure
-            call, number = self._busy.pop(ready)
+            self._receive(ready)
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            result: tuple[Any, Exception | None] = connection.recv()
+            call, number = self._busy.pop(connection)
             call.results[number] = result
+        except BaseException as error:
+            self._end_after(error, connection)
+            raise
+
+    def _end_after(self, error: BaseException, connection: Connection) -> None:
+        """End all workers after an error in a message. Raises RunError if the other side has died.
+
+        A signal handler may raise anything there, such as TimeoutError, and leave a part of a message in the pipe.
+        """
+        process = self._processes[connection]
+        may_have_died = isinstance(error, EOFError | ConnectionError) or type(error) is OSError
+        if may_have_died:
+            process.join(timeout=5)
+        code = process.exitcode
+        self.__exit__()
+        if may_have_died and code is not None:
+            raise RunError(
+                f"a worker process died (exit code {code}; -9: killed, most often for lack of memory): run again, with "
+                "fewer --workers if memory is short"
+            ) from error
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise RunError("the worker processes have been ended, after an error in another call or Ctrl-C: run again")
-
-    def _death_error(self, connection: Connection) -> RunError:
-        process = self._processes[connection]
-        process.join(timeout=5)
-        return RunError(
-            f"a worker process died (exit code {process.exitcode}; -9: killed, most often for lack of memory): "
-            "run again, with fewer --workers if memory is short"
-        )
 
 
 def import_nothing_from_current_folder() -> None:

@@ -217,7 +217,8 @@ class Workers:
     """Searches in `engine.workers` processes, each with its own copy of the model.
 
     The processes start with the first batch, and all load the model then. They end when this object is released, if
-    one dies, or at Ctrl-C. Several calls share them, also in different threads: each waits for one result at a time.
+    one dies, or if Ctrl-C interrupts a message. Several calls share them, also in different threads: each waits for
+    one result at a time.
     """
 
     def __init__(
@@ -249,25 +250,29 @@ class Workers:
         with self._turn:  # not while the caller uses a result
             try:
                 return next(results, None)
-            except BaseException as error:
-                is_usable = isinstance(error, NmtkitError) and not isinstance(error, WorkersNotStartedError)
-                if self._pool is not None and not (is_usable and self._pool.is_alive):
-                    pool, self._pool = self._pool, None  # after Ctrl-C part of a result may be left in its pipes
+            except BaseException:
+                if self._pool is not None and not self._pool.is_usable:
+                    pool, self._pool = self._pool, None
                     pool.__exit__()  # Ctrl-C may interrupt it
                 raise
 
     def _search_all(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
         if self._pool is None:
-            self._pool = WorkerPool(self._search.engine.workers)
-            _load_in(self._pool, self._search)
+            self._pool = _started(self._search)
         yield from self._pool.map(self._search, batches)
 
 
-def _load_in(pool: WorkerPool, search: "_WorkerSearch") -> None:
+def _started(search: "_WorkerSearch") -> WorkerPool:
+    """Workers that have loaded the model."""
+    pool = WorkerPool(search.engine.workers)
     try:
         pool.run_in_each(search, None)
-    except NmtkitError as error:
-        raise WorkersNotStartedError(str(error)) from error
+    except BaseException as error:
+        pool.__exit__()
+        if isinstance(error, NmtkitError):
+            raise WorkersNotStartedError(str(error)) from error
+        raise
+    return pool
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import itertools
 import logging
 import multiprocessing
 import os
+import pkgutil
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.config import Config
 from nmtkit.decoding import engine
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
-from nmtkit.decoding.engine import SearchBatch, WorkersNotStartedError
+from nmtkit.decoding.engine import SearchBatch, Workers, WorkersNotStartedError
 from nmtkit.decoding.keywords import EngineKeywords, SearchKeywords
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
@@ -343,16 +344,44 @@ def test_a_call_after_an_error_or_ctrl_c_gets_no_result_of_the_call_before(
     assert texts(shared, LINES * 5, max_tokens=12, buffer=16) == texts(translator, LINES * 5)
 
 
-def test_a_stream_whose_workers_another_call_has_ended_says_so(tiny_checkpoint: Path, translator: Translator) -> None:
-    def broken() -> Iterator[SearchBatch]:
-        raise InterruptedError
-        yield
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "multiprocessing.connection.Connection._send",
+        "multiprocessing.connection.Connection._recv",
+        "nmtkit.workers.wait",
+    ],
+)
+def test_an_error_of_a_signal_handler_leaves_no_result_to_later_calls(
+    moment: str, count: int, tiny_checkpoint: Path, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The TimeoutError of an alarm is also an OSError, like the errors of a pipe whose worker died."""
+    shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    assert texts(shared, LINES) == texts(translator, LINES)
+    function, calls = pkgutil.resolve_name(moment), itertools.count(1)
 
+    def interrupted(*given: Any) -> Any:
+        result = function(*given)
+        if next(calls) == count:
+            raise TimeoutError("too slow")
+        return result
+
+    with monkeypatch.context() as alarm:
+        alarm.setattr(moment, interrupted)
+        with pytest.raises(TimeoutError, match="too slow"):
+            texts(shared, LINES * 5, max_tokens=12, buffer=16)
+    for line in LINES * 2:
+        assert texts(shared, [line]) == texts(translator, [line])
+
+
+def test_a_stream_whose_workers_another_call_has_ended_says_so(tiny_checkpoint: Path, translator: Translator) -> None:
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
     stream = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
     next(stream)
-    with pytest.raises(InterruptedError):
-        list(shared._engine(broken()))
+    kill_a_worker(shared)
+    with pytest.raises(RunError, match=r"a worker process died \(exit code -9"):
+        texts(shared, LINES)
     with pytest.raises(RunError, match="the worker processes have been ended"):
         list(stream)
     assert texts(shared, LINES) == texts(translator, LINES)
@@ -364,15 +393,13 @@ def test_ctrl_c_while_workers_are_closed_does_not_shut_the_thread_out(
     def interrupt(pool: WorkerPool) -> None:
         raise KeyboardInterrupt
 
-    def broken() -> Iterator[SearchBatch]:
-        raise ValueError
-        yield
-
     shared = Translator.from_checkpoint(tiny_checkpoint, device="cpu", precision="fp32", workers=2)
+    texts(shared, LINES)
+    kill_a_worker(shared)
     with monkeypatch.context() as closing:
         closing.setattr(WorkerPool, "__exit__", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            list(shared._engine(broken()))
+            texts(shared, LINES)
     assert texts(shared, LINES) == texts(translator, LINES)
 
 
@@ -385,6 +412,14 @@ def test_ids_that_the_vocabulary_does_not_have_are_refused(
 ) -> None:
     with pytest.raises(error, match="not all in the vocabulary" if error is UserError else "integer"):
         translator.translate([Request("the dog", ids=ids)])
+
+
+def kill_a_worker(translator: Translator) -> None:
+    assert isinstance(translator._engine, Workers)
+    assert translator._engine._pool is not None
+    process = next(iter(translator._engine._pool._processes.values()))
+    process.kill()
+    process.join()
 
 
 def write_shortlist(path: Path, checkpoint: Checkpoint, frequent: int) -> None:
