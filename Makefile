@@ -24,14 +24,20 @@ help:  ## List the targets
 
 install: $(INSTALLED)  ## Create .venv with nmtkit and its development tools
 
-# An environment of this rule with another Python is replaced, even if it was not completed, and so is that of a checkout that was moved
-# or copied: it runs the code at the old place. Any other environment is kept.
+# An environment of this rule with another Python is replaced, even if it was not completed; any other environment is kept.
+# That of a checkout that was moved or copied runs the code at its old place, which is in the file of its beginning.
 # torch is installed first and in an exact version: with a range, pip may choose a newer build, gigabytes larger.
-MOVED := $(shell [ ! -s $(BEGUN) ] || [ "$$(cat $(BEGUN))" = "$$(pwd -P)" ] || echo moved)
-.PHONY: moved
+UNUSABLE := $(shell [ ! -s "$(BEGUN)" ] || [ "$$(cat "$(BEGUN)")" = "$$(pwd -P)" ] || echo elsewhere; \
+	[ ! -e "$(INSTALLED)" ] || [ -x $(VENV)/bin/python ] || echo no-python)
+.PHONY: elsewhere no-python
+advice := remove it with rm -rf $(VENV), and call make again
+refuse_elsewhere = echo "$(VENV) runs the code in $$(cat "$(BEGUN)"): $(advice)" >&2; exit 2
+refuse_no-python = echo "the Python of $(VENV) is gone: $(advice)" >&2; exit 2
 pip = $(VENV)/bin/python -m pip install --quiet -c constraints.txt
-$(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*) $(MOVED)
-	$(if $(MOVED)$(filter-out %-$(BY),$(wildcard $(VENV)/begun-by-* $(VENV)/installed-by-*)),rm -rf $(VENV))
+$(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*) $(UNUSABLE)
+	@$(refuse_$(firstword $(UNUSABLE)))
+	@$(PYTHON) -c "import venv"
+	$(if $(filter-out %-$(BY),$(wildcard $(VENV)/begun-by-* $(VENV)/installed-by-*)),rm -rf $(VENV))
 	[ -e $(VENV) ] || { mkdir $(VENV); pwd -P > $(BEGUN); }
 	$(PYTHON) -m venv $(VENV)
 	$(pip) torch==2.13.0

@@ -445,7 +445,8 @@ def checkout(recipe: Path, tmp_path: Path) -> Path:
     (folder / "installing").chmod(0o755)
     for name in ("python-one", "python-other"):
         (folder / name).write_text(
-            f"#!/bin/bash\nmkdir -p .venv/bin; cp installing .venv/bin/python; touch .venv/of-{name}\n"
+            "#!/bin/bash\n[ $1 = -m ] || exit 0\n"
+            f"mkdir -p .venv/bin; cp installing .venv/bin/python; touch .venv/of-{name}\n"
         )
         (folder / name).chmod(0o755)
     return folder
@@ -480,15 +481,44 @@ def test_an_environment_that_could_not_be_completed_is_replaced_by_that_of_anoth
     assert [path.name for path in (checkout / ".venv").glob("of-*")] == ["of-python-other"]
 
 
-def test_a_copied_or_moved_checkout_gets_an_environment_of_its_own(make: Make, checkout: Path) -> None:
+def test_the_environment_of_a_checkout_that_was_copied_or_moved_is_refused(make: Make, checkout: Path) -> None:
     make("install", "PYTHON=./python-one", folder=checkout)
-    (checkout / ".venv/old").touch()
     copy = shutil.copytree(checkout, checkout.with_name("copied to $here"))
-    make("install", "PYTHON=./python-one", folder=copy)
-    assert not (copy / ".venv/old").exists()
-    (copy / ".venv/new").touch()
-    make("install", "PYTHON=./python-one", folder=copy)
-    assert (copy / ".venv/new").exists()
+    for _ in range(2):
+        said = errors_of("install", copy)
+        assert f".venv runs the code in {checkout}: remove it with rm -rf .venv, and call make again" in said
+    shutil.rmtree(copy / ".venv")
+    for folder in (copy, checkout):
+        make("install", "PYTHON=./python-one", folder=folder)
+        assert (folder / ".venv/of-python-one").exists()
+
+
+def test_an_environment_whose_python_is_gone_is_refused(make: Make, checkout: Path) -> None:
+    make("install", "PYTHON=./python-one", folder=checkout)
+    (checkout / ".venv/bin/python").unlink()
+    (checkout / ".venv/bin/python").symlink_to("/no/such/python3.9")
+    assert "the Python of .venv is gone: remove it with rm -rf .venv" in errors_of("install", checkout)
+
+
+def test_a_python_that_does_not_exist_replaces_no_environment(make: Make, checkout: Path) -> None:
+    make("install", "PYTHON=./python-one", folder=checkout)
+    for missing in ("./python3.99", "./a python"):
+        make("install", f"PYTHON={missing}", folder=checkout, code=2)
+    assert (checkout / ".venv/of-python-one").exists()
+
+
+def errors_of(target: str, folder: Path) -> str:
+    """What a make that fails says on stderr."""
+    done = subprocess.run(
+        ["make", target, "PYTHON=./python-one"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 2
+    return done.stderr
 
 
 def test_an_environment_that_make_did_not_create_is_kept(make: Make, checkout: Path) -> None:
