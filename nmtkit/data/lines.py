@@ -12,7 +12,7 @@ import numpy as np
 
 from nmtkit.data.binary import REMEDY
 from nmtkit.errors import UserError
-from nmtkit.file_map import map_file
+from nmtkit.file_map import map_numbers
 
 LINE_DTYPE = np.dtype("<u8")
 MAX_NAMED_LINES = 10  # in one error message
@@ -36,8 +36,7 @@ class LineNumbers:
             raise UserError(f"{dropped}: {size} bytes are not a whole number of entries; {REMEDY}")
         self._dropped = np.empty(0, LINE_DTYPE)
         if size:
-            with dropped.open("rb") as file:
-                self._dropped = np.frombuffer(map_file(file), LINE_DTYPE)
+            self._dropped = map_numbers(dropped, LINE_DTYPE)
         lines = sum(lines for _, lines in corpora)
         if pairs + len(self._dropped) != lines:
             raise UserError(f"{dropped}: does not fit {pairs} sentence pairs of {lines} lines; {REMEDY}")

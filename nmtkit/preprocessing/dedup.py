@@ -1,4 +1,4 @@
-"""Finds duplicate sentence pairs in bounded memory, by hashes on disk that are read in partitions."""
+"""Finds duplicate sentence pairs by hashes on disk, which are read in partitions. In memory a pair takes a byte."""
 
 import hashlib
 import unicodedata
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.file_map import map_numbers
 from nmtkit.nfkc import nfkc
 from nmtkit.preprocessing.characters import CharacterTable
 from nmtkit.preprocessing.config import CleaningConfig
@@ -64,7 +65,7 @@ def mark_duplicates(hashes: Path, marks: Marks) -> None:
     Pairs that have a mark already are ignored, so the first one that is kept remains. The hashes are partitioned by
     their leading bits, so that the distinct ones of a partition fit into memory; the file is read once per partition.
     """
-    values = np.memmap(hashes, HASH, "r")
+    values = map_numbers(hashes, HASH)
     bits = max(0, (len(values) - 1).bit_length() - (HASHES_PER_CHUNK - 1).bit_length())
     for partition in range(1 << bits):
         first = list(_first_positions(values, marks, partition, bits))

@@ -11,6 +11,7 @@ import numpy as np
 
 from nmtkit.data.corpus import Dataset, read_tokenizers
 from nmtkit.errors import UserError
+from nmtkit.file_map import map_numbers
 from nmtkit.languages import includes, side_names
 from nmtkit.log import logger, working
 from nmtkit.preprocessing.config import DEFAULT_VOCAB_SIZE, VocabularyConfig
@@ -133,7 +134,7 @@ class TrainingText(NamedTuple):
 
     def blocks(self) -> Iterator[list[list[str]]]:
         """Yield the lines of both sides of each block of text, without pairs that a filter drops."""
-        marks: Marks | None = None if self.marks is None else np.memmap(self.marks, np.uint8, "r")
+        marks: Marks | None = None if self.marks is None else map_numbers(self.marks, np.uint8)
         begin = 0
         for blocks in read_blocks(self.corpora):
             end = begin + blocks[0].count

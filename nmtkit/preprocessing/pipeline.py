@@ -13,6 +13,7 @@ from nmtkit.atomic_io import final_name, resolve, staged_folder
 from nmtkit.data.corpus import Dataset, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
+from nmtkit.file_map import map_numbers
 from nmtkit.languages import side_names
 from nmtkit.leftovers import staging_folders
 from nmtkit.log import logger, report, styled, write_table
@@ -136,7 +137,7 @@ def _second_pass(
         split = progress.split(name, [corpus.prefix for corpus in paths])
         if split.lines < progress.pairs[name]:
             encoder = Encoder(*line_encoders, cleaning if is_cleaned else None, files.source_tag)
-            given_marks = np.memmap(marks, np.uint8, "r") if is_cleaned and marks.exists() else None
+            given_marks = map_numbers(marks, np.uint8) if is_cleaned and marks.exists() else None
             writer = SplitWriter(
                 folder, split, sides, sizes, files.shard_bytes, functools.partial(progress.save, folder)
             )
@@ -245,7 +246,9 @@ def _scan_and_mark(corpora: Sequence[Corpus], scanner: Scanner, dedup: bool, fol
     if not result.marked[KEPT]:
         raise UserError(all_dropped_message(TRAIN, by_reason(result.marked)))
     if dedup:
-        mark_duplicates(hashes, np.memmap(marks, np.uint8, "r+"))
+        kept = np.fromfile(marks, np.uint8)
+        mark_duplicates(hashes, kept)
+        marks.write_bytes(kept.data)
     hashes.unlink()
     return result
 

@@ -2,12 +2,14 @@
 
 import errno
 import itertools
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from repository import ROOT
 
 from nmtkit.data.binary import HEADER, OFFSET, TokenFile, TokenFileWriter, token_type
 from nmtkit.errors import UserError
@@ -222,6 +224,20 @@ def test_a_file_is_mapped_privately_for_file_systems_without_shared_maps(tmp_pat
         assert content[:] == b"text"
         maps = Path("/proc/self/maps").read_text().splitlines()
         assert [line.split()[1] for line in maps if line.endswith(str(tmp_path / "file"))] == ["r--p"]
+
+
+def test_only_two_modules_map_files_both_privately() -> None:
+    """`map_file` and the reader of checkpoints, which maps them to write to the map."""
+    maps = re.compile(r"mmap\.mmap\((.*)\)|memmap\(")
+    found = {
+        path.name: call[1]
+        for path in (ROOT / "nmtkit").rglob("*.py")
+        for call in maps.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert {name: ("MAP_PRIVATE" in given, "ACCESS_COPY" in given) for name, given in found.items()} == {
+        "file_map.py": (True, False),
+        "archive.py": (False, True),
+    }
 
 
 def test_an_error_that_another_dataset_would_not_mend_gives_no_advice(
