@@ -1,7 +1,10 @@
 # Every target creates the environment that it needs in .venv. `make` without a target lists the targets.
 # PYTHON=python3.12 make test   uses another Python.
 
-PYTHON ?= python3
+override PYTHON := $(or $(strip $(PYTHON)),python3)
+ifneq ($(words $(PYTHON)),1)
+$(error PYTHON=$(PYTHON): give one program, without options, whose name has no spaces)
+endif
 VENV := .venv
 BY := by-$(subst /,-,$(PYTHON))
 BEGUN := $(VENV)/begun-$(BY)
@@ -12,6 +15,9 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 # quotes. From the environment it is taken as it is: make would expand $.
 given = $(if $(findstring environment,$(origin $(1))),$(value $(1)),$($(1)))
 absolute = '$(subst ','\'',$(subst $$,$$$$,$(subst <space>, ,$(abspath $(subst $() ,<space>,$(call given,$(1)))))))'
+
+# The same for a list of files; in a folder whose name has spaces, make knows only relative names.
+files = $(if $(word 2,$(CURDIR)),$(foreach file,$(1),$(if $(filter /%,$(file)),$(file),../../$(file))),$(abspath $(1)))
 
 RECIPES := demo multi30k-en-de multi30k-bpe tanaka-en-ja parsing wmt14-en-de wmt14-en-de-big wmt14-en-fr wmt14-en-fr-big table2 table3 positions \
 	backtranslation distillation diversification multilingual
@@ -78,7 +84,7 @@ multilingual: $(INSTALLED)  ## One model for four directions beside one for each
 	@$(MAKE) --no-print-directory -C examples/multilingual $(both_corpora)
 
 parsing: $(INSTALLED)  ## English constituency parsing, from trees to labelled F1 (TREEBANK_DIR; EXTRA, SIZE=paper)
-	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(call absolute,TREEBANK_DIR) EXTRA="$(abspath $(EXTRA))"
+	@$(MAKE) --no-print-directory -C examples/parsing TREEBANK_DIR=$(call absolute,TREEBANK_DIR) EXTRA="$(call files,$(EXTRA))"
 
 # Each accepts GPUS, NODES, DATA_DIR, SMOKE=1 and the other variables in examples/wmt14/README.md.
 wmt14 = +@$(MAKE) --no-print-directory -C examples/wmt14 DATA_DIR=$(call absolute,DATA_DIR)

@@ -212,6 +212,8 @@ def read_description(folder: Path) -> Description:
 
 def _read_fields(path: Path) -> dict[str, Any]:
     """Read the JSON object, and verify its format, version and checksum."""
+    if path.parent.is_file():
+        raise UserError(f"{path.parent} is a file: give the folder of a dataset")
     if path.exists() and not path.is_file():
         raise UserError(f"{path.parent} is not a dataset ({path.name} is not a file): make one with nmt-preprocess")
     try:

@@ -223,6 +223,7 @@ def test_extra_trees_that_are_replaced_by_older_ones_are_mixed_again(make: Make,
         make(f"EXTRA={extra}", copy)
         assert (recipe / copy).read_text() == text
     assert "special to make or the shell" in make("EXTRA=it's.mrg", copy, code=2)
+    assert "EXTRA: there is no file none.mrg: names cannot have spaces" in make("EXTRA=none.mrg", copy, code=2)
 
 
 def test_a_missing_treebank_is_reported(make: Make, recipe: Path) -> None:

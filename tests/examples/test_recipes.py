@@ -502,9 +502,22 @@ def test_an_environment_whose_python_is_gone_is_refused(make: Make, checkout: Pa
 
 def test_a_python_that_does_not_exist_replaces_no_environment(make: Make, checkout: Path) -> None:
     make("install", "PYTHON=./python-one", folder=checkout)
-    for missing in ("./python3.99", "./a python"):
+    for missing in ("./python3.99", "./a python", "./python-other -E"):
         make("install", f"PYTHON={missing}", folder=checkout, code=2)
     assert (checkout / ".venv/of-python-one").exists()
+
+
+def test_an_empty_python_is_the_default(make: Make, checkout: Path, tmp_path: Path) -> None:
+    shutil.copy(checkout / "python-one", tmp_path / "bin/python3")
+    make("install", "PYTHON=", folder=checkout)
+    assert (checkout / ".venv/installed-by-python3").exists()
+
+
+def test_trees_beside_a_checkout_whose_name_has_spaces_are_found(make: Make, checkout: Path) -> None:
+    (checkout / "examples/parsing/Makefile").write_text("files:\n\t@ls $(EXTRA)\n")
+    (checkout / "extra.mrg").touch()
+    make("parsing", "PYTHON=./python-one", "EXTRA=extra.mrg", folder=checkout)
+    assert (checkout / "examples/multi30k/stdout").read_text().endswith("../../extra.mrg\n")
 
 
 def errors_of(target: str, folder: Path) -> str:

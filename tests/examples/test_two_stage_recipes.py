@@ -124,6 +124,13 @@ def test_a_number_of_parts_that_is_not_positive_is_refused(distil: Make, parts: 
     assert f"PARTS={parts}: give a number of parts, at least 1" in done.stderr
 
 
+@pytest.mark.parametrize("nbest", ["0", "6", "2 3", "x", ""])
+def test_a_number_of_translations_that_the_search_does_not_find_is_refused_at_once(distil: Make, nbest: str) -> None:
+    done = distil("averaged", f"NBEST={nbest}")
+    assert (done.returncode, called(done)) == (2, [])
+    assert f"NBEST={nbest}: give a number of translations, 1 to 5" in done.stderr
+
+
 def test_the_number_of_parts_and_the_form_of_a_folder_repeat_no_step(distil: Make, folders: dict[str, Path]) -> None:
     distil("averaged")
     assert called(distil("averaged", f"WORK={folders['distillation']}/work")) == []
