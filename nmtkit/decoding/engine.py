@@ -243,20 +243,17 @@ class Workers:
         loads it.
         """
         results = self._search_all(batches)
-        while (found := self._next_in_turn(results)) is not None:
+        while True:
+            with self._turn:  # not while the caller uses a result
+                found = next(results, None)
+            if found is None:
+                return
             yield found
 
-    def _next_in_turn(self, results: Iterator[list[list[Hypothesis]]]) -> list[list[Hypothesis]] | None:
-        with self._turn:  # not while the caller uses a result
-            try:
-                return next(results, None)
-            except BaseException:
-                if self._pool is not None and not self._pool.is_usable:
-                    pool, self._pool = self._pool, None
-                    pool.__exit__()  # Ctrl-C may interrupt it
-                raise
-
     def _search_all(self, batches: Iterable[SearchBatch]) -> Iterator[list[list[Hypothesis]]]:
+        if self._pool is not None and not self._pool.is_usable:  # perhaps a worker died since the last call
+            pool, self._pool = self._pool, None
+            pool.__exit__()  # Ctrl-C may interrupt it
         if self._pool is None:
             self._pool = _started(self._search)
         yield from self._pool.map(self._search, batches)

@@ -380,8 +380,7 @@ def test_a_stream_whose_workers_another_call_has_ended_says_so(tiny_checkpoint: 
     stream = shared.stream(LINES * 9, SEARCH, StreamConfig(max_tokens=8))
     next(stream)
     kill_a_worker(shared)
-    with pytest.raises(RunError, match=r"a worker process died \(exit code -9"):
-        texts(shared, LINES)
+    assert texts(shared, LINES) == texts(translator, LINES)
     with pytest.raises(RunError, match="the worker processes have been ended"):
         list(stream)
     assert texts(shared, LINES) == texts(translator, LINES)
