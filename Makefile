@@ -31,14 +31,15 @@ help:  ## List the targets
 install: $(INSTALLED)  ## Create .venv with nmtkit and its development tools
 
 # An environment of this rule with another Python is replaced, even if it was not completed; any other environment is kept.
-# That of a checkout that was moved or copied runs the code at its old place, which is in the file of its beginning.
+# That of a checkout that was moved or copied runs the code at its old place, which is in the file of its beginning. An
+# upgrade of the system can replace the Python of an environment by one that does not find its packages.
 # torch is installed first and in an exact version: with a range, pip may choose a newer build, gigabytes larger.
 UNUSABLE := $(shell [ ! -s "$(BEGUN)" ] || [ "$$(cat "$(BEGUN)")" = "$$(pwd -P)" ] || echo elsewhere; \
-	[ ! -e "$(INSTALLED)" ] || [ -x $(VENV)/bin/python ] || echo no-python)
+	[ ! -e "$(INSTALLED)" ] || $(VENV)/bin/python -c "import click" 2> /dev/null || echo no-python)
 .PHONY: elsewhere no-python
 advice := remove it with rm -rf $(VENV), and call make again
 refuse_elsewhere = echo "$(VENV) runs the code in $$(cat "$(BEGUN)"): $(advice)" >&2; exit 2
-refuse_no-python = echo "the Python of $(VENV) is gone: $(advice)" >&2; exit 2
+refuse_no-python = echo "the Python of $(VENV) is gone, or another version: $(advice)" >&2; exit 2
 pip = $(VENV)/bin/python -m pip install --quiet -c constraints.txt
 $(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*) $(UNUSABLE)
 	@$(refuse_$(firstword $(UNUSABLE)))

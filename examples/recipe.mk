@@ -121,18 +121,18 @@ is-ready:
 $(RUN)/trained: $(RUN)/begun
 $(RUN)/trained: private COMMANDS = $(RUN)/train.command
 else
-# A new dataset or a changed command starts a new training and moves the old checkpoints away, unless a training runs in
-# them, its checkpoints are being averaged, or another make has trained since. Otherwise an interrupted training is resumed.
-# `begun` contains the command of the training, which is also resumed if only its command has been replaced and restored since.
+# Another dataset or command starts a new training and moves the old checkpoints away, unless a training runs in them, its
+# checkpoints are being averaged, or another make has trained since. Otherwise the training is resumed: `begun` contains its command
+# and the checksum of its datasets, so it also goes on if they have been replaced, and are as before again.
 $(RUN)/begun: private REPLACED = --if-needed $@ $(RUN)/trained $(RUN)/checkpoints
 $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 	@$(LOCKED) -- bash -euc $(call quoted,$(begin))
-is_resumed = cmp -s $(RUN)/train.command $(RUN)/begun && [ ! "$$(find $(filter-out %.command,$^) -newer $(RUN)/begun)" ]
-begin = if [ -e $(RUN)/checkpoints ] && ! { $(is_resumed); }; then \
+command_and_datasets = { cat $(RUN)/train.command; cat $(filter-out %.command,$^) | cksum; }
+begin = if [ -e $(RUN)/checkpoints ] && ! $(command_and_datasets) | cmp -s - $(RUN)/begun; then \
 		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); \
 		mv $(RUN)/checkpoints $$aside || { rmdir $$aside; exit 1; }; \
 		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \
-	fi; cp $(RUN)/train.command $(RUN)/begun
+	fi; $(command_and_datasets) > $(RUN)/begun
 $(RUN)/trained: $(RUN)/begun $(RUN)/train.command
 endif
 

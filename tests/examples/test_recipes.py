@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from patience import PATIENCE
-from recipe_commands import STUBS, make_with, multi30k_in, unlocked
+from recipe_commands import DATASET, STUBS, make_with, multi30k_in, unlocked
 from repository import ROOT
 
 PREPROCESS, TRAIN, AVERAGE, GENERATE, REPORT = ALL = ["preprocess", "train", "average", "generate", "report"]
@@ -30,7 +30,7 @@ MEDDLE = f"""[[ ! -e overtake || "$*" != *"work/begun" ]] || {{ rm overtake; mak
 [ ! -e meddle ] || [[ "$*" != *"$(cat meddle)"* ]] || echo other > $(cat meddled)
 [[ $2 != --record || ! -e terminate-record ]] || {{ {sys.executable} "$@"; kill $PPID; sleep 9; }}"""
 COMMANDS = {
-    PREPROCESS: f"mkdir -p work/data-bin; touch work/data-bin/dataset.json; {TERMINATE}",
+    PREPROCESS: f"mkdir -p work/data-bin; {DATASET} > work/data-bin/dataset.json; {TERMINATE}",
     TRAIN: "mkdir -p $(after --save-dir); mktemp $(after --save-dir)/XXXXXX >/dev/null; [ ! -e stop ]",
     AVERAGE: "touch $(after --output)",
     GENERATE: f"echo translating; {KILL}; echo BLEU = 36 | tee $(after --output)",
@@ -151,7 +151,31 @@ def test_a_training_goes_on_when_its_command_returns_before_another_has_begun(
     if meanwhile == "another dataset":
         make("VOCAB_SIZE=8000", "work/data-bin/dataset.json")
     assert TRAIN in make()
-    assert bool(list((recipe / "work").glob("until-*"))) == (meanwhile == "another dataset")
+    assert not list((recipe / "work").glob("until-*"))
+
+
+@pytest.mark.parametrize(
+    "removed", ["text/test_2016_flickr.de.gz", "text/train.en.gz", "data-bin/dataset.json", "data-bin"]
+)
+def test_a_training_goes_on_when_a_removed_file_is_made_again_as_before(removed: str, make: Make, recipe: Path) -> None:
+    make()
+    before = checkpoints(recipe)
+    path = recipe / "work" / removed
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert make() == ALL
+    assert before < checkpoints(recipe)
+    assert make() == []
+
+
+def test_another_text_starts_a_new_training(make: Make, recipe: Path) -> None:
+    make()
+    before = checkpoints(recipe)
+    (recipe / "work/text/train.en.gz").unlink()
+    (recipe / "text/train.en.gz").write_text("more of it")
+    assert make() == ALL
+    assert not before & checkpoints(recipe)
+    (aside,) = (recipe / "work").glob("until-*")
+    assert {path.name for path in aside.glob("checkpoints/*")} == before
 
 
 def test_checkpoints_in_which_a_training_runs_are_not_moved(make: Make, recipe: Path) -> None:
@@ -493,11 +517,19 @@ def test_the_environment_of_a_checkout_that_was_copied_or_moved_is_refused(make:
         assert (folder / ".venv/of-python-one").exists()
 
 
-def test_an_environment_whose_python_is_gone_is_refused(make: Make, checkout: Path) -> None:
+@pytest.mark.parametrize("script", [None, "exit 1"], ids=["gone", "without its packages"])
+def test_an_environment_whose_python_is_gone_or_another_version_is_refused(
+    script: str | None, make: Make, checkout: Path
+) -> None:
     make("install", "PYTHON=./python-one", folder=checkout)
-    (checkout / ".venv/bin/python").unlink()
-    (checkout / ".venv/bin/python").symlink_to("/no/such/python3.9")
-    assert "the Python of .venv is gone: remove it with rm -rf .venv" in errors_of("install", checkout)
+    python = checkout / ".venv/bin/python"
+    if script is None:
+        python.unlink()
+        python.symlink_to("/no/such/python3.9")
+    else:
+        python.write_text(f"#!/bin/bash\n{script}\n")
+    said = errors_of("install", checkout)
+    assert "the Python of .venv is gone, or another version: remove it with rm -rf .venv, and call make again" in said
 
 
 def test_a_python_that_does_not_exist_replaces_no_environment(make: Make, checkout: Path) -> None:

@@ -152,6 +152,30 @@ def test_a_new_teacher_translates_everything_again(distil: Make) -> None:
     assert called(distil("averaged", "UPDATES=4")) == [TEACHER_RUN, *AFTER_TEACHER]
 
 
+@pytest.mark.parametrize("removed", ["text/train.de", "seed-1/teacher/averaged.pt", "data-bin"])
+def test_files_that_are_made_again_as_before_translate_no_part_again_and_resume_the_trainings(
+    removed: str, distil: Make, folders: dict[str, Path]
+) -> None:
+    distil("averaged")
+    work = folders["distillation"] / "work"
+    path = work / removed
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = called(distil("averaged"))
+    assert not set(TAUGHT) & set(again)
+    assert again[-1] == STUDENT_RUN
+    assert not list(work.glob("seed-1/*/until-*"))
+    assert called(distil("averaged")) == []
+
+
+def test_another_training_text_translates_all_parts_again(distil: Make, folders: dict[str, Path]) -> None:
+    distil("averaged")
+    folder = folders["distillation"]
+    (folder / "work/text/train.de").unlink()
+    (folder / "text/train.de").write_bytes((folder / "text/train.de").read_bytes().replace(b"de 1", b"de 0"))
+    assert called(distil("averaged")) == ["work/data-bin", TEACHER_RUN, *AFTER_TEACHER]
+    assert len(list(folder.glob("work/seed-1/teacher/until-*"))) == 1
+
+
 def test_an_interrupted_part_is_resumed_and_finished_parts_are_kept(distil: Make, folders: dict[str, Path]) -> None:
     folder = folders["distillation"]
     distil("ready")
@@ -218,7 +242,9 @@ def test_a_refused_make_leaves_the_parts_of_another_one(folders: dict[str, Path]
     distil("ready")
     begun = folders["distillation"] / "work/seed-1/taught/begun"
     begun.unlink()
-    refused = f'[[ "$*" != *"-- rm -f"* ]] || {{ touch {begun}; exit 2; }}; exec {sys.executable} "$@"'
+    refused = (
+        f'[[ "$*" != *"> work/seed-1/taught/begun"* ]] || {{ touch {begun}; exit 2; }}; exec {sys.executable} "$@"'
+    )
     stubs = STUBS | {"nmt-generate": TRANSLATE, "python": refused}
     other = make_with(tmp_path / "other", folders["distillation"], stubs, *TEXT, "CORPUS=multi30k", "SEED=1", "PARTS=2")
     assert other("ready").returncode == 2

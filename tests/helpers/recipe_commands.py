@@ -33,12 +33,15 @@ def value(option: str) -> str:
 
 # Waits while there is a file `wait`. It ends by itself, since a test that is killed leaves the file.
 WAIT = "for _ in {1..9000}; do [ -e wait ] || break; sleep 0.01; done"
+# A bash command that prints the options of nmt-preprocess and a checksum of its text, as a stand-in for a dataset.
+DATASET = r"""{ echo "$*"; for prefix in $(grep -oe '--[a-z]*pref [^ ]*' <<< "$*" | cut -d ' ' -f 2); do
+    cat $prefix.*; done | cksum; }"""
 STUBS = {  # commands that write the targets of their rules and print their folders
-    "nmt-preprocess": f"folder={value('destdir')}; mkdir -p $folder; touch $folder/dataset.json; "
+    "nmt-preprocess": f"folder={value('destdir')}; mkdir -p $folder; {DATASET} > $folder/dataset.json; "
     "echo preprocess $folder",
-    "nmt-train": f"folder={value('save-dir')}; mkdir -p $folder; touch $folder/{value('max-updates')}; "
+    "nmt-train": f"folder={value('save-dir')}; mkdir -p $folder; cp $1/dataset.json $folder/{value('max-updates')}; "
     "echo train $folder\n[ ! -e stop ]",
-    "nmt-average": f"touch {value('output')}",
+    "nmt-average": f'{{ echo "$*"; ls $1; cat $1/*; }} > {value("output")}',
     "nmt-generate": f"touch {value('output')}; echo BLEU = 7",
 }
 REAL = {name: f'exec {sys.executable} {ROOT}/bin/{name} "$@"' for name in STUBS}
