@@ -8,7 +8,7 @@ import heapq
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
@@ -143,6 +143,9 @@ class MosesBpeTokenizer:
 
     def __reduce__(self) -> tuple[type["MosesBpeTokenizer"], tuple[Vocabulary, bytes]]:
         return MosesBpeTokenizer, (self.vocab, self.model)
+
+    def symbols(self) -> Collection[str]:
+        return self._settings.symbols
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         return [self.vocab.to_ids(self._line_pieces(line)) for line in lines]

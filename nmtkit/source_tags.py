@@ -1,10 +1,11 @@
-"""Source tags (--source-tag): a piece such as `<2de>` before the text of every source line."""
+"""Source tags: a piece such as `<2de>` before the text of a source line, from --source-tag or in the line itself."""
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from nmtkit.errors import UserError
-from nmtkit.tokenizer import Tokenizer, symbol_fault
+from nmtkit.languages import SEVERAL
+from nmtkit.tokenizer import Tokenizer, is_marian_tag, symbol_fault
 from nmtkit.vocab import UNK
 
 
@@ -38,6 +39,27 @@ def check_tag_apart(tag: str, tokenizer: Tokenizer) -> None:
                 f"--source-tag {tag!r}: this SentencePiece model segments a text differently after a tag: "
                 "write the tag at the beginning of the lines instead"
             )
+
+
+def tags_in_lines(tokenizer: Tokenizer, target_language: str) -> frozenset[int]:
+    """The ids that are a tag where they begin a line.
+
+    These are the symbols of a model of several languages, and tags such as `>>de<<` of Marian. Other symbols are text,
+    such as a placeholder for a name.
+    """
+    symbols = filter(None if target_language == SEVERAL else is_marian_tag, tokenizer.symbols())
+    return frozenset(tokenizer.vocab.to_ids(symbols)) - {UNK}
+
+
+def count_tag(ids: Sequence[int], tags: frozenset[int], tokenizer: Tokenizer) -> int:
+    """The number of ids at the beginning of a line that are `tags`, with what stands before and between them."""
+    count = 0
+    for number, surface in enumerate(tokenizer.surfaces(ids), 1):
+        if ids[number - 1] in tags:
+            count = number
+        elif surface.strip():
+            break
+    return count
 
 
 def not_a_piece(tag: str, pieces: Collection[str] = ()) -> UserError:

@@ -5,14 +5,14 @@ nmt-preprocess learns the kinds of `LEARNED_KINDS`. Models of other toolkits hav
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.moses_bpe import FINAL_MARK, INNER_MARK, MOSES_BPE, MosesBpeTokenizer
-from nmtkit.spm_model import read_split_symbols
+from nmtkit.spm_model import PieceType, read_model, read_split_symbols
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary, symbol_pattern
 from nmtkit.wording import quoted
 
@@ -35,6 +35,9 @@ class Tokenizer(Protocol):
     kind: str
     vocab: Vocabulary
     model: bytes  #: the SentencePiece model file, the settings of moses-bpe, or empty
+
+    def symbols(self) -> Collection[str]:
+        """The pieces that are found in text before it is segmented, such as tags. None if all words are pieces."""
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Encode each line as ids."""
@@ -109,6 +112,9 @@ class SentencePieceTokenizer:
         self._unknown = _decode(self._processor, [unknown]).strip()
         self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *model_ids))  # text has no control pieces
 
+    def symbols(self) -> Collection[str]:
+        return _user_defined(self.model)
+
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         encoded: list[list[int]] = _encode(self._processor, lines, int)
         if self._same_ids:
@@ -137,12 +143,15 @@ class SentencePieceVocabTokenizer:
         self.vocab, self.model = vocab, model
         self._processor = _load_processor(model)
         try:
-            symbols = read_split_symbols(model)
+            self._split_symbols = read_split_symbols(model)
         except ValueError as error:
             raise UserError(str(error)) from error
-        if UNK in vocab.to_ids(symbols):
+        if UNK in vocab.to_ids(self._split_symbols):
             raise UserError("a SentencePiece model with a split symbol that is not in the vocabulary")
-        self._symbol = symbol_pattern(symbols)
+        self._symbol = symbol_pattern(self._split_symbols)
+
+    def symbols(self) -> Collection[str]:
+        return {*self._split_symbols, *_user_defined(self.model), *filter(is_marian_tag, self.vocab.pieces)}
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         return list(map(self.vocab.to_ids, self._segmented(lines)))
@@ -173,6 +182,19 @@ class SentencePieceVocabTokenizer:
 
     def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
         return _surfaces(self.vocab.to_pieces(ids, chain.from_iterable(self._segmented([text]))))
+
+
+def is_marian_tag(piece: str) -> bool:
+    """Whether a piece is a language tag of Marian, such as `>>de<<`."""
+    return bool(_TAG.fullmatch(piece))
+
+
+def _user_defined(model: bytes) -> list[str]:
+    """The user-defined symbols of a SentencePiece model."""
+    try:
+        return [piece.text for piece in read_model(model)[1] if piece.type == PieceType.USER_DEFINED]
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _load_processor(model: bytes) -> Any:
@@ -249,6 +271,9 @@ class SpaceTokenizer:
 
     def __init__(self, vocab: Vocabulary) -> None:
         self.vocab = vocab
+
+    def symbols(self) -> Collection[str]:
+        return ()
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         return [self.vocab.to_ids(line.split()) for line in lines]

@@ -19,7 +19,7 @@ from nmtkit.decoding.translation import SourcePieces, compose
 from nmtkit.errors import UserError
 from nmtkit.languages import includes, is_direction, side_names
 from nmtkit.serving.source_words import source_words
-from nmtkit.source_tags import check_tag_apart, tag_ids
+from nmtkit.source_tags import check_tag_apart, count_tag, tag_ids, tags_in_lines
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, symbol_fault
 from nmtkit.user_symbols import add_symbols
 from nmtkit.vocab import SPECIALS, UNK, Vocabulary
@@ -54,8 +54,17 @@ def tokenizers(folder: Path) -> dict[str, Tokenizer]:
 
 @pytest.fixture(scope="module")
 def translator(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
-    """An untrained model whose vocabulary has the tag."""
-    checkpoint = make_checkpoint()
+    """An untrained model of one target language whose vocabulary has the tag."""
+    return translator_into("de", make_checkpoint())
+
+
+@pytest.fixture(scope="module")
+def into_several(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
+    """The same model, of several target languages."""
+    return translator_into("mul", make_checkpoint())
+
+
+def translator_into(language: str, checkpoint: Checkpoint) -> Translator:
     grown = tagged(checkpoint.source)
     wider = {
         name: weight.repeat(2, *[1] * (weight.dim() - 1))[: len(grown.vocab)]
@@ -63,7 +72,7 @@ def translator(make_checkpoint: Callable[..., Checkpoint]) -> Translator:
         else weight
         for name, weight in checkpoint.weights.items()
     }
-    checkpoint = Checkpoint(checkpoint.model_config, wider, "en", "de", grown, grown)
+    checkpoint = Checkpoint(checkpoint.model_config, wider, "en", language, grown, grown)
     return Translator.of([checkpoint], EngineConfig(device="cpu", precision="fp32"))
 
 
@@ -148,6 +157,51 @@ def test_each_part_of_an_overlong_line_begins_with_the_tag(overlong: str, transl
     assert begin == (1 if overlong == "cut" else sum(token.count("</s>") for token in found.candidates[0].tokens))
     text = "".join(translator.source.surfaces(given)).replace(TAG, "").split()
     assert "".join(text) == "".join(translator.source.surfaces(ids[:5] if overlong == "cut" else ids)).replace(" ", "")
+
+
+def test_each_part_of_an_overlong_line_begins_with_the_tag_of_the_line_if_there_are_several_languages(
+    translator: Translator, into_several: Translator
+) -> None:
+    batches = StreamConfig(max_source_tokens=8, overlong="split")
+    by_hand, apart = into_several.stream([f"{TAG} {LINE * 3}", Request(LINE * 3, source_tag=TAG)], SEARCH, batches)
+    assert by_hand.source_ids.count(tag_ids(TAG, into_several.source)[-1]) > 1
+    assert by_hand.source_ids == apart.source_ids
+    for own, other in zip(by_hand.candidates, apart.candidates, strict=True):
+        assert (own.text, own.score) == (other.text, other.score)
+        assert own.alignment is not None
+        assert other.alignment is not None
+        assert own.alignment == tuple((i + 1, j) for i, j in other.alignment)  # the tag is a word of the line
+    (once,) = translator.stream([f"{TAG} {LINE * 3}"], SEARCH, batches)  # a placeholder, for example
+    assert once.source_ids.count(tag_ids(TAG, translator.source)[-1]) == 1
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3])
+def test_a_tag_in_a_line_that_leaves_no_room_for_text_is_not_repeated(longest: int, into_several: Translator) -> None:
+    (ids,) = into_several.source.encode([f"{TAG} {LINE}"])
+    batches = StreamConfig(max_source_tokens=longest, overlong="split")
+    (found,) = into_several.stream([f"{TAG} {LINE}"], SearchConfig(beam=1), batches)
+    (tag, text), given = (ids[:2], ids[2:]), list(found.source_ids)
+    assert given == (ids if longest <= len(tag) else [id for last in text for id in (*tag, last)])
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "marian", "fsmt"])
+def test_the_tags_that_begin_a_line_are_found_and_no_symbols_after_text(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("sacremoses")
+    tokenizer = tokenizers(tmp_path)[kind]
+    tags, tag = tags_in_lines(tokenizer, "mul"), tag_ids(TAG, tokenizer)
+    assert tag[-1] in tags
+    for line, count in ((f"{TAG} a dog", len(tag)), (f"{TAG} {TAG} a", 2 * len(tag)), (f"a {TAG} dog", 0), ("a", 0)):
+        (ids,) = tokenizer.encode([line])
+        assert count_tag(ids, tags, tokenizer) == count
+
+
+def test_tags_of_marian_begin_a_line_in_any_model_and_other_symbols_only_if_it_has_several_languages(
+    tmp_path: Path,
+) -> None:
+    marian = tokenizers(tmp_path)["marian"]
+    assert marian.vocab.to_pieces(sorted(tags_in_lines(marian, "de"))) == [">>de<<"]
+    assert marian.vocab.to_pieces(sorted(tags_in_lines(marian, "mul"))) == [">>de<<", TAG]
+    assert tags_in_lines(tagged(SentencePieceTokenizer(train_model(ENGLISH + GERMAN))), "de") == frozenset()
 
 
 def test_a_limit_without_room_for_text_is_refused(translator: Translator) -> None:

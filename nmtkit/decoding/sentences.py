@@ -14,7 +14,7 @@ from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
 from nmtkit.errors import UserError
 from nmtkit.log import logger
-from nmtkit.source_tags import tag_ids
+from nmtkit.source_tags import count_tag, tag_ids, tags_in_lines
 from nmtkit.tokenizer import Tokenizer, pieces_with, without_space
 from nmtkit.vocab import EOS, UNK
 from nmtkit.wording import counted
@@ -49,7 +49,8 @@ class SourceLimit:
 class Sentence:
     """A line with its token ids and the tasks of the search: none if it is blank, several if it is split.
 
-    The source of each task begins with the ids of `tag`.
+    The source of each task begins with the ids of `tag`. If a line is split, so does each part with those of a tag that
+    the line itself begins with.
     """
 
     text: str
@@ -58,6 +59,7 @@ class Sentence:
     prefix_is_cut: bool = False
     tag: Sequence[int] = ()
     target: str | None = None  #: the text that is scored, if one is given
+    repeated: int = 0  #: of `ids`, those of a tag that each part of a split line begins with
 
     @property
     def length(self) -> int:
@@ -74,9 +76,10 @@ _ATTACHED = regex.compile(
 class SentenceEncoder:
     """Makes sentences of requests. Warns once of each word or term that the target vocabulary cannot spell."""
 
-    def __init__(self, source: Tokenizer, target: Tokenizer, positions: int | None) -> None:
+    def __init__(self, source: Tokenizer, target: Tokenizer, positions: int | None, target_language: str = "") -> None:
         """`positions` is the most tokens of an output, without EOS, that the model can take; None for any number."""
         self._source, self._target, self._positions = source, target, positions
+        self._target_language = target_language
         self._unspellable: set[str] = set()
         self._tag_ids = functools.cache(functools.partial(tag_ids, tokenizer=source))
 
@@ -130,10 +133,22 @@ class SentenceEncoder:
             prefix_is_cut = self._positions is not None and len(prefix) > self._positions
             constraints = Constraints(tuple(prefix[: self._positions]), self._terms(request.terms))
         if limit.split and len(ids) > limit.tokens and constraints is NO_CONSTRAINTS:
-            pieces = parts(ids, self._source.surfaces(ids, request.text), limit.tokens)
-            return Sentence(request.text, ids, [Task([*tag, *part, EOS]) for part in pieces], tag=tag)
+            surfaces = self._source.surfaces(ids, request.text)
+            repeated = 0 if tag else self._repeated(ids, limit)
+            pieces = parts(ids[repeated:], surfaces[repeated:], limit.tokens - repeated)
+            tasks = [Task([*tag, *ids[:repeated], *part, EOS]) for part in pieces]
+            return Sentence(request.text, ids, tasks, tag=tag, repeated=repeated)
         tasks = [Task(source, constraints)] if ids else []
         return Sentence(request.text, ids, tasks, prefix_is_cut, tag)
+
+    def _repeated(self, ids: Sequence[int], limit: SourceLimit) -> int:
+        """How many ids are a tag that each part of a line must begin with; 0 if the limit leaves no token for text."""
+        count = count_tag(ids, self._tags_in_lines, self._source)
+        return count if count < min(len(ids), limit.tokens) else 0
+
+    @functools.cached_property
+    def _tags_in_lines(self) -> frozenset[int]:
+        return tags_in_lines(self._source, self._target_language)
 
     def _check_target(self, target: list[int], line: int) -> None:
         """Raise UserError if the target of a line exceeds the positions."""

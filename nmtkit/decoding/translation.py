@@ -63,7 +63,7 @@ class SourcePieces:
     texts: Sequence[str]
     words: Sequence[int]  #: the number of the word of each piece
     parts: Sequence[int]  #: the first piece of each part of the line that was translated by itself
-    tag: int = 0  #: pieces of the tag, which is not among these, before each part
+    tag: int = 0  #: pieces of the tag before each part
 
 
 def word_numbers(surfaces: Sequence[str]) -> list[int]:
@@ -150,8 +150,8 @@ def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
     """The source pieces of a sentence. If pieces are words, their text is that of the input, not of the vocabulary."""
     ids, words = sentence.ids, sentence.text.split()
     texts = words if source.kind == SPACE and len(words) == len(ids) else source.vocab.to_pieces(ids)
-    tag = len(sentence.tag)
-    starts = list(accumulate((len(task.source) - tag - 1 for task in sentence.tasks), initial=0))[:-1]
+    tag, first = len(sentence.tag) + sentence.repeated, sentence.repeated
+    starts = list(accumulate((len(task.source) - tag - 1 for task in sentence.tasks), initial=first))[:-1]
     return SourcePieces(texts, word_numbers(source.surfaces(ids, sentence.text)), starts, tag)
 
 

@@ -53,11 +53,15 @@ class Translator:
         source: Tokenizer,
         target: Tokenizer,
         engine: Engine | None = None,
+        target_language: str = "",
     ) -> None:
-        """`engine` searches with the same model; by default, the model searches in this process."""
+        """`engine` searches with the same model; by default, the model searches in this process.
+
+        If `target_language` is `mul`, a symbol that begins a line is its tag.
+        """
         self.model, self.source, self.target = model, source, target
         self._engine = engine or local_engine(model, target.decode)
-        self._encoder = SentenceEncoder(source, target, model.longest_sequence)
+        self._encoder = SentenceEncoder(source, target, model.longest_sequence, target_language)
 
     @classmethod
     def from_checkpoint(
@@ -90,7 +94,8 @@ class Translator:
         workers = None
         if paths and engine.workers > 1:
             workers = Workers(paths, engine, weights, checksums_of(checkpoints, model))
-        return cls(model, checkpoints[0].source, checkpoints[0].target, workers)
+        first = checkpoints[0]
+        return cls(model, first.source, first.target, workers, first.languages[1])
 
     @overload
     def translate(
