@@ -78,6 +78,12 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 }
 COMPRESSED = tuple(_OPENERS)  #: suffixes of files that are decompressed
 _MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
+_COMPRESSORS = {  # the first bytes of a compressed text, which no text has, and the program that decompresses it
+    b"\x1f\x8b\x08": "gzip",
+    b"\xfd7zXZ\0": "xz",
+    **{b"BZh%d1AY&SY" % level: "bzip2" for level in range(1, 10)},
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
 _READ_BYTES = 1 << 16  # read at a time
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece takes 58 bytes of memory for each of them
 BLOCK_BYTES = 1 << 18  # of one `Block`: small against a worker's memory, large against the cost of sending it
@@ -136,7 +142,7 @@ def _check_magic(path: Path) -> None:
     if not found:  # gzip would read it as empty text
         raise UserError(f"{path}: truncated: it does not even have a header")
     if not expected.startswith(found):
-        raise UserError(f"{path}: not compressed, although its name ends with {path.suffix}: compress it, or rename it")
+        raise UserError(f"{path}: the content is not that of a {path.suffix} file: rename it")
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -179,7 +185,7 @@ def read_raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _lines(path: Path | str, file: io.BufferedReader) -> Iterator[bytes]:
-    _refuse_utf16(path, file)
+    _refuse_other_content(path, file)
     _skip_byte_order_mark(file)
     return (line[:-1] if line.endswith(b"\n") else line for line in _complete_lines(file))
 
@@ -316,7 +322,7 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
     with open_binary(source) as source_file, open_binary(target) as target_file:
         for path, file in ((source, source_file), (target, target_file)):
             with _as_user_errors(path):
-                _refuse_utf16(path, file)
+                _refuse_other_content(path, file)
                 _skip_byte_order_mark(file)
         while True:
             with _as_user_errors(source):
@@ -345,12 +351,15 @@ def read_parallel(source: Path, target: Path) -> Iterator[tuple[Block, Block]]:
             first += count
 
 
-def _refuse_utf16(path: Path | str, file: io.BufferedReader) -> None:
-    """Raise UserError for text in UTF-16, which would be translated as if it were UTF-8, or have too few lines.
+def _refuse_other_content(path: Path | str, file: io.BufferedReader) -> None:
+    """Raise UserError for compressed text, and for UTF-16: as UTF-8, they would have other lines.
 
-    It begins with a byte order mark, and there are zeros in its spaces and line feeds.
+    UTF-16 begins with a byte order mark, and there are zeros in its spaces and line feeds.
     """
-    begin = file.peek(2)
+    begin = file.peek(16)
+    for magic, program in _COMPRESSORS.items():
+        if begin.startswith(magic):
+            raise UserError(f"{path}: compressed by {program}: decompress it, for example with {program} -dc")
     if begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and 0 in begin:
         raise UserError(f"{path}: UTF-16, not UTF-8; convert the file, for example with iconv -f UTF-16 -t UTF-8")
 

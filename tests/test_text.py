@@ -98,6 +98,18 @@ def test_utf16_is_refused_by_its_mark_and_zeros_but_not_other_bytes_that_are_no_
     assert list(read_raw_lines(tmp_path / "a")) == ["\ufeff".encode(encoding) + b"broken"]
 
 
+@pytest.mark.parametrize(
+    ("compress", "program"),
+    [(gzip.compress, "gzip"), (lzma.compress, "xz"), (bz2.compress, "bzip2"), (b"(\xb5/\xfd$\x03".__add__, "zstd")],
+)
+def test_compressed_text_without_its_suffix_is_refused_with_the_program_that_decompresses_it(
+    compress: Callable[[bytes], bytes], program: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(compress(b"a man\n"))
+    with pytest.raises(UserError, match=f"a: compressed by {program}: decompress it, for example with {program} -dc"):
+        list(read_raw_lines(tmp_path / "a"))
+
+
 def write_pair(folder: Path, source: str, target: str) -> tuple[Path, Path]:
     paths = folder / "a.en", folder / "a.de"
     for path, content in zip(paths, (source, target), strict=True):
@@ -165,7 +177,7 @@ def test_lenient_decoding_replaces_invalid_bytes_and_flags_the_line() -> None:
 def test_plain_text_in_a_file_named_as_compressed_is_reported_as_such(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a{suffix}"
     path.write_text("a line\n")
-    with pytest.raises(UserError, match=rf"a\{suffix}: not compressed, although its name ends with \{suffix}"):
+    with pytest.raises(UserError, match=rf"a\{suffix}: the content is not that of a \{suffix}"):
         list(read_lines(path))
 
 
