@@ -32,6 +32,7 @@ Points = list[tuple[int, float]]  # (update, value)
 
 WIDTH, PANEL_HEIGHT, LEGEND_ROW = 5.0, 2.2, 0.25  # inches; narrow enough to be read on a phone
 MAX_MARKERS = 60  # longer lines have no markers
+matplotlib.rcdefaults()  # the user's own settings may need fonts or LaTeX, which are not there
 COLORS = matplotlib.color_sequences["petroff10"]  # chosen for colour-blind readers
 LOOKS = list(cycler(linestyle=["-", "--", "-.", ":"]) * cycler(color=COLORS))
 

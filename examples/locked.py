@@ -21,6 +21,7 @@ the first one, as makes that begin together need the same file. `nmt-train` lock
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,8 +75,12 @@ def record(path: Path, command: bytes, make: str, in_use: list[str]) -> None:
     locked by a step: another make may have begun the same step.
     """
     users, user = Path(f"{path}.users"), f"{os.uname().nodename} {make} {started(make)}\n"
-    if path.exists() and path.read_bytes() == command:
+    if path.exists() and (path.read_bytes() == command or differs_in_folder(path, command)):
         lock(path, fcntl.LOCK_SH, wait=True)  # until another make has read the list, or has written its own command
+        if differs_in_folder(path, command):
+            dates = path.stat()
+            path.write_bytes(command)
+            os.utime(path, ns=(dates.st_atime_ns, dates.st_mtime_ns))  # the step is not repeated
         check(path, command)
         if user not in users_of(users):
             with contextlib.suppress(OSError), users.open("a") as file:  # finished results may be read-only
@@ -91,6 +96,13 @@ def record(path: Path, command: bytes, make: str, in_use: list[str]) -> None:
             sys.exit(f"another make (process {process}) uses {path} with other variables: wait for it, or stop it")
     users.write_text(user)
     path.write_bytes(command)
+
+
+def differs_in_folder(path: Path, command: bytes) -> bool:
+    """Whether a file has the same command as nmtkit 0.1 recorded it: with the name of the folder that is WORK now."""
+    first, *others = map(re.escape, command.split(b" WORK/"))
+    pattern = first + rb" (?!WORK/)(\S+)/" + rb" \1/".join(others)
+    return bool(others) and re.fullmatch(pattern, path.read_bytes()) is not None
 
 
 def users_of(path: Path) -> set[str]:

@@ -65,8 +65,9 @@ $(sort $(TEXT)): fetched
 endif
 
 # The last command of a step. A changed command replaces it, unless the step runs, another make uses it, or UNLESS_IN_USE is
-# in use. make must not delete the file, because its locks would be lost.
-command_of = $(call quoted,$($(basename $(notdir $(1)))))
+# in use. make must not delete the file, because its locks would be lost. The folder of all results is called WORK there, so
+# that it can be moved.
+command_of = $(call quoted,$(subst $(space)$(RESULTS)/,$(space)WORK/,$($(basename $(notdir $(1))))))
 .PRECIOUS: %.command
 %.command: always
 	@mkdir -p $(@D)

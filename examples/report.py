@@ -202,7 +202,8 @@ def _heat_map(translation: Translation) -> str:
 
 def _commands(runs: Sequence[Run]) -> str:
     every = dict.fromkeys(line for run in runs for line in run.commands())  # shared steps once
-    return "".join(f"<pre>{escape(line)}</pre>" for line in every)
+    note = "<p>WORK is the folder of this page.</p>" if any(" WORK/" in line for line in every) else ""
+    return note + "".join(f"<pre>{escape(line)}</pre>" for line in every)
 
 
 @command("report.py")

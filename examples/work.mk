@@ -35,6 +35,7 @@ quoted = '$(subst ','\'',$(1))'
 # What follows a command that prints a file.
 into = > $(call part_of,$(1)) $(call completes,$(1))
 
+space := $() $()
 number_sign := \#
 opening := (
 closing := )
@@ -54,6 +55,7 @@ endif
 ifeq ($(call unusable,$(CURDIR)),)
 override WORK := $(patsubst $(CURDIR)/%,%,$(abspath $(WORK)))
 endif
+RESULTS := $(WORK)# also where WORK becomes the folder of one experiment
 
 $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter undefined,$(origin $(list)))$(strip $($(list))),,$(error $(list)=: give at least one)))
 $(foreach list,SEEDS CORPORA MODELS DIRECTIONS ROWS,$(if $(filter-out $(words $(sort $($(list)))),$(words $($(list)))),$(error $(list)=$($(list)): give each once)))

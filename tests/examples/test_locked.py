@@ -116,6 +116,26 @@ def test_the_start_of_a_process_identifies_it_until_it_has_ended(proc: str, monk
     assert started(str(process.pid)) == ENDED
 
 
+@pytest.mark.parametrize(
+    ("found", "is_same"),
+    [
+        ("train work/data --save-dir work/run", True),
+        ("train /data/old/data --save-dir /data/old/run", True),
+        ("train work/data --save-dir other/run", False),
+        ("train work/data --save-dir work/run --lr 2", False),
+        ("train work/data --save-dir workrun", False),
+    ],
+)
+def test_a_command_that_an_earlier_release_recorded_with_the_name_of_its_folder_is_kept_with_its_date(
+    found: str, is_same: bool, command: Path
+) -> None:
+    command.write_text(f"{found}\n")
+    os.utime(command, (1, 1))
+    assert recorded(command, "train WORK/data --save-dir WORK/run").returncode == 0
+    assert command.read_text() == "train WORK/data --save-dir WORK/run\n"
+    assert (command.stat().st_mtime == 1) == is_same
+
+
 def test_a_make_may_replace_the_command_that_it_alone_uses(command: Path) -> None:
     for text in ("two", "three"):
         assert recorded(command, text, make=os.getpid()).returncode == 0

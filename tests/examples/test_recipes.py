@@ -167,6 +167,14 @@ def test_a_training_goes_on_when_a_removed_file_is_made_again_as_before(removed:
     assert make() == []
 
 
+def test_a_work_folder_that_is_moved_repeats_only_its_report(make: Make, recipe: Path, tmp_path: Path) -> None:
+    make()
+    shutil.move(recipe / "work", tmp_path / "moved")
+    assert make(f"WORK={tmp_path}/moved") == [REPORT]
+    assert make(f"WORK={tmp_path}/moved") == []
+    assert make(f"WORK={tmp_path}/moved", "BEAM=5") == [GENERATE, REPORT]
+
+
 def test_another_text_starts_a_new_training(make: Make, recipe: Path) -> None:
     make()
     before = checkpoints(recipe)

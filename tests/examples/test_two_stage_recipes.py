@@ -167,6 +167,20 @@ def test_files_that_are_made_again_as_before_translate_no_part_again_and_resume_
     assert called(distil("averaged")) == []
 
 
+@pytest.mark.parametrize(
+    ("recipe", "goals"), [("distillation", ("distil", "averaged")), ("backtranslation", ("back",))]
+)
+def test_a_work_folder_that_is_moved_repeats_no_step(
+    recipe: str, goals: tuple[str, ...], folders: dict[str, Path], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    fixture, *goals_of_make = goals
+    make: Make = request.getfixturevalue(fixture)
+    assert called(make(*goals_of_make))
+    shutil.move(folders[recipe] / "work", tmp_path / "moved")
+    done = make(*goals_of_make, f"WORK={tmp_path}/moved")
+    assert (done.returncode, called(done)) == (0, [])
+
+
 def test_another_training_text_translates_all_parts_again(distil: Make, folders: dict[str, Path]) -> None:
     distil("averaged")
     folder = folders["distillation"]
