@@ -1,5 +1,6 @@
 """The vocabularies and tokenizers of fairseq's models, and of FSMT's, which descend from them."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +12,7 @@ from nmtkit.conversion.weights import Side
 from nmtkit.errors import UserError
 from nmtkit.log import logger
 from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer, read_codes
+from nmtkit.spm_model import read_model
 from nmtkit.tokenizer import SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
 from nmtkit.vocab import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
@@ -20,6 +22,7 @@ T = TypeVar("T")
 _OVERWRITE = "#fairseq:overwrite"  # the entry replaces an earlier one of the same name
 _CODES, _SENTENCEPIECE = ("bpecodes", "code"), "sentencepiece.bpe.model"
 _COUNT = 4  # of fairseq's special ids
+_LANGUAGE_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}|__[a-z]{2,3}__")  # of NLLB and mBART, and of M2M-100
 
 
 def joint(vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Vocabulary, Vocabulary]:
@@ -73,12 +76,28 @@ def fairseq_sides(folder: Path, languages: tuple[str, str], options: ImportConfi
 def sentencepiece_tokenizers(
     vocabularies: tuple[Vocabulary, Vocabulary], paths: Sequence[Path]
 ) -> tuple[SentencePieceVocabTokenizer, SentencePieceVocabTokenizer]:
-    """Tokenizers by one SentencePiece model for both sides, or by one each."""
+    """Tokenizers by one SentencePiece model for both sides, or by one each.
+
+    Raises UserError for a model that begins its output with the code of a language.
+    """
     if len(paths) > 2:
         raise UserError("--spm-model: give one SentencePiece model, or one each for source and target")
     models = [_read(path, bytes) for path in (paths[0], paths[-1])]
     source, target = map(SentencePieceVocabTokenizer, vocabularies, models)
+    if codes := _language_codes(target):
+        raise UserError(
+            f"the vocabulary has codes of languages, such as {quoted(codes[0])}, which begin each text of NLLB, "
+            "M2M-100 and mBART: these models are not supported"
+        )
     return source, target
+
+
+def _language_codes(tokenizer: SentencePieceVocabTokenizer) -> list[str]:
+    """The codes of languages in a vocabulary that no text is segmented into; none if there is only one."""
+    pieces = list(filter(_LANGUAGE_CODE.fullmatch, tokenizer.vocab.pieces))
+    known = {piece.text for piece in read_model(tokenizer.model)[1]} if pieces else set()
+    codes = [piece for piece in pieces if piece not in known]
+    return codes if len(codes) > 1 else []
 
 
 def read_dictionary(content: bytes) -> Vocabulary:

@@ -130,6 +130,23 @@ def test_the_sentencepiece_model_of_an_export_is_found(
     assert named.source.model == exported.source.model
 
 
+@pytest.mark.parametrize("codes", [("eng_Latn", "deu_Latn"), ("__en__", "__de__"), ("en_XX", "de_DE")], ids=str)
+def test_a_model_that_begins_its_output_with_a_language_code_is_refused(
+    codes: tuple[str, str], make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    """As NLLB, M2M-100 and mBART do: its SentencePiece model cannot make the codes."""
+    pieces, model = make_checkpoint().source.vocab.pieces, make_checkpoint().source.model
+    (tmp_path / "spm").write_bytes(model)
+    options = replace(LANGUAGES, spm_model=(tmp_path / "spm",))
+    for count in (1, 2):  # a single one may be anything
+        tokenizer = SpaceTokenizer(Vocabulary([*pieces, *codes[:count]]))
+        exported = checkpoint_of(size=len(tokenizer.vocab) - 4)
+        to_ctranslate2(replace(exported, source=tokenizer, target=tokenizer), tmp_path / f"model{count}")
+    assert from_ctranslate2(tmp_path / "model1", options).source.kind == "sentencepiece-vocab"
+    with pytest.raises(UserError, match=f"has codes of languages, such as '{codes[0]}', which begin each text of NLLB"):
+        from_ctranslate2(tmp_path / "model2", options)
+
+
 def test_the_tokenizers_of_an_export_of_an_imported_model_are_found(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     exported = from_fsmt(FsmtModel(tmp_path / "fsmt", 1).folder, ImportConfig())
