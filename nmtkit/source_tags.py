@@ -44,22 +44,21 @@ def check_tag_apart(tag: str, tokenizer: Tokenizer) -> None:
 def tags_in_lines(tokenizer: Tokenizer, target_language: str) -> frozenset[int]:
     """The ids that are a tag where they begin a line.
 
-    These are the symbols of a model of several languages, and tags such as `>>de<<` of Marian. Other symbols are text,
-    such as a placeholder for a name.
+    These are the symbols of a model of several languages, and tags such as `>>de<<` of Marian. Elsewhere a symbol is
+    text, such as a placeholder for a name.
     """
-    symbols = filter(None if target_language == SEVERAL else is_marian_tag, tokenizer.symbols())
+    symbols = tokenizer.symbols() if target_language == SEVERAL else filter(is_marian_tag, tokenizer.vocab.pieces)
     return frozenset(tokenizer.vocab.to_ids(symbols)) - {UNK}
 
 
 def count_tag(ids: Sequence[int], tags: frozenset[int], tokenizer: Tokenizer) -> int:
-    """The number of ids at the beginning of a line that are `tags`, with what stands before and between them."""
-    count = 0
-    for number, surface in enumerate(tokenizer.surfaces(ids), 1):
-        if ids[number - 1] in tags:
-            count = number
-        elif surface.strip():
+    """The number of ids of the tag that begins a line: one of `tags`, and a space before it."""
+    for number, id in enumerate(ids[:2], 1):
+        if id in tags:
+            return number
+        if tokenizer.surfaces([id])[0].strip():
             break
-    return count
+    return 0
 
 
 def not_a_piece(tag: str, pieces: Collection[str] = ()) -> UserError:

@@ -22,6 +22,7 @@ _LOOKUP_KINDS = (SENTENCEPIECE_VOCAB, MOSES_BPE)  # they look up pieces in a voc
 KINDS = (*LEARNED_KINDS, *_LOOKUP_KINDS)
 SENTENCEPIECE_KINDS = (SENTENCEPIECE, SENTENCEPIECE_VOCAB)  # their model is a SentencePiece model
 _TAG = re.compile(r">>.*?<<", re.DOTALL)  # a language tag of Marian, at the beginning of a line
+_TAG_WORD = re.compile(r"<[^<>]+>|>>[^<>]+<<|\[[^][]+\]|__\w+__")
 _SPACE = "▁"  # how SentencePiece spells a space
 _MARKS = (_SPACE, INNER_MARK, FINAL_MARK)  # of subwords
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -37,7 +38,8 @@ class Tokenizer(Protocol):
     model: bytes  #: the SentencePiece model file, the settings of moses-bpe, or empty
 
     def symbols(self) -> Collection[str]:
-        """The pieces that are found in text before it is segmented, such as tags. None if all words are pieces."""
+        """The pieces that are found in text before it is segmented, such as tags. If all words are pieces, those that
+        look like one: `<2de>`, `[de]`, `>>de<<`, `__de__`."""
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Encode each line as ids."""
@@ -273,7 +275,7 @@ class SpaceTokenizer:
         self.vocab = vocab
 
     def symbols(self) -> Collection[str]:
-        return ()
+        return list(filter(_TAG_WORD.fullmatch, self.vocab.pieces[len(SPECIALS) :]))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         return [self.vocab.to_ids(line.split()) for line in lines]

@@ -14,15 +14,17 @@ from nmtkit import Request, Translator
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import EngineConfig, SearchConfig, StreamConfig
+from nmtkit.decoding.engine import Task
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.decoding.translation import SourcePieces, compose
+from nmtkit.decoding.sentences import Sentence
+from nmtkit.decoding.translation import SourcePieces, compose, translation_of
 from nmtkit.errors import UserError
 from nmtkit.languages import includes, is_direction, side_names
 from nmtkit.serving.source_words import source_words
 from nmtkit.source_tags import check_tag_apart, count_tag, tag_ids, tags_in_lines
 from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, symbol_fault
 from nmtkit.user_symbols import add_symbols
-from nmtkit.vocab import SPECIALS, UNK, Vocabulary
+from nmtkit.vocab import EOS, SPECIALS, UNK, Vocabulary
 
 TAG = "<2de>"
 LINE = "the dog runs on the street"
@@ -184,13 +186,13 @@ def test_a_tag_in_a_line_that_leaves_no_room_for_text_is_not_repeated(longest: i
     assert given == (ids if longest <= len(tag) else [id for last in text for id in (*tag, last)])
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "marian", "fsmt"])
-def test_the_tags_that_begin_a_line_are_found_and_no_symbols_after_text(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "space", "marian", "fsmt"])
+def test_the_tag_that_begins_a_line_is_found_and_no_later_symbol(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("sacremoses")
     tokenizer = tokenizers(tmp_path)[kind]
     tags, tag = tags_in_lines(tokenizer, "mul"), tag_ids(TAG, tokenizer)
     assert tag[-1] in tags
-    for line, count in ((f"{TAG} a dog", len(tag)), (f"{TAG} {TAG} a", 2 * len(tag)), (f"a {TAG} dog", 0), ("a", 0)):
+    for line, count in ((f"{TAG} a dog", len(tag)), (f"{TAG} {TAG} a", len(tag)), (f"a {TAG} dog", 0), ("a", 0)):
         (ids,) = tokenizer.encode([line])
         assert count_tag(ids, tags, tokenizer) == count
 
@@ -211,6 +213,28 @@ def test_a_limit_without_room_for_text_is_refused(translator: Translator) -> Non
 
 def test_blank_lines_stay_blank_with_a_tag(translator: Translator) -> None:
     assert translator.translate([Request("", source_tag=TAG), Request("  ", source_tag=TAG)]) == ["", ""]
+
+
+@pytest.mark.parametrize("word", ["<2de>", "[de]", ">>de<<", "__de__", "&quot;", "[", "<", "a", "<a", "__"])
+def test_in_segmented_text_a_tag_is_a_word_that_looks_like_one(word: str) -> None:
+    tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, word]))
+    assert bool(tags_in_lines(tokenizer, "mul")) == ("de" in word)
+
+
+def test_a_tag_in_the_line_is_neither_aligned_nor_copied(into_several: Translator) -> None:
+    (found,) = into_several.stream([f"{TAG} {LINE}"], SEARCH)
+    (other,) = into_several.stream([Request(LINE, source_tag=TAG)], SEARCH)
+    for own, apart in zip(found.candidates, other.candidates, strict=True):
+        assert own.alignment is not None
+        assert apart.alignment is not None
+        assert own.alignment == tuple((i + 1, j) for i, j in apart.alignment)
+    words = Vocabulary([*SPECIALS, TAG, *LINE.split()[:3]])
+    sentence = Sentence(f"{TAG} x y", [4, 1, 1], [Task([4, 1, 1, EOS])], own_tag=1)
+    attention = np.array([[0.9, 0.0, 0.1, 0.0], [0.9, 0.1, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]], np.float32)
+    hypothesis = Hypothesis([UNK, UNK], 0.0, [0.0] * 3, attention)
+    copying = SearchConfig(copy_unknown=True)
+    tokenizer = SpaceTokenizer(words)
+    assert translation_of(sentence, [[hypothesis]], tokenizer, tokenizer, copying).text == "y x"
 
 
 def test_unknown_words_are_copied_from_the_line_not_from_its_tag() -> None:

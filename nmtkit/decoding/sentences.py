@@ -49,8 +49,7 @@ class SourceLimit:
 class Sentence:
     """A line with its token ids and the tasks of the search: none if it is blank, several if it is split.
 
-    The source of each task begins with the ids of `tag`. If a line is split, so does each part with those of a tag that
-    the line itself begins with.
+    The source of each task begins with the ids of `tag`, or with those of a tag that the line itself begins with.
     """
 
     text: str
@@ -59,7 +58,7 @@ class Sentence:
     prefix_is_cut: bool = False
     tag: Sequence[int] = ()
     target: str | None = None  #: the text that is scored, if one is given
-    repeated: int = 0  #: of `ids`, those of a tag that each part of a split line begins with
+    own_tag: int = 0  #: of `ids`, those of a tag that the line itself begins with
 
     @property
     def length(self) -> int:
@@ -120,31 +119,27 @@ class SentenceEncoder:
 
     def _sentence(self, request: Request, ids: list[int], limit: SourceLimit, line: int) -> Sentence:
         tag = self._tag_ids(request.source_tag)
+        own_tag = 0 if tag else count_tag(ids, self._tags_in_lines, self._source)
         limit = limit.without(tag)
         source = [*tag, *ids[: limit.tokens], EOS]
         if request.target is not None:
             target = self._target_ids(request.target)
             self._check_target(target, line)
             tasks = [Task(source, target=target)] if ids or target else []
-            return Sentence(request.text, ids, tasks, tag=tag, target=request.target)
+            return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag)
         constraints, prefix_is_cut = NO_CONSTRAINTS, False
         if request.prefix or request.terms:
             prefix = self._target_ids(request.prefix)
             prefix_is_cut = self._positions is not None and len(prefix) > self._positions
             constraints = Constraints(tuple(prefix[: self._positions]), self._terms(request.terms))
         if limit.split and len(ids) > limit.tokens and constraints is NO_CONSTRAINTS:
+            own_tag = own_tag if own_tag < limit.tokens else 0  # else there is no room for text
             surfaces = self._source.surfaces(ids, request.text)
-            repeated = 0 if tag else self._repeated(ids, limit)
-            pieces = parts(ids[repeated:], surfaces[repeated:], limit.tokens - repeated)
-            tasks = [Task([*tag, *ids[:repeated], *part, EOS]) for part in pieces]
-            return Sentence(request.text, ids, tasks, tag=tag, repeated=repeated)
+            pieces = parts(ids[own_tag:], surfaces[own_tag:], limit.tokens - own_tag)
+            tasks = [Task([*tag, *ids[:own_tag], *part, EOS]) for part in pieces]
+            return Sentence(request.text, ids, tasks, tag=tag, own_tag=own_tag)
         tasks = [Task(source, constraints)] if ids else []
-        return Sentence(request.text, ids, tasks, prefix_is_cut, tag)
-
-    def _repeated(self, ids: Sequence[int], limit: SourceLimit) -> int:
-        """How many ids are a tag that each part of a line must begin with; 0 if the limit leaves no token for text."""
-        count = count_tag(ids, self._tags_in_lines, self._source)
-        return count if count < min(len(ids), limit.tokens) else 0
+        return Sentence(request.text, ids, tasks, prefix_is_cut, tag, own_tag=own_tag)
 
     @functools.cached_property
     def _tags_in_lines(self) -> frozenset[int]:

@@ -29,7 +29,8 @@ class Candidate:
 
     With alignments, `attention` (tokens, source tokens with `</s>`) has the weights of each token, which sum to 1; a
     line that was split has none. `alignment` has pairs of source and target words, counted from 0: each target word
-    with the source word that its pieces attend to most. A tag is not a word.
+    with the source word that its pieces attend to most, which is never a tag. A tag that the line itself begins with
+    counts as a word.
     """
 
     text: str
@@ -150,8 +151,8 @@ def _source_pieces(sentence: Sentence, source: Tokenizer) -> SourcePieces:
     """The source pieces of a sentence. If pieces are words, their text is that of the input, not of the vocabulary."""
     ids, words = sentence.ids, sentence.text.split()
     texts = words if source.kind == SPACE and len(words) == len(ids) else source.vocab.to_pieces(ids)
-    tag, first = len(sentence.tag) + sentence.repeated, sentence.repeated
-    starts = list(accumulate((len(task.source) - tag - 1 for task in sentence.tasks), initial=first))[:-1]
+    tag = len(sentence.tag) + sentence.own_tag
+    starts = list(accumulate((len(task.source) - tag - 1 for task in sentence.tasks), initial=sentence.own_tag))[:-1]
     return SourcePieces(texts, word_numbers(source.surfaces(ids, sentence.text)), starts, tag)
 
 
