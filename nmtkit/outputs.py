@@ -73,9 +73,9 @@ def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
     for path in inputs:
         if path is not None and resolve(path).is_relative_to(real):
             raise UserError(f"{path} is an input and would be overwritten: choose another output")
-    if _is_same_file(real, _STDIN):
+    if _is_same_file(output, _STDIN):  # not its resolved path: a removed file that is open has none
         raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
-    if _is_same_file(real, _STDOUT):  # replaced, it would lose what others write to stdout, and what it has after `>>`
+    if _is_same_file(output, _STDOUT):  # replaced, it would lose what others write to stdout and what it has
         raise UserError(f"{output} is the file that stdout is redirected to: choose another output, or omit the option")
     refuse_run_file(output)
     refuse_dataset(real.parent, f"{output}: its folder")

@@ -249,6 +249,10 @@ def test_an_output_that_is_stdin_or_stdout_is_refused(descriptor: int, message: 
             with pytest.raises(UserError, match=message):
                 check_output_file(text, [])
             check_output_file(tmp_path / "other", [])
+            text.unlink()
+            link = Path(f"/dev/fd/{descriptor}")
+            with pytest.raises(UserError, match=message.replace("text", str(link))):
+                check_output_file(link, [])
     finally:
         os.dup2(before, descriptor)
         os.close(before)
