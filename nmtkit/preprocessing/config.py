@@ -214,8 +214,8 @@ class CleaningConfig(Config):
     exclude_overlap: tuple[Path, ...] = option(
         (),
         metavar="FILE",
-        help="Drop pairs with a side that is a line of this file, such as test.en, apart from case, digits, "
-        "punctuation and spaces. Can be given several times.",
+        help="Drop pairs with a side that is a line of this file, such as test.en, apart from case, "
+        "punctuation, spaces and the values of digits. Can be given several times.",
     )
     dedup: str = option(
         "none",
@@ -223,7 +223,7 @@ class CleaningConfig(Config):
         choices=("none", "pair", "source", "target"),
         help="Drop pairs that occur earlier in the training text, or whose source or target does; alone: pair.",
     )
-    dedup_normalized: bool = option(False, help="Ignore case, digits, punctuation and spaces in --dedup.")
+    dedup_normalized: bool = option(False, help="Ignore case, punctuation, spaces and the values of digits in --dedup.")
     max_length: int = option(250, min=1, help="Drop pairs in which a side has more tokens than this.")
     max_ratio: float | None = option(
         None, min=1, max=1e6, help="Drop pairs in which a side has more than this many times the tokens of the other."
