@@ -65,7 +65,7 @@ def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
     """Raise UserError for an output that must not be written.
 
     It is an input, stdin or stdout, contains an input, belongs to a training run or a dataset, or is a loop of
-    symlinks.
+    symlinks or a descriptor of a removed file.
     """
     real = resolve(output)
     if real.is_symlink():
@@ -77,6 +77,8 @@ def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
         raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
     if _is_same_file(output, _STDOUT):  # replaced, it would lose what others write to stdout and what it has
         raise UserError(f"{output} is the file that stdout is redirected to: choose another output, or omit the option")
+    if output.is_file() and not _is_same_file(output, real):
+        raise UserError(f"{output} is a file that has been removed: choose another output")
     refuse_run_file(output)
     refuse_dataset(real.parent, f"{output}: its folder")
 

@@ -232,6 +232,15 @@ def test_stdout_may_be_the_input_if_nothing_is_written_to_it(tiny_checkpoint: Pa
     assert (done.returncode, text.read_text()) == (0, "a dog\n"), done.stderr
 
 
+def test_an_output_that_is_a_descriptor_of_a_removed_file_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "text").open("w") as file:
+        path = Path(f"/dev/fd/{file.fileno()}")
+        check_output_file(path, [])
+        (tmp_path / "text").unlink()
+        with pytest.raises(UserError, match=f"{path} is a file that has been removed: choose another output"):
+            check_output_file(path, [])
+
+
 @pytest.mark.parametrize(
     ("descriptor", "message"),
     [
