@@ -10,11 +10,11 @@ occur only once by their classes, so that the model learns the classes.
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
-from trees import Leaf, read_trees
+from trees import Leaf, Tree, read_trees
 
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
@@ -66,6 +66,19 @@ def make_lexicon(size: int, leaves: Iterable[Leaf]) -> dict[str, "Counter[str]"]
     return lexicon
 
 
+def counted_trees(paths: Sequence[Path]) -> Iterator[Tree]:
+    """The trees of files, the treebank first; those with which later files repeat the treebank are left out.
+
+    Its rare words must stay rare, or the model would learn no class of unknown words from it.
+    """
+    treebank = set()
+    for tree in read_trees(paths[0]):
+        treebank.add(str(tree))
+        yield tree
+    for path in paths[1:]:
+        yield from (tree for tree in read_trees(path) if str(tree) not in treebank)
+
+
 def read_lexicon(path: Path) -> Lexicon:
     """Read a lexicon. Raises UserError for a line without tags."""
     lexicon = {}
@@ -82,8 +95,11 @@ def read_lexicon(path: Path) -> Lexicon:
 @click.argument("size", type=click.IntRange(min=0))
 @click.argument("trees", nargs=-1, required=True, type=PathName())
 def main(size: int, trees: tuple[Path, ...]) -> None:
-    """Print the lexicon of TREES with the SIZE most frequent words among those that occur more than once."""
-    lexicon = make_lexicon(size, (leaf for path in trees for tree in read_trees(path) for leaf in tree.leaves))
+    """Print the lexicon of TREES with the SIZE most frequent words among those that occur more than once.
+
+    Trees of the first file that others repeat are counted once.
+    """
+    lexicon = make_lexicon(size, (leaf for tree in counted_trees(trees) for leaf in tree.leaves))
     for word, tags in lexicon.items():
         print(word, *(tag for tag, _ in tags.most_common()))
 

@@ -10,7 +10,7 @@ import pytest
 from evalb import Agreement, agreement
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lexicon import make_lexicon, model_words, read_lexicon, tags_of, word_class
+from lexicon import counted_trees, make_lexicon, model_words, read_lexicon, tags_of, word_class
 from parse import main as parse_command
 from parse import parse
 from restore import align, print_restored, restore
@@ -253,6 +253,14 @@ def test_a_sentence_that_is_not_utf8_is_refused_with_its_line(
     assert capfd.readouterr().err.endswith(
         "stdin, line 2: not UTF-8 (byte 0xe9 at column 4); convert the file, for example with iconv\n"
     )
+
+
+def test_a_treebank_that_is_repeated_to_weigh_more_is_counted_once(tmp_path: Path) -> None:
+    treebank, extra = tmp_path / "train", tmp_path / "extra"
+    treebank.write_text("(S (NN rain))\n(S (NN snow))\n(S (NN snow))\n")
+    extra.write_text(treebank.read_text() + "(S (NN hail))\n" + treebank.read_text())
+    words = [leaf.word for tree in counted_trees([treebank, extra]) for leaf in tree.leaves]
+    assert words == ["rain", "snow", "snow", "hail"]
 
 
 @pytest.mark.parametrize("line", ["", "dog"])
