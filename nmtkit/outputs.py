@@ -75,7 +75,7 @@ def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
             raise UserError(f"{path} is an input and would be overwritten: choose another output")
     if _is_same_file(output, _STDIN):  # not its resolved path: a removed file that is open has none
         raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
-    if _is_same_file(output, _STDOUT):  # replaced, it would lose what others write to stdout and what it has
+    if _is_same_file(output, _STDOUT):  # replacing it loses what it has, and what others write there
         raise UserError(f"{output} is the file that stdout is redirected to: choose another output, or omit the option")
     if output.is_file() and not _is_same_file(output, real):
         raise UserError(f"{output} is a file that has been removed: choose another output")

@@ -79,9 +79,9 @@ _OPENERS: dict[str, Callable[[Path], Any]] = {
 COMPRESSED = tuple(_OPENERS)  #: suffixes of files that are decompressed
 _MAGIC = {".gz": b"\x1f\x8b", ".xz": b"\xfd7zXZ\0", ".bz2": b"BZh"}
 _COMPRESSORS = {  # the first bytes of a compressed text, which no text has, and the program that decompresses it
-    b"\x1f\x8b\x08": "gzip",
-    b"\xfd7zXZ\0": "xz",
-    **{b"BZh%d1AY&SY" % level: "bzip2" for level in range(1, 10)},
+    _MAGIC[".gz"]: "gzip",
+    _MAGIC[".xz"]: "xz",
+    **{_MAGIC[".bz2"] + b"%d1AY&SY" % level: "bzip2" for level in range(1, 10)},
     b"\x28\xb5\x2f\xfd": "zstd",
 }
 _READ_BYTES = 1 << 16  # read at a time

@@ -16,7 +16,7 @@ import click
 import numpy as np
 import pytest
 from patience import PATIENCE
-from repository import BIN
+from repository import in_shell
 from terminals import on_terminal
 
 import nmtkit
@@ -620,8 +620,7 @@ def test_a_config_value_of_the_wrong_type_gives_one_line_and_exit_code_2(
 
 @pytest.mark.parametrize(("closed", "complaint"), [("<&-", b"Missing option"), (">&-", b"stdout is closed")])
 def test_a_closed_standard_stream_gives_no_traceback(closed: str, complaint: bytes) -> None:
-    script = BIN / "nmt-generate"
-    line = f"{sys.executable} {script} {closed}"
+    line = f"{in_shell('nmt-generate')} {closed}"
     done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
     assert done.returncode == 2
     assert complaint in done.stderr
@@ -640,8 +639,7 @@ def test_a_removed_current_folder_is_named(
 
 
 def test_a_closed_stdin_is_an_error(tiny_checkpoint: Path) -> None:
-    script = BIN / "nmt-generate"
-    line = f"{sys.executable} {script} --checkpoint {tiny_checkpoint} --quiet <&-"
+    line = f"{in_shell('nmt-generate')} --checkpoint {tiny_checkpoint} --quiet <&-"
     done = subprocess.run(["bash", "-c", line], stderr=subprocess.PIPE, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (2, b"nmt-generate: cannot read stdin: Bad file descriptor\n")
 
@@ -649,7 +647,7 @@ def test_a_closed_stdin_is_an_error(tiny_checkpoint: Path) -> None:
 def test_a_closed_stderr_loses_the_messages_alone(tiny_checkpoint: Path, tmp_path: Path) -> None:
     outputs = []
     for end in ("2> log", "2>&-"):
-        line = f"{sys.executable} {BIN / 'nmt-generate'} --checkpoint {tiny_checkpoint} --workers 2 <<< dog {end}"
+        line = f"{in_shell('nmt-generate')} --checkpoint {tiny_checkpoint} --workers 2 <<< dog {end}"
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, stdout=subprocess.PIPE, timeout=PATIENCE)
         assert done.returncode == 0
         outputs.append(done.stdout)

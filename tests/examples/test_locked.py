@@ -17,7 +17,7 @@ import pytest
 from locked import ENDED, started
 from patience import PATIENCE
 from recipe_commands import STUBS, WAIT, make_with, multi30k_in
-from repository import ROOT
+from repository import PYTHON, ROOT
 
 
 def locked(*arguments: object) -> "subprocess.CompletedProcess[str]":
@@ -197,7 +197,7 @@ def test_a_file_that_another_make_has_made_meanwhile_is_not_made_again(command: 
 def test_a_second_make_does_not_replace_the_dataset_of_a_training(tmp_path: Path) -> None:
     """It decides to preprocess before the first make has done so, and goes on while that trains."""
     recipe = multi30k_in(tmp_path / "checkout")
-    late = f'case " $* " in *" nmt-preprocess "*) touch late; {WAIT};; esac\nexec {sys.executable} "$@"'
+    late = f'case " $* " in *" nmt-preprocess "*) touch late; {WAIT};; esac\nexec {PYTHON} "$@"'
     second = make_with(tmp_path / "late", recipe, STUBS | {"python": late}, "MULTI30K_DIR=text", "score")
     training = f"{STUBS['nmt-train']}; rm wait; touch training; {WAIT.replace('-e wait', '! -e refused')}"
     first = make_with(tmp_path / "bin", recipe, STUBS | {"nmt-train": training}, "MULTI30K_DIR=text", "score")
@@ -218,7 +218,7 @@ def test_makes_that_begin_together_share_one_dataset(tmp_path: Path) -> None:
     recipe = multi30k_in(tmp_path / "checkout")
     slow = f"touch preprocessing; {WAIT}\n{STUBS['nmt-preprocess']}"
     first = make_with(tmp_path / "bin", recipe, STUBS | {"nmt-preprocess": slow}, "MULTI30K_DIR=text")
-    said = f'case " $* " in *" nmt-preprocess "*) exec 2> said;; esac\nexec {sys.executable} "$@"'
+    said = f'case " $* " in *" nmt-preprocess "*) exec 2> said;; esac\nexec {PYTHON} "$@"'
     again = STUBS | {"python": said, "nmt-preprocess": "touch again"}
     second = make_with(tmp_path / "second", recipe, again, "MULTI30K_DIR=text")
     (recipe / "wait").touch()
@@ -305,7 +305,7 @@ def test_a_report_waits_for_that_of_another_make(tmp_path: Path) -> None:
     (recipe / "work/multi30k/seed-1").mkdir(parents=True)
     python = f"""case $1 in
 ../locked.py) exec 2> said;&
-../dates.py) exec {sys.executable} "$@";;
+../dates.py) exec {PYTHON} "$@";;
 esac
 echo the report"""
     make = make_with(tmp_path / "bin", recipe, STUBS | {"python": python}, "CORPORA=multi30k", "SEEDS=1", "MAKE=true")

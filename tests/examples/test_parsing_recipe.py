@@ -7,14 +7,13 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from patience import PATIENCE
-from repository import ROOT
+from repository import PYTHON, ROOT, in_shell
 from trees import read_trees
 
 COMMANDS = ("preprocess", "train", "average", "generate")
@@ -61,8 +60,8 @@ def recipe(tmp_path: Path) -> Path:
 def make(recipe: Path, treebank: Path, tmp_path: Path) -> Make:
     """Run make on the treebank; return its stdout and stderr."""
     (tmp_path / "bin").mkdir()
-    for name, program in {**{f"nmt-{name}": f"{ROOT}/bin/nmt-{name}" for name in COMMANDS}, "python": ""}.items():
-        (tmp_path / "bin" / name).write_text(f'#!/bin/bash\nexec {sys.executable} {program} "$@"\n')
+    for name, program in {**{f"nmt-{name}": in_shell(f"nmt-{name}") for name in COMMANDS}, "python": PYTHON}.items():
+        (tmp_path / "bin" / name).write_text(f'#!/bin/bash\nexec {program} "$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     environment |= {

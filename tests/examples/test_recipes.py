@@ -6,14 +6,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from patience import PATIENCE
 from recipe_commands import DATASET, STUBS, make_with, multi30k_in, unlocked
-from repository import ROOT
+from repository import PYTHON, ROOT
 
 PREPROCESS, TRAIN, AVERAGE, GENERATE, REPORT = ALL = ["preprocess", "train", "average", "generate", "report"]
 
@@ -28,7 +27,7 @@ TERMINATE = "[ ! -e terminate ] || { kill $PPID; sleep 9; }"  # make, which then
 MEDDLE = f"""[[ ! -e overtake || "$*" != *"work/begun" ]] || {{ rm overtake; make > /dev/null; }}
 [[ ! -e refuse || "$*" != *"work/begun" ]] || {{ touch work/begun; exit 2; }}
 [ ! -e meddle ] || [[ "$*" != *"$(cat meddle)"* ]] || echo other > $(cat meddled)
-[[ $2 != --record || ! -e terminate-record ]] || {{ {sys.executable} "$@"; kill $PPID; sleep 9; }}"""
+[[ $2 != --record || ! -e terminate-record ]] || {{ {PYTHON} "$@"; kill $PPID; sleep 9; }}"""
 COMMANDS = {
     PREPROCESS: f"mkdir -p work/data-bin; {DATASET} > work/data-bin/dataset.json; {TERMINATE}",
     TRAIN: "mkdir -p $(after --save-dir); mktemp $(after --save-dir)/XXXXXX >/dev/null; [ ! -e stop ]",
@@ -60,7 +59,7 @@ def make(recipe: Path, tmp_path: Path) -> Make:
         script.write_text(f"#!/bin/bash\necho {name} >> '{tmp_path / 'called'}'\n{AFTER}{body}\n")
         script.chmod(0o755)
     python = tmp_path / "bin/python"  # for a script of the recipe itself
-    real = f'{MEDDLE}; exec {sys.executable} "$@"'
+    real = f'{MEDDLE}; exec {PYTHON} "$@"'
     python.write_text(
         f"#!/bin/bash\n[[ $1 != ../@(locked|fetch_text|dates).py ]] || {{ {real}; }}\n{python.read_text()}"
     )

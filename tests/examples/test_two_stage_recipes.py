@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from measure import SETTINGS, STUDENT, TEACHER
 from pairs import nbest_lists
 from recipe_commands import REAL, STUBS, WAIT, Make, called, make_with, unlocked, value
-from repository import ROOT
+from repository import PYTHON, ROOT
 
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.errors import UserError
@@ -256,9 +255,7 @@ def test_a_refused_make_leaves_the_parts_of_another_one(folders: dict[str, Path]
     distil("ready")
     begun = folders["distillation"] / "work/seed-1/taught/begun"
     begun.unlink()
-    refused = (
-        f'[[ "$*" != *"> work/seed-1/taught/begun"* ]] || {{ touch {begun}; exit 2; }}; exec {sys.executable} "$@"'
-    )
+    refused = f'[[ "$*" != *"> work/seed-1/taught/begun"* ]] || {{ touch {begun}; exit 2; }}; exec {PYTHON} "$@"'
     stubs = STUBS | {"nmt-generate": TRANSLATE, "python": refused}
     other = make_with(tmp_path / "other", folders["distillation"], stubs, *TEXT, "CORPUS=multi30k", "SEED=1", "PARTS=2")
     assert other("ready").returncode == 2
@@ -430,7 +427,7 @@ def test_no_step_runs_while_its_text_can_be_replaced(
     recipe: str, asked: tuple[str, ...], folders: dict[str, Path], tmp_path: Path
 ) -> None:
     check = unlocked("work/fetch.command")
-    script = f"""case $1 in ../locked.py | ../fetch_text.py | ../dates.py) exec {sys.executable} "$@";; esac
+    script = f"""case $1 in ../locked.py | ../fetch_text.py | ../dates.py) exec {PYTHON} "$@";; esac
 [[ $* != *"--target "* ]] || touch {value("source")} {value("target")}
 [[ $* != *"--output "* ]] || touch {value("output")}"""
     commands = STUBS | {"nmt-generate": TRANSLATE, "nmt-export": f"touch {value('output')}", "python": script}
@@ -452,7 +449,7 @@ def test_the_vocabulary_of_a_later_dataset_cannot_be_replaced_while_it_is_read(
     recipe: str, asked: tuple[str, ...], folders: dict[str, Path], tmp_path: Path
 ) -> None:
     check = f"[[ $* != *--vocab-from* ]] || {{ touch reads; {unlocked('work/data-bin/dataset.json')}; }}"
-    script = f"""case $1 in ../locked.py | ../fetch_text.py | ../dates.py) exec {sys.executable} "$@";; esac
+    script = f"""case $1 in ../locked.py | ../fetch_text.py | ../dates.py) exec {PYTHON} "$@";; esac
 [[ $* != *"--target "* ]] || touch {value("source")} {value("target")}"""
     commands = STUBS | {"nmt-generate": TRANSLATE, "python": script}
     commands["nmt-preprocess"] += f"\n{check}"

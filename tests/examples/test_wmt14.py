@@ -21,7 +21,7 @@ import plan
 import pytest
 import torch
 from patience import PATIENCE
-from repository import ROOT
+from repository import PYTHON, ROOT, in_shell
 
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
@@ -56,7 +56,7 @@ def recipe(tmp_path: Path, server: Path) -> Path:
 def scripts(folder: Path, bodies: dict[str, str]) -> dict[str, str]:
     """Write commands to a folder; return an environment for make with them and this Python in PATH."""
     folder.mkdir()
-    for name, body in (bodies | {"python": f'exec {sys.executable} "$@"'}).items():
+    for name, body in (bodies | {"python": f'exec {PYTHON} "$@"'}).items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -72,7 +72,7 @@ def files(folder: Path) -> dict[Path, float]:
 @downloads
 @pytest.mark.slow
 def test_the_recipe_runs_from_download_to_scores_and_a_second_run_does_nothing(recipe: Path, tmp_path: Path) -> None:
-    bodies = {f"nmt-{name}": f'exec {sys.executable} {ROOT}/bin/nmt-{name} "$@"' for name in COMMANDS}
+    bodies = {f"nmt-{name}": f'exec {in_shell(f"nmt-{name}")} "$@"' for name in COMMANDS}
     environment = scripts(tmp_path / "bin", bodies)
 
     def make(*arguments: str) -> str:
@@ -258,7 +258,7 @@ def test_a_text_that_another_make_has_converted_meanwhile_is_not_converted_again
     begun, other = tmp_path / "begun", f"PATH={tmp_path}/bin:$PATH make DATA_DIR={data_dir}"
     (tmp_path / "bin/python").write_text(  # before a step that converts a text, another make does everything
         f'#!/bin/bash\nif [[ "$*" == *--if-needed*newstest2014* ]] && mkdir {begun} 2> /dev/null; then {other}; fi\n'
-        f'exec {sys.executable} "$@"\n'
+        f'exec {PYTHON} "$@"\n'
     )
     said = make(f"DATA_DIR={data_dir}").stderr
     assert begun.exists()

@@ -5,13 +5,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from patience import PATIENCE
-from repository import ROOT
+from repository import PYTHON, ROOT, in_shell
 
 from nmtkit.cli.train import choose_model
 from nmtkit.cli.train import main as nmt_train
@@ -44,13 +43,13 @@ STUBS = {  # commands that write the targets of their rules and print their fold
     "nmt-average": f'{{ echo "$*"; ls $1; cat $1/*; }} > {value("output")}',
     "nmt-generate": f"touch {value('output')}; echo BLEU = 7",
 }
-REAL = {name: f'exec {sys.executable} {ROOT}/bin/{name} "$@"' for name in STUBS}
+REAL = {name: f'exec {in_shell(name)} "$@"' for name in STUBS}
 
 
 def unlocked(path: str) -> str:
     """A bash command that creates the file `unlocked` if no process has a lock on a file."""
     lock = f"import fcntl; fcntl.flock(open('{path}', 'rb'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
-    return f"{{ {sys.executable} -c \"{lock}\" 2>&1 || true; }} | grep -q '^BlockingIOError' || touch unlocked"
+    return f"{{ {PYTHON} -c \"{lock}\" 2>&1 || true; }} | grep -q '^BlockingIOError' || touch unlocked"
 
 
 def multi30k_in(checkout: Path) -> Path:
@@ -67,7 +66,7 @@ def multi30k_in(checkout: Path) -> Path:
 def make_with(folder: Path, recipe: Path, bodies: Mapping[str, str], *variables: str) -> Make:
     """A function that runs make in the folder of a recipe, with these commands in PATH, written to `folder`."""
     folder.mkdir()
-    for name, body in ({"python": f'exec {sys.executable} "$@"', **bodies}).items():
+    for name, body in ({"python": f'exec {PYTHON} "$@"', **bodies}).items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
