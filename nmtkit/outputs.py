@@ -65,7 +65,7 @@ def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
     """Raise UserError for an output that must not be written.
 
     It is an input, stdin or stdout, contains an input, belongs to a training run or a dataset, or is a loop of
-    symlinks or a descriptor of a removed file.
+    symlinks or an open file, such as /dev/fd/3.
     """
     real = resolve(output)
     if real.is_symlink():
@@ -77,10 +77,20 @@ def _check_place(output: Path, inputs: Iterable[Path | None]) -> None:
         raise UserError(f"{output} is the input from stdin and would be overwritten: choose another output")
     if _is_same_file(output, _STDOUT):  # replacing it loses what it has, and what others write there
         raise UserError(f"{output} is the file that stdout is redirected to: choose another output, or omit the option")
-    if output.is_file() and not _is_same_file(output, real):
-        raise UserError(f"{output} is a file that has been removed: choose another output")
+    if _is_descriptor(output):  # what others write there would be lost, and what it has after `>>`
+        raise UserError(f"{output} is an open file, which would be replaced: choose the name of a file")
     refuse_run_file(output)
     refuse_dataset(real.parent, f"{output}: its folder")
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether a path leads to a file through a descriptor of a process, which Linux shows as a symlink in /proc."""
+    while path.is_symlink():
+        folder = resolve(path.parent)
+        if folder.is_relative_to("/proc"):
+            return True
+        path = folder / path.readlink()
+    return False
 
 
 def _is_same_file(first: Path | int, second: Path | int) -> bool:

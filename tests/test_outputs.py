@@ -232,12 +232,17 @@ def test_stdout_may_be_the_input_if_nothing_is_written_to_it(tiny_checkpoint: Pa
     assert (done.returncode, text.read_text()) == (0, "a dog\n"), done.stderr
 
 
-def test_an_output_that_is_a_descriptor_of_a_removed_file_is_refused(tmp_path: Path) -> None:
-    with (tmp_path / "text").open("w") as file:
+def test_an_output_that_is_an_open_file_is_refused_also_if_the_file_was_removed(tmp_path: Path) -> None:
+    text, link = tmp_path / "text", tmp_path / "link"
+    with text.open("a") as file:
         path = Path(f"/dev/fd/{file.fileno()}")
-        check_output_file(path, [])
-        (tmp_path / "text").unlink()
-        with pytest.raises(UserError, match=f"{path} is a file that has been removed: choose another output"):
+        link.symlink_to(path)
+        for output in (path, link, Path(f"/proc/self/fd/{file.fileno()}")):
+            with pytest.raises(UserError, match=f"{output} is an open file, which would be replaced"):
+                check_output_file(output, [])
+        check_output_file(text, [])
+        text.unlink()
+        with pytest.raises(UserError, match=f"{path} is an open file"):
             check_output_file(path, [])
 
 
