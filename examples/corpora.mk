@@ -1,7 +1,15 @@
-# The corpora of recipes that use more than one: CORPUS is multi30k or tanaka. A recipe includes this file before recipe.mk.
+# The corpora of recipes that use more than one: CORPUS is multi30k or tanaka. A recipe includes this file before recipe.mk,
+# and in the make for all CORPORA, where `texts` fetches the text of each: a missing one stops before the first training.
 #
 #   MULTI30K_DIR=folder   train, val and test_2016_flickr, each .en.gz and .de.gz; by default downloaded
 #   TANAKA_DIR=folder     train, dev and test, each .en.gz and .ja.gz
+
+ifndef CORPUS
+.PHONY: texts $(CORPORA:%=%-text)
+texts: $(CORPORA:%=%-text)
+$(CORPORA:%=%-text): %-text:
+	@$(MAKE) --no-print-directory CORPUS=$* WORK=$(WORK)/$* fetched
+else
 
 VOCAB_SIZE ?= 6000
 SOURCE := en
@@ -23,4 +31,6 @@ TEST := test
 PREPROCESS = --vocab-size $(VOCAB_SIZE) --separate-vocab
 else
 $(error no corpus $(CORPUS): use multi30k or tanaka)
+endif
+
 endif

@@ -113,6 +113,12 @@ def test_an_unknown_corpus_or_model_is_refused(variable: str, said: str, make: M
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
+def test_a_corpus_that_is_missing_is_refused_before_the_first_step(recipe: Path, tmp_path: Path) -> None:
+    done = make_with(tmp_path / "bin", recipe, STUBS, "MULTI30K_DIR=text", "ENDING=")("trainings")
+    assert (done.returncode, called(done)) == (2, [])
+    assert "set TANAKA_DIR to the folder of the corpus" in done.stderr
+
+
 # --- the comparison
 
 

@@ -72,6 +72,16 @@ def back(folders: dict[str, Path], tmp_path: Path) -> Make:
     return make_with(tmp_path / "bin", folders["backtranslation"], STUBS | {"nmt-generate": TRANSLATE}, *TEXT, *asked)
 
 
+@pytest.mark.parametrize("recipe", ["distillation", "backtranslation"])
+def test_a_corpus_that_is_missing_is_refused_before_the_first_step(
+    recipe: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    stubs = STUBS | {"nmt-generate": TRANSLATE}
+    done = make_with(tmp_path / "bin", folders[recipe], stubs, "MULTI30K_DIR=text", "ENDING=", "SEEDS=1")()
+    assert (done.returncode, called(done)) == (2, [])
+    assert "set TANAKA_DIR to the folder of the corpus" in done.stderr
+
+
 TAUGHT = ["work/seed-1/taught/1-of-2.jsonl", "work/seed-1/taught/2-of-2.jsonl"]
 TEACHER_RUN, STUDENT_RUN = (f"work/seed-1/{model}/checkpoints" for model in ("teacher", "student"))
 AFTER_TEACHER = [*TAUGHT, "work/seed-1/taught/data-bin", STUDENT_RUN]
