@@ -40,10 +40,12 @@ UNUSABLE := $(shell [ ! -s "$(BEGUN)" ] || [ "$$(cat "$(BEGUN)")" = "$$(pwd -P)"
 advice := remove it with rm -rf $(VENV), and call make again
 refuse_elsewhere = echo "$(VENV) runs the code in $$(cat "$(BEGUN)"): $(advice)" >&2; exit 2
 refuse_no-python = echo "the Python of $(VENV) is gone, or another version: $(advice)" >&2; exit 2
+comma := ,
+oldest = $(subst .,$(comma),$(shell grep -o 'python_requires=">=[0-9.]*' setup.py | grep -o '[0-9.]*$$'))
 pip = $(VENV)/bin/python -m pip install --quiet -c constraints.txt
 $(INSTALLED): setup.py constraints.txt $(wildcard nmtkit/native/*) $(UNUSABLE)
 	@$(refuse_$(firstword $(UNUSABLE)))
-	@$(PYTHON) -c "import venv"
+	@$(PYTHON) -c "import sys; sys.version_info >= ($(oldest)) or sys.exit('$(PYTHON) is Python %d.%d, which is too old: give another as PYTHON=python3.11' % sys.version_info[:2]); import venv"
 	$(if $(filter-out %-$(BY),$(wildcard $(VENV)/begun-by-* $(VENV)/installed-by-*)),rm -rf $(VENV))
 	[ -e $(VENV) ] || { mkdir $(VENV); pwd -P > $(BEGUN); }
 	$(PYTHON) -m venv $(VENV)

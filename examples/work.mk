@@ -47,6 +47,10 @@ $(error WORK=$(GIVEN): use a folder whose name is not empty or ., has no spaces,
 endif
 
 ifeq ($(origin FIRST_MAKE),file)
+has_nmtkit = import importlib.util, sys; sys.exit(importlib.util.find_spec("nmtkit") is None)
+ifneq ($(shell python -c $(call quoted,$(has_nmtkit)) 2> /dev/null || echo no),)
+$(error there is no python with nmtkit on the PATH: call make in the project's root, or first . .venv/bin/activate there)
+endif
 misdated := $(shell python ../dates.py $(WORK) || echo dates.py failed)
 $(if $(misdated),$(error $(misdated)))
 endif

@@ -61,7 +61,7 @@ def make(recipe: Path, tmp_path: Path) -> Make:
     python = tmp_path / "bin/python"  # for a script of the recipe itself
     real = f'{MEDDLE}; exec {PYTHON} "$@"'
     python.write_text(
-        f"#!/bin/bash\n[[ $1 != ../@(locked|fetch_text|dates).py ]] || {{ {real}; }}\n{python.read_text()}"
+        f"#!/bin/bash\n[[ $1 != @(-c|../@(locked|fetch_text|dates).py) ]] || {{ {real}; }}\n{python.read_text()}"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     environment |= {"PATH": f"{tmp_path / 'bin'}:{environment['PATH']}", "MULTI30K_DIR": "text"}
@@ -87,6 +87,13 @@ def make(recipe: Path, tmp_path: Path) -> Make:
 
 def checkpoints(recipe: Path) -> set[str]:
     return {path.name for path in (recipe / "work/checkpoints").iterdir()}
+
+
+def test_a_python_without_nmtkit_is_refused_before_the_first_step(make: Make, recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin/python").write_text(f'#!/bin/bash\nexec {PYTHON} -S "$@"\n')  # without installed packages
+    assert make(code=2) == []
+    said = (recipe / "stderr").read_text()
+    assert "there is no python with nmtkit on the PATH: call make in the project's root" in said
 
 
 def test_a_second_run_repeats_no_step(make: Make) -> None:
@@ -544,6 +551,14 @@ def test_a_python_that_does_not_exist_replaces_no_environment(make: Make, checko
     for missing in ("./python3.99", "./a python", "./python-other -E"):
         make("install", f"PYTHON={missing}", folder=checkout, code=2)
     assert (checkout / ".venv/of-python-one").exists()
+
+
+def test_a_python_that_is_too_old_is_refused(checkout: Path) -> None:
+    (checkout / "setup.py").write_text('    python_requires=">=4.0",\n')
+    (checkout / "python-one").write_text(f'#!/bin/bash\nexec {PYTHON} "$@"\n')
+    said = errors_of("install", checkout)
+    assert re.search(r"\./python-one is Python 3\.\d+, which is too old: give another as PYTHON=", said)
+    assert not (checkout / ".venv").exists()
 
 
 def test_an_empty_python_is_the_default(make: Make, checkout: Path, tmp_path: Path) -> None:
