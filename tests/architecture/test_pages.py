@@ -6,6 +6,7 @@ A block after the line `<!-- not run: REASON -->` is left out.
 import gzip
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from make_corpus import english, make, ravic
 from patience import PATIENCE
-from repository import ROOT
+from repository import PYTHON, ROOT
 
 DOCS = ROOT / "docs"
 SIZES = {"train": 300, "val": 8, "test_2016_flickr": 5}
@@ -52,7 +53,6 @@ NUMBERS = {
 }
 BLOCK = re.compile(r"(?P<skip><!-- not run: .+ -->\n)?^```(?P<language>bash|python)\n(?P<code>.*?)^```$", re.M | re.S)
 COMMAND = """\
-#!{python}
 import sys
 
 sys.path.insert(0, {root!r})
@@ -100,9 +100,10 @@ def with_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for script in (ROOT / "bin").glob("nmt-*"):
         module = script.name.removeprefix("nmt-")
         smaller = SMALLER.get(script.name, {})
-        code = COMMAND.format(python=sys.executable, root=str(ROOT), module=module, smaller=smaller)
-        (folder / "bin" / script.name).write_text(code)
-        (folder / "bin" / script.name).chmod(0o755)
+        command = folder / "bin" / script.name
+        command.with_suffix(".py").write_text(COMMAND.format(root=str(ROOT), module=module, smaller=smaller))
+        command.write_text(f'#!/bin/bash\nexec {PYTHON} {shlex.quote(f"{command}.py")} "$@"\n')
+        command.chmod(0o755)
     return folder
 
 

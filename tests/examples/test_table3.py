@@ -356,7 +356,7 @@ def test_a_row_is_trained_scored_and_compared_with_the_paper(recipe: Path, tmp_p
     assert make(*asked).stdout.endswith(report)
     result = Result.read(recipe / "work/seed-2/c_n2.json")
     assert (result.seed, result.updates) == (2, 3)
-    assert "nmt-train work/data-bin --save-dir work/seed-2/c_n2/checkpoints" in result.command
+    assert "nmt-train WORK/data-bin --save-dir WORK/seed-2/c_n2/checkpoints" in result.command
     assert result.machine.keys() >= {"date", "processor"}
     for seed in ("seed-1", "seed-2"):  # results remain when the models are gone
         for row in ("base", "c_n2"):
