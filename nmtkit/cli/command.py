@@ -149,7 +149,7 @@ class Command(click.Command):
         except click.exceptions.Exit as exit:
             return exit.exit_code
         except click.UsageError as error:
-            return self._report(self._usage_message(error), UserError.exit_code)
+            return self._report(self._usage_message(error, arguments), UserError.exit_code)
         except (KeyboardInterrupt, Terminated, click.Abort) as error:
             return self._report_signal(error)
         except (BrokenPipeError, LostReader):
@@ -191,18 +191,28 @@ class Command(click.Command):
             return self._report("terminated", 128 + signal.SIGTERM)
         return self._report("interrupted", 128 + signal.SIGINT)
 
-    def _usage_message(self, error: click.UsageError) -> str:
+    def _usage_message(self, error: click.UsageError, arguments: Sequence[str]) -> str:
         """The error message for a wrong command line, with a pointer to the help."""
+        flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
+        for option in map(_long_option, arguments):
+            if option is None:
+                continue
+            if flag(option) in flags:
+                return f"No such option -{option}: write {flag(option)}, with two dashes ({self._hint(error)})"
+            if instead := answer(str(self.name), flag(option)):
+                return self._no_such_option(f"-{option}", instead, error)
         if not isinstance(error, click.NoSuchOption):
             return f"{' '.join(error.format_message().split())} ({self._hint(error)})"
         if instead := moved(str(self.name), error.option_name):
             return instead
         if instead := answer(str(self.name), error.option_name):
-            verb = "; it is" if instead.startswith("not") else ":"
-            return f"No such option {error.option_name}{verb} {instead} ({self._hint(error)})"
-        flags = [spelling for parameter in self.params for spelling in (*parameter.opts, *parameter.secondary_opts)]
+            return self._no_such_option(error.option_name, instead, error)
         near = did_you_mean(error.option_name, flags)  # click's own suggestions are often unrelated
         return f"No such option {error.option_name}.{near} ({self._hint(error)})"
+
+    def _no_such_option(self, name: str, instead: str, error: click.UsageError) -> str:
+        verb = "; it is" if instead.startswith("not") else ":"
+        return f"No such option {name}{verb} {instead} ({self._hint(error)})"
 
     def _hint(self, error: click.UsageError) -> str:
         """A pointer to the command's help."""
@@ -275,6 +285,12 @@ def _let_another_report(code: int) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     time.sleep(_SECONDS_TO_REPORT)
     return code
+
+
+def _long_option(argument: str) -> str | None:
+    """The name in an argument that may be a long option with one dash, as OpenNMT-py accepts them."""
+    match = re.fullmatch(r"-(\w[\w-]{2,})(=.*)?", argument, re.DOTALL)
+    return match[1] if match else None
 
 
 def _is_from_file(error: click.UsageError) -> bool:

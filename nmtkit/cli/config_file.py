@@ -84,6 +84,9 @@ def _unknown(key: str, command: click.Command, known: dict[str, click.Parameter]
     """A message about a key that is not an option of the command."""
     if key.startswith("__"):  # `_options_in` has replaced the dashes
         return f"names of options have no leading dashes in a file: write {key.lstrip('_')}"
+    for parameter in known.values():
+        if flag(key) in parameter.secondary_opts:
+            return f"write {str(parameter.name).replace('_', '-')} = false instead of {key.replace('_', '-')}"
     if instead := moved(str(command.name), flag(key)):
         return instead
     instead = answer(str(command.name), flag(key))

@@ -51,18 +51,25 @@ class PathName(click.Path):
 class Choice(click.Choice):  # type: ignore[type-arg]  # click has had the argument since 8.4 only
     """One of a few words; `_` and `-` are the same in them, as in the names of options.
 
-    `removed` maps former words to the options that replace them.
+    `removed` maps former words to the options that replace them, `others` the words of other toolkits to ours.
     """
 
-    def __init__(self, choices: Sequence[str], removed: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        choices: Sequence[str],
+        removed: Mapping[str, str] | None = None,
+        others: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(choices)
-        self._removed = dict(removed or {})
+        self._removed, self._others = dict(removed or {}), dict(others or {})
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         words = {word.replace("_", "-"): word for word in self.choices}
         spelled = str(value).replace("_", "-")
         if spelled in self._removed:
             self.fail(f"{value} was removed: use {self._removed[spelled]}", parameter, context)
+        if other := self._others.get(str(value)):
+            self.fail(f"{value} is called {other} here", parameter, context)
         if spelled not in words:
             similar = [word for word in self.choices if word.endswith(f"_{value}")]
             near = f" Did you mean {similar[0]}?" if len(similar) == 1 else did_you_mean(str(value), self.choices)

@@ -1,7 +1,8 @@
 """Options of other toolkits and their equivalents in nmtkit: for messages, and for the tables in docs/.
 
-`OPTIONS` is the only place of these facts. An answer begins with "use", "not needed" or "not supported" and quotes
-options as in Markdown. docs/from-fairseq.md and docs/from-other-toolkits.md show the result of `table`.
+`OPTIONS` and `ARCHITECTURES` are the only places of these facts. An answer begins with "use", "not needed" or
+"not supported" and quotes options as in Markdown. docs/from-fairseq.md and docs/from-other-toolkits.md show the result
+of `table`.
 """
 
 FAIRSEQ = "fairseq"
@@ -247,6 +248,17 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "--metrics --lowercase": "not needed: every published way to score is shown",
         },
     },
+}
+
+# fairseq's architectures, and those of nmtkit with its options
+ARCHITECTURES = {
+    "transformer_wmt_en_de": "transformer_base",
+    "transformer_wmt_en_de_big": "transformer_big",
+    "transformer_vaswani_wmt_en_de_big": "transformer_big",
+    "transformer_vaswani_wmt_en_fr_big": "transformer_big",
+    "transformer_iwslt_de_en": "transformer_base --d-ff 1024 --heads 4",
+    "fconv_wmt_en_de": "convs2s",
+    "fconv_wmt_en_fr": "convs2s",
 }
 
 

@@ -19,6 +19,7 @@ from nmtkit.cli.options import (
     options,
     refuse_idle,
 )
+from nmtkit.cli.other_toolkits import ARCHITECTURES
 from nmtkit.config import flag
 from nmtkit.errors import UserError
 from nmtkit.log import LogConfig, configure, logger
@@ -98,7 +99,7 @@ def refuse_idle_options(values: dict[str, Any]) -> None:
     "--arch",
     cls=ConfigOption,
     heading=ModelConfig.heading,
-    type=Choice(list(PRESETS)),
+    type=Choice(list(PRESETS), others=ARCHITECTURES),
     default="transformer_base",
     show_default=True,
     metavar="NAME",

@@ -31,7 +31,8 @@ from nmtkit.wording import quoted
 MODEL_FILE = "model.bin"
 _SPEC, _REVISION = "TransformerSpec", 7
 _EPSILON = 1e-5  # of layer norms
-_ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}  # its 1 and 4 are approximations of gelu
+_ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
+_OTHER_ACTIVATIONS = {1: "gelu approximated by tanh", 4: "gelu approximated by a sigmoid", 5: "tanh", 6: "sigmoid"}
 _PAD_NAMES = ("<pad>", "<blank>")  # the second is a piece like others where there is the first
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
 _ENCODER_LAYER: Parts = {
@@ -252,7 +253,8 @@ def _take_config(
     left.pop(_ZERO_START, None)
     heads, pre_norm, activation, scale = map(both, ("num_heads", "pre_norm", "activation", "scale_embeddings"))
     if activation not in _ACTIVATIONS:
-        raise UserError(f"the activation {activation} is not supported, only {', '.join(_ACTIVATIONS.values())}")
+        name = _OTHER_ACTIVATIONS.get(int(activation), f"{activation:g}")
+        raise UserError(f"the activation {name} is not supported, only {', '.join(_ACTIVATIONS.values())}")
     for name, value in left.items():
         if value:
             raise UserError(f"{name} is {value:g}, which is not supported")

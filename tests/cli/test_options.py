@@ -317,6 +317,16 @@ def test_a_repeated_file_option_is_refused(
     assert capsys.readouterr().err == f"nmt-{command}: {flag} is given twice: give it once\n"
 
 
+def test_the_negative_form_of_a_switch_in_a_config_file_gets_the_line_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.toml").write_text("separate-vocab = true")
+    with pytest.raises(SystemExit) as exit:
+        import_module("nmtkit.cli.preprocess").main(["data", "--config", str(tmp_path / "a.toml")])
+    assert exit.value.code == 2
+    assert "write joined-vocab = false instead of separate-vocab" in capsys.readouterr().err
+
+
 def test_a_config_file_can_give_a_single_value_for_a_repeatable_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

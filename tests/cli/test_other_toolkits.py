@@ -9,8 +9,9 @@ import pytest
 from commands import Run
 from repository import ROOT
 
-from nmtkit.cli.other_toolkits import FAIRSEQ, OPTIONS, answer, table
+from nmtkit.cli.other_toolkits import ARCHITECTURES, FAIRSEQ, OPTIONS, answer, table
 from nmtkit.cli.start import load_command
+from nmtkit.cli.train import main as nmt_train
 
 DOCS = ROOT / "docs"
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
@@ -67,6 +68,11 @@ def test_an_option_of_another_toolkit_has_one_hint_per_command() -> None:
         ("nmt-average", "--num-update-checkpoints", "--num-update-checkpoints: use --last"),
         ("nmt-score", "--sys", "--sys: use TRANSLATION, a file without an option"),
         ("nmt-export", "--output-dir", "--output-dir: use --output"),
+        ("nmt-generate", "-src", "-src: use --input"),
+        ("nmt-generate", "-beam_size", "-beam_size: use --beam"),
+        ("nmt-preprocess", "-share_vocab", "-share_vocab; it is not needed: one vocabulary"),
+        ("nmt-preprocess", "-config", "-config: write --config, with two dashes"),
+        ("nmt-train", "-save-dir=x", "-save-dir: write --save-dir, with two dashes"),
     ],
 )
 def test_an_option_of_another_toolkit_gives_a_one_line_hint(
@@ -77,6 +83,18 @@ def test_an_option_of_another_toolkit_gives_a_one_line_hint(
     assert done.stderr.decode().startswith(f"{command}: No such option {expected}")
     assert done.stderr.decode().endswith(f" (see {command} --help)\n")
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(("theirs", "ours"), ARCHITECTURES.items())
+def test_the_name_of_an_architecture_in_fairseq_gives_that_of_nmtkit(
+    theirs: str, ours: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit:
+        nmt_train(["data", "--arch", theirs])
+    assert exit.value.code == 2
+    assert f"{theirs} is called {ours} here" in capsys.readouterr().err
+    with nmt_train.make_context("nmt-train", ["data", "--arch", *ours.split()]) as context:
+        assert context.params["arch"] == ours.split()[0]
 
 
 def test_an_option_of_another_toolkit_in_a_config_file_gives_a_hint(run_here: Run, tmp_path: Path) -> None:

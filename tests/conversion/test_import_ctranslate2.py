@@ -338,6 +338,13 @@ def scalar(name: str, value: int) -> Callable[[list[Item]], list[Item]]:
             ],
             "scale_embeddings is 1.0 in the encoder, but 1 in the decoder",
         ),
+        (
+            lambda items: [
+                (key, struct.pack("<BBIB", 0, 1, 1, 4) if key.endswith(b"coder/activation\0") else value)
+                for key, value in items
+            ],
+            "the activation gelu approximated by a sigmoid is not supported, only relu, swish, gelu",
+        ),
         (scalar("decoder/alibi", 1), "decoder.alibi is 1, which is not supported"),
         (scalar("decoder/unheard_of", 7), "decoder.unheard_of is 7, which is not supported"),
         (scalar("encoder/num_heads", 3), "num_heads is 3 in the encoder, but 2 in the decoder"),
