@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+import signal
 import socket
 import time
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,12 +26,17 @@ SECONDS_BETWEEN_WARNINGS = 60.0
 class HttpServer(uvicorn.Server):
     """uvicorn, which accepts few connections at a time and waits a second for incomplete requests at shutdown.
 
-    `refuse_incomplete` answers the requests whose body has not arrived.
+    SIGINT stays ignored if it was. `refuse_incomplete` answers the requests whose body has not arrived.
     """
 
     def __init__(self, app: ASGIApp, connections: Connections, refuse_incomplete: Callable[[], None]) -> None:
         super().__init__(_settings(app, connections))
         self._refuse_incomplete = refuse_incomplete
+        self._ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as a shell's background job
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not (sig == signal.SIGINT and self._ignores_interrupts):
+            super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

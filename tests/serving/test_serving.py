@@ -365,6 +365,18 @@ def test_a_signal_stops_the_server_after_open_requests_are_answered(
     assert (found, message) == (code, f"nmt-serve: {'terminated' if code == 143 else 'interrupted'}\n")
 
 
+def test_an_ignored_interrupt_does_not_stop_the_server(tiny_checkpoint: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell starts a background job
+    try:
+        server = Server(tiny_checkpoint)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    server.process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.process.wait(timeout=2)
+    assert server.end() == (143, "nmt-serve: terminated\n")
+
+
 def test_an_incomplete_body_at_shutdown_is_answered_503(tiny_checkpoint: Path) -> None:
     server = Server(tiny_checkpoint)
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
