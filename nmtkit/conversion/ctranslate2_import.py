@@ -14,7 +14,7 @@ from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_file import read_model
-from nmtkit.conversion.fairseq_tokenizers import joint, sentencepiece_tokenizers
+from nmtkit.conversion.fairseq_tokenizers import joint, refuse_language_codes, sentencepiece_tokenizers
 from nmtkit.conversion.folder import read_tokenizer_file
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
@@ -165,6 +165,7 @@ def _tokenizers(
     if all(path.exists() for path in settings):
         contents = (read_tokenizer_file(path) for path in settings)
         return MosesBpeTokenizer(source, next(contents)), MosesBpeTokenizer(target, next(contents))
+    refuse_language_codes(target, None)
     logger.info("no SentencePiece model: the model translates segmented text")
     first = SpaceTokenizer(source)
     return first, first if target is source else SpaceTokenizer(target)

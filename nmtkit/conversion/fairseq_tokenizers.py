@@ -23,6 +23,7 @@ _OVERWRITE = "#fairseq:overwrite"  # the entry replaces an earlier one of the sa
 _CODES, _SENTENCEPIECE = ("bpecodes", "code"), "sentencepiece.bpe.model"
 _COUNT = 4  # of fairseq's special ids
 _LANGUAGE_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}|__[a-z]{2,3}__")  # of NLLB and mBART, and of M2M-100
+_MOST_CODES_AS_WORDS = 20  # such as en_US, in text about software; the first mBART has 25 codes
 
 
 def joint(vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Vocabulary, Vocabulary]:
@@ -84,20 +85,24 @@ def sentencepiece_tokenizers(
         raise UserError("--spm-model: give one SentencePiece model, or one each for source and target")
     models = [_read(path, bytes) for path in (paths[0], paths[-1])]
     source, target = map(SentencePieceVocabTokenizer, vocabularies, models)
-    if codes := _language_codes(target):
+    refuse_language_codes(target.vocab, target.model)
+    return source, target
+
+
+def refuse_language_codes(vocabulary: Vocabulary, model: bytes | None) -> None:
+    """Raise UserError for the vocabulary of a model whose texts begin with the code of a language.
+
+    The SentencePiece `model` segments no text into these codes. Without a model, a few may be words of the text.
+    """
+    codes = list(filter(_LANGUAGE_CODE.fullmatch, vocabulary.pieces))
+    if model is not None and codes:
+        known = {piece.text for piece in read_model(model)[1]}
+        codes = [code for code in codes if code not in known]
+    if len(codes) > (_MOST_CODES_AS_WORDS if model is None else 1):
         raise UserError(
             f"the vocabulary has codes of languages, such as {quoted(codes[0])}, which begin each text of NLLB, "
             "M2M-100 and mBART: these models are not supported"
         )
-    return source, target
-
-
-def _language_codes(tokenizer: SentencePieceVocabTokenizer) -> list[str]:
-    """The codes of languages in a vocabulary that no text is segmented into; none if there is only one."""
-    pieces = list(filter(_LANGUAGE_CODE.fullmatch, tokenizer.vocab.pieces))
-    known = {piece.text for piece in read_model(tokenizer.model)[1]} if pieces else set()
-    codes = [piece for piece in pieces if piece not in known]
-    return codes if len(codes) > 1 else []
 
 
 def read_dictionary(content: bytes) -> Vocabulary:

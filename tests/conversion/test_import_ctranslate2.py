@@ -147,6 +147,17 @@ def test_a_model_that_begins_its_output_with_a_language_code_is_refused(
         from_ctranslate2(tmp_path / "model2", options)
 
 
+def test_a_model_with_many_language_codes_is_refused_also_without_a_sentencepiece_model(tmp_path: Path) -> None:
+    codes = [f"{first}{second}_XX" for first in "abcde" for second in "vwxyz"]  # as many as the first mBART has
+    for count in (20, 25):  # a few may be words of the text
+        tokenizer = SpaceTokenizer(Vocabulary([*SPECIALS, *codes[:count]]))
+        exported = replace(checkpoint_of(size=count), source=tokenizer, target=tokenizer)
+        to_ctranslate2(exported, tmp_path / f"model{count}")
+    assert from_ctranslate2(tmp_path / "model20", LANGUAGES).source.kind == "space"
+    with pytest.raises(UserError, match="has codes of languages, such as 'av_XX'"):
+        from_ctranslate2(tmp_path / "model25", LANGUAGES)
+
+
 def test_the_tokenizers_of_an_export_of_an_imported_model_are_found(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     exported = from_fsmt(FsmtModel(tmp_path / "fsmt", 1).folder, ImportConfig())
