@@ -124,16 +124,27 @@ $(RUN)/trained: private COMMANDS = $(RUN)/train.command
 else
 # Another dataset or command starts a new training and moves the old checkpoints away, unless a training runs in them, its
 # checkpoints are being averaged, or another make has trained since. Otherwise the training is resumed: `begun` contains its command
-# and the checksum of its datasets, so it also goes on if they have been replaced, and are as before again.
+# and the checksum of its datasets, so it also goes on if they have been replaced, and are as before again. So does a training that
+# was moved away, for example by a mistyped option, which nmt-train refuses.
 $(RUN)/begun: private REPLACED = --if-needed $@ $(RUN)/trained $(RUN)/checkpoints
 $(RUN)/begun: $(DATASETS:%=%/dataset.json) $(RUN)/train.command
 	@$(LOCKED) -- bash -euc $(call quoted,$(begin))
 command_and_datasets = { cat $(RUN)/train.command; cat $(filter-out %.command,$^) | cksum; }
-begin = if [ -e $(RUN)/checkpoints ] && ! $(command_and_datasets) | cmp -s - $(RUN)/begun; then \
+is_of = $(command_and_datasets) | cmp -s - $(1)
+begin = if ! $(call is_of,$(RUN)/begun); then $(move_away); fi; $(take_up_again); $(command_and_datasets) > $(RUN)/begun
+move_away = if [ -e $(RUN)/checkpoints ]; then \
 		aside=$$(mktemp -d $(RUN)/until-$$(date +%F)-XXX); \
-		mv $(RUN)/checkpoints $$aside || { rmdir $$aside; exit 1; }; \
+		cp $(RUN)/begun $$aside 2> /dev/null || true; \
+		mv $(RUN)/checkpoints $$aside || { rm -r $$aside; exit 1; }; \
 		echo "the training before, which had other options or another dataset, is kept in $$aside/checkpoints"; \
-	fi; $(command_and_datasets) > $(RUN)/begun
+	fi
+take_up_again = for begun in $(RUN)/until-*/begun; do \
+		kept=$${begun%/begun}; \
+		if [ ! -e $(RUN)/checkpoints ] && [ -e $$kept/checkpoints ] && $(call is_of,$$begun); then \
+			mv $$kept/checkpoints $(RUN)/checkpoints; rm $$begun; rmdir $$kept 2> /dev/null || true; \
+			echo "the training that was kept in $$kept goes on"; \
+		fi; \
+	done
 $(RUN)/trained: $(RUN)/begun $(RUN)/train.command
 endif
 

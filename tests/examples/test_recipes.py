@@ -30,7 +30,7 @@ MEDDLE = f"""[[ ! -e overtake || "$*" != *"work/begun" ]] || {{ rm overtake; mak
 [[ $2 != --record || ! -e terminate-record ]] || {{ {PYTHON} "$@"; kill $PPID; sleep 9; }}"""
 COMMANDS = {
     PREPROCESS: f"mkdir -p work/data-bin; {DATASET} > work/data-bin/dataset.json; {TERMINATE}",
-    TRAIN: "mkdir -p $(after --save-dir); mktemp $(after --save-dir)/XXXXXX >/dev/null; [ ! -e stop ]",
+    TRAIN: "[ ! -e refused ] || exit 2; mkdir -p $(after --save-dir); mktemp $(after --save-dir)/XXXXXX >/dev/null; [ ! -e stop ]",
     AVERAGE: "touch $(after --output)",
     GENERATE: f"echo translating; {KILL}; echo BLEU = 36 | tee $(after --output)",
     REPORT: "touch $(after --output); echo the mean",
@@ -135,6 +135,24 @@ def test_a_new_dataset_or_training_moves_old_checkpoints_away_and_keeps_them(
     assert len(checkpoints(recipe)) == len(before) == 1
     assert checkpoints(recipe) != before
     assert {path.name for path in (recipe / "work").glob("until-*/checkpoints/*")} == before
+
+
+@pytest.mark.parametrize("between", [["UPDATES=6O"], ["UPDATES=6000"], ["UPDATES=6O", "UPDATES=6000", "DROPOUT=x"]])
+def test_a_training_that_was_moved_away_goes_on_when_its_options_return(
+    between: list[str], make: Make, recipe: Path
+) -> None:
+    make()
+    before = checkpoints(recipe)
+    for variable in between:
+        is_refused = variable != "UPDATES=6000"
+        if is_refused:
+            (recipe / "refused").touch()
+        make(variable, code=2 if is_refused else 0)
+        assert not is_refused or not (recipe / "work/checkpoints").exists()
+        (recipe / "refused").unlink(missing_ok=True)
+    make()
+    assert before < checkpoints(recipe)
+    assert make() == []
 
 
 def test_fewer_checkpoints_are_averaged_without_another_training(make: Make, recipe: Path) -> None:
