@@ -30,7 +30,8 @@ MEDDLE = f"""[[ ! -e overtake || "$*" != *"work/begun" ]] || {{ rm overtake; mak
 [[ $2 != --record || ! -e terminate-record ]] || {{ {PYTHON} "$@"; kill $PPID; sleep 9; }}"""
 COMMANDS = {
     PREPROCESS: f"mkdir -p work/data-bin; {DATASET} > work/data-bin/dataset.json; {TERMINATE}",
-    TRAIN: "[ ! -e refused ] || exit 2; mkdir -p $(after --save-dir); mktemp $(after --save-dir)/XXXXXX >/dev/null; [ ! -e stop ]",
+    TRAIN: "[ ! -e refused ] || exit 2; mkdir -p $(after --save-dir); mktemp $(after --save-dir)/XXXXXX >/dev/null; "
+    "[ ! -e stop ]",
     AVERAGE: "touch $(after --output)",
     GENERATE: f"echo translating; {KILL}; echo BLEU = 36 | tee $(after --output)",
     REPORT: "touch $(after --output); echo the mean",
