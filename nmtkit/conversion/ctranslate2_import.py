@@ -133,6 +133,10 @@ def _read_pieces(folder: Path, side: str) -> list[str]:
             pieces = parse_json(text) if path.suffix == ".json" else text.removesuffix("\n").split("\n")
             if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
                 raise UserError(f"{path.name} is not a list of pieces")
+            try:
+                "".join(pieces).encode()
+            except UnicodeEncodeError as error:
+                raise UserError(f"{path.name} has a piece with a lone surrogate, which is not a character") from error
             refuse_repeated_pieces(pieces)
             return pieces
     raise UserError(f"there is neither {side}_vocabulary.json nor shared_vocabulary.json (or .txt)")

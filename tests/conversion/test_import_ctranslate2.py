@@ -440,6 +440,14 @@ def test_a_vocabulary_that_lists_a_piece_twice_is_refused(piece: str, tmp_path: 
         from_ctranslate2(tmp_path / "model", LANGUAGES)
 
 
+def test_a_piece_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    to_ctranslate2(checkpoint_of(), tmp_path / "model")
+    path = tmp_path / "model/shared_vocabulary.json"
+    path.write_text(json.dumps([*json.loads(path.read_text())[:-1], "\ud800"]))
+    with pytest.raises(UserError, match=r"shared_vocabulary\.json has a piece with a lone surrogate"):
+        from_ctranslate2(tmp_path / "model", LANGUAGES)
+
+
 @pytest.mark.parametrize("name", ["model.bin", "config.json", "shared_vocabulary.json"])
 @pytest.mark.parametrize("content", [None, b"", b"\xff" * 99, b"[]", b"{}", b'["a"]'])
 def test_a_missing_or_foreign_file_is_refused(name: str, content: bytes | None, tmp_path: Path) -> None:
