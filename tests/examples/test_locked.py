@@ -305,7 +305,7 @@ def test_a_report_waits_for_that_of_another_make(tmp_path: Path) -> None:
     (recipe / "work/multi30k/seed-1").mkdir(parents=True)
     python = f"""case $1 in
 ../locked.py) exec 2> said;&
-../dates.py) exec {PYTHON} "$@";;
+-c | ../dates.py) exec {PYTHON} "$@";;
 esac
 echo the report"""
     make = make_with(tmp_path / "bin", recipe, STUBS | {"python": python}, "CORPORA=multi30k", "SEEDS=1", "MAKE=true")

@@ -437,7 +437,7 @@ def test_no_step_runs_while_its_text_can_be_replaced(
     recipe: str, asked: tuple[str, ...], folders: dict[str, Path], tmp_path: Path
 ) -> None:
     check = unlocked("work/fetch.command")
-    script = f"""case $1 in ../locked.py | ../fetch_text.py | ../dates.py) exec {PYTHON} "$@";; esac
+    script = f"""case $1 in -c | ../locked.py | ../fetch_text.py | ../dates.py) exec {PYTHON} "$@";; esac
 [[ $* != *"--target "* ]] || touch {value("source")} {value("target")}
 [[ $* != *"--output "* ]] || touch {value("output")}"""
     commands = STUBS | {"nmt-generate": TRANSLATE, "nmt-export": f"touch {value('output')}", "python": script}
