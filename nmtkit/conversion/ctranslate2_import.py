@@ -32,7 +32,12 @@ MODEL_FILE = "model.bin"
 _SPEC, _REVISION = "TransformerSpec", 7
 _EPSILON = 1e-5  # of layer norms
 _ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
-_OTHER_ACTIVATIONS = {1: "gelu approximated by tanh", 4: "gelu approximated by a sigmoid", 5: "tanh", 6: "sigmoid"}
+_OTHER_ACTIVATIONS: Mapping[float, str] = {
+    1: "gelu approximated by tanh",
+    4: "gelu approximated by a sigmoid",
+    5: "tanh",
+    6: "sigmoid",
+}
 _PAD_NAMES = ("<pad>", "<blank>")  # the second is a piece like others where there is the first
 _SPM_FILES = (("spm.model",), ("source.spm", "target.spm"), ("sentencepiece.model",))
 _ENCODER_LAYER: Parts = {
@@ -258,7 +263,7 @@ def _take_config(
     left.pop(_ZERO_START, None)
     heads, pre_norm, activation, scale = map(both, ("num_heads", "pre_norm", "activation", "scale_embeddings"))
     if activation not in _ACTIVATIONS:
-        name = _OTHER_ACTIVATIONS.get(int(activation), f"{activation:g}")
+        name = _OTHER_ACTIVATIONS.get(activation, f"{activation:g}")
         raise UserError(f"the activation {name} is not supported, only {', '.join(_ACTIVATIONS.values())}")
     for name, value in left.items():
         if value:

@@ -97,6 +97,16 @@ def test_the_name_of_an_architecture_in_fairseq_gives_that_of_nmtkit(
         assert context.params["arch"] == ours.split()[0]
 
 
+def test_the_architectures_in_the_page_about_fairseq_are_those_of_the_messages() -> None:
+    found: dict[str, str] = {}
+    for line in (DOCS / "from-fairseq.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `--arch "):
+            theirs, ours = (re.findall(r"`(?:--arch )?([^`]+)`", cell) for cell in line.split("|")[1:3])
+            found.update(zip(theirs, ours, strict=True))
+    assert len(found) == 4
+    assert found.items() <= ARCHITECTURES.items()
+
+
 def test_an_option_of_another_toolkit_in_a_config_file_gives_a_hint(run_here: Run, tmp_path: Path) -> None:
     config = tmp_path / "fairseq.toml"
     config.write_text("[optimization]\nmax_update = 100\n")

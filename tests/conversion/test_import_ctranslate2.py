@@ -356,6 +356,13 @@ def scalar(name: str, value: int) -> Callable[[list[Item]], list[Item]]:
             ],
             "the activation gelu approximated by a sigmoid is not supported, only relu, swish, gelu",
         ),
+        (
+            lambda items: [
+                (key, struct.pack("<BBIf", 0, 0, 4, float("inf")) if key.endswith(b"coder/activation\0") else value)
+                for key, value in items
+            ],
+            "the activation inf is not supported, only relu, swish, gelu",
+        ),
         (scalar("decoder/alibi", 1), "decoder.alibi is 1, which is not supported"),
         (scalar("decoder/unheard_of", 7), "decoder.unheard_of is 7, which is not supported"),
         (scalar("encoder/num_heads", 3), "num_heads is 3 in the encoder, but 2 in the decoder"),
