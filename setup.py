@@ -15,7 +15,7 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "nmtkit/version.py").read_t
 assert VERSION
 REQUIRED = os.environ.get("NMTKIT_NATIVE") == "required"  # a failed compilation is then an error, not a warning
 
-SOURCES = runpy.run_path(str(HERE / "nmtkit/native_sources.py"))["digest"]()
+SOURCES = runpy.run_path(str(HERE / "nmtkit/machine/native_sources.py"))["digest"]()
 
 # The compiled search, one module for each instruction set.
 NATIVE_FLAGS = {

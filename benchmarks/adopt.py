@@ -33,8 +33,8 @@ from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, to_header
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.forced import score
-from nmtkit.text import find_side, read_lines
-from nmtkit.vocab import BOS, EOS, NEVER_OUTPUT, PAD, SPECIALS
+from nmtkit.text.reading import find_side, read_lines
+from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, PAD, SPECIALS
 
 BIN = Path(__file__).parent.parent / "bin"
 BATCH = 40  # lines

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.moses_bpe import FINAL_MARK, INNER_MARK
+from nmtkit.text.moses_bpe import FINAL_MARK, INNER_MARK
 
 _SPECIALS = 4  # ids that both toolkits reserve
 

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
-from nmtkit.text import read_lines
-from nmtkit.vocab import BOS, EOS, NEVER_OUTPUT, PAD
+from nmtkit.text.reading import read_lines
+from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, PAD
 
 SPECIAL_IDS = (1, 3, 2, 2)  # fairseq's ids for PAD, UNK, BOS and EOS: its decoder begins with </s>
 _NEVER = [0, 1]  # <s> and <pad> in fairseq

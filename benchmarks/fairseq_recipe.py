@@ -27,18 +27,18 @@ from fairseq_models import SPECIAL_IDS
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit import native_build
 from nmtkit.conversion.weights import ForeignWeights, alternating, permute_width, sines_first
 from nmtkit.data.batch import Batch, pad
 from nmtkit.data.batching import BatchSampler
+from nmtkit.machine import native_build
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import DropoutMask
 from nmtkit.model.positions import sinusoids
 from nmtkit.model.transformer import Transformer
+from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.training.config import OptimizerConfig
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.optim import learning_rate, make_optimizer, take_step
-from nmtkit.vocab import BOS, EOS
 
 SMOOTHING = 0.1
 CLIP_NORM = 0.5  # below the norms of the first gradients, so that they are clipped; the recipe has 25

@@ -36,7 +36,7 @@ from nmtkit.checkpoint import load_checkpoint
 from nmtkit.conversion.ctranslate2 import to_ctranslate2
 from nmtkit.conversion.huggingface_export import to_huggingface
 from nmtkit.decoding.config import SearchConfig, StreamConfig
-from nmtkit.text import read_lines
+from nmtkit.text.reading import read_lines
 
 TICK = os.sysconf("SC_CLK_TCK")
 NMTKIT, CTRANSLATE2, TRANSFORMERS = "nmtkit", "CTranslate2", "transformers"

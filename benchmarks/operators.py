@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit import native_build
 from nmtkit.inference.native_transformer import NativeLinear
+from nmtkit.machine import native_build
 from nmtkit.model.activations import LayerNorm
 from nmtkit.model.attention import attend, join_heads, split_heads
 from nmtkit.model.dropout import Dropout, dropout

@@ -14,7 +14,7 @@ import click
 import torch
 from small_models import Corpus, transformers, write_marian_tokenizer
 
-from nmtkit.text import find_side, read_lines
+from nmtkit.text.reading import find_side, read_lines
 
 PIECES = 58_101  # the default of MarianConfig, with its ids of </s> and <pad>
 SIZES = {"layers": 6, "ffn_dim": 2048, "attention_heads": 8}  # of each stack

@@ -25,8 +25,8 @@ import click
 from train import prepare_opennmt
 
 from nmtkit.data.corpus import Dataset
-from nmtkit.text import read_lines
-from nmtkit.vocab import SPECIALS
+from nmtkit.text.reading import read_lines
+from nmtkit.text.vocabulary import SPECIALS
 
 BIN = Path(__file__).parent.parent / "bin"
 PIECES = 12  # of each output

@@ -27,7 +27,7 @@ from pathlib import Path
 import click
 from sentencepiece import SentencePieceProcessor
 
-from nmtkit.text import find_side, read_raw_lines
+from nmtkit.text.reading import find_side, read_raw_lines
 
 COMMAND = Path(__file__).parent.parent / "bin" / "nmt-preprocess"
 BATCH = 4096  # lines per call of the encoder

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from nmtkit.text import read_lines
+from nmtkit.text.reading import read_lines
 
 
 def request_seconds(line: str, port: int) -> float:

@@ -24,9 +24,9 @@ from nmtkit.data.batching import PART, START, DataPosition, count_parts
 from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.lines import LINE_DTYPE, dropped_path
 from nmtkit.data.mixture import Mixture, MixturePosition
-from nmtkit.tokenizer import SpaceTokenizer
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
 from nmtkit.training.loader import Loader
-from nmtkit.vocab import EOS, SPECIALS, Vocabulary
 
 BLOCK = 1 << 20
 LONGEST = 250

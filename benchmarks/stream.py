@@ -39,7 +39,7 @@ def make_checkpoint(path: Path) -> None:
     from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
     from nmtkit.model.config import TransformerConfig
     from nmtkit.model.transformer import Transformer
-    from nmtkit.tokenizer import SentencePieceTokenizer, train_sentencepiece
+    from nmtkit.text.tokenizer import SentencePieceTokenizer, train_sentencepiece
 
     text = map(line, range(0, 9_999_999, 9998))
     settings = {"model_type": "bpe", "character_coverage": 1.0, "byte_fallback": False, "threads": 1}

@@ -25,8 +25,8 @@ import click
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.sentences import Sentences
-from nmtkit.tokenizer import Tokenizer
-from nmtkit.vocab import SPECIALS
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import SPECIALS
 
 NMT_TRAIN = Path(__file__).parent.parent / "bin" / "nmt-train"
 UPDATES_A_LINE = 10

@@ -22,10 +22,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.errors import UserError
-from nmtkit.text import read_raw_lines
+from nmtkit.storage.atomic import staged_file
+from nmtkit.text.reading import read_raw_lines
 from nmtkit.wording import escaped
 
 Points = list[tuple[int, float]]  # (update, value)

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 import click
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import RunError, UserError
-from nmtkit.text import read_lines
+from nmtkit.storage.atomic import staged_file
+from nmtkit.text.reading import read_lines
 
 RECORD = ".from"
 INCOMING = ".incoming"  # begins the name of the folder of text on its way

@@ -14,8 +14,8 @@ import torch
 from matplotlib.figure import Figure
 
 import nmtkit
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.options import PathName
+from nmtkit.storage.atomic import staged_file
 from nmtkit.wording import counted, escaped
 
 STYLE = """

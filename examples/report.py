@@ -23,13 +23,13 @@ from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.decoding.scoring import Score, bleu, chrf, tokenized_bleu
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.run_files import LAST
-from nmtkit.text import read_lines
-from nmtkit.tokenizer import join_subwords
+from nmtkit.scoring.bleu import Score, bleu, chrf, tokenized_bleu
+from nmtkit.storage.run_files import LAST
+from nmtkit.text.reading import read_lines
+from nmtkit.text.tokenizer import join_subwords
 from nmtkit.wording import counted, escaped
 
 EXAMPLES, ATTENTIONS = 20, 2  # sentences shown

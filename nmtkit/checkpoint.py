@@ -1,6 +1,6 @@
 """The checkpoint file: all that inference or a resumed training needs, safe to load, with a checksum.
 
-`nmtkit.archive` reads and writes the file; this module defines the names and the meaning of its parts, which
+`nmtkit.storage.archive` reads and writes the file; this module defines the names and the meaning of its parts, which
 docs/reference/checkpoint.md describes.
 """
 
@@ -16,7 +16,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nmtkit.archive import (
+from nmtkit.errors import RunError, UserError
+from nmtkit.machine.memory import is_out_of_memory
+from nmtkit.model.architectures import config_from_dict, make_model
+from nmtkit.model.config import ModelConfig
+from nmtkit.model.lora import add_low_rank, is_adapted, merge
+from nmtkit.model.lora_config import LoraConfig
+from nmtkit.model.translation_model import TranslationModel
+from nmtkit.storage.archive import (
     FORMAT,
     IMPORT,
     LORA_VERSION,
@@ -28,17 +35,10 @@ from nmtkit.archive import (
     tensor_to_bytes,
     write_archive,
 )
-from nmtkit.atomic_io import link_file, staged_file
-from nmtkit.errors import RunError, UserError
-from nmtkit.languages import is_direction
-from nmtkit.model.architectures import config_from_dict, make_model
-from nmtkit.model.config import ModelConfig
-from nmtkit.model.lora import add_low_rank, is_adapted, merge
-from nmtkit.model.lora_config import LoraConfig
-from nmtkit.model.memory import is_out_of_memory
-from nmtkit.model.protocol import TranslationModel
-from nmtkit.run_files import BEST, LAST, list_checkpoints
-from nmtkit.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
+from nmtkit.storage.atomic import link_file, staged_file
+from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
+from nmtkit.text.languages import is_direction
+from nmtkit.text.tokenizer import StoredParts, Tokenizer, restore_tokenizers, shares_model, shares_vocabulary
 from nmtkit.wording import quoted
 
 SAFETENSORS_FILE, SAFETENSORS_HEADER = "model.safetensors", "config.json"  # written by nmt-export, not a checkpoint
@@ -57,7 +57,7 @@ class Checkpoint:
     moving averages by the same names, if the run kept any. `progress` holds plain JSON values: the update, the epoch,
     validation results, the options of the run. `optimizer` is None in a checkpoint for inference only.
 
-    `checksum` is that of the file it was read from, as `nmtkit.archive` computes it.
+    `checksum` is that of the file it was read from, as `nmtkit.storage.archive` computes it.
 
     With `lora`, `weights` and `ema` also have the low-rank additions of a run, which `merged` adds to the matrices.
     """

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from nmtkit.atomic_io import check_writable, resolve
 from nmtkit.data.description import is_dataset
 from nmtkit.errors import RunError, UserError
-from nmtkit.leftovers import staging_folders
-from nmtkit.run_files import refuse_run_file
+from nmtkit.storage.atomic import check_writable, resolve
+from nmtkit.storage.leftovers import staging_folders
+from nmtkit.storage.run_files import refuse_run_file
 
 _STDIN, _STDOUT = 0, 1  # descriptors
 

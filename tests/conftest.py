@@ -18,10 +18,10 @@ from repository import BIN
 
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
 from nmtkit.cli.start import load_command
-from nmtkit.log import logger
+from nmtkit.console.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.text.tokenizer import SentencePieceTokenizer, Tokenizer, train_sentencepiece
 
 # A shell that runs the tests in the background ignores SIGINT in them, and so in the commands that they start; nohup
 # ignores SIGHUP.

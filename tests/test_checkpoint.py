@@ -17,7 +17,6 @@ import torch
 from forged import signed, with_header
 from torch import Tensor
 
-from nmtkit import archive
 from nmtkit import checkpoint as checkpoint_module
 from nmtkit.checkpoint import (
     Checkpoint,
@@ -32,9 +31,10 @@ from nmtkit.checkpoint import (
 from nmtkit.errors import RunError, UserError
 from nmtkit.model.architectures import config_from_dict, make_model
 from nmtkit.model.transformer import Transformer
-from nmtkit.run_files import list_checkpoints
-from nmtkit.tokenizer import SpaceTokenizer
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.storage import archive
+from nmtkit.storage.run_files import list_checkpoints
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
 MakeCheckpoint = Callable[..., Checkpoint]
 

@@ -20,11 +20,11 @@ from nmtkit.inference import top_k
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.torch_inference import TorchInference
+from nmtkit.machine.precision import resolve_device, resolve_precision
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.precision import resolve_device, resolve_precision
-from nmtkit.tokenizer import SpaceTokenizer
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
 SEED = 1
 _ROUNDING = 0.05  # share of outputs that another order of additions may change

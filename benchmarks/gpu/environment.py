@@ -15,9 +15,9 @@ import torch
 
 import nmtkit
 from gpu.measuring import synchronize
+from nmtkit.machine.precision import resolve_device, resolve_precision
 from nmtkit.model.flops import peak_flops
 from nmtkit.model.kernels import loss_kernel_on
-from nmtkit.model.precision import resolve_device, resolve_precision
 
 _PACKAGES = ("torch", "triton", "transformers", "ctranslate2")
 IDENTITY = ("sizes", "device", "GPU", "nmtkit", *_PACKAGES)  #: facts that must be equal for the results of one report

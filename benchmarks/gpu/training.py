@@ -18,12 +18,14 @@ from nmtkit.data.batch import make_batch
 from nmtkit.data.batching import BatchSampler
 from nmtkit.data.mixture import MicroBatch
 from nmtkit.data.packing import MicroBatchTensors, Share, SideLengths, make_packed_batch, pack_micro_batches
-from nmtkit.model import attention, packing, transformer
+from nmtkit.machine.host_copy import HostCopy
+from nmtkit.machine.precision import resolve_device, resolve_precision
+from nmtkit.model import attention, transformer
+from nmtkit.model import packed_attention as packing
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.flops import peak_flops, training_flops
-from nmtkit.model.host_copy import HostCopy
-from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.text.vocabulary import SPECIALS
 from nmtkit.training import loss
 from nmtkit.training.capacity import largest_update
 from nmtkit.training.compiling import compile_model, use_private_cache
@@ -31,7 +33,6 @@ from nmtkit.training.config import BatchConfig, OptimizerConfig
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.optim import make_optimizer, take_step
 from nmtkit.training.ranks import Ranks
-from nmtkit.vocab import SPECIALS
 
 SEED = 1
 SMOOTHING = 0.1

@@ -6,6 +6,7 @@ from message_pages import messages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from module_pages import modules_of
 from navigation import expand
 from openapi_page import endpoints
 from option_pages import options_of
@@ -32,4 +33,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Fill in the generated parts of a page, and let its links point to pages of the site."""
     uri = page.file.src_uri
     path = other_pages(ROOT).get(uri, ROOT / "docs" / uri)
-    return rewrite_links(messages(endpoints(options_of(markdown))), path.relative_to(ROOT).as_posix(), uri)
+    return rewrite_links(messages(modules_of(endpoints(options_of(markdown)))), path.relative_to(ROOT).as_posix(), uri)

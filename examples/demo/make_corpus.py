@@ -26,9 +26,9 @@ from typing import TypeVar
 
 import click
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
+from nmtkit.storage.atomic import staged_file
 
 T = TypeVar("T")
 Verb = tuple[str, str, str]  # base, third person, past

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 import click
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.conversion.ctranslate2 import to_ctranslate2
-from nmtkit.decoding.scoring import bleu
 from nmtkit.decoding.translator import Translator
-from nmtkit.text import read_lines
+from nmtkit.scoring.bleu import bleu
+from nmtkit.storage.atomic import staged_file
+from nmtkit.text.reading import read_lines
 
 TURNS = 3  # the settings are measured in turn, so that a change of the machine's load affects all of them
 BEAM = 5

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import click
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
-from nmtkit.text import read_lines
+from nmtkit.storage.atomic import staged_file
+from nmtkit.text.reading import read_lines
 from nmtkit.wording import counted
 
 

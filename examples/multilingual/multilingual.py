@@ -21,8 +21,8 @@ from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
-from nmtkit.run_files import LAST
-from nmtkit.text import read_lines
+from nmtkit.storage.run_files import LAST
+from nmtkit.text.reading import read_lines
 from nmtkit.wording import counted
 
 TITLE = "One model for several directions, beside one for each"

@@ -19,7 +19,7 @@ from trees import Leaf, Tree, read_trees
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
-from nmtkit.text import read_lines
+from nmtkit.text.reading import read_lines
 
 Lexicon = Mapping[str, Sequence[str]]  # tags of each word or class, most frequent first
 

@@ -15,10 +15,10 @@ from lexicon import model_words, read_lexicon
 from restore import restore
 from trees import linearize, read_trees
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import RunError
+from nmtkit.storage.atomic import staged_file
 
 
 @command("linearize.py")

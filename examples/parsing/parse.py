@@ -22,7 +22,7 @@ from nmtkit import Translator
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.text import decode_line, read_raw_stdin
+from nmtkit.text.reading import decode_line, read_raw_stdin
 
 BEAM = 21
 AS_IN_TREEBANKS = str.maketrans(

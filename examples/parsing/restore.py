@@ -21,7 +21,7 @@ from trees import ANY_LABEL, ANY_TAG, TRACE, Leaf, Tree, TreeBuilder, bare, line
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
-from nmtkit.text import read_lines
+from nmtkit.text.reading import read_lines
 
 Tags = Sequence[Sequence[str]]  # the possible tags of each word of a sentence, most likely first
 

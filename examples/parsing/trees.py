@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmtkit.errors import UserError
-from nmtkit.text import read_lines
+from nmtkit.text.reading import read_lines
 
 ROOTS = ("", "TOP", "ROOT", "S1")  # labels of the root, which is not a constituent
 ROOT = "TOP"

@@ -11,7 +11,7 @@ import scores
 
 from nmtkit.checkpoint import load_checkpoint, read_progress
 from nmtkit.errors import UserError
-from nmtkit.run_files import LAST
+from nmtkit.storage.run_files import LAST
 
 
 class Validation(NamedTuple):

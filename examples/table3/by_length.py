@@ -19,10 +19,10 @@ from nmtkit.checkpoint import read_progress
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.decoding.requests import Request
-from nmtkit.decoding.scoring import bleu
 from nmtkit.errors import UserError
-from nmtkit.run_files import LAST
-from nmtkit.text import read_lines
+from nmtkit.scoring.bleu import bleu
+from nmtkit.storage.run_files import LAST
+from nmtkit.text.reading import read_lines
 
 STEPS = (1.0, 1.25, 1.5, 2.0)  # upper bounds of the length ranges, relative to LONGEST
 

@@ -15,12 +15,12 @@ import click
 import html_report
 import scores
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
-from nmtkit.run_files import LAST
+from nmtkit.storage.atomic import staged_file
+from nmtkit.storage.run_files import LAST
 
 
 @dataclass(frozen=True)

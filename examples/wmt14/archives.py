@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import click
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
+from nmtkit.storage.atomic import staged_file
 
 BLOCK = 1 << 20
 

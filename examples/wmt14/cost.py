@@ -16,7 +16,7 @@ from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.model.flops import rates_of, table2_flops
 from nmtkit.model.presets import PRESETS
-from nmtkit.run_files import LAST
+from nmtkit.storage.run_files import LAST
 
 _ROW = "{:<60} {:>16} {:>10}"
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import click
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName
 from nmtkit.errors import UserError
-from nmtkit.text import read_lines, read_raw_lines
+from nmtkit.storage.atomic import staged_file
+from nmtkit.text.reading import read_lines, read_raw_lines
 
 _SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg>", re.IGNORECASE | re.DOTALL)
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")  # some tools split lines at these

@@ -20,15 +20,15 @@ from nmtkit.cli.options import PathName
 from nmtkit.cli.train import choose_model
 from nmtkit.cli.train import main as nmt_train
 from nmtkit.data.batch import Batch
+from nmtkit.machine.memory import is_out_of_memory
+from nmtkit.machine.precision import resolve_device, resolve_precision
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import ModelConfig
-from nmtkit.model.memory import is_out_of_memory
-from nmtkit.model.precision import resolve_device, resolve_precision
+from nmtkit.text.vocabulary import EOS
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.save_dir import existing_part
 from nmtkit.training.summary import describe_model, duration, peak_memory
-from nmtkit.vocab import EOS
 
 LENGTH = 32  # tokens per sentence in the trial
 TRIAL_TOKENS_ON_CPU = 256  # per side

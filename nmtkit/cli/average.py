@@ -12,11 +12,11 @@ from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, ignore_from_file, options, output_option
 from nmtkit.config import Config, option
+from nmtkit.console.log import LogConfig, configure, logger, write_table
+from nmtkit.console.terminal import Table
 from nmtkit.errors import UserError
-from nmtkit.log import LogConfig, configure, logger, write_table
 from nmtkit.model.config import WeightsConfig
 from nmtkit.outputs import check_output_file
-from nmtkit.terminal import Table
 from nmtkit.wording import counted
 
 
@@ -72,8 +72,14 @@ def main(
     folder = _folder(checkpoints, config)
     check_output_file(output, (*checkpoints, config_file_in_use()))
 
-    from nmtkit.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints, relative_names
     from nmtkit.checkpoint import check_replaceable, save_checkpoint
+    from nmtkit.training.averaging import (
+        average_checkpoints,
+        average_run,
+        best_checkpoints,
+        last_checkpoints,
+        relative_names,
+    )
 
     check_replaceable(output)
     paths = list(checkpoints)

@@ -25,11 +25,11 @@ from nmtkit.cli.options import PathName
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.cli.signals import Terminated, raise_signals, raised
 from nmtkit.config import flag
+from nmtkit.console.log import LostReader, escape_python_messages, write_error, write_traceback
+from nmtkit.console.terminal import is_styled, width
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
-from nmtkit.log import LostReader, escape_python_messages, write_error, write_traceback
-from nmtkit.terminal import is_styled, width
-from nmtkit.text import WaitingFile
-from nmtkit.torchrun import place_or_alone
+from nmtkit.machine.torchrun import place_or_alone
+from nmtkit.text.reading import WaitingFile
 from nmtkit.version import __version__
 from nmtkit.wording import did_you_mean
 

@@ -12,8 +12,8 @@ from nmtkit.cli.moved_options import moved
 from nmtkit.cli.other_toolkits import answer
 from nmtkit.config import flag
 from nmtkit.errors import UserError
-from nmtkit.strict_json import parse_json
-from nmtkit.text import read_bytes
+from nmtkit.storage.strict_json import parse_json
+from nmtkit.text.reading import read_bytes
 from nmtkit.wording import did_you_mean, quoted
 
 if sys.version_info >= (3, 11):

@@ -9,9 +9,9 @@ import click
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import Choice, ConfigOption, PathName, ignore_or_refuse, options, output_option
+from nmtkit.console.log import LogConfig, configure, logger
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.errors import UserError
-from nmtkit.log import LogConfig, configure, logger
 from nmtkit.model.config import WeightsConfig
 from nmtkit.outputs import check_output_file, check_output_folder
 
@@ -60,13 +60,13 @@ def main(checkpoint: Path, to: str, output: Path, export: ExportConfig, choice: 
     if to == SHORTLIST and export.dataset is None:
         raise UserError("--to shortlist needs --dataset DATASET, whose training text is aligned")
 
-    from nmtkit.archive import as_user_errors
     from nmtkit.checkpoint import check_finite, load_checkpoint, save_checkpoint
     from nmtkit.conversion.ctranslate2 import to_ctranslate2
     from nmtkit.conversion.folder import check_free
     from nmtkit.conversion.huggingface_export import to_huggingface
     from nmtkit.conversion.safetensors import from_safetensors, to_safetensors
     from nmtkit.conversion.shortlist_export import export_shortlist
+    from nmtkit.storage.archive import as_user_errors
 
     check_free(output, export.force)
     _check_output(output, to, (checkpoint, export.dataset))

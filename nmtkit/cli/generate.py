@@ -7,16 +7,17 @@ from typing import Any
 
 import click
 
-from nmtkit.atomic_io import partial_path, resolve, resolve_file
 from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
-from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig, SearchConfig
+from nmtkit.console.log import LogConfig, configure
+from nmtkit.decoding.config import GenerationOptions, OutputConfig, SearchConfig
 from nmtkit.errors import UserError
-from nmtkit.log import LogConfig, configure
 from nmtkit.outputs import check_output_file, check_stdout
-from nmtkit.text import COMPRESSED, check_readable
+from nmtkit.storage.atomic import partial_path, resolve, resolve_file
+from nmtkit.text.input_stream import STANDARD_STREAM
+from nmtkit.text.reading import COMPRESSED, check_readable
 
 _SCORING = ("reference", "target_lang")
 

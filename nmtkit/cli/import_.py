@@ -12,8 +12,8 @@ from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import PathName, ignore_from_file, options, output_option, refuse_idle
 from nmtkit.config import flag
+from nmtkit.console.log import LogConfig, configure, logger
 from nmtkit.conversion.config import ImportConfig
-from nmtkit.log import LogConfig, configure, logger
 from nmtkit.outputs import check_output_file
 
 

@@ -7,11 +7,11 @@ from nmtkit.cli.command import command
 from nmtkit.cli.config_file import config_file_in_use
 from nmtkit.cli.options import ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.config import flag
+from nmtkit.console.log import LogConfig, configure
 from nmtkit.data.description import DESCRIPTION
 from nmtkit.errors import UserError
-from nmtkit.log import LogConfig, configure
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
-from nmtkit.tokenizer import SPACE
+from nmtkit.text.tokenizer import SPACE
 
 if TYPE_CHECKING:
     from nmtkit.checkpoint import Checkpoint

@@ -9,10 +9,10 @@ import click
 from nmtkit.cli.command import command
 from nmtkit.cli.options import PathName, ignore_from_file, ignore_or_refuse, options, refuse_idle
 from nmtkit.config import flag
-from nmtkit.decoding.config import STANDARD_STREAM
-from nmtkit.decoding.score_config import ScoreConfig, SignificanceConfig
-from nmtkit.log import LogConfig, configure
-from nmtkit.terminal import is_styled, styled_table, width
+from nmtkit.console.log import LogConfig, configure
+from nmtkit.console.terminal import is_styled, styled_table, width
+from nmtkit.scoring.config import ScoreConfig, SignificanceConfig
+from nmtkit.text.input_stream import STANDARD_STREAM
 
 
 def refuse_idle_options(values: dict[str, Any]) -> None:
@@ -45,8 +45,8 @@ def main(translation: tuple[Path, ...], score: ScoreConfig, significance: Signif
     """
     configure(log)
 
-    from nmtkit.decoding.comparison import as_lines, as_table, compare, read_texts
     from nmtkit.outputs import check_stdout, writing_stdout
+    from nmtkit.scoring.comparison import as_lines, as_table, compare, read_texts
 
     check_stdout((*translation, *score.reference), reads_stdin=not translation or STANDARD_STREAM in translation)
     comparisons = compare(*read_texts(translation, score.reference), score, significance)

@@ -6,10 +6,10 @@ from typing import Any
 from nmtkit.cli.command import command
 from nmtkit.cli.options import options_without
 from nmtkit.cli.translation_options import checkpoint_option, refuse_idle_search_options
+from nmtkit.console.log import LogConfig, configure
 from nmtkit.errors import UserError
-from nmtkit.log import LogConfig, configure
 from nmtkit.serving.config import ServingOptions
-from nmtkit.text import check_readable
+from nmtkit.text.reading import check_readable
 
 SET_BY_REQUESTS = ("nbest", "alignment")
 ABOUT_ONE_TEXT = ("prefix", "constraints", "score", "buffer")

@@ -21,11 +21,11 @@ from nmtkit.cli.options import (
 )
 from nmtkit.cli.other_toolkits import ARCHITECTURES
 from nmtkit.config import flag
+from nmtkit.console.log import LogConfig, configure, logger
 from nmtkit.errors import UserError
-from nmtkit.log import LogConfig, configure, logger
+from nmtkit.machine.torchrun import place_of_process
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.presets import PRESETS
-from nmtkit.torchrun import place_of_process
 from nmtkit.training.config import CheckpointConfig, TrainingOptions
 
 # The classes of the options of all architectures.

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
-from nmtkit.languages import is_direction, is_language
+from nmtkit.text.languages import is_direction, is_language
 from nmtkit.wording import quoted
 
 QUANTIZATIONS = ("int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16", "float32")

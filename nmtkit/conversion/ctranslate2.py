@@ -15,7 +15,7 @@ from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.positions import LearnedPositions
 from nmtkit.model.transformer import Transformer
-from nmtkit.vocab import NEVER_OUTPUT, SPECIALS
+from nmtkit.text.vocabulary import NEVER_OUTPUT, SPECIALS
 
 MAX_POSITIONS = 4096  # of the exported sinusoids: CTranslate2 would order sines and cosines differently
 _MASK = -1e4  # bias of ids that are never output: their probability is 0 in all number formats, fp16 included

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from nmtkit.conversion.sharing import refuse_expansion
 from nmtkit.errors import UserError
-from nmtkit.file_map import map_file
-from nmtkit.text import refuse_special_file
+from nmtkit.storage.maps import map_file
+from nmtkit.text.reading import refuse_special_file
 from nmtkit.wording import quoted
 
 _BINARY_VERSION = 6

@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.ctranslate2_file import read_model
 from nmtkit.conversion.fairseq_tokenizers import joint, refuse_language_codes, sentencepiece_tokenizers
 from nmtkit.conversion.folder import read_tokenizer_file
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Parts, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
-from nmtkit.languages import side_names
-from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
-from nmtkit.moses_bpe import MosesBpeTokenizer
-from nmtkit.strict_json import parse_json
-from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
-from nmtkit.vocab import BOS, EOS, SPECIALS, UNK, Vocabulary, refuse_repeated_pieces
+from nmtkit.storage.archive import as_user_errors
+from nmtkit.storage.strict_json import parse_json
+from nmtkit.text.languages import side_names
+from nmtkit.text.moses_bpe import MosesBpeTokenizer
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer
+from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK, Vocabulary, refuse_repeated_pieces
 from nmtkit.wording import quoted
 
 MODEL_FILE = "model.bin"

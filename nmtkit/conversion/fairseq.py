@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import fairseq_sides
@@ -20,6 +19,7 @@ from nmtkit.conversion.pickled import ConfigNode, load_pickled, named_tensors
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, assemble, with_positions
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
+from nmtkit.storage.archive import as_user_errors
 from nmtkit.wording import quoted
 
 _PAD = 1  # fairseq's id: its learned positions begin with PAD + 1 unused rows

@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from nmtkit.archive import as_user_errors
+from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.folder import read_tokenizer_file
 from nmtkit.conversion.weights import Side
 from nmtkit.errors import UserError
-from nmtkit.log import logger
-from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer, read_codes
-from nmtkit.spm_model import read_model
-from nmtkit.tokenizer import SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.storage.archive import as_user_errors
+from nmtkit.text.moses_bpe import MosesBpe, MosesBpeTokenizer, read_codes
+from nmtkit.text.spm_model import read_model
+from nmtkit.text.tokenizer import SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
 _SPECIAL_ROWS = (1, 3, 2, 2)  # of fairseq's ids for PAD, UNK, BOS and EOS: its decoder starts with </s>, not with <s>

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nmtkit.atomic_io import staged_folder
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.corpus import write_tokenizers
 from nmtkit.data.description import TOKENIZER_FILE
 from nmtkit.errors import UserError
-from nmtkit.text import read_bytes, refuse_special_file
+from nmtkit.storage.atomic import staged_folder
+from nmtkit.text.reading import read_bytes, refuse_special_file
 
 _MAX_BYTES = 1 << 28  # of a vocabulary or a SentencePiece model
 # A folder is replaced by a new export only if all its files have such names.

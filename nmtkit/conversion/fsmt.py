@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
+from nmtkit.console.log import logger
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.fairseq_tokenizers import joint, sides_of
 from nmtkit.conversion.huggingface import CONFIG, TOKENIZER_CONFIG, read_json, read_part, read_weights
@@ -16,10 +16,10 @@ from nmtkit.conversion.huggingface_settings import read_settings, transformer_co
 from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_tokenizer_settings
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first, with_positions
 from nmtkit.errors import UserError
-from nmtkit.log import logger
 from nmtkit.model.positions import sinusoids
-from nmtkit.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.storage.archive import as_user_errors
+from nmtkit.text.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
 MODEL_TYPE = "fsmt"

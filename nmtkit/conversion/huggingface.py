@@ -12,8 +12,8 @@ from nmtkit.checkpoint import SAFETENSORS_FILE
 from nmtkit.conversion.pickled import load_pickled, named_tensors
 from nmtkit.conversion.safetensors import read_tensors
 from nmtkit.errors import UserError
-from nmtkit.strict_json import parse_json
-from nmtkit.text import is_regular_file, read_bytes, refuse_special_file
+from nmtkit.storage.strict_json import parse_json
+from nmtkit.text.reading import is_regular_file, read_bytes, refuse_special_file
 from nmtkit.wording import quoted
 
 CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG = "config.json", "generation_config.json", "tokenizer_config.json"

@@ -31,9 +31,9 @@ from nmtkit.conversion.weights import DECODER_LAYER, ENCODER_LAYER, alternating,
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, TransformerConfig
-from nmtkit.spm_model import read_split_symbols
-from nmtkit.tokenizer import SENTENCEPIECE_KINDS
-from nmtkit.vocab import BOS, EOS, SPECIALS, UNK
+from nmtkit.text.spm_model import read_split_symbols
+from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS
+from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, UNK
 
 _MASK = -1e4  # bias of <pad>: its probability is 0, as that of BOS is here
 _MAX_TOKENS = 512  # of a source and of an output by default, as in OPUS-MT: longer ones raise an error

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nmtkit.archive import as_user_errors
+from nmtkit.console.log import logger
 from nmtkit.conversion.huggingface import CONFIG, GENERATION_CONFIG, read_json
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.errors import UserError
-from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
+from nmtkit.storage.archive import as_user_errors
 from nmtkit.wording import quoted
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "swish", "silu": "swish"}  # their names -> nmtkit's

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint, is_export, read_progress
 from nmtkit.conversion import fsmt, marian
 from nmtkit.conversion.config import ImportConfig
@@ -15,6 +14,7 @@ from nmtkit.conversion.huggingface import model_type
 from nmtkit.conversion.huggingface_settings import search_options
 from nmtkit.conversion.pickled import begins_like_pickled
 from nmtkit.errors import UserError
+from nmtkit.storage.archive import as_user_errors
 
 
 class Importer(NamedTuple):

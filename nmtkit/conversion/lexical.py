@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.console.log import Progress, logger
 from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Dataset, Split
-from nmtkit.log import Progress, logger
-from nmtkit.shortlist import Shortlist, fingerprint
-from nmtkit.vocab import EOS, SPECIALS
+from nmtkit.inference.shortlist import Shortlist, fingerprint
+from nmtkit.text.vocabulary import EOS, SPECIALS
 from nmtkit.wording import counted
 
 MAX_SENTENCES = 200_000  #: to align, evenly spaced in the training split; more hardly change the lists

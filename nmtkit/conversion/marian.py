@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ImportConfig
 from nmtkit.conversion.huggingface import CONFIG, read_json, read_part, read_weights
@@ -21,10 +20,11 @@ from nmtkit.conversion.huggingface_tokenizer import read_added_tokens, read_toke
 from nmtkit.conversion.weights import Embeddings, ForeignWeights, Side, assemble, sines_first
 from nmtkit.errors import UserError
 from nmtkit.model.positions import sinusoids
-from nmtkit.spm_model import append_split_symbols, read_split_symbols
-from nmtkit.tokenizer import SentencePieceVocabTokenizer
-from nmtkit.user_symbols import check_symbols
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.storage.archive import as_user_errors
+from nmtkit.text.spm_model import append_split_symbols, read_split_symbols
+from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
+from nmtkit.text.user_symbols import check_symbols
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import quoted
 
 MODEL_TYPE = "marian"

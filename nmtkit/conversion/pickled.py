@@ -20,8 +20,8 @@ from torch import Tensor
 from nmtkit.conversion.pickle_check import CONFIG_NODES, DEFAULT_DICT, IGNORED, check_pickle
 from nmtkit.conversion.sharing import refuse_expansion
 from nmtkit.errors import UserError
-from nmtkit.file_map import map_file
-from nmtkit.text import refuse_special_file
+from nmtkit.storage.maps import map_file
+from nmtkit.text.reading import refuse_special_file
 from nmtkit.wording import quoted
 
 _ZIP_SIGNATURE, _OLD_SIGNATURE = b"PK\3\4", b"\x80"

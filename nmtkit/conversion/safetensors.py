@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtkit.archive import as_user_errors, parse_header
 from nmtkit.checkpoint import (
     SAFETENSORS_FILE,
     SAFETENSORS_HEADER,
@@ -24,7 +23,8 @@ from nmtkit.checkpoint import (
 from nmtkit.conversion.folder import add_tokenizers, export_folder, read_tokenizer_file
 from nmtkit.data.description import tokenizer_files
 from nmtkit.errors import UserError
-from nmtkit.text import read_bytes, refuse_special_file
+from nmtkit.storage.archive import as_user_errors, parse_header
+from nmtkit.text.reading import read_bytes, refuse_special_file
 
 _MAX_HEADER_BYTES = 1 << 22  # as in a checkpoint
 _CONVERTED_DTYPES = (torch.float16, torch.bfloat16, torch.float64)  # other programs may write these

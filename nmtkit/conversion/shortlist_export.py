@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.conversion.config import ExportConfig
 from nmtkit.conversion.lexical import learn_shortlist
 from nmtkit.decoding.inputs import open_dataset
 from nmtkit.errors import UserError
-from nmtkit.shortlist import MAGIC
-from nmtkit.text import is_regular_file
+from nmtkit.inference.shortlist import MAGIC
+from nmtkit.storage.atomic import staged_file
+from nmtkit.text.reading import is_regular_file
 
 
 def _check_replaceable(output: Path) -> None:

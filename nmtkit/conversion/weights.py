@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, check_finite, check_weights
+from nmtkit.console.log import logger
 from nmtkit.errors import UserError
-from nmtkit.log import logger
 from nmtkit.model.config import TransformerConfig
-from nmtkit.tokenizer import Tokenizer, shares_vocabulary
-from nmtkit.vocab import NEVER_OUTPUT
+from nmtkit.text.tokenizer import Tokenizer, shares_vocabulary
+from nmtkit.text.vocabulary import NEVER_OUTPUT
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _FLOAT32_STEP = 2**-23  # a scale may be stored in float32

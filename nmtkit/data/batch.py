@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Split
-from nmtkit.vocab import BOS, PAD
+from nmtkit.text.vocabulary import BOS, PAD
 
 Lengths = NDArray[np.int32] | NDArray[np.int64]
 

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nmtkit.errors import UserError
-from nmtkit.file_map import map_file
-from nmtkit.vocab import EOS, SPECIALS, UNK
+from nmtkit.storage.maps import map_file
+from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
 MAGIC = b"NMTKINDX"
 VERSION = 1

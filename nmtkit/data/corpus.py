@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit.checksum import sha256
 from nmtkit.data.binary import REMEDY
 from nmtkit.data.description import (
     DESCRIPTION,
@@ -20,8 +19,9 @@ from nmtkit.data.description import (
 from nmtkit.data.lines import MAX_NAMED_LINES, LineNumbers, dropped_path
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
-from nmtkit.source_tags import tag_ids
-from nmtkit.tokenizer import Tokenizer, restore_tokenizers, shares_vocabulary
+from nmtkit.storage.checksum import sha256
+from nmtkit.text.tags import tag_ids
+from nmtkit.text.tokenizer import Tokenizer, restore_tokenizers, shares_vocabulary
 from nmtkit.wording import counted
 
 ALWAYS_VERIFY_BELOW = 1 << 30  #: bytes; smaller datasets have their checksums verified whenever they are opened

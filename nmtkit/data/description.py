@@ -12,15 +12,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from nmtkit.checksum import sha256, sha256_of_fields
 from nmtkit.data.binary import REMEDY, index_path, token_path
 from nmtkit.data.lines import dropped_path
 from nmtkit.errors import UserError
-from nmtkit.languages import is_direction, side_names
-from nmtkit.moses_bpe import MOSES_BPE
-from nmtkit.strict_json import parse_count, parse_json, parse_text
-from nmtkit.text import read_bytes
-from nmtkit.tokenizer import SPACE, StoredParts, Tokenizer, check_kind, shares_model, shares_vocabulary, symbol_fault
+from nmtkit.storage.checksum import sha256, sha256_of_fields
+from nmtkit.storage.strict_json import parse_count, parse_json, parse_text
+from nmtkit.text.languages import is_direction, side_names
+from nmtkit.text.moses_bpe import MOSES_BPE
+from nmtkit.text.reading import read_bytes
+from nmtkit.text.tokenizer import (
+    SPACE,
+    StoredParts,
+    Tokenizer,
+    check_kind,
+    shares_model,
+    shares_vocabulary,
+    symbol_fault,
+)
 from nmtkit.version import __version__
 from nmtkit.wording import quoted, shortened
 
@@ -143,7 +151,7 @@ def record_file(path: Path, known: Mapping[str, FileRecord]) -> FileRecord:
 class Description:
     """The content of dataset.json. `files` are all other files of the folder, by name.
 
-    Sides have the names of `nmtkit.languages.side_names`.
+    Sides have the names of `nmtkit.text.languages.side_names`.
     """
 
     source_language: str

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from nmtkit.data.batch import Batch, Lengths
 from nmtkit.data.mixture import MicroBatch
-from nmtkit.vocab import BOS, PAD
+from nmtkit.text.vocabulary import BOS, PAD
 
 _STEP = 128  # a side has a multiple of this number of tokens, so that few shapes occur
 SideLengths = NDArray[np.int32]

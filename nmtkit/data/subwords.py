@@ -21,9 +21,9 @@ from nmtkit.data.binary import Indices
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
-from nmtkit.spm_model import ModelType, Piece, PieceType, read_model
-from nmtkit.tokenizer import SENTENCEPIECE_KINDS, SPACE, Tokenizer
-from nmtkit.vocab import EOS, UNK
+from nmtkit.text.spm_model import ModelType, Piece, PieceType, read_model
+from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, SPACE, Tokenizer
+from nmtkit.text.vocabulary import EOS, UNK
 
 Drawn = tuple[NDArray[np.int64], NDArray[np.int32]]  # tokens, lengths
 Draw = Callable[[], float]  # a random number in [0, 1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from nmtkit.data.batch import pad
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.vocab import BOS
+from nmtkit.text.vocabulary import BOS
 
 _POSITIONS = 4096  # of source or target in one batch
 

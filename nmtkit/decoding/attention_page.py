@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.decoding.config import PAGE_LINES
 from nmtkit.errors import UserError
+from nmtkit.storage.atomic import staged_file
 
 MAX_WEIGHTS = 4_000_000  # a page of 10 MB, which a browser opens without delay
 _TEMPLATE = Path(__file__).with_name("attention.html")

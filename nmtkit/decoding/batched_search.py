@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from nmtkit.decoding.engine import Engine, SearchBatch, Task
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.decoding.sentences import Sentence
+from nmtkit.decoding.tasks import Sentence
 
 T = TypeVar("T")
 Advance = Callable[[int], object]  #: is called with each number of lines that have been translated

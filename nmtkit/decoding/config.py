@@ -7,13 +7,13 @@ from typing import ClassVar, NamedTuple
 from nmtkit.config import Config, OptionGroups, option
 from nmtkit.data.config import DatasetConfig
 from nmtkit.errors import UserError
-from nmtkit.languages import check_single
 from nmtkit.model.config import DeviceConfig, WeightsConfig
+from nmtkit.text.input_stream import STANDARD_STREAM
+from nmtkit.text.languages import check_single
 
 MAX_BEAM = 10**6
 PAGE_LINES = 20  #: the most sentences on a page of attention
 FORMATS = ("text", "tsv", "jsonl", "pharaoh")  #: of the output
-STANDARD_STREAM = Path("-")  #: in place of a file: stdin or stdout
 
 
 @dataclass(frozen=True)

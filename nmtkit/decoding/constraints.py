@@ -16,7 +16,7 @@ from torch import Tensor
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.strategies import Frontier, Selection
 from nmtkit.inference.top_k import top_k
-from nmtkit.vocab import EOS, PAD
+from nmtkit.text.vocabulary import EOS, PAD
 
 State = tuple[frozenset[tuple[int, ...]], tuple[int, ...]]  # the missing terms, and the part of one at the end
 

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import torch
 
-from nmtkit.atomic_io import resolve
 from nmtkit.checkpoint import Checkpoint, load_checkpoint
+from nmtkit.console.log import logger
 from nmtkit.data.batch import pad
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import EngineConfig, SearchConfig
@@ -24,14 +24,14 @@ from nmtkit.decoding.search import Hypothesis, TextOf, search
 from nmtkit.errors import NmtkitError, RunError, UserError
 from nmtkit.inference.loading import load_models
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.log import logger
-from nmtkit.model.memory import is_out_of_memory, out_of_memory
-from nmtkit.model.precision import resolve_device
-from nmtkit.model.threads import available_cores, set_threads
-from nmtkit.shortlist import Shortlist
-from nmtkit.vocab import EOS
+from nmtkit.inference.shortlist import Shortlist
+from nmtkit.machine.memory import is_out_of_memory, out_of_memory
+from nmtkit.machine.precision import resolve_device
+from nmtkit.machine.threads import available_cores, set_threads
+from nmtkit.machine.workers import WorkerPool
+from nmtkit.storage.atomic import resolve
+from nmtkit.text.vocabulary import EOS
 from nmtkit.wording import counted, format_bytes
-from nmtkit.workers import WorkerPool
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
+from nmtkit.console.log import logger, write_result
+from nmtkit.console.terminal import Table
 from nmtkit.decoding.config import EvaluationConfig
 from nmtkit.decoding.inputs import Input, SplitInput
-from nmtkit.decoding.scoring import Score, bleu, chrf, tokenized_bleu, warn_of_subwords
 from nmtkit.errors import UserError
-from nmtkit.languages import SEVERAL
-from nmtkit.log import logger, write_result
-from nmtkit.terminal import Table
-from nmtkit.text import read_lines
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.scoring.bleu import Score, bleu, chrf, tokenized_bleu, warn_of_subwords
+from nmtkit.text.languages import SEVERAL
+from nmtkit.text.reading import read_lines
+from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.wording import counted
 
 

@@ -20,15 +20,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtkit.console.log import SECONDS_BETWEEN_LINES, report
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.rules import Constraints, rules_of
 from nmtkit.decoding.search import Hypothesis, length_limits, length_penalties
 from nmtkit.inference.protocol import FixedInferenceState, InferenceModel, columns_of
 from nmtkit.inference.sentence_rows import FILLED
 from nmtkit.inference.top_k import top_k
-from nmtkit.log import SECONDS_BETWEEN_LINES, report
-from nmtkit.model.host_copy import HostCopy
-from nmtkit.vocab import BOS, EOS
+from nmtkit.machine.host_copy import HostCopy
+from nmtkit.text.vocabulary import BOS, EOS
 
 _EVERY, _LATER = 4, 2  # steps from one copy of `done` to the next, and from a copy to its reading
 

@@ -10,7 +10,7 @@ import torch
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.rules import Constraints
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.model.memory import free_memory
+from nmtkit.machine.memory import free_memory
 
 _EXPECTED = 50  # tokens of an output beyond those of its source: few outputs reach a higher --max-len-b
 # Bytes of the tensors that are alive at the same time:

@@ -8,7 +8,7 @@ from nmtkit.data.batch import pad
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import Hypothesis, length_penalties
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 
 @torch.inference_mode()

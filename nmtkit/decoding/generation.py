@@ -12,11 +12,11 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from nmtkit.atomic_io import resumable_file, staged_file
 from nmtkit.checkpoint import load_checkpoint
+from nmtkit.console.log import Progress, logger
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.attention_page import at_most_a_page, attention_page
-from nmtkit.decoding.config import STANDARD_STREAM, GenerationOptions, OutputConfig
+from nmtkit.decoding.config import GenerationOptions, OutputConfig
 from nmtkit.decoding.evaluation import read_references, report_scores
 from nmtkit.decoding.formats import LOG_PROB, rows
 from nmtkit.decoding.inputs import Input, SplitInput, TextInput, open_dataset, shard_of
@@ -26,10 +26,11 @@ from nmtkit.decoding.stats import StreamStats
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.languages import SEVERAL
-from nmtkit.log import Progress, logger
 from nmtkit.outputs import writing_stdout
-from nmtkit.source_tags import tag_ids
+from nmtkit.storage.atomic import resumable_file, staged_file
+from nmtkit.text.input_stream import STANDARD_STREAM
+from nmtkit.text.languages import SEVERAL
+from nmtkit.text.tags import tag_ids
 
 Observer = Callable[[Translation], object]
 

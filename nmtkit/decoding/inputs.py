@@ -12,13 +12,13 @@ from typing import Protocol
 from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.sentences import Sentences
-from nmtkit.decoding.input_stream import ALL_LINES, Shard, chunks, chunks_as_they_come, reads_terminal
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.stats import StreamStats
 from nmtkit.errors import UserError
-from nmtkit.languages import includes
-from nmtkit.text import is_regular_file, read_raw_lines, read_raw_stdin
-from nmtkit.tokenizer import Tokenizer, decode_reference
+from nmtkit.text.input_stream import ALL_LINES, Shard, chunks, chunks_as_they_come, reads_terminal
+from nmtkit.text.languages import includes
+from nmtkit.text.reading import is_regular_file, read_raw_lines, read_raw_stdin
+from nmtkit.text.tokenizer import Tokenizer, decode_reference
 
 
 class Input(Protocol):

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from nmtkit.console.log import logger
 from nmtkit.decoding.engine import Task
 from nmtkit.decoding.rules import contains
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.decoding.sentences import Sentence, SourceLimit
-from nmtkit.log import logger
-from nmtkit.vocab import UNK
+from nmtkit.decoding.tasks import Sentence, SourceLimit
+from nmtkit.text.vocabulary import UNK
 from nmtkit.wording import counted
 
 _CUT = "{lines} truncated to {limit} ({reason})"

@@ -8,9 +8,9 @@ from pathlib import Path
 from unicodedata import category
 
 from nmtkit.decoding.config import RequestConfig
-from nmtkit.decoding.input_stream import ALL_LINES
 from nmtkit.errors import UserError
-from nmtkit.text import is_regular_file, read_lines
+from nmtkit.text.input_stream import ALL_LINES
+from nmtkit.text.reading import is_regular_file, read_lines
 from nmtkit.wording import counted, quoted
 
 # Scripts without spaces between words: Thai to Khmer, kana, and Han.

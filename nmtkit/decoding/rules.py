@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtkit.decoding.config import SearchConfig
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from nmtkit.console.log import SECONDS_BETWEEN_LINES, report
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.constraints import GridBeamSearch
 from nmtkit.decoding.rules import Constraints, rules_of
 from nmtkit.decoding.strategies import BeamSearch, DiverseBeamSearch, Frontier, Sampling, Selection, Strategy
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel, InferenceState
-from nmtkit.log import SECONDS_BETWEEN_LINES, report
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 TextOf = Callable[[Sequence[int]], Hashable]  #: the text of the ids of a hypothesis
 

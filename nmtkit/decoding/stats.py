@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from nmtkit.console.log import logger, report
 from nmtkit.errors import RunError, UserError
-from nmtkit.log import logger, report
-from nmtkit.text import decode_with_replacement
-from nmtkit.vocab import UNK, unknown_percent, unknown_warning
+from nmtkit.text.reading import decode_with_replacement
+from nmtkit.text.vocabulary import UNK, unknown_percent, unknown_warning
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:

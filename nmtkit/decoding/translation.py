@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.overlong import join, separators
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.decoding.sentences import Sentence
-from nmtkit.moses_bpe import respaced
-from nmtkit.tokenizer import SPACE, Tokenizer, join_subwords
-from nmtkit.vocab import EOS, SPECIALS, UNK
+from nmtkit.decoding.tasks import Sentence
+from nmtkit.text.moses_bpe import respaced
+from nmtkit.text.tokenizer import SPACE, Tokenizer, join_subwords
+from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from nmtkit.decoding.attention_page import Attention
 from nmtkit.decoding.batched_search import Advance, search_in_batches
 from nmtkit.decoding.config import BatchSizes, EngineConfig, SearchConfig, StreamConfig
 from nmtkit.decoding.engine import Engine, SearchBatch, Workers, check_memory, checksums_of, load, local_engine
-from nmtkit.decoding.input_stream import chunks
 from nmtkit.decoding.keywords import EngineKeywords, PenaltyKeywords, SearchKeywords
 from nmtkit.decoding.line_warnings import LineWarnings
 from nmtkit.decoding.requests import Request
-from nmtkit.decoding.sentences import SentenceEncoder, SourceLimit
+from nmtkit.decoding.tasks import SentenceEncoder, SourceLimit
 from nmtkit.decoding.translation import Translation, translation_of
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.model.config import WeightsConfig
-from nmtkit.source_tags import tag_ids
-from nmtkit.tokenizer import SPACE, Tokenizer
-from nmtkit.vocab import EOS, SPECIALS
+from nmtkit.text.input_stream import chunks
+from nmtkit.text.tags import tag_ids
+from nmtkit.text.tokenizer import SPACE, Tokenizer
+from nmtkit.text.vocabulary import EOS, SPECIALS
 from nmtkit.wording import counted
 
 if TYPE_CHECKING:

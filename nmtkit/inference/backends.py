@@ -14,8 +14,8 @@ from nmtkit.inference.torch_recurrent import TorchRecurrent
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
-from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.recurrent_config import RecurrentConfig
+from nmtkit.model.translation_model import TranslationModel
 
 
 class Backends(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.errors import UserError
 from nmtkit.inference.protocol import AttentionWeights, FixedInferenceState, InferenceModel
-from nmtkit.shortlist import Ids
+from nmtkit.inference.shortlist import Ids
 
 
 @dataclass

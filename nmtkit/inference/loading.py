@@ -5,15 +5,15 @@ from functools import partial
 
 import torch
 
-from nmtkit import native_build
 from nmtkit.checkpoint import Checkpoint, memory_for_weights
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import backends_of
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.model.precision import resolve_device, resolve_precision
-from nmtkit.model.protocol import TranslationModel
-from nmtkit.tokenizer import tokenizer_differences
+from nmtkit.machine import native_build
+from nmtkit.machine.precision import resolve_device, resolve_precision
+from nmtkit.model.translation_model import TranslationModel
+from nmtkit.text.tokenizer import tokenizer_differences
 
 
 def load_models(

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmtkit import native_build
 from nmtkit.inference.protocol import AttentionWeights, InferenceModel
-from nmtkit.inference.transformer import TransformerInference
+from nmtkit.inference.shortlist import Ids
+from nmtkit.inference.transformer_base import TransformerInference
+from nmtkit.machine import native_build
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.transformer import Transformer
-from nmtkit.shortlist import Ids
 
 if TYPE_CHECKING:
     from nmtkit._native import DecoderState, Model, RowMatrix

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from nmtkit.errors import UserError
+from nmtkit.inference.shortlist import Ids, Shortlist
 from nmtkit.inference.top_k import top_k
-from nmtkit.shortlist import Ids, Shortlist
-from nmtkit.vocab import BOS
+from nmtkit.text.vocabulary import BOS
 from nmtkit.wording import counted
 
 

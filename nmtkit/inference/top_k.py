@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from nmtkit import native_build
+from nmtkit.machine import native_build
 
 _GROUP = 16  # columns that share a maximum
 _SMALL = 1 << 15  # scores up to which `topk` is fastest; it may order equal ones differently

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from nmtkit.inference.sentence_rows import SentenceRows
 from nmtkit.inference.torch_inference import TorchInference
-from nmtkit.model.convolutional import Convolutional, DecoderLayer, Memory, WeightNorm
+from nmtkit.model.convolutional import Convolutional, ConvolutionalDecoderLayer, ConvolutionalMemory, WeightNorm
 
 
 class ConvolutionalState:
     """The last k - 1 inputs (R, inputs, k - 1) of each layer, and the encoded source of each sentence."""
 
-    def __init__(self, memory: Memory, inputs: list[Tensor]) -> None:
+    def __init__(self, memory: ConvolutionalMemory, inputs: list[Tensor]) -> None:
         self.memory, self.inputs, self.length = memory, inputs, 0
         self.rows = SentenceRows(memory.keys.size(0), memory.keys.device)
 
@@ -29,7 +29,7 @@ class ConvolutionalState:
         self._reorder_inputs(origins)
         if (kept := self.rows.reorder(origins)) is not None:
             memory = self.memory
-            self.memory = Memory(memory.keys[kept], memory.values[kept], memory.mask[kept])
+            self.memory = ConvolutionalMemory(memory.keys[kept], memory.values[kept], memory.mask[kept])
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
         """As `FixedInferenceState.reorder_fixed`."""
@@ -50,9 +50,9 @@ class TorchConvolutional(TorchInference):
         self.longest_sequence = model.config.max_positions - 1
         self.attention_layers = len(model.decoder)
 
-    def start(self, memory: Memory) -> ConvolutionalState:
+    def start(self, memory: ConvolutionalMemory) -> ConvolutionalState:
         """As `InferenceModel.start`: zeros before the first position."""
-        rows, layers = memory.keys.size(0), cast(Iterable[DecoderLayer], self.model.decoder)
+        rows, layers = memory.keys.size(0), cast(Iterable[ConvolutionalDecoderLayer], self.model.decoder)
         return ConvolutionalState(
             memory, [memory.keys.new_zeros(rows, layer.convolution.direction.size(1), layer.reach) for layer in layers]
         )
@@ -62,7 +62,7 @@ class TorchConvolutional(TorchInference):
         model = self.model
         target = model.embed(tokens, model.target_embedding, model.target_positions(state.length, 1))  # (R, E)
         x, embedded = model.decoder_in(target), state.rows.by_sentence(target)
-        for number, layer in enumerate(cast(Iterable[DecoderLayer], model.decoder)):
+        for number, layer in enumerate(cast(Iterable[ConvolutionalDecoderLayer], model.decoder)):
             inputs = torch.cat((state.inputs[number], x.unsqueeze(2)), dim=2)  # (R, ·, k)
             state.inputs[number] = inputs[:, :, 1:]
             queries = state.rows.by_sentence(layer.convolution.at_one_position(inputs))  # (B, n, C)

@@ -9,7 +9,7 @@ from torch import Tensor
 from nmtkit.inference.protocol import AttentionWeights, InferenceModel, columns_of, shift_right
 from nmtkit.inference.top_k import top_k
 from nmtkit.model.kernels import loss_kernel_on
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.translation_model import TranslationModel
 
 _SCORED = 1024  # positions that are projected to the vocabulary together: more logits take too much memory
 _NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from nmtkit.inference.sentence_rows import SentenceRows
 from nmtkit.inference.torch_inference import TorchInference
-from nmtkit.model.recurrent import LstmState, Memory, Recurrent, RecurrentLayer
+from nmtkit.model.recurrent import LstmState, Recurrent, RecurrentLayer, RecurrentMemory
 
 
 class RecurrentState:
     """The LSTM states of all rows, and the encoded source of each sentence with the keys of its attention."""
 
-    def __init__(self, memory: Memory, keys: Tensor, layers: int) -> None:
+    def __init__(self, memory: RecurrentMemory, keys: Tensor, layers: int) -> None:
         self.memory, self.keys = memory, keys
         self.rows = SentenceRows(keys.size(0), keys.device)
         zeros = keys.new_zeros(1, keys.size(0), keys.size(2))
@@ -28,7 +28,7 @@ class RecurrentState:
             return
         self._reorder_layers(origins)
         if (kept := self.rows.reorder(origins)) is not None:
-            self.memory = Memory(self.memory.values[kept], self.memory.mask[kept])
+            self.memory = RecurrentMemory(self.memory.values[kept], self.memory.mask[kept])
             self.keys = self.keys[kept]
 
     def reorder_fixed(self, origins: Tensor, width: int) -> None:
@@ -46,7 +46,7 @@ class TorchRecurrent(TorchInference):
     model: Recurrent
     attention_layers = 1
 
-    def start(self, memory: Memory) -> RecurrentState:
+    def start(self, memory: RecurrentMemory) -> RecurrentState:
         """As `InferenceModel.start`."""
         return RecurrentState(memory, self.model.attention.keys(memory.values), len(self.model.decoder))
 

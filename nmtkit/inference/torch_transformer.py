@@ -10,7 +10,7 @@ from nmtkit.inference.decoder_step import layer_step
 from nmtkit.inference.kv_cache import KeyValueCache, LayerCache
 from nmtkit.inference.protocol import AttentionWeights
 from nmtkit.inference.torch_inference import TorchInference
-from nmtkit.inference.transformer import TransformerInference
+from nmtkit.inference.transformer_base import TransformerInference
 from nmtkit.model.layers import DecoderLayer
 from nmtkit.model.transformer import Memory, Transformer
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit.model.precision import product_dtype
+from nmtkit.machine.precision import product_dtype
 
 
 def as_activations(x: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ from nmtkit.errors import UserError
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.convolutional import Convolutional
 from nmtkit.model.convolutional_config import ConvolutionalConfig
-from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.recurrent import Recurrent
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.model.translation_model import TranslationModel
 from nmtkit.wording import quoted
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import dropout
-from nmtkit.model.packing import Packing, Padding, ShortSentences, attend_packed
+from nmtkit.model.packed_attention import Packing, Padding, ShortSentences, attend_packed
 from nmtkit.model.short_attention import Sizes, attend_short, attend_short_packed, serves
 
 

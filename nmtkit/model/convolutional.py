@@ -17,14 +17,14 @@ from nmtkit.model.convolutional_config import ConvolutionalConfig, LayerShape
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.embedding import Embedding
 from nmtkit.model.positions import LearnedPositions
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.translation_model import TranslationModel
 
 _HALF = 0.5**0.5
 _TABLE_DEVIATION = 0.1  # of embeddings and positions
 
 
 @dataclass
-class Memory:
+class ConvolutionalMemory:
     """The encoder's output."""
 
     keys: Tensor  # (B, S, E)
@@ -123,7 +123,7 @@ class ConvolutionalLayer(nn.Module):
         return cast(Tensor, (y + self.residual(x)) * _HALF)
 
 
-class EncoderLayer(ConvolutionalLayer):
+class ConvolutionalEncoderLayer(ConvolutionalLayer):
     """A convolution over the neighborhood of each position, and a residual connection."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -133,7 +133,7 @@ class EncoderLayer(ConvolutionalLayer):
         return self.add_residual(y, x)
 
 
-class Attention(nn.Module):
+class ConvolutionalAttention(nn.Module):
     """Attention of a decoder layer to the source (§3.3)."""
 
     def __init__(self, channels: int, d_model: int) -> None:
@@ -141,7 +141,9 @@ class Attention(nn.Module):
         self.query = NormalizedLinear(channels, d_model)
         self.out = NormalizedLinear(d_model, channels)
 
-    def forward(self, x: Tensor, target: Tensor, memory: Memory, record: list[Tensor] | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, target: Tensor, memory: ConvolutionalMemory, record: list[Tensor] | None = None
+    ) -> Tensor:
         """x (B, T, C) and target embeddings (B, T, E): (B, T, C). Appends the weights (B, 1, T, S) to `record`."""
         queries = (self.query(x) + target) * _HALF
         scores = (queries @ memory.keys.transpose(1, 2)).masked_fill(~memory.mask.unsqueeze(1), float("-inf"))
@@ -153,15 +155,17 @@ class Attention(nn.Module):
         return cast(Tensor, (x + self.out(context)) * _HALF)
 
 
-class DecoderLayer(ConvolutionalLayer):
+class ConvolutionalDecoderLayer(ConvolutionalLayer):
     """A convolution over a position and those before it, attention to the source, and a residual connection."""
 
     def __init__(self, shape: LayerShape, config: ConvolutionalConfig) -> None:
         super().__init__(shape, config.dropout)
-        self.attention = Attention(shape.channels, config.d_model)
+        self.attention = ConvolutionalAttention(shape.channels, config.d_model)
 
-    def forward(self, x: Tensor, target: Tensor, memory: Memory, record: list[Tensor] | None = None) -> Tensor:
-        """x (B, T, inputs) to (B, T, C); the other arguments are those of `Attention`."""
+    def forward(
+        self, x: Tensor, target: Tensor, memory: ConvolutionalMemory, record: list[Tensor] | None = None
+    ) -> Tensor:
+        """x (B, T, inputs) to (B, T, C); the other arguments are those of `ConvolutionalAttention`."""
         y = self.convolution(F.pad(self.dropout(x), (0, 0, self.reach, 0)))
         return self.add_residual(self.attention(y, target, memory, record), x)
 
@@ -190,10 +194,10 @@ class Convolutional(TranslationModel):
         self.dropout = Dropout(rate)
         encoder, decoder = config.encoder_layers, config.decoder_layers
         self.encoder_in = NormalizedLinear(E, encoder[0].inputs)
-        self.encoder = nn.ModuleList(EncoderLayer(shape, rate) for shape in encoder)
+        self.encoder = nn.ModuleList(ConvolutionalEncoderLayer(shape, rate) for shape in encoder)
         self.encoder_out = NormalizedLinear(encoder[-1].channels, E)
         self.decoder_in = NormalizedLinear(E, decoder[0].inputs)
-        self.decoder = nn.ModuleList(DecoderLayer(shape, config) for shape in decoder)
+        self.decoder = nn.ModuleList(ConvolutionalDecoderLayer(shape, config) for shape in decoder)
         self.decoder_out = NormalizedLinear(decoder[-1].channels, config.d_bottleneck)
         self.projection: NormalizedLinear | nn.Linear
         if config.has_tied_output:
@@ -228,7 +232,7 @@ class Convolutional(TranslationModel):
                 nn.init.normal_(module.table, std=_TABLE_DEVIATION)
         nn.init.zeros_(self.projection.bias)
 
-    def encode(self, src: Tensor, lengths: Tensor) -> Memory:
+    def encode(self, src: Tensor, lengths: Tensor) -> ConvolutionalMemory:
         """As `TranslationModel.encode`.
 
         Every attention reads the encoder's output twice: its gradient is divided by the number of readings (§3.5).
@@ -239,9 +243,9 @@ class Convolutional(TranslationModel):
         for layer in self.encoder:
             x = self.through(layer, x, mask)
         keys = cast(Tensor, _ScaledGradient.apply(self.encoder_out(x), 0.5 / len(self.decoder)))  # type: ignore[no-untyped-call]
-        return Memory(keys, (keys + embedded) * _HALF, mask)
+        return ConvolutionalMemory(keys, (keys + embedded) * _HALF, mask)
 
-    def decode(self, tgt_in: Tensor, memory: Memory, record: list[Tensor] | None = None) -> Tensor:
+    def decode(self, tgt_in: Tensor, memory: ConvolutionalMemory, record: list[Tensor] | None = None) -> Tensor:
         """As `TranslationModel.decode`. Appends the attention weights (B, 1, T, S) of each layer to `record`."""
         embedded = self.embed(tgt_in, self.target_embedding, self.target_positions(0, tgt_in.size(1)))
         x = self.decoder_in(embedded)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nmtkit import native_build
+from nmtkit.machine import native_build
 
 _LEVELS = 1 << 16  # a rate is rounded to 1/65536, which has no effect on training
 

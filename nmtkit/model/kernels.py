@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from nmtkit.log import logger
-from nmtkit.vocab import EOS
+from nmtkit.console.log import logger
+from nmtkit.text.vocabulary import EOS
 from nmtkit.wording import first_line
 
 

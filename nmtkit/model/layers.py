@@ -9,7 +9,7 @@ from nmtkit.model.activations import LayerNorm
 from nmtkit.model.attention import CrossAttention, SelfAttention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout, dropout
-from nmtkit.model.packing import Packing
+from nmtkit.model.packed_attention import Packing
 from nmtkit.model.residual import add_and_norm
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "swish": F.silu}

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from nmtkit.errors import UserError
 from nmtkit.model.attention import StackedLinear
 from nmtkit.model.lora_config import LoraConfig
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.translation_model import TranslationModel
 
 _A, _B, _MATRIX = ".lora_a.", ".lora_b.", ".weight"  # parts of parameter names
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmtkit.vocab import EOS, NEVER_OUTPUT
+from nmtkit.text.vocabulary import EOS, NEVER_OUTPUT
 
 _BLOCK = 4096  # columns that a program has in registers
 _WARPS = 8

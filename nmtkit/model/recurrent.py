@@ -16,15 +16,15 @@ from torch.nn import functional as F
 
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.embedding import Embedding
-from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.recurrent_config import RecurrentConfig
+from nmtkit.model.translation_model import TranslationModel
 
 LstmState = tuple[Tensor, Tensor]  # h and c, both (1, B, H)
 _INITIAL = 0.1  # weights and biases are drawn from ± this
 
 
 @dataclass
-class Memory:
+class RecurrentMemory:
     """The encoder's output."""
 
     values: Tensor  # (B, S, H)
@@ -82,7 +82,7 @@ class AdditiveAttention(nn.Module):
         keys: Tensor = self.k(values) + self.bias
         return keys
 
-    def forward(self, x: Tensor, keys: Tensor, memory: Memory, record: list[Tensor] | None = None) -> Tensor:
+    def forward(self, x: Tensor, keys: Tensor, memory: RecurrentMemory, record: list[Tensor] | None = None) -> Tensor:
         """The context (B, T, H) of queries x (B, T, H). Appends the weights (B, 1, T, S) to `record`."""
         sums = (self.q(x).unsqueeze(2) + keys.unsqueeze(1)).tanh_()  # (B, T, S, H)
         vector = self.direction * (self.gain / self.direction.norm())
@@ -135,15 +135,15 @@ class Recurrent(TranslationModel):
         nn.init.constant_(self.attention.gain, self.config.d_model**-0.5)
         nn.init.zeros_(self.attention.bias)
 
-    def encode(self, src: Tensor, lengths: Tensor) -> Memory:
+    def encode(self, src: Tensor, lengths: Tensor) -> RecurrentMemory:
         """As `TranslationModel.encode`. Padding follows all tokens in both directions, so it changes no output."""
         bottom, *others = self.encoder
         x = cast(Tensor, self.through(bottom, self.source_embedding(src), lengths))
         for layer in others:
             x, _ = self.through(layer, x)
-        return Memory(x, torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1))
+        return RecurrentMemory(x, torch.arange(src.size(1), device=src.device) < lengths.unsqueeze(1))
 
-    def decode(self, tgt_in: Tensor, memory: Memory, record: list[Tensor] | None = None) -> Tensor:
+    def decode(self, tgt_in: Tensor, memory: RecurrentMemory, record: list[Tensor] | None = None) -> Tensor:
         """As `TranslationModel.decode`. Appends the attention weights (B, 1, T, S) to `record`."""
         bottom, *others = self.decoder
         x, _ = self.through(bottom, self.target_embedding(tgt_in))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmtkit import native_build
+from nmtkit.machine import native_build
 from nmtkit.model.dropout import Dropout, DropoutMask
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nmtkit import native_build
+from nmtkit.machine import native_build
 
 Heads = tuple[int, int]
 

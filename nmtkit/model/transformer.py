@@ -17,9 +17,9 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.dropout import Dropout
 from nmtkit.model.embedding import Embedding, look_up
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
-from nmtkit.model.packing import Packing, Padding, ShortSentences
+from nmtkit.model.packed_attention import Packing, Padding, ShortSentences
 from nmtkit.model.positions import LearnedPositions, SinusoidalPositions
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.translation_model import TranslationModel
 
 
 @dataclass

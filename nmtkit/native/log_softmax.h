@@ -5,7 +5,7 @@
 
 namespace nmtkit {
 
-// NEVER_OUTPUT of nmtkit/vocab.py.
+// NEVER_OUTPUT of nmtkit/text/vocabulary.py.
 constexpr int kNeverOutput[] = {0, 2};
 
 // Take the ids that are never output from the softmax of logits (W,).

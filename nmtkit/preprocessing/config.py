@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from nmtkit.config import Config, option
 from nmtkit.errors import UserError
-from nmtkit.languages import is_direction, is_language
-from nmtkit.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
-from nmtkit.user_symbols import check_symbols
-from nmtkit.vocab import SPECIALS
+from nmtkit.text.languages import is_direction, is_language
+from nmtkit.text.tokenizer import LEARNED_KINDS, SENTENCEPIECE, SPACE
+from nmtkit.text.user_symbols import check_symbols
+from nmtkit.text.vocabulary import SPECIALS
 
 DEFAULT_VOCAB_SIZE = 32_000
 _SIZE = re.compile(r"(\d{1,18})([KMGT]?)", re.ASCII | re.IGNORECASE)

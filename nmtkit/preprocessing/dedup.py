@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nmtkit.file_map import map_numbers
-from nmtkit.nfkc import nfkc
 from nmtkit.preprocessing.characters import CharacterTable
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.reasons import DUPLICATE, KEPT, MARKS, Marks
-from nmtkit.text import Block
+from nmtkit.storage.maps import map_numbers
+from nmtkit.text.nfkc import nfkc
+from nmtkit.text.reading import Block
 
 HASH = np.dtype("<u8")
 HASHES_FILE = "hashes"  #: temporary file in the dataset folder

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from nmtkit.data.binary import Tokens
 from nmtkit.data.description import ShardSummary, SplitSummary, parse_shard
-from nmtkit.languages import side_names
 from nmtkit.preprocessing.line_encoder import Lengths
 from nmtkit.preprocessing.reasons import KEPT, REASONS, Marks, by_reason, count_marks
-from nmtkit.strict_json import parse_count, parse_text
-from nmtkit.vocab import UNK
+from nmtkit.storage.strict_json import parse_count, parse_text
+from nmtkit.text.languages import side_names
+from nmtkit.text.vocabulary import UNK
 
 _COUNTS = ("marks", "tokens", "unknown")  # of `CorpusCounts`
 EXAMPLES = 5  #: dropped pairs kept for each reason

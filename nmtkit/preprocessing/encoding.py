@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.console.log import Progress
 from nmtkit.data.binary import Tokens
-from nmtkit.log import Progress
+from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.encoded import EXAMPLES, EncodedBlock, EncodedSide, EncodedSplit, Example
 from nmtkit.preprocessing.filters import has_blank_side
@@ -17,14 +18,13 @@ from nmtkit.preprocessing.line_encoder import Lengths, LineEncoder
 from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, RATIO, TOO_LONG, Marks
 from nmtkit.preprocessing.scan import Corpus
 from nmtkit.preprocessing.split_writer import SplitWriter
-from nmtkit.source_tags import tag_ids
-from nmtkit.text import Block, read_parallel
-from nmtkit.workers import WorkerPool
+from nmtkit.text.reading import Block, read_parallel
+from nmtkit.text.tags import tag_ids
 
 EXAMPLE_CHARACTERS = 300  #: of each side of an example
 
 
-class Task(NamedTuple):
+class EncodingTask(NamedTuple):
     """A block of text to encode, with a mark for each pair."""
 
     corpus: int  #: number of the corpus
@@ -45,7 +45,7 @@ class Encoder:
     cleaning: CleaningConfig | None
     source_tag: str = ""
 
-    def __call__(self, task: Task) -> EncodedBlock:
+    def __call__(self, task: EncodingTask) -> EncodedBlock:
         lines = task.source.lines(), task.target.lines()
         marks: Marks = np.frombuffer(task.marks, np.uint8).copy()
         if self.cleaning is not None:
@@ -129,7 +129,7 @@ def encode_split(
             progress.advance(len(block.marks))
 
 
-def _tasks(corpora: Sequence[Corpus], marks: Marks | None, done: int) -> Iterator[Task]:
+def _tasks(corpora: Sequence[Corpus], marks: Marks | None, done: int) -> Iterator[EncodingTask]:
     """The blocks of a text after its first `done` lines, which are whole blocks."""
     begin = 0
     for number, corpus in enumerate(corpora):
@@ -137,5 +137,5 @@ def _tasks(corpora: Sequence[Corpus], marks: Marks | None, done: int) -> Iterato
             end = begin + source.count
             if begin >= done:
                 given = bytes(source.count) if marks is None else marks[begin:end].tobytes()
-                yield Task(number, source, target, given)
+                yield EncodingTask(number, source, target, given)
             begin = end

@@ -15,12 +15,12 @@ from typing import Concatenate, ParamSpec
 import regex
 
 from nmtkit.errors import UserError
-from nmtkit.languages import side_names
 from nmtkit.preprocessing.characters import CharacterTable, count_in
 from nmtkit.preprocessing.config import CleaningConfig
 from nmtkit.preprocessing.language_id import language_filter
 from nmtkit.preprocessing.overlap import Overlap
 from nmtkit.preprocessing.reasons import EMPTY, KEPT, MARKS, OVERLAP
+from nmtkit.text.languages import side_names
 
 P = ParamSpec("P")
 PairFilter = Callable[[str, str], bool]  # source, target -> whether the pair is dropped

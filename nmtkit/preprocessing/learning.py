@@ -9,16 +9,17 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from nmtkit.console.log import logger, working
 from nmtkit.data.corpus import Dataset, read_tokenizers
 from nmtkit.errors import UserError
-from nmtkit.file_map import map_numbers
-from nmtkit.languages import includes, side_names
-from nmtkit.log import logger, working
+from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.config import DEFAULT_VOCAB_SIZE, VocabularyConfig
 from nmtkit.preprocessing.reasons import Marks
 from nmtkit.preprocessing.scan import Corpus, Scan, Words, is_usable, read_blocks
-from nmtkit.text import read_bytes
-from nmtkit.tokenizer import (
+from nmtkit.storage.maps import map_numbers
+from nmtkit.text.languages import includes, side_names
+from nmtkit.text.reading import read_bytes
+from nmtkit.text.tokenizer import (
     SPACE,
     SentencePieceTokenizer,
     SpaceTokenizer,
@@ -26,10 +27,9 @@ from nmtkit.tokenizer import (
     shares_vocabulary,
     train_sentencepiece,
 )
-from nmtkit.user_symbols import add_symbols
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.text.user_symbols import add_symbols
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 from nmtkit.wording import counted
-from nmtkit.workers import WorkerPool
 
 _MAX_MODEL_BYTES = 1 << 28  # a SentencePiece model of a million pieces has about 30 MB
 

@@ -6,13 +6,13 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.console.log import logger
 from nmtkit.data.binary import Tokens, token_type
 from nmtkit.errors import UserError
-from nmtkit.log import logger
-from nmtkit.native_sources import STALE, is_stale
-from nmtkit.spm_model import encodes_words_apart
-from nmtkit.tokenizer import SENTENCEPIECE, SENTENCEPIECE_VOCAB, SPACE, Tokenizer
-from nmtkit.vocab import EOS
+from nmtkit.machine.native_sources import STALE, is_stale
+from nmtkit.text.spm_model import encodes_words_apart
+from nmtkit.text.tokenizer import SENTENCEPIECE, SENTENCEPIECE_VOCAB, SPACE, Tokenizer
+from nmtkit.text.vocabulary import EOS
 
 try:
     from nmtkit import _words

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.dedup import hash_text, normal_form
-from nmtkit.text import COMPRESSED, read_lines
+from nmtkit.text.reading import COMPRESSED, read_lines
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit.atomic_io import final_name, resolve, staged_folder
+from nmtkit.console.log import logger, report, styled, write_table
+from nmtkit.console.terminal import Table
 from nmtkit.data.corpus import Dataset, write_tokenizers
 from nmtkit.data.description import is_dataset_file, may_replace, write_description
 from nmtkit.errors import RunError, UserError
-from nmtkit.file_map import map_numbers
-from nmtkit.languages import side_names
-from nmtkit.leftovers import staging_folders
-from nmtkit.log import logger, report, styled, write_table
+from nmtkit.machine.workers import WorkerPool
 from nmtkit.outputs import check_output_file, check_output_folder
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.dedup import HASHES_FILE, mark_duplicates
@@ -31,18 +29,20 @@ from nmtkit.preprocessing.learning import (
     reuse_tokenizers,
 )
 from nmtkit.preprocessing.line_encoder import make_line_encoders
-from nmtkit.preprocessing.progress import PROGRESS_FILE, Progress, identify_task
+from nmtkit.preprocessing.progress import PROGRESS_FILE, SavedProgress, identify_task
 from nmtkit.preprocessing.reasons import KEPT, all_dropped_message, by_reason, format_dropped
 from nmtkit.preprocessing.report import corpus_row, write_report
 from nmtkit.preprocessing.scan import Corpus, MarkFiles, Scan, Scanner, scan
 from nmtkit.preprocessing.split_writer import SplitWriter
-from nmtkit.source_tags import check_tag_apart, not_a_piece
-from nmtkit.terminal import Table
-from nmtkit.text import find_side
-from nmtkit.tokenizer import SPACE, shares_vocabulary
-from nmtkit.vocab import unknown_percent, unknown_warning
+from nmtkit.storage.atomic import final_name, resolve, staged_folder
+from nmtkit.storage.leftovers import staging_folders
+from nmtkit.storage.maps import map_numbers
+from nmtkit.text.languages import side_names
+from nmtkit.text.reading import find_side
+from nmtkit.text.tags import check_tag_apart, not_a_piece
+from nmtkit.text.tokenizer import SPACE, shares_vocabulary
+from nmtkit.text.vocabulary import unknown_percent, unknown_warning
 from nmtkit.wording import counted
-from nmtkit.workers import WorkerPool
 
 TRAIN = "train"
 MARKS_FILE = "marks"  #: temporary file in the dataset folder: the mark of each training pair
@@ -74,14 +74,14 @@ def preprocess(
             files.destdir,
             _is_dataset_or_temporary,
             may_replace,
-            lambda folder: Progress.load(folder, task, files) is not None,
+            lambda folder: SavedProgress.load(folder, task, files) is not None,
         ) as folder,
         WorkerPool(files.workers) as pool,
     ):
-        progress = Progress.resume(folder, task, files)
+        progress = SavedProgress.resume(folder, task, files)
         if progress is None:
             tokenizers, pairs = _first_pass(files, vocabulary, corpora, marker, reused, folder, pool)
-            progress = Progress(task, pairs)
+            progress = SavedProgress(task, pairs)
             if files.shard_bytes:
                 progress.save(folder)
         else:
@@ -120,7 +120,7 @@ def _first_pass(
 
 
 def _second_pass(
-    progress: Progress,
+    progress: SavedProgress,
     corpora: Mapping[str, Sequence[Corpus]],
     files: FilesConfig,
     cleaning: CleaningConfig,

@@ -13,16 +13,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from nmtkit.atomic_io import fsync, fsync_entries, staged_file
-from nmtkit.checksum import sha256, sha256_of_fields
+from nmtkit.console.log import logger
 from nmtkit.data.description import FileRecord, record_file
 from nmtkit.errors import RunError
-from nmtkit.languages import side_names
-from nmtkit.log import logger
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit
-from nmtkit.strict_json import parse_count, parse_json, parse_text
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.storage.atomic import fsync, fsync_entries, staged_file
+from nmtkit.storage.checksum import sha256, sha256_of_fields
+from nmtkit.storage.strict_json import parse_count, parse_json, parse_text
+from nmtkit.text.languages import side_names
+from nmtkit.text.tokenizer import Tokenizer
 from nmtkit.version import __version__
 from nmtkit.wording import counted
 
@@ -31,7 +31,7 @@ _WITHOUT_EFFECT = ("destdir", "workers", "report")  # on the files of the datase
 
 
 @dataclass
-class Progress:
+class SavedProgress:
     """The progress of a run. `task` identifies its text and options, `pairs` are the sentence pairs of each split.
 
     All `splits` but the last are complete. `files` are the files of the folder at the last save, except empty ones.
@@ -76,7 +76,7 @@ class Progress:
             file.write(json.dumps(fields).encode())
 
     @classmethod
-    def load(cls, folder: Path, task: str, files: FilesConfig) -> "Progress | None":
+    def load(cls, folder: Path, task: str, files: FilesConfig) -> "SavedProgress | None":
         """Read the progress of a folder, without its other files.
 
         None, with a warning, if it is damaged or that of another task; None without a warning if there is none.
@@ -101,7 +101,7 @@ class Progress:
         return progress
 
     @classmethod
-    def _parse(cls, fields: Mapping[str, Any], files: FilesConfig) -> "Progress":
+    def _parse(cls, fields: Mapping[str, Any], files: FilesConfig) -> "SavedProgress":
         """Parse the fields. Raises ValueError, KeyError, TypeError or AttributeError for an invalid value."""
         if fields["sha256"] != sha256_of_fields(fields):
             raise ValueError("the checksum is wrong")
@@ -117,7 +117,7 @@ class Progress:
         return progress
 
     @classmethod
-    def resume(cls, folder: Path, task: str, files: FilesConfig) -> "Progress | None":
+    def resume(cls, folder: Path, task: str, files: FilesConfig) -> "SavedProgress | None":
         """Read the progress of a folder, verify its files, and remove everything that was written since the save.
 
         If a file is damaged or missing: None, with a warning, and the folder is empty.

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nmtkit.atomic_io import staged_file
 from nmtkit.data.corpus import Dataset
-from nmtkit.languages import side_names
 from nmtkit.preprocessing.charts import histogram, length_histogram, rank_curve
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit, Example
 from nmtkit.preprocessing.reasons import MARKS, REASONS
@@ -21,8 +19,10 @@ from nmtkit.preprocessing.statistics import (
     SplitStatistics,
     split_statistics,
 )
-from nmtkit.tokenizer import Tokenizer
-from nmtkit.vocab import SPECIALS, unknown_percent
+from nmtkit.storage.atomic import staged_file
+from nmtkit.text.languages import side_names
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import SPECIALS, unknown_percent
 from nmtkit.wording import escaped, format_value
 
 _FREQUENT = 20  # pieces shown

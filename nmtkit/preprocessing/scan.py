@@ -11,14 +11,14 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nmtkit.console.log import Progress
 from nmtkit.errors import UserError
-from nmtkit.log import Progress
+from nmtkit.machine.workers import WorkerPool
 from nmtkit.preprocessing.dedup import hash_pairs
 from nmtkit.preprocessing.filters import PairMarker, has_blank_side
 from nmtkit.preprocessing.reasons import DUPLICATE, EMPTY, KEPT, MARKS, REASONS, Marks, count_marks
-from nmtkit.text import Block, read_parallel
-from nmtkit.tokenizer import count_segmented, has_subword_markers
-from nmtkit.workers import WorkerPool
+from nmtkit.text.reading import Block, read_parallel
+from nmtkit.text.tokenizer import count_segmented, has_subword_markers
 
 Words = Counter[str]
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from nmtkit.data.corpus import Split
 from nmtkit.data.sentences import Sentences
-from nmtkit.vocab import SPECIALS, UNK
+from nmtkit.text.vocabulary import SPECIALS, UNK
 
 _PAIRS_PER_READ = 1 << 14
 RATIO_LIMIT, RATIO_STEPS = 3, 8  #: the ratios of lengths are counted from 2⁻³ to 2³, in steps of 2^(1/8)

@@ -17,16 +17,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive
 
+from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
-from nmtkit.log import logger
-from nmtkit.serving.batching import DynamicBatcher, QueueFull
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.libretranslate import Languages, LibreTranslateRequest, languages_answer
 from nmtkit.serving.messages import TranslationRequest, check_media_type, read_request
-from nmtkit.serving.metrics import MEDIA_TYPE, Metrics
 from nmtkit.serving.middleware import LoopbackHost, OriginForm, RequestRecorder, UnambiguousLength
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.serving.prometheus import MEDIA_TYPE, Metrics
+from nmtkit.serving.scheduler import DynamicBatcher, QueueFull
+from nmtkit.text.tokenizer import Tokenizer
 
 SECONDS_FOR_BODY = 30.0
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that has gone: for metrics and access log only

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from nmtkit.nfkc import nfkc
+from nmtkit.text.nfkc import nfkc
 
 
 def count_characters(line: str) -> int:

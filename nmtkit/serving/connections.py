@@ -13,7 +13,7 @@ from typing import Any, cast
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmtkit.serving.metrics import Metrics
+from nmtkit.serving.prometheus import Metrics
 
 SECONDS_TO_ASK = 30.0  # to send the head of a request, from the connect or from the previous answer
 SECONDS_TO_READ = 30.0  # to read an answer that does not fit into the buffers of the sockets

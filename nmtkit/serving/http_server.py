@@ -11,7 +11,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from nmtkit.log import logger
+from nmtkit.console.log import logger
 from nmtkit.serving.connections import Connections, reporting
 
 SECONDS_TO_DRAIN = 60  # for accepted requests at shutdown

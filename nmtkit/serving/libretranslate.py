@@ -12,7 +12,7 @@ from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Translation
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.json_fields import bad_request, check_names, check_size, quoted, strings
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
 
 FIELDS = ("q", "source", "target", "format", "alternatives", "api_key")
 Languages = tuple[str, str]  # of the model: source and target

@@ -11,8 +11,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmtkit.log import report
-from nmtkit.serving.metrics import Metrics
+from nmtkit.console.log import report
+from nmtkit.serving.prometheus import Metrics
 
 _MAX_METHOD, _MAX_PATH = 20, 200  # characters in the access log
 _ABSOLUTE_FORM = re.compile(r"https?://([^/?#]+)(/.*)?", re.IGNORECASE | re.DOTALL)

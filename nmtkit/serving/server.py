@@ -7,20 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from nmtkit.checkpoint import load_checkpoint
+from nmtkit.console.log import logger
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.requests import RequestFiles
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.log import logger
-from nmtkit.model.threads import available_cores
+from nmtkit.machine.threads import available_cores
 from nmtkit.serving.app import Service
-from nmtkit.serving.batching import DynamicBatcher
 from nmtkit.serving.config import ServeConfig, ServingOptions
 from nmtkit.serving.connections import Connections
 from nmtkit.serving.descriptors import reserve_descriptors
 from nmtkit.serving.http_server import BACKLOG, HttpServer, limit_foreign_messages
-from nmtkit.serving.metrics import Metrics
+from nmtkit.serving.prometheus import Metrics
+from nmtkit.serving.scheduler import DynamicBatcher
 
 
 def serve(paths: Sequence[Path], options: ServingOptions) -> None:

@@ -3,8 +3,8 @@
 import unicodedata
 from collections.abc import Sequence
 
-from nmtkit.nfkc import nfkc
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.text.nfkc import nfkc
+from nmtkit.text.tokenizer import Tokenizer
 
 _SPACES_AND_CONTROLS = ("Zs", "Zl", "Zp", "Cc", "Cf")
 

@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from nmtkit.console.log import logger
 from nmtkit.data.batch import Batch
 from nmtkit.errors import UserError
-from nmtkit.log import logger
+from nmtkit.machine.memory import free_memory, is_out_of_memory
+from nmtkit.machine.precision import resolve_precision
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.memory import free_memory, is_out_of_memory
-from nmtkit.model.packing import kernel_for
-from nmtkit.model.precision import resolve_precision
+from nmtkit.model.packed_attention import kernel_for
+from nmtkit.text.vocabulary import EOS
 from nmtkit.training.config import AUTO, CPU_TOKENS, BatchConfig, CheckpointConfig, TrainingOptions
 from nmtkit.training.construction import build_model
 from nmtkit.training.loss import batch_loss
@@ -28,7 +29,6 @@ from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.training_data import TrainingData
-from nmtkit.vocab import EOS
 
 _SHARE = 0.9  # of the free memory; the rest is for temporary tensors and fragmentation
 _TRIAL_TOKENS = 1024  # of the smaller of two trials

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from nmtkit.errors import UserError
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.machine.workers import import_nothing_from_current_folder
+from nmtkit.model.translation_model import TranslationModel
 from nmtkit.wording import first_line
-from nmtkit.workers import import_nothing_from_current_folder
 
 _VARIANTS = 64  # of a function: training or not, few or many positions, one sentence or several, …
 

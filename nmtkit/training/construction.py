@@ -8,10 +8,10 @@ from torch import nn
 
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import RunError
+from nmtkit.machine.memory import is_out_of_memory, out_of_memory
 from nmtkit.model.architectures import make_model
 from nmtkit.model.lora import add_low_rank
-from nmtkit.model.memory import is_out_of_memory, out_of_memory
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.translation_model import TranslationModel
 from nmtkit.training.config import TrainingOptions
 from nmtkit.wording import format_bytes, in_millions
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from nmtkit.archive import as_user_errors
 from nmtkit.checkpoint import Checkpoint, check_finite, collect_weights, load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.model.config import model_differences
 from nmtkit.model.lora import matching
-from nmtkit.model.protocol import TranslationModel
-from nmtkit.tokenizer import tokenizer_differences
-from nmtkit.user_symbols import add_symbols
+from nmtkit.model.translation_model import TranslationModel
+from nmtkit.storage.archive import as_user_errors
+from nmtkit.text.tokenizer import tokenizer_differences
+from nmtkit.text.user_symbols import add_symbols
 
 
 def initial_weights(path: Path, model: TranslationModel, dataset: Dataset, is_low_rank: bool) -> dict[str, Tensor]:

@@ -15,16 +15,16 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from nmtkit.console.log import logger
 from nmtkit.data.batch import Batch
 from nmtkit.data.packing import MicroBatchTensors, Share
 from nmtkit.errors import RunError
-from nmtkit.log import logger
-from nmtkit.model.memory import is_out_of_memory, out_of_memory
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.machine.memory import is_out_of_memory, out_of_memory
+from nmtkit.model.translation_model import TranslationModel
+from nmtkit.text.vocabulary import BOS, EOS
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
 from nmtkit.training.ranks import Ranks
-from nmtkit.vocab import BOS, EOS
 from nmtkit.wording import first_line
 
 

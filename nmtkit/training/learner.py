@@ -10,7 +10,7 @@ from torch import Tensor
 from nmtkit.checkpoint import Checkpoint, collect_weights
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
-from nmtkit.model.precision import resolve_precision
+from nmtkit.machine.precision import resolve_precision
 from nmtkit.model.recurrent_config import RecurrentConfig
 from nmtkit.training.compiling import compile_model, use_private_cache
 from nmtkit.training.config import TrainingOptions

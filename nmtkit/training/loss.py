@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nmtkit import native_build
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch
+from nmtkit.machine import native_build
+from nmtkit.machine.precision import product_dtype
 from nmtkit.model.kernels import loss_kernel_on
-from nmtkit.model.packing import PackedSide, attends_short, kernel_for, pack_sides
-from nmtkit.model.precision import product_dtype
-from nmtkit.model.protocol import TranslationModel, mask_never_output
-from nmtkit.vocab import NEVER_OUTPUT
+from nmtkit.model.packed_attention import PackedSide, attends_short, kernel_for, pack_sides
+from nmtkit.model.translation_model import TranslationModel, mask_never_output
+from nmtkit.text.vocabulary import NEVER_OUTPUT
 
 LOSS_VERSION = 2  #: 1 gave probability to PAD and BOS
 # Rows of logits held at a time: small enough for a CPU's cache, large enough to keep a GPU busy. On a CPU, the sum of

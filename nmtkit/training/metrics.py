@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nmtkit.atomic_io import staged_file
-from nmtkit.log import logger, to_json
-from nmtkit.run_files import METRICS
+from nmtkit.console.log import logger, to_json
+from nmtkit.storage.atomic import staged_file
+from nmtkit.storage.run_files import METRICS
 from nmtkit.training.save_dir import SaveDir, SaveDirMovedError
 from nmtkit.training.tensorboard import Board
 from nmtkit.training.validation import Sample

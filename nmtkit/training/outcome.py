@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from nmtkit.data.packing import Share
-from nmtkit.model.host_copy import HostCopy
+from nmtkit.machine.host_copy import HostCopy
 from nmtkit.training.loader import Work
 
 

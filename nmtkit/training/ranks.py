@@ -17,7 +17,7 @@ from torch import Tensor, distributed
 from torch.distributed.rendezvous import rendezvous
 
 from nmtkit.errors import NmtkitError, ReportedElsewhere, RunError, UserError
-from nmtkit.torchrun import place_of_process
+from nmtkit.machine.torchrun import place_of_process
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from nmtkit.checkpoint import METRIC_OPTIONS, Checkpoint, load_weights, metric_setting
 from nmtkit.config import flag
+from nmtkit.console.log import logger
 from nmtkit.data.batching import ORDER_VERSION, count_parts
 from nmtkit.data.mixture import BEGINNING
 from nmtkit.errors import UserError
-from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig, model_differences
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.training.config import BatchConfig, TrainingOptions

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from nmtkit.log import Report, logger, report
-from nmtkit.model.precision import has_slow_bf16
+from nmtkit.console.log import Report, logger, report
+from nmtkit.machine.precision import has_slow_bf16
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import UpdateGradient

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nmtkit.archive import as_user_errors
-from nmtkit.atomic_io import check_regular, check_symlinks, lock_or_warn, remove_partial_files, staged_file
 from nmtkit.checkpoint import (
     Checkpoint,
     check_finite,
@@ -22,11 +20,13 @@ from nmtkit.checkpoint import (
     read_progress,
     save_checkpoint,
 )
+from nmtkit.console.log import logger
 from nmtkit.errors import RunError, UserError
-from nmtkit.log import logger
 from nmtkit.model.config import ModelConfig
 from nmtkit.outputs import refuse_dataset
-from nmtkit.run_files import (
+from nmtkit.storage.archive import as_user_errors
+from nmtkit.storage.atomic import check_regular, check_symlinks, lock_or_warn, remove_partial_files, staged_file
+from nmtkit.storage.run_files import (
     BEST,
     EARLIER,
     LAST,

@@ -2,9 +2,9 @@
 
 from torch import Tensor
 
+from nmtkit.console.log import logger, working
 from nmtkit.errors import NmtkitError, RunError
-from nmtkit.log import logger, working
-from nmtkit.run_files import list_checkpoints
+from nmtkit.storage.run_files import list_checkpoints
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.learner import Learner
 from nmtkit.training.metrics import MetricsWriter

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from nmtkit.data.corpus import Dataset, Split
-from nmtkit.model.protocol import TranslationModel
-from nmtkit.run_files import LAST, list_checkpoints
+from nmtkit.model.translation_model import TranslationModel
+from nmtkit.storage.run_files import LAST, list_checkpoints
 from nmtkit.training.config import StopConfig, TrainingOptions
 from nmtkit.training.construction import checkpoint_bytes
 from nmtkit.training.loader import Work

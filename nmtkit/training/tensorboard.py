@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtkit.atomic_io import check_symlinks
+from nmtkit.console.log import logger
 from nmtkit.errors import UserError
-from nmtkit.log import logger
 from nmtkit.outputs import refuse_dataset
+from nmtkit.storage.atomic import check_symlinks
 from nmtkit.training.save_dir import existing_part
 from nmtkit.training.validation import Sample
 

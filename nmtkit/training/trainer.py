@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import torch
 
+from nmtkit.console.log import Progress, finite_or_none, logger, on_broken_pipe, working
 from nmtkit.data.packing import Share
 from nmtkit.errors import Interrupted, NmtkitError, RunError, UserError
-from nmtkit.log import Progress, finite_or_none, logger, on_broken_pipe, working
-from nmtkit.model.host_copy import HostCopy
-from nmtkit.model.precision import resolve_device
-from nmtkit.model.threads import set_threads
+from nmtkit.machine.host_copy import HostCopy
+from nmtkit.machine.precision import resolve_device
+from nmtkit.machine.threads import set_threads
 from nmtkit.training.allocation import keep_freed_memory, limit_kernel_caches
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.compiling import is_compile_error
@@ -32,6 +32,7 @@ from nmtkit.training.config import TrainingOptions
 from nmtkit.training.construction import memory_for_model
 from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import UpdateGradient
+from nmtkit.training.interruption import STOPS, Signals, agreed_stop
 from nmtkit.training.learner import Learner
 from nmtkit.training.loader import Loader, Work, subword_sampling
 from nmtkit.training.optim import learning_rate
@@ -42,7 +43,6 @@ from nmtkit.training.resuming import resume
 from nmtkit.training.run_log import RunLog
 from nmtkit.training.save_dir import SaveDir
 from nmtkit.training.saving import Saver
-from nmtkit.training.signals import STOPS, Signals, agreed_stop
 from nmtkit.training.state import RunState, Window, restore
 from nmtkit.training.summary import describe_dry_run, describe_skips, next_command
 from nmtkit.training.tensorboard import check_board

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nmtkit.atomic_io import resolve
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.data.mixture import Mixture
 from nmtkit.errors import UserError
-from nmtkit.languages import SEVERAL
 from nmtkit.model.config import ModelConfig
-from nmtkit.tokenizer import tokenizer_differences
+from nmtkit.storage.atomic import resolve
+from nmtkit.text.languages import SEVERAL
+from nmtkit.text.tokenizer import tokenizer_differences
 from nmtkit.training.config import BatchConfig
 from nmtkit.training.validation import VALIDATION
 

@@ -7,19 +7,19 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from nmtkit.console.log import Progress
 from nmtkit.data.batch import Batch, collate
 from nmtkit.data.batching import batch_by_tokens
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig, StreamConfig
 from nmtkit.decoding.engine import check_memory
-from nmtkit.decoding.scoring import bleu, tokenized_bleu
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import RunError, UserError
 from nmtkit.inference.backends import BACKENDS, torch_backend
-from nmtkit.log import Progress
-from nmtkit.model.memory import is_out_of_memory, out_of_memory
-from nmtkit.model.protocol import TranslationModel
-from nmtkit.tokenizer import SPACE, decode_reference
+from nmtkit.machine.memory import is_out_of_memory, out_of_memory
+from nmtkit.model.translation_model import TranslationModel
+from nmtkit.scoring.bleu import bleu, tokenized_bleu
+from nmtkit.text.tokenizer import SPACE, decode_reference
 from nmtkit.training.config import TrainingOptions
 from nmtkit.training.loss import batch_loss, perplexity
 from nmtkit.training.ranks import Ranks

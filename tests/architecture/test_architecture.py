@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+from module_pages import rooms
 from patience import PATIENCE
 from repository import ROOT
 
@@ -20,62 +21,6 @@ from nmtkit.cli.start import COMMANDS, load_command, module_of
 
 TESTS = {path.stem for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))}
 COMMAND = rf"\bnmt-({'|'.join(COMMANDS)})"
-
-# From the lowest level up. A module imports only from lower levels and from its own entry, never from another entry of
-# its level. docs/architecture.md shows the levels.
-LEVELS: list[list[str]] = [
-    [
-        "_native",
-        "_words",
-        "access_rights",
-        "checksum",
-        "control_groups",
-        "cli.help_panels",
-        "cli.load_errors",
-        "cli.signals",
-        "errors",
-        "file_map",
-        "native_sources",
-        "nfkc",
-        "spm_model",
-        "version",
-        "wording",
-    ],
-    [
-        "cli.start",
-        "config",
-        "languages",
-        "leftovers",
-        "run_files",
-        "strict_json",
-        "terminal",
-        "text",
-        "torchrun",
-        "vocab",
-    ],
-    ["archive", "log", "moses_bpe", "shortlist"],
-    ["atomic_io", "native_build", "tokenizer"],
-    ["source_tags", "user_symbols"],
-    ["data", "model", "workers"],
-    ["checkpoint", "outputs"],
-    ["inference"],
-    ["decoding"],
-    ["averaging", "cli.moved_options", "cli.other_toolkits", "conversion", "preprocessing", "serving", "training"],
-    ["cli.config_file", "cli.options"],
-    ["cli.command", "cli.translation_options"],
-    [
-        "cli.average",
-        "cli.export",
-        "cli.generate",
-        "cli.import_",
-        "cli.preprocess",
-        "cli.score",
-        "cli.serve",
-        "cli.train",
-        "__init__",
-        "__main__",
-    ],
-]
 
 
 def module_name(path: Path) -> str:
@@ -113,13 +58,9 @@ def imports() -> dict[str, set[str]]:
     return {module_name(path): set(imported(path)) for path in files}
 
 
-def place(module: str) -> tuple[int, str]:
-    """The level and the entry of a module."""
-    for level, entries in enumerate(LEVELS):
-        for entry in entries:
-            if module == entry or module.startswith(f"{entry}."):
-                return level, entry
-    raise AssertionError(f"nmtkit.{module} has no level: give it one in LEVELS and in docs/architecture.md")
+def room(module: str) -> str:
+    """The room of a module: data for data.corpus."""
+    return module.partition(".")[0]
 
 
 @pytest.mark.parametrize("name", ["generate", "serve", "score", "export"])
@@ -135,28 +76,34 @@ def test_every_option_of_a_command_has_an_example_in_the_guides(name: str) -> No
 
 def test_imports_follow_the_levels() -> None:
     upward = [
-        f"{module} (level {place(module)[0]}) imports {other} (level {place(other)[0]})"
+        f"{module} imports {other}"
         for module, others in imports().items()
-        if module != "cli"
         for other in sorted(others)
-        if place(other)[0] > place(module)[0] or (place(other)[0] == place(module)[0] and place(other) != place(module))
+        if room(module) != room(other) and rooms()[room(module)] <= rooms()[room(other)]
     ]
     assert upward == []
+
+
+def test_commands_do_not_import_each_other() -> None:
+    commands = {module_of(name).removeprefix("nmtkit.") for name in COMMANDS}
+    assert {module for module in commands if imports()[module] & commands} == set()
 
 
 def test_imports_have_no_cycle_even_with_deferred_ones() -> None:
     tuple(TopologicalSorter(imports()).static_order())  # raises CycleError, which names the modules
 
 
-def test_the_architecture_page_describes_every_module() -> None:
-    described = set(re.findall(r"`([a-z0-9_.]+)`", (ROOT / "docs/architecture.md").read_text(encoding="utf-8")))
-    inside = {module.partition(".")[2] for module in imports() if not module.startswith("cli") and "." in module}
-    assert inside - described - {"config"} == set()
+def test_the_architecture_page_lists_exactly_the_existing_rooms() -> None:
+    assert set(rooms()) == {room(module) for module in imports()}
 
 
-def test_the_levels_list_exactly_the_existing_modules() -> None:
-    entries = {entry for level in LEVELS for entry in level}
-    assert entries == {place(module)[1] for module in imports() if module != "cli"}
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        module_name(path)
+        for path in (ROOT / "nmtkit").rglob("*.py")
+        if path.name != "__init__.py" and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert silent == []
 
 
 def reached(module: str) -> set[str]:
@@ -170,12 +117,15 @@ def reached(module: str) -> set[str]:
 
 
 def test_the_learner_does_not_depend_on_modules_that_write_logs_or_run_files() -> None:
-    writers = {"log", *(f"training.{name}" for name in ("metrics", "run_log", "save_dir", "summary", "tensorboard"))}
+    writers = {
+        "console.log",
+        *(f"training.{name}" for name in ("metrics", "run_log", "save_dir", "summary", "tensorboard")),
+    }
     assert reached("training.learner") & writers - reached("model.transformer") == set()
 
 
 def test_in_training_and_checkpoint_modules_only_validation_imports_the_transformer() -> None:
-    trained = {module for module in imports() if module.split(".")[0] in ("training", "checkpoint", "averaging")}
+    trained = {module for module in imports() if module.split(".")[0] in ("training", "checkpoint")}
     assert {module for module in trained if "model.transformer" in imports()[module]} <= {"training.validation"}
 
 
@@ -240,9 +190,9 @@ def test_only_log_the_signal_handler_and_the_start_write_to_stderr() -> None:
     found = {
         module_name(path): writing.findall(path.read_text(encoding="utf-8")) for path in (ROOT / "nmtkit").rglob("*.py")
     }
-    del found["log"], found["terminal"]
+    del found["console.log"], found["console.terminal"]
     assert {module: calls for module, calls in found.items() if calls} == {
-        "training.signals": ["os.write("],  # in a signal handler, with a constant text
+        "training.interruption": ["os.write("],  # in a signal handler, with a constant text
         "cli.start": ["stderr.write"],  # when even `log` may not be loaded
     }
 

@@ -99,11 +99,9 @@ def test_a_page_of_options_shows_defaults_and_escapes_markdown() -> None:
 
 
 def test_links_between_files_become_links_between_pages() -> None:
-    text = (
-        "[a](../../examples/demo) [b](../results.md#speed) [c](../../nmtkit/log.py) [d](https://example.org) [e](#here)"
-    )
+    text = "[a](../../examples/demo) [b](../results.md#speed) [c](../../nmtkit/errors.py) [d](https://a.org) [e](#here)"
     assert rewrite_links(text, "docs/how-to/x.md", "how-to/x.md") == (
-        "[a](../examples/demo.md) [b](../results.md#speed) c [d](https://example.org) [e](#here)"
+        "[a](../examples/demo.md) [b](../results.md#speed) c [d](https://a.org) [e](#here)"
     )
     picture = "![p](attention.png) [q](../../README.md)"
     assert rewrite_links(picture, "examples/tanaka/README.md", "examples/tanaka.md") == (

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from nmtkit.cli.start import load_command
-from nmtkit.log import logger
+from nmtkit.console.log import logger
 from nmtkit.wording import escaped
 
 # What the command needs besides, all of it missing, so that no command line is right and none does any work.

@@ -24,16 +24,16 @@ from patience import PATIENCE
 from repository import BIN
 from written_datasets import PAIRS, write_dataset
 
-from nmtkit import native_build
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.inputs import SplitInput
 from nmtkit.decoding.requests import Request
-from nmtkit.decoding.scoring import bleu, chrf
 from nmtkit.decoding.translator import Translator
-from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
-from nmtkit.vocab import UNK, Vocabulary
+from nmtkit.machine import native_build
+from nmtkit.scoring.bleu import bleu, chrf
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.text.vocabulary import UNK, Vocabulary
 
 FAST = ("--beam", 2, "--max-len-b", 3)
 
@@ -331,8 +331,8 @@ def test_reading_from_a_terminal_prints_a_hint(tiny_checkpoint: Path) -> None:
 def test_a_dataset_of_another_vocabulary_is_refused(
     generate: Run, make_checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
-    from nmtkit.tokenizer import SpaceTokenizer
-    from nmtkit.vocab import SPECIALS, Vocabulary
+    from nmtkit.text.tokenizer import SpaceTokenizer
+    from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
     other = make_checkpoint()
     other.source = SpaceTokenizer(Vocabulary([*SPECIALS, "dog"]))

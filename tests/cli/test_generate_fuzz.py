@@ -16,8 +16,8 @@ from nmtkit.decoding.engine import SearchBatch
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.decoding.translator import Translator
 from nmtkit.inference.backends import torch_backend
-from nmtkit.tokenizer import Tokenizer
-from nmtkit.vocab import EOS, SPECIALS
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS, SPECIALS
 
 Command = Callable[..., list[str]]
 

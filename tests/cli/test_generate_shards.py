@@ -12,7 +12,7 @@ from commands import Run
 from written_datasets import write_dataset
 
 from nmtkit.checkpoint import load_checkpoint
-from nmtkit.decoding.input_stream import Shard
+from nmtkit.text.input_stream import Shard
 
 LINES = ["the dog runs", "", "a cat on the street", "die katze", "läuft", " ", "the street", "der hund läuft über"]
 

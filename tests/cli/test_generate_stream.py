@@ -18,8 +18,8 @@ import pytest
 from commands import Run
 from repository import BIN
 
-from nmtkit.decoding.input_stream import chunks_as_they_come
 from nmtkit.decoding.translator import Translator
+from nmtkit.text.input_stream import chunks_as_they_come
 
 LINES = [b"the dog runs", b"", b"a cat", b" \t ", b"die katze", b"der hund", b"a dog on the street"] * 40
 TEXT = b"".join(line + b"\n" for line in LINES)

@@ -517,7 +517,7 @@ SCRIPT = """
 import sys, time
 from nmtkit.cli.command import command
 from nmtkit.errors import UserError
-from nmtkit.log import LogConfig, configure, logger
+from nmtkit.console.log import LogConfig, configure, logger
 
 @command("soup")
 def main():

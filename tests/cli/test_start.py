@@ -68,7 +68,7 @@ def test_a_signal_while_a_worker_process_starts_exits_quietly(number: str, code:
 import os, signal, time
 from multiprocessing import util
 from nmtkit.cli import start
-from nmtkit.workers import WorkerPool
+from nmtkit.machine.workers import WorkerPool
 started = util.spawnv_passfds
 def start_and_interrupt(*args):
     process = started(*args)
@@ -89,7 +89,7 @@ start.start("score")
 
 WRITES = """
 import torch
-from nmtkit.archive import write_archive
+from nmtkit.storage.archive import write_archive
 class Interrupting(io.FileIO):
     def write(self, content):  # called by torch's C code
         if self.tell() > 0:

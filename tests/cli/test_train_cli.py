@@ -21,12 +21,12 @@ from repository import BIN
 from torch import Tensor
 from training_runs import DROPOUT, TIMES, assert_same_end, environment, metrics, refused, tensors, updates
 
-from nmtkit.averaging import average_checkpoints
 from nmtkit.checkpoint import load_checkpoint, save_checkpoint
 from nmtkit.data import batching
 from nmtkit.data.batch import Batch
 from nmtkit.data.corpus import Dataset
-from nmtkit.run_files import list_checkpoints
+from nmtkit.storage.run_files import list_checkpoints
+from nmtkit.training.averaging import average_checkpoints
 from nmtkit.training.gradient import MicroBatchLoss, UpdateGradient
 
 # What a run leaves

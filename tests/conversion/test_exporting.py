@@ -21,8 +21,8 @@ from nmtkit.conversion.safetensors import from_safetensors
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.tokenizer import SpaceTokenizer
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
 LINES = ["the dog runs", "a cat on the street", "die katze läuft über die straße", "ein hund"]
 

@@ -18,9 +18,9 @@ from nmtkit.conversion.huggingface_export import to_huggingface
 from nmtkit.conversion.marian import from_marian
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.line_encoder import LineEncoder
-from nmtkit.spm_model import append_split_symbols
-from nmtkit.tokenizer import SentencePieceVocabTokenizer
-from nmtkit.vocab import EOS, UNK
+from nmtkit.text.spm_model import append_split_symbols
+from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
+from nmtkit.text.vocabulary import EOS, UNK
 
 transformers: Any = pytest.importorskip("transformers")
 pytest.importorskip("sacremoses")

@@ -25,8 +25,8 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.tokenizer import SpaceTokenizer
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
 ctranslate2 = pytest.importorskip("ctranslate2")
 LANGUAGES = ImportConfig(source_lang="en", target_lang="de")

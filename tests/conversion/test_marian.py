@@ -24,8 +24,8 @@ from nmtkit.conversion.marian import from_marian
 from nmtkit.decoding.config import EngineConfig, SearchConfig
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.tokenizer import SpaceTokenizer
-from nmtkit.vocab import BOS, EOS
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import BOS, EOS
 
 pytest.importorskip("transformers")
 pytest.importorskip("safetensors")

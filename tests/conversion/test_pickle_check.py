@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from nmtkit.archive import as_user_errors
 from nmtkit.conversion.pickled import load_pickled
 from nmtkit.errors import UserError
+from nmtkit.storage.archive import as_user_errors
 
 NODE = b"comegaconf.dictconfig\nDictConfig\n)\x81"
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtkit.archive import as_user_errors
 from nmtkit.conversion.pickled import load_pickled, named_tensors
 from nmtkit.errors import UserError
+from nmtkit.storage.archive import as_user_errors
 
 USED, UNUSED = torch.arange(1.0, 100.0), torch.arange(200.0, 350.0)
 

@@ -16,7 +16,7 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf"}
 

@@ -10,7 +10,7 @@ from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.corpus import Split
 from nmtkit.data.lines import LineNumbers
 from nmtkit.data.sentences import Sentences
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 
 def make_split(folder: Path, source: list[list[int]], target: list[list[int]]) -> Split:

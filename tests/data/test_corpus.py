@@ -17,7 +17,7 @@ from nmtkit.data.description import may_replace
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.pipeline import preprocess
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 PAIRS = [("a b", "x y z"), ("", "x"), ("b", "z")]
 

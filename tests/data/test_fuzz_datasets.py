@@ -20,8 +20,8 @@ from nmtkit.data.subwords import SubwordSampling
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.pipeline import preprocess
-from nmtkit.tokenizer import SENTENCEPIECE
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.text.tokenizer import SENTENCEPIECE
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 Files = dict[str, bytes]
 SEEDS = 12  # of each kind of damage

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from nmtkit.data.batch import make_batch
 from nmtkit.data.mixture import MicroBatch
 from nmtkit.data.packing import PackedBatch, make_packed_batch, pack_micro_batches, packed_size
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 Side = NDArray[np.int32]
 

@@ -10,7 +10,7 @@ import pytest
 from nmtkit.data.binary import HEADER, TokenFileWriter
 from nmtkit.data.sentences import Sentences
 from nmtkit.errors import UserError
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 COUNT = 50
 

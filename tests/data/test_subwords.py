@@ -25,13 +25,13 @@ from nmtkit.data.packing import Share
 from nmtkit.data.subwords import BPEDropout, Resegmenter, Scores, SubwordSampling, UnigramSampling
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
-from nmtkit.spm_model import ModelType, PieceType, read_model
-from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, train_sentencepiece
+from nmtkit.text.spm_model import ModelType, PieceType, read_model
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, train_sentencepiece
+from nmtkit.text.vocabulary import PAD, UNK, Vocabulary
 from nmtkit.training.cost import Cost
 from nmtkit.training.gradient import MemoryLimits
 from nmtkit.training.loader import Loader, Work
 from nmtkit.training.ranks import Ranks
-from nmtkit.vocab import PAD, UNK, Vocabulary
 
 WORDS = "der hund die katze the dog a cat läuft runs über on straße street unterstraße overrun catdog ab1 x"
 SHARPEST = 1e4  # an α at which only the best segmentation is left

@@ -22,10 +22,10 @@ from nmtkit.decoding.translation import SourcePieces, align_words, compose, word
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.moses_bpe import MosesBpe, MosesBpeTokenizer, respaced
 from nmtkit.serving.source_words import source_words
-from nmtkit.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
-from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.text.moses_bpe import MosesBpe, MosesBpeTokenizer, respaced
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SpaceTokenizer, Tokenizer, train_sentencepiece
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
 MakeCheckpoint = Callable[..., Checkpoint]
 ENGINE = EngineConfig(device="cpu", precision="fp32")

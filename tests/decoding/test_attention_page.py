@@ -23,7 +23,7 @@ from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.model.layers import DecoderLayer, EncoderLayer
 from nmtkit.model.transformer import Transformer
-from nmtkit.vocab import BOS, EOS
+from nmtkit.text.vocabulary import BOS, EOS
 
 HOSTILE = "a dog </script><script>document.title = 'broken'</script> <!-- & \" \u2028 runs"
 LINES = ["the dog runs on the street", "", HOSTILE, "die katze läuft"]

@@ -13,7 +13,7 @@ from nmtkit.decoding.constraints import Terms
 from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 TERMS: list[tuple[Prefix, ...]] = [((A, B),), ((C,), (B, A)), (), ((A, A, B), (A, C)), ((A, B), (B, C)), ((B,), (A, B))]
 

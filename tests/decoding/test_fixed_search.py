@@ -20,7 +20,7 @@ from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.torch_inference import log_sum_exp
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 MakeCheckpoint = Callable[..., Checkpoint]
 ROWS = [[5, 9, 7, 30, EOS], [12, EOS], [40, 8, 8, 21, 17, 6, EOS], [9, 9, EOS], [33, 4, 18, 7, 7, 25, 31, 11, 6, EOS]]

@@ -18,11 +18,11 @@ from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.torch_transformer import TorchTransformer
-from nmtkit.model import memory
+from nmtkit.machine import memory
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.text.vocabulary import EOS
 from nmtkit.training.capacity import _peak_memory
-from nmtkit.vocab import EOS
 from nmtkit.wording import format_bytes
 
 CPU = torch.device("cpu")

@@ -25,7 +25,7 @@ from nmtkit.decoding.resume import check_same
 from nmtkit.decoding.translation import Translation
 from nmtkit.decoding.translator import Translator
 from nmtkit.errors import UserError
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
 
 LINES = ["the dog runs", "", "a cat on the street", "die katze"]
 SEARCH = SearchConfig(beam=2, max_len_b=3)

@@ -29,8 +29,8 @@ from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import search
 from nmtkit.decoding.translation import Candidate, different_texts
 from nmtkit.decoding.translator import Translator
-from nmtkit.tokenizer import SpaceTokenizer
-from nmtkit.vocab import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
 SPELLED = {UNK: "?", A: "a", B: "b", C: "ab"}
 

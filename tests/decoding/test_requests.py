@@ -20,8 +20,8 @@ from nmtkit.decoding.requests import Glossary, RequestFiles
 from nmtkit.decoding.search import search
 from nmtkit.errors import RunError, UserError
 from nmtkit.inference.backends import torch_backend
-from nmtkit.tokenizer import SpaceTokenizer
-from nmtkit.vocab import EOS, SPECIALS, Vocabulary
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
 
 SEARCH = SearchConfig(beam=3, nbest=3, max_len_b=4)
 LINES = ["the dog runs on the street", "", "a cat", "die katze läuft"]

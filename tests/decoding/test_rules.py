@@ -11,7 +11,7 @@ from prefix_models import A, Allowed, B, C, Prefix, RandomModel, ids_of, plain_b
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.rules import Banned, Constraints, NoRepeatedNgram, Rule, TokenMask, rules_of
 from nmtkit.decoding.search import search
-from nmtkit.vocab import EOS, UNK
+from nmtkit.text.vocabulary import EOS, UNK
 
 LENGTHS = (6, 4, 5, 1)
 

@@ -21,15 +21,15 @@ from prefix_models import (
 )
 from torch import Tensor
 
-from nmtkit import native_build
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
 from nmtkit.inference.top_k import top_k
 from nmtkit.inference.torch_transformer import TorchTransformer
+from nmtkit.machine import native_build
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 TREE: dict[Prefix, dict[int, float]] = {
     (): {A: 0.6, B: 0.4},

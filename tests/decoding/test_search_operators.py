@@ -18,7 +18,7 @@ from nmtkit.decoding.search import search
 from nmtkit.inference.backends import torch_backend
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 
 def count_operators(find: Callable[..., Any], checkpoint: Checkpoint, steps: int) -> Counter[str]:

@@ -7,8 +7,8 @@ import pytest
 from nmtkit.decoding.config import StreamConfig
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.rules import contains
-from nmtkit.decoding.sentences import SentenceEncoder, SourceLimit
-from nmtkit.tokenizer import (
+from nmtkit.decoding.tasks import SentenceEncoder, SourceLimit
+from nmtkit.text.tokenizer import (
     SentencePieceTokenizer,
     SpaceTokenizer,
     Tokenizer,
@@ -16,7 +16,7 @@ from nmtkit.tokenizer import (
     train_sentencepiece,
     without_space,
 )
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
 LINES = [
     "Der Hund , der (groß) ist, rennt.",

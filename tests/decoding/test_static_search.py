@@ -22,7 +22,7 @@ from nmtkit.inference.protocol import columns_of
 from nmtkit.inference.static_cache import BUCKET
 from nmtkit.inference.static_transformer import GraphTransformer, StaticTransformer
 from nmtkit.inference.torch_transformer import TorchTransformer
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 MakeCheckpoint = Callable[..., Checkpoint]
 MODELS: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from nmtkit.decoding import strategies
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
-from nmtkit.vocab import BOS, EOS, PAD, UNK
+from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 
 # Sampling --------------------------------------------------------------------------------------------------------
 

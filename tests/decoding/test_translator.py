@@ -21,7 +21,7 @@ from fake_gpu import fake_gpu
 from patience import PATIENCE
 from repository import ROOT
 
-from nmtkit import Translator, native_build
+from nmtkit import Translator
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.config import Config
 from nmtkit.decoding import engine
@@ -31,10 +31,11 @@ from nmtkit.decoding.keywords import EngineKeywords, SearchKeywords
 from nmtkit.decoding.requests import Request
 from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.errors import RunError, UserError
-from nmtkit.shortlist import Shortlist, fingerprint
-from nmtkit.tokenizer import SpaceTokenizer, Tokenizer
-from nmtkit.vocab import EOS, SPECIALS, Vocabulary
-from nmtkit.workers import WorkerPool
+from nmtkit.inference.shortlist import Shortlist, fingerprint
+from nmtkit.machine import native_build
+from nmtkit.machine.workers import WorkerPool
+from nmtkit.text.tokenizer import SpaceTokenizer, Tokenizer
+from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
 
 SEARCH = SearchConfig(beam=2, max_len_b=3)
 LINES = ["the dog runs", "", "a cat", " \t ", "die katze läuft über die straße", "\u3000", "dog\rcat", "ein hund"]
@@ -350,7 +351,7 @@ def test_a_call_after_an_error_or_ctrl_c_gets_no_result_of_the_call_before(
     [
         "multiprocessing.connection.Connection._send",
         "multiprocessing.connection.Connection._recv",
-        "nmtkit.workers.wait",
+        "nmtkit.machine.workers.wait",
     ],
 )
 def test_an_error_of_a_signal_handler_leaves_no_result_to_later_calls(

@@ -22,9 +22,9 @@ from repository import BIN, ROOT
 from nmtkit.checkpoint import Checkpoint, collect_weights, save_checkpoint
 from nmtkit.cli.serve import main as serve
 from nmtkit.data.corpus import Dataset
+from nmtkit.machine.native_build import available
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.native_build import available
 
 GUIDES = (
     *("translate", "pipes", "machines", "search", "n-best", "constraints", "alignment", "score", "quantize", "export"),

@@ -14,7 +14,7 @@ from patience import PATIENCE
 from repository import ROOT
 
 from nmtkit.checkpoint import Checkpoint, save_checkpoint
-from nmtkit.decoding.scoring import bleu, tokenized_bleu
+from nmtkit.scoring.bleu import bleu, tokenized_bleu
 from nmtkit.training.state import RunState
 
 SOURCE = ["kat pam tel mol sen pas", "pel <b>kal</b> & tam mes pan kol", "tas"]

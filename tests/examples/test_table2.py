@@ -20,7 +20,7 @@ from nmtkit.errors import UserError
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import ModelConfig
 from nmtkit.model.flops import training_flops
-from nmtkit.run_files import LAST
+from nmtkit.storage.run_files import LAST
 
 MODELS = ("transformer", "recurrent", "convolutional")
 W = 6000

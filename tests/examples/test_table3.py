@@ -25,7 +25,7 @@ from nmtkit.checkpoint import Checkpoint, save_checkpoint
 from nmtkit.errors import UserError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.presets import PRESETS
-from nmtkit.run_files import LAST
+from nmtkit.storage.run_files import LAST
 
 SIZES = {"encoder_layers": 2, "decoder_layers": 2, "d_model": 8, "d_ff": 8, "key_size": 8, "value_size": 8}
 

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.translation import Candidate, Translation
 from nmtkit.serving.app import Service
-from nmtkit.serving.batching import DynamicBatcher
 from nmtkit.serving.config import ServeConfig
-from nmtkit.serving.metrics import Metrics
-from nmtkit.tokenizer import Tokenizer
-from nmtkit.vocab import EOS, SPECIALS
+from nmtkit.serving.prometheus import Metrics
+from nmtkit.serving.scheduler import DynamicBatcher
+from nmtkit.text.tokenizer import Tokenizer
+from nmtkit.text.vocabulary import EOS, SPECIALS
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from foreign_tokenizers import FsmtFiles
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.vocab import BOS, NEVER_OUTPUT
+from nmtkit.text.vocabulary import BOS, NEVER_OUTPUT
 
 FAIRSEQ_START = 2  # </s>
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
-from nmtkit.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer, merge_symbols
-from nmtkit.tokenizer import SentencePieceVocabTokenizer
-from nmtkit.vocab import SPECIALS, Vocabulary
+from nmtkit.text.moses_bpe import FINAL_MARK, MosesBpe, MosesBpeTokenizer, merge_symbols
+from nmtkit.text.tokenizer import SentencePieceVocabTokenizer
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
 
 ENGLISH = (
     "the dog doesn't run on the street",

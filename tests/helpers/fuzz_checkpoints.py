@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from forged import Members, archive_of, header_of, members_of, signed, unsigned
 
-from nmtkit.averaging import average_checkpoints
 from nmtkit.checkpoint import load_checkpoint, read_progress
 from nmtkit.errors import UserError
+from nmtkit.training.averaging import average_checkpoints
 
 MEMORY = 1 << 29  # bytes, in addition to the memory of Python and torch
 LONGEST_MESSAGE = 1000  # characters

@@ -11,7 +11,7 @@ from foreign_tokenizers import MarianFiles
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint
-from nmtkit.vocab import BOS, EOS, NEVER_OUTPUT, PAD, SPECIALS, UNK
+from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, PAD, SPECIALS, UNK
 
 LINES = ["the dog runs on the street", ">>de<< a well-known cat, isn't it?", "", "he said 日本"]
 SHARING = {"all": (True, True), "decoder": (False, True), "none": (False, False), "output": (True, False)}

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-from nmtkit import native_build
+from nmtkit.machine import native_build
 
 BUILDS = ("_native_scalar", "_native_avx2", "_native_avx512", "_native_avx512vnni")
 

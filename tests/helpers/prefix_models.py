@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nmtkit.decoding.search import Hypothesis
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.vocab import BOS, EOS, PAD, UNK
+from nmtkit.text.vocabulary import BOS, EOS, PAD, UNK
 
 A, B, C = 4, 5, 6  # three words after the special tokens
 Prefix = tuple[int, ...]

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from nmtkit.data.batch import pad
 from nmtkit.decoding.search import Hypothesis
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 ROWS = [[5, 9, 7, 30, EOS], [12, EOS], [40, 8, 8, 21, 17, 6, EOS]]
 WAYS = {

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 from nmtkit.model.architectures import make_model
 from nmtkit.model.convolutional_config import ConvolutionalConfig
-from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.recurrent_config import RecurrentConfig
+from nmtkit.model.translation_model import TranslationModel
 
 W = 17
 SMALL: dict[str, dict[str, Any]] = {

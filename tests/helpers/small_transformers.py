@@ -8,9 +8,9 @@ from prefix_models import with_lengths
 from torch import Tensor, nn
 
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.transformer import Transformer
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.model.translation_model import TranslationModel
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 D, H, FF, W = 12, 3, 20, 17
 

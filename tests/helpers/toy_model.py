@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nmtkit.config import option
 from nmtkit.model.config import LengthLimit, ModelConfig
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.translation_model import TranslationModel
 
 
 @dataclass(frozen=True)

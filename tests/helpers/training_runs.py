@@ -17,7 +17,7 @@ from repository import BIN
 from torch import Tensor
 
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint
-from nmtkit.run_files import list_checkpoints
+from nmtkit.storage.run_files import list_checkpoints
 
 Result = subprocess.CompletedProcess[bytes]
 

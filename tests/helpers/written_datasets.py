@@ -9,7 +9,7 @@ from nmtkit.checkpoint import Checkpoint
 from nmtkit.data.binary import TokenFileWriter
 from nmtkit.data.corpus import write_tokenizers
 from nmtkit.data.description import SplitSummary, split_stem, write_description
-from nmtkit.vocab import EOS
+from nmtkit.text.vocabulary import EOS
 
 PAIRS = [("the dog runs", "der hund läuft"), ("", ""), ("a cat", "eine katze")]
 

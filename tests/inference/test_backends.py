@@ -11,7 +11,6 @@ from step_by_step import StepByStep
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from nmtkit import native_build
 from nmtkit.decoding.alignment import with_attention
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
@@ -22,8 +21,9 @@ from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.torch_transformer import TorchTransformer
+from nmtkit.machine import native_build
 from nmtkit.model.transformer import Transformer
-from nmtkit.vocab import EOS, PAD
+from nmtkit.text.vocabulary import EOS, PAD
 
 compiled = pytest.mark.skipif(not native_build.available("fp32"), reason="the search is not compiled")
 CONFIG = SearchConfig(beam=3, nbest=3, max_len_b=6)

@@ -17,8 +17,8 @@ from nmtkit.decoding.search import search
 from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.tokenizer import SpaceTokenizer
-from nmtkit.vocab import BOS, EOS, SPECIALS, Vocabulary
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import BOS, EOS, SPECIALS, Vocabulary
 
 MakeCheckpoint = Callable[..., Checkpoint]
 ENGINE = EngineConfig(device="cpu", precision="fp32")

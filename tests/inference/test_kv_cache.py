@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from nmtkit.inference.static_transformer import StaticTransformer
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.transformer import Memory
-from nmtkit.vocab import BOS
+from nmtkit.text.vocabulary import BOS
 
 
 def decode_anew(model: TorchTransformer, memory: Memory, prefixes: Tensor, sentences: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from nmtkit import native_build
 from nmtkit.decoding.config import SearchConfig
 from nmtkit.decoding.forced import score
 from nmtkit.decoding.rules import Constraints
@@ -28,9 +27,10 @@ from nmtkit.inference.native_transformer import NativeLinear, NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
 from nmtkit.inference.top_k import native_top_k
 from nmtkit.inference.torch_transformer import TorchTransformer
+from nmtkit.machine import native_build
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 W = 37  # no multiple of a vector
 QUANT_MAX = dict.fromkeys(BUILDS, 63) | {"_native_avx512vnni": 127}  # kQuantMax of each build

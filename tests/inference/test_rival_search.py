@@ -21,8 +21,8 @@ from nmtkit.errors import UserError
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.protocol import InferenceModel
-from nmtkit.model.protocol import TranslationModel
-from nmtkit.vocab import BOS, EOS, PAD
+from nmtkit.model.translation_model import TranslationModel
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 
 CONFIG = SearchConfig(beam=3, nbest=3, max_len_b=6)
 

@@ -17,10 +17,10 @@ from nmtkit.decoding.search import Hypothesis, search
 from nmtkit.inference.ensemble import Ensemble
 from nmtkit.inference.native_transformer import NativeTransformer
 from nmtkit.inference.protocol import InferenceModel
+from nmtkit.inference.shortlist import Ids
 from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.transformer import Transformer
-from nmtkit.shortlist import Ids
-from nmtkit.vocab import BOS, EOS, NEVER_OUTPUT, PAD, UNK
+from nmtkit.text.vocabulary import BOS, EOS, NEVER_OUTPUT, PAD, UNK
 
 SRC = sentences(7, 1, 12, 3, 5)
 LENGTHS = with_lengths(SRC)[1]

@@ -18,7 +18,7 @@ from nmtkit.model import transformer
 from nmtkit.model.activations import LayerNorm
 from nmtkit.model.architectures import make_model
 from nmtkit.model.config import TransformerConfig
-from nmtkit.model.protocol import TranslationModel
+from nmtkit.model.translation_model import TranslationModel
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.mixed_precision import autocast
 

@@ -16,9 +16,9 @@ from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
 from nmtkit.model.lora import add_low_rank, merge
 from nmtkit.model.lora_config import LoraConfig
-from nmtkit.model.protocol import TranslationModel
 from nmtkit.model.recurrent_config import RecurrentConfig
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.model.translation_model import TranslationModel
+from nmtkit.text.tokenizer import Tokenizer
 
 CONFIG = TransformerConfig(encoder_layers=2, decoder_layers=2, d_model=16, d_ff=12, heads=2, d_k=3, d_v=5, dropout=0.0)
 EVERYWHERE = LoraConfig(lora_rank=3, lora_alpha=2.0, lora_targets=("*",))

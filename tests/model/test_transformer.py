@@ -21,8 +21,8 @@ from nmtkit.model import attention
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.positions import sinusoids
 from nmtkit.model.transformer import Transformer
+from nmtkit.text.vocabulary import BOS, PAD
 from nmtkit.training.loss import batch_loss
-from nmtkit.vocab import BOS, PAD
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])

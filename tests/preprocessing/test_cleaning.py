@@ -13,12 +13,12 @@ import pytest
 from patience import PATIENCE
 from repository import BIN
 
-from nmtkit import text
 from nmtkit.data.corpus import Dataset
 from nmtkit.errors import UserError
 from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyConfig
 from nmtkit.preprocessing.pipeline import preprocess
-from nmtkit.vocab import SPECIALS
+from nmtkit.text import reading as text
+from nmtkit.text.vocabulary import SPECIALS
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Pairs = Sequence[tuple[str, str]]

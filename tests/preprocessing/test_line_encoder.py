@@ -13,9 +13,9 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from nmtkit.preprocessing import line_encoder
 from nmtkit.preprocessing.line_encoder import LineEncoder, make_line_encoders
-from nmtkit.spm_model import append_user_symbols, encodes_words_apart
-from nmtkit.tokenizer import SentencePieceTokenizer, SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
-from nmtkit.vocab import EOS, SPECIALS, Vocabulary
+from nmtkit.text.spm_model import append_user_symbols, encodes_words_apart
+from nmtkit.text.tokenizer import SentencePieceTokenizer, SentencePieceVocabTokenizer, SpaceTokenizer, Tokenizer
+from nmtkit.text.vocabulary import EOS, SPECIALS, Vocabulary
 
 LINE = "the big dog über straße läuft 犬が走る ｆｕｌｌ ﬁne naïve isn't 3.14 — … don`t Ωmega école"
 WORDS = LINE.split()

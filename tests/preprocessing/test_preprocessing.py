@@ -25,7 +25,6 @@ import pytest
 from patience import PATIENCE
 from repository import BIN
 
-from nmtkit import text
 from nmtkit.data.corpus import Dataset, Split
 from nmtkit.errors import RunError, UserError
 from nmtkit.preprocessing import dedup, pipeline
@@ -34,7 +33,8 @@ from nmtkit.preprocessing.dedup import HASH, hash_columns, mark_duplicates
 from nmtkit.preprocessing.learning import sample_positions
 from nmtkit.preprocessing.pipeline import preprocess
 from nmtkit.preprocessing.reasons import MARKS
-from nmtkit.vocab import EOS, SPECIALS, UNK
+from nmtkit.text import reading as text
+from nmtkit.text.vocabulary import EOS, SPECIALS, UNK
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Pairs = Sequence[tuple[str, str]]

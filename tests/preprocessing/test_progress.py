@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmtkit.checksum import sha256_of_fields
 from nmtkit.data.description import ShardSummary
 from nmtkit.errors import RunError
 from nmtkit.preprocessing import progress
 from nmtkit.preprocessing.config import FilesConfig
 from nmtkit.preprocessing.encoded import CorpusCounts, EncodedSplit, Example
-from nmtkit.preprocessing.progress import Progress
+from nmtkit.preprocessing.progress import SavedProgress
 from nmtkit.preprocessing.reasons import REASONS
+from nmtkit.storage.checksum import sha256_of_fields
 
 FILES = FilesConfig("en", "de", ("one",), testpref=("test",), shard_size="1K")
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Progress:
+def saved(tmp_path: Path) -> SavedProgress:
     corpus = CorpusCounts("one", np.arange(1 + len(REASONS)), np.array([8, 9]), np.array([0, 1]))
     shards = [ShardSummary(3, {"en": 8, "de": 9})]
-    saved = Progress(
+    saved = SavedProgress(
         "task", {"train": 20, "test": 5}, [EncodedSplit("train", [corpus], [Example(1, "a", "b")], shards)]
     )
     (tmp_path / "marks").write_bytes(b"marks")
@@ -33,8 +33,8 @@ def saved(tmp_path: Path) -> Progress:
     return saved
 
 
-def test_the_progress_that_is_loaded_is_the_one_that_was_saved(saved: Progress, tmp_path: Path) -> None:
-    loaded = Progress.load(tmp_path, "task", FILES)
+def test_the_progress_that_is_loaded_is_the_one_that_was_saved(saved: SavedProgress, tmp_path: Path) -> None:
+    loaded = SavedProgress.load(tmp_path, "task", FILES)
     assert loaded is not None
     assert loaded.files.keys() == {"marks"}
     assert [split.to_dict() for split in loaded.splits] == [split.to_dict() for split in saved.splits]
@@ -42,7 +42,7 @@ def test_the_progress_that_is_loaded_is_the_one_that_was_saved(saved: Progress, 
 
 
 def test_a_save_flushes_only_new_and_longer_files_and_the_folder(
-    saved: Progress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saved: SavedProgress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[str] = []
     for name in ("fsync", "fsync_entries"):
@@ -85,7 +85,7 @@ def test_a_wrong_value_is_refused_even_with_a_valid_checksum(
     fields = json.loads(path.read_text())
     CHANGES[change](fields)
     path.write_text(json.dumps(fields | {"sha256": sha256_of_fields(fields)}))
-    assert Progress.load(tmp_path, "task", FILES) is None
+    assert SavedProgress.load(tmp_path, "task", FILES) is None
     assert caplog.messages == ["starting over: the unfinished dataset is damaged (progress.json)"]
 
 
@@ -95,7 +95,7 @@ def test_a_wrong_value_is_refused_even_with_a_valid_checksum(
 )
 def test_content_that_is_no_progress_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str) -> None:
     (tmp_path / "progress.json").write_text(content, encoding="latin-1")
-    assert Progress.load(tmp_path, "task", FILES) is None
+    assert SavedProgress.load(tmp_path, "task", FILES) is None
     assert caplog.messages == ["starting over: the unfinished dataset is damaged (progress.json)"]
 
 
@@ -108,7 +108,7 @@ def test_progress_that_cannot_be_read_is_an_error_and_does_not_start_over(
 
     monkeypatch.setattr(Path, "read_bytes", fail)
     with pytest.raises(RunError, match=r"cannot read .*progress.json \(Too many open files\): run again"):
-        Progress.load(tmp_path, "task", FILES)
+        SavedProgress.load(tmp_path, "task", FILES)
     assert not caplog.messages
 
 
@@ -116,4 +116,4 @@ def test_progress_that_cannot_be_read_is_an_error_and_does_not_start_over(
 def test_a_changed_value_without_a_new_checksum_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "progress.json"
     path.write_text(path.read_text().replace('"train": 20', '"train": 21'))
-    assert Progress.load(tmp_path, "task", FILES) is None
+    assert SavedProgress.load(tmp_path, "task", FILES) is None

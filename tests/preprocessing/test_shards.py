@@ -21,8 +21,6 @@ import pytest
 from patience import PATIENCE
 from repository import BIN
 
-from nmtkit import text
-from nmtkit.checksum import sha256
 from nmtkit.data import description
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.description import write_description
@@ -32,6 +30,8 @@ from nmtkit.preprocessing.config import CleaningConfig, FilesConfig, VocabularyC
 from nmtkit.preprocessing.encoded import EncodedBlock
 from nmtkit.preprocessing.pipeline import preprocess
 from nmtkit.preprocessing.split_writer import SplitWriter
+from nmtkit.storage.checksum import sha256
+from nmtkit.text import reading as text
 
 WORDS = ["the", "a", "small", "big", "dog", "cat", "house", "street", "runs", "sleeps", "sees", "over", "under"]
 

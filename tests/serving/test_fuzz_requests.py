@@ -24,8 +24,8 @@ from nmtkit.serving import libretranslate
 from nmtkit.serving.app import CLIENT_CLOSED_REQUEST, Service
 from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.messages import FIELDS
-from nmtkit.serving.metrics import Metrics
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.serving.prometheus import Metrics
+from nmtkit.text.tokenizer import Tokenizer
 
 TEXTS = [
     "",

@@ -12,7 +12,7 @@ from asgi_client import Answer, send_request, whole
 from echo_service import echo_service
 
 from nmtkit.serving.config import ServeConfig
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
 
 Ask = Callable[..., Answer]
 

@@ -12,9 +12,9 @@ pytest.importorskip("starlette")
 from asgi_client import JSON, Answer, send_request, whole
 from echo_service import echo_service
 
-from nmtkit.log import LogConfig, configure
+from nmtkit.console.log import LogConfig, configure
 from nmtkit.serving.config import ServeConfig
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.text.tokenizer import Tokenizer
 
 ALLOWED, OTHER = "https://app.example", "https://evil.example"
 HOST = (b"host", b"localhost:8080")
@@ -87,7 +87,7 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("handlers", "propagate", "level"):
         monkeypatch.setattr(logger, name, getattr(logger, name))
     for name in ("_style", "_config"):
-        monkeypatch.setattr(f"nmtkit.log.{name}", None)
+        monkeypatch.setattr(f"nmtkit.console.log.{name}", None)
     configure(LogConfig(log_format="json"))
 
 

@@ -29,8 +29,8 @@ from nmtkit.serving.config import ServeConfig
 from nmtkit.serving.connections import Connection, Connections
 from nmtkit.serving.descriptors import PER_WORKER, SPARE, reserve_descriptors
 from nmtkit.serving.http_server import AsyncioHandler, HttpServer
-from nmtkit.serving.metrics import Metrics
-from nmtkit.tokenizer import Tokenizer
+from nmtkit.serving.prometheus import Metrics
+from nmtkit.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from fake_gpu import fake_gpu
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.corpus import Dataset
 from nmtkit.data.mixture import Mixture
-from nmtkit.model import memory
+from nmtkit.machine import memory
 from nmtkit.model.config import TransformerConfig
 from nmtkit.training import capacity
 from nmtkit.training.config import BatchConfig, CheckpointConfig, TrainingOptions

@@ -19,10 +19,10 @@ from training_runs import (
     updates,
 )
 
-from nmtkit.averaging import last_checkpoints
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
-from nmtkit.run_files import list_checkpoints
+from nmtkit.storage.run_files import list_checkpoints
+from nmtkit.training.averaging import last_checkpoints
 from nmtkit.training.config import ValidationConfig
 from nmtkit.training.state import RunState
 

@@ -22,10 +22,10 @@ from repository import BIN
 from torch import Tensor
 from training_runs import DROPOUT, Result, assert_same_end, assert_same_rows, environment, metrics, updates, wait_for
 
-from nmtkit.averaging import last_checkpoints
 from nmtkit.checkpoint import link_checkpoint, load_checkpoint, save_checkpoint
 from nmtkit.errors import RunError, UserError
 from nmtkit.training import save_dir
+from nmtkit.training.averaging import last_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.metrics import MetricsWriter

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from nmtkit.text.vocabulary import BOS, EOS, PAD
 from nmtkit.training import loss as loss_module
 from nmtkit.training.loss import projected_cross_entropy
-from nmtkit.vocab import BOS, EOS, PAD
 
 D, W = 16, 50
 

@@ -16,9 +16,9 @@ if torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from nmtkit.model.kernels import loss_kernel_on
-from nmtkit.model.protocol import mask_never_output
+from nmtkit.model.translation_model import mask_never_output
+from nmtkit.text.vocabulary import EOS, NEVER_OUTPUT
 from nmtkit.training import loss
-from nmtkit.vocab import EOS, NEVER_OUTPUT
 
 KERNEL = "nmtkit.model.loss_kernel"
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-8}  # of a gradient of at most 1

@@ -22,8 +22,8 @@ from nmtkit.inference.torch_transformer import TorchTransformer
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.embedding import look_up
 from nmtkit.model.kernels import loss_kernel_on
-from nmtkit.model.packing import Kernel, PackedSide, Packing, attend_packed, attend_sentences, kernel_for
-from nmtkit.vocab import EOS, NEVER_OUTPUT
+from nmtkit.model.packed_attention import Kernel, PackedSide, Packing, attend_packed, attend_sentences, kernel_for
+from nmtkit.text.vocabulary import EOS, NEVER_OUTPUT
 
 varlen_attn = pytest.importorskip("torch.nn.attention.varlen").varlen_attn
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

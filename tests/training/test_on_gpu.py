@@ -21,7 +21,7 @@ from nmtkit.decoding.rules import Constraints
 from nmtkit.decoding.search import search
 from nmtkit.inference.backends import torch_backend
 from nmtkit.inference.ensemble import Ensemble
-from nmtkit.model import packing as packing_of_model
+from nmtkit.model import packed_attention as packing_of_model
 from nmtkit.model.config import DeviceConfig, TransformerConfig
 from nmtkit.training.config import (
     BatchConfig,

@@ -17,9 +17,9 @@ from nmtkit.model.architectures import make_model
 from nmtkit.model.config import ModelConfig, TransformerConfig
 from nmtkit.model.embedding import look_up
 from nmtkit.model.presets import PRESETS
+from nmtkit.text.vocabulary import EOS
 from nmtkit.training.gradient import UpdateGradient
 from nmtkit.training.ranks import Ranks
-from nmtkit.vocab import EOS
 
 SCATTERING, ADDING = {"scatter_add", "scatter_add_"}, {"index_add", "index_add_"}
 PUTTING = {"index_put", "index_put_", "_index_put_impl_"}

@@ -17,15 +17,16 @@ from torch import Tensor
 from torch.testing import assert_close
 from training_runs import tensors
 
-from nmtkit import native_build
 from nmtkit.checkpoint import load_checkpoint
 from nmtkit.data.batch import make_batch
 from nmtkit.data.packing import MicroBatchTensors, PackedBatch, make_packed_batch
 from nmtkit.errors import UserError
-from nmtkit.model import packing
+from nmtkit.machine import native_build
+from nmtkit.model import packed_attention as packing
 from nmtkit.model.config import DeviceConfig, TransformerConfig
-from nmtkit.model.packing import PackedSide, Packing, Padding, attend_packed, kernel_for, pack_sides
+from nmtkit.model.packed_attention import PackedSide, Packing, Padding, attend_packed, kernel_for, pack_sides
 from nmtkit.model.recurrent_config import RecurrentConfig
+from nmtkit.text.vocabulary import EOS
 from nmtkit.training.capacity import with_batches_of_device
 from nmtkit.training.config import BatchConfig, CheckpointConfig, LoadingConfig, OptimizerConfig, TrainingOptions
 from nmtkit.training.gradient import MemoryLimits
@@ -33,7 +34,6 @@ from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
 from nmtkit.training.training_data import TrainingData
-from nmtkit.vocab import EOS
 
 Train = Callable[..., Any]
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from patience import PATIENCE
 from torch import distributed
 
 from nmtkit.errors import RunError
-from nmtkit.model.memory import is_out_of_memory
+from nmtkit.machine.memory import is_out_of_memory
 from nmtkit.training import ranks
 from nmtkit.training.ranks import join
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from commands import TINY, Train
 
-from nmtkit.archive import read_archive
-from nmtkit.averaging import last_checkpoints
 from nmtkit.checkpoint import Checkpoint, load_checkpoint, load_training_checkpoint, save_checkpoint
 from nmtkit.errors import UserError
-from nmtkit.run_files import BEST, LAST, list_checkpoints
+from nmtkit.storage.archive import read_archive
+from nmtkit.storage.run_files import BEST, LAST, list_checkpoints
+from nmtkit.training.averaging import last_checkpoints
 from nmtkit.training.config import CheckpointConfig
 from nmtkit.training.save_dir import SaveDir
 

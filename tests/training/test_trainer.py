@@ -22,7 +22,8 @@ from nmtkit.decoding.search import search
 from nmtkit.model.config import DeviceConfig, ModelConfig, TransformerConfig
 from nmtkit.model.convolutional_config import ConvolutionalConfig
 from nmtkit.model.recurrent_config import RecurrentConfig
-from nmtkit.run_files import checkpoint_path
+from nmtkit.storage.run_files import checkpoint_path
+from nmtkit.text.vocabulary import PAD
 from nmtkit.training.config import (
     BatchConfig,
     CheckpointConfig,
@@ -36,7 +37,6 @@ from nmtkit.training.gradient import MemoryLimits, MicroBatchLoss, UpdateGradien
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.trainer import Trainer
 from nmtkit.training.training_data import TrainingData
-from nmtkit.vocab import PAD
 
 MODEL = TransformerConfig(encoder_layers=1, decoder_layers=1, d_model=16, d_ff=24, heads=2, dropout=0.0)
 

@@ -14,12 +14,12 @@ from nmtkit.data.corpus import Dataset
 from nmtkit.errors import NmtkitError, RunError
 from nmtkit.model.config import TransformerConfig
 from nmtkit.model.transformer import Transformer
+from nmtkit.text.vocabulary import EOS, UNK
 from nmtkit.training import validation
 from nmtkit.training.config import BatchConfig, TrainingOptions, ValidationConfig
 from nmtkit.training.loss import batch_loss
 from nmtkit.training.ranks import Ranks
 from nmtkit.training.validation import Validator
-from nmtkit.vocab import EOS, UNK
 
 T = TypeVar("T")
 

@@ -18,11 +18,11 @@ from nmtkit.model.config import TransformerConfig
 from nmtkit.model.lora import add_low_rank
 from nmtkit.model.lora_config import LoraConfig
 from nmtkit.model.presets import PRESETS
+from nmtkit.text.vocabulary import EOS
 from nmtkit.training import compiling
 from nmtkit.training.compiling import compile_model
 from nmtkit.training.gradient import MicroBatchLoss
 from nmtkit.training.mixed_precision import autocast
-from nmtkit.vocab import EOS
 
 CPU = torch.device("cpu")
 SIZES = (5, 30), (40, 9), (13, 3), (90, 12), (2, 80)  # sentences, and tokens of the longest; tables of positions grow

@@ -1,0 +1,186 @@
+"""Turns requests into sentences: token ids, constraints on the output, and the tasks of the search."""
+
+import functools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import regex
+
+from nmtkit.console.log import logger
+from nmtkit.decoding.config import StreamConfig
+from nmtkit.decoding.engine import Task
+from nmtkit.decoding.overlong import parts
+from nmtkit.decoding.requests import Request
+from nmtkit.decoding.rules import NO_CONSTRAINTS, Constraints
+from nmtkit.errors import UserError
+from nmtkit.text.tags import count_tag, tag_ids, tags_in_lines
+from nmtkit.text.tokenizer import Tokenizer, pieces_with, without_space
+from nmtkit.text.vocabulary import EOS, UNK
+from nmtkit.wording import counted
+
+
+@dataclass(frozen=True)
+class SourceLimit:
+    """The most source tokens of a task, without EOS."""
+
+    tokens: int
+    reason: str  #: for warnings
+    split: bool  #: longer lines are split into several tasks instead of cut
+
+    @classmethod
+    def of(cls, batches: StreamConfig, positions: int | None) -> "SourceLimit":
+        """The limit of the options, or of the model's `positions` if these are fewer."""
+        split = batches.overlong == "split"
+        if not positions or batches.max_source_tokens <= positions:
+            return cls(batches.max_source_tokens, "--max-source-tokens", split)
+        return cls(positions, "the model has no more positions", split)
+
+    def without(self, tag: Sequence[int]) -> "SourceLimit":
+        """The limit for the text after a tag. Raises UserError if the tag leaves no token for it."""
+        if self.tokens <= len(tag):
+            raise UserError(
+                f"--source-tag: {counted(self.tokens, 'token')} ({self.reason}) are too few for tag and text"
+            )
+        return replace(self, tokens=self.tokens - len(tag)) if tag else self
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A line with its token ids and the tasks of the search: none if it is blank, several if it is split.
+
+    The source of each task begins with the ids of `tag`, or with those of a tag that the line itself begins with.
+    """
+
+    text: str
+    ids: list[int]
+    tasks: list[Task]
+    prefix_is_cut: bool = False
+    tag: Sequence[int] = ()
+    target: str | None = None  #: the text that is scored, if one is given
+    own_tag: int = 0  #: of `ids`, those of a tag that the line itself begins with
+
+    @property
+    def length(self) -> int:
+        """The source tokens of the whole line, without EOS."""
+        return len(self.tag) + len(self.ids)
+
+
+# What usually has no space before it: letters of scripts that are written without spaces, and marks after a word.
+_ATTACHED = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Pe}\p{Pf}.,;:!?…、。，；：！？・]"
+)
+
+
+class SentenceEncoder:
+    """Makes sentences of requests. Warns once of each word or term that the target vocabulary cannot spell."""
+
+    def __init__(self, source: Tokenizer, target: Tokenizer, positions: int | None, target_language: str = "") -> None:
+        """`positions` is the most tokens of an output, without EOS, that the model can take; None for any number."""
+        self._source, self._target, self._positions = source, target, positions
+        self._target_language = target_language
+        self._unspellable: set[str] = set()
+        self._tag_ids = functools.cache(functools.partial(tag_ids, tokenizer=source))
+
+    def sentences(self, lines: Sequence[str | Request], limit: SourceLimit, first_line: int) -> list[Sentence]:
+        """Encode lines, which are numbered from `first_line` in messages.
+
+        Raises UserError if some lines have a target and others have none, if a target exceeds the positions, or if a
+        tag is not a piece of the vocabulary.
+        """
+        requests = [Request(line) if isinstance(line, str) else line for line in lines]
+        for request in requests:
+            if not isinstance(request, Request):
+                raise TypeError(f"a line is a str or a Request, not {type(request).__name__}")
+        if len({request.target is None for request in requests}) > 1:
+            raise UserError("some lines have a target to score and some have none: separate them into two calls")
+        encoded = iter(self._source.encode([request.text for request in requests if request.ids is None]))
+        return [
+            self._sentence(request, self._source_ids(request, encoded), limit, number)
+            for number, request in enumerate(requests, first_line)
+        ]
+
+    def banned(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The ids of the words of --ban that the vocabulary can spell; it never produces the others."""
+        if not all(map(str.strip, words)):
+            raise UserError("--ban: the word is empty")
+        message, vocab = (
+            "--ban: the model has no pieces for %r: write it as the training text has it",
+            self._target.vocab,
+        )
+        banned: list[tuple[int, ...]] = []
+        for word, ids in self._spelled(words, message):
+            banned.append(ids)
+            attached = without_space(ids, vocab)
+            if attached != ids and (_ATTACHED.match(word) or not word[0].isalnum()):
+                banned += [attached] if attached else []
+                banned += [(piece,) for piece in pieces_with(word, vocab)]  # such as ",“" for ","
+        return tuple(dict.fromkeys(banned))
+
+    def _sentence(self, request: Request, ids: list[int], limit: SourceLimit, line: int) -> Sentence:
+        tag = self._tag_ids(request.source_tag)
+        own_tag = 0 if tag else count_tag(ids, self._tags_in_lines, self._source)
+        limit = limit.without(tag)
+        source = [*tag, *ids[: limit.tokens], EOS]
+        if request.target is not None:
+            target = self._target_ids(request.target)
+            self._check_target(target, line)
+            tasks = [Task(source, target=target)] if ids or target else []
+            return Sentence(request.text, ids, tasks, tag=tag, target=request.target, own_tag=own_tag)
+        constraints, prefix_is_cut = NO_CONSTRAINTS, False
+        if request.prefix or request.terms:
+            prefix = self._target_ids(request.prefix)
+            prefix_is_cut = self._positions is not None and len(prefix) > self._positions
+            constraints = Constraints(tuple(prefix[: self._positions]), self._terms(request.terms))
+        if limit.split and len(ids) > limit.tokens and constraints is NO_CONSTRAINTS:
+            own_tag = own_tag if own_tag < limit.tokens else 0  # else there is no room for text
+            surfaces = self._source.surfaces(ids, request.text)
+            pieces = parts(ids[own_tag:], surfaces[own_tag:], limit.tokens - own_tag)
+            tasks = [Task([*tag, *ids[:own_tag], *part, EOS]) for part in pieces]
+            return Sentence(request.text, ids, tasks, tag=tag, own_tag=own_tag)
+        tasks = [Task(source, constraints)] if ids else []
+        return Sentence(request.text, ids, tasks, prefix_is_cut, tag, own_tag=own_tag)
+
+    @functools.cached_property
+    def _tags_in_lines(self) -> frozenset[int]:
+        return tags_in_lines(self._source, self._target_language)
+
+    def _check_target(self, target: list[int], line: int) -> None:
+        """Raise UserError if the target of a line exceeds the positions."""
+        if self._positions is not None and len(target) > self._positions:
+            raise UserError(
+                f"--score: the translation of line {line} has {counted(len(target), 'token')}, but the model has "
+                f"positions for {self._positions}: shorten it"
+            )
+
+    def _source_ids(self, request: Request, encoded: Iterator[list[int]]) -> list[int]:
+        """The ids of a request, or the next of `encoded` if it has only text; none for a blank text.
+
+        Raises UserError for an id that is not in the vocabulary, TypeError for one that is no whole number.
+        """
+        if request.ids is not None:
+            ids, size = list(map(operator.index, request.ids)), len(self._source.vocab)
+            if ids and not 0 <= min(ids) <= max(ids) < size:
+                raise UserError(f"ids from {min(ids)} to {max(ids)} are not all in the vocabulary of {size} pieces")
+            return ids
+        ids = next(encoded)
+        return ids if request.text.strip() else []
+
+    def _target_ids(self, text: str) -> list[int]:
+        (ids,) = self._target.encode([text])
+        return ids if text.strip() else []
+
+    def _terms(self, terms: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The ids of the terms, without a space before those that have none in running text."""
+        spelled = self._spelled(terms, "ignoring the term %r: the model has no pieces for it")
+        return tuple((_ATTACHED.match(term) and without_space(ids, self._target.vocab)) or ids for term, ids in spelled)
+
+    def _spelled(self, words: Sequence[str], warning: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The words, without spaces around them, and their ids; words that need an unknown piece are logged once."""
+        for word, ids in zip(words, self._target.encode(words), strict=True):
+            if UNK not in ids:
+                if ids:
+                    yield word.strip(), tuple(ids)
+            elif word not in self._unspellable:
+                self._unspellable.add(word)
+                logger.warning(warning, word)

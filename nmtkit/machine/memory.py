@@ -1,0 +1,86 @@
+"""Free memory, and errors of torch that mean out of memory."""
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import distributed
+
+from nmtkit.machine import cgroups as control_groups
+from nmtkit.machine.torchrun import place_or_alone
+from nmtkit.wording import format_bytes
+
+# Messages of plain RuntimeErrors: from the CPU allocator, from libraries without memory for workspaces or for
+# themselves, from the driver.
+_MESSAGES = (
+    "DefaultCPUAllocator",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+)
+_LARGE_SHARE = 0.1  # of a GPU's memory; its driver and libraries take less
+# By the version of control groups: the limit, the use, and in memory.stat the page cache that can be given up.
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    2: ("memory.max", "memory.current", "inactive_file"),
+}
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error means that a device is out of memory, and that a smaller computation can follow.
+
+    That is not the case for lack of memory in a communication library, which leaves its connections unusable.
+    """
+    if isinstance(error, distributed.DistError):
+        return False
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in _MESSAGES)
+
+
+def out_of_memory(device: torch.device) -> str:
+    """The beginning of an error, which names the share of a GPU that other processes use, if it is large."""
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        others = total - free - torch.cuda.memory_reserved(device)
+        if others > _LARGE_SHARE * total:
+            used = f"{format_bytes(others)} of the {format_bytes(total)} of {device}"
+            return f"out of memory (other processes use {used})"
+    return "out of memory"
+
+
+def free_memory(device: torch.device) -> float:
+    """Free bytes of a GPU, or of main memory, which is divided among the processes of this machine."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
+        free = 1024 * int(fields["MemAvailable"].split()[0])
+    else:
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    free = min([free, *_left_of_control_groups(), *_left_of_address_space()])
+    return free / place_or_alone().local_size
+
+
+def _left_of_control_groups(root: Path = Path("/")) -> Iterator[int]:
+    """Free bytes of each control group that has a limit. The page cache counts as free, as in MemAvailable."""
+    for version, folder in control_groups.folders("memory", root):
+        most, used, caches = _FILES[version]
+        with contextlib.suppress(OSError, KeyError, ValueError):  # missing, or "max"
+            fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            limit, usage = (int((folder / name).read_text()) for name in (most, used))
+            yield max(0, limit - usage + int(fields[caches]))
+
+
+def _left_of_address_space() -> Iterator[int]:
+    """Free bytes under `ulimit -v`."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield max(0, limit - int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE"))

@@ -1,0 +1,69 @@
+"""Selects the build of nmtkit/native that fits this CPU."""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import torch
+
+from nmtkit.console.log import logger
+from nmtkit.machine.native_sources import STALE, is_stale
+
+# Faster than torch, the fastest first.
+BUILDS = {"_native_avx512vnni": "AVX-512 with VNNI", "_native_avx512": "AVX-512", "_native_avx2": "AVX2"}
+# For int8, which torch does not have. In fp32 slower than torch, or not measured.
+PORTABLE = {"_native_neon": "NEON", "_native_scalar": "portable"}
+
+
+def _load() -> ModuleType | None:
+    """The first build that was compiled and that this CPU can run."""
+    for name in BUILDS | PORTABLE:
+        try:
+            module = import_module(f"nmtkit.{name}")
+        except ModuleNotFoundError:
+            continue
+        except ImportError as error:
+            if "this CPU has no" not in str(error):  # the module's own message
+                logger.warning("cannot load nmtkit.%s (%s): reinstall nmtkit", name, error)
+            continue
+        if not is_stale(module):
+            return module
+        logger.warning(STALE, name)
+    return None
+
+
+if TYPE_CHECKING:
+    import nmtkit._native as _native
+
+    native = _native
+else:
+    native = _load()
+
+
+def available(precision: str) -> bool:
+    """Whether the compiled search is used for fp32 or int8 on this CPU."""
+    return native is not None and (precision == "int8" or _name() in BUILDS)
+
+
+def serves(*tensors: torch.Tensor) -> bool:
+    """Whether a fast build trains with these tensors: all in fp32 or all in bf16, on a CPU, not under torch.compile."""
+    if torch.compiler.is_compiling() or not available("fp32"):
+        return False
+    kind = tensors[0].dtype
+    if kind not in (torch.float32, torch.bfloat16):
+        return False
+    return all(tensor.dtype == kind and tensor.device.type == "cpu" for tensor in tensors)
+
+
+def isa() -> str:
+    """The instruction set of the loaded build. A build must be loaded."""
+    return (BUILDS | PORTABLE)[_name()]
+
+
+def is_missing() -> bool:
+    """Whether a build for this CPU was not compiled when nmtkit was installed."""
+    return native is None or (_name() not in BUILDS and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512"))
+
+
+def _name() -> str:
+    return native.__name__.rpartition(".")[2]

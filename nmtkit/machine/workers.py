@@ -1,0 +1,248 @@
+"""A pool of worker processes that share a stream of tasks. Results come back in the order of the tasks.
+
+The pools of the standard library do not fit: `multiprocessing.Pool` hangs if a worker is killed, `ProcessPoolExecutor`
+leaves its workers behind if the parent is killed, and both read the whole stream of tasks at once.
+"""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nmtkit.console import log
+from nmtkit.errors import NmtkitError, RunError, UserError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_END = object()  # of the tasks
+TASKS_AHEAD = 4  # tasks per worker started before the oldest result is due: this bounds the memory
+_SAFE_PATH = "PYTHONSAFEPATH"  # set, Python does not import from the current folder
+_starting = threading.Lock()  # the environment is that of all threads
+
+
+@dataclass
+class _Call:
+    """A call of `map`, and its results that have not been read: values or errors, by the number of the task."""
+
+    function: Callable[[Any], Any]
+    results: dict[int, tuple[Any, Exception | None]] = field(default_factory=dict)
+
+    def take(self, number: int) -> Any:
+        """A result. Raises the error if it is one."""
+        value, error = self.results.pop(number)
+        if error is not None:
+            raise error
+        return value
+
+
+class WorkerPool:
+    """`count` worker processes, started at once. Use it as a context manager, which terminates them.
+
+    Each worker has its own pipe, so that parent and worker notice each other's death. Raises RunError if a process
+    cannot be started.
+    """
+
+    def __init__(self, count: int) -> None:
+        context = multiprocessing.get_context("spawn")  # fork would copy locks and the pipes of other workers
+        self._processes: dict[Connection, Any] = {}
+        self._busy: dict[Connection, tuple[_Call, int]] = {}  # the task of each worker that has one
+        self._functions: dict[Connection, Callable[[Any], Any]] = {}  # that each worker has received last
+        self._is_closed = False
+        try:
+            for number in range(count):
+                parent_end, child_end = context.Pipe()
+                process = context.Process(
+                    target=_run_worker, args=(child_end, log.config()), name=f"worker {number}", daemon=True
+                )
+                with _starting, _no_imports_from_current_folder(), _sigint_blocked():
+                    process.start()
+                child_end.close()
+                self._processes[parent_end] = process
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, OSError) and error.errno is not None:  # too many processes or files, or no memory
+                started = f"only {len(self._processes)} of {count} --workers could be started"
+                raise RunError(f"{started} ({error.strerror})") from error
+            raise
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_closed = True
+        for connection, process in self._processes.items():
+            connection.close()
+            process.kill()  # ends a stopped one, too
+        for process in self._processes.values():
+            process.join()
+
+    def map(self, function: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
+        """Apply `function` to each task, and yield the results in order. All three must be picklable.
+
+        A bounded number of tasks is read ahead of the results. An error of a task is raised in place of its result.
+        The results of several calls may be read alternately, but by one thread at a time; those of a call need not be
+        read to the end.
+        """
+        call = _Call(function)
+        window = TASKS_AHEAD * len(self._processes)
+        started = due = 0
+        waiting = iter(tasks)
+        upcoming = next(waiting, _END)
+        while upcoming is not _END or due < started:
+            while upcoming is not _END and started < due + window and (idle := self._idle()):
+                self._start(idle, call, started, upcoming)
+                started, upcoming = started + 1, next(waiting, _END)
+            if due in call.results:
+                yield call.take(due)
+                due += 1
+            else:
+                self._wait()
+
+    def run_in_each(self, function: Callable[[T], object], task: T) -> None:
+        """Apply `function` to one task in all workers at once, and drop the results. Errors are those of `map`."""
+        call = _Call(function)
+        for number, connection in enumerate(self._processes):
+            self._start(connection, call, number, task)
+        while self._busy:
+            self._wait()
+        for number in range(len(self._processes)):
+            call.take(number)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether all workers live, and no message to or from one was interrupted."""
+        return not self._is_closed and all(process.is_alive() for process in self._processes.values())
+
+    def _idle(self) -> Connection | None:
+        return next((connection for connection in self._processes if connection not in self._busy), None)
+
+    def _start(self, connection: Connection, call: _Call, number: int, task: Any) -> None:
+        """Give a task to an idle worker."""
+        self._check_open()
+        try:
+            if self._functions.get(connection) is not call.function:
+                connection.send(call.function)
+                self._functions[connection] = call.function
+            connection.send(task)
+            self._busy[connection] = call, number
+        except BaseException as error:
+            self._end_after(error, connection)
+            raise
+
+    def _wait(self) -> None:
+        """Wait until a worker has finished a task, of any call, and keep the results for their calls."""
+        self._check_open()
+        for ready in wait(list(self._busy)) if self._busy else ():
+            assert isinstance(ready, Connection)
+            self._receive(ready)
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            result: tuple[Any, Exception | None] = connection.recv()
+            call, number = self._busy.pop(connection)
+            call.results[number] = result
+        except BaseException as error:
+            self._end_after(error, connection)
+            raise
+
+    def _end_after(self, error: BaseException, connection: Connection) -> None:
+        """End all workers after an error in a message. Raises RunError if the other side has died.
+
+        A signal handler may raise anything there, such as TimeoutError, and leave a part of a message in the pipe.
+        """
+        process = self._processes[connection]
+        may_have_died = isinstance(error, EOFError | ConnectionError) or type(error) is OSError
+        if may_have_died:
+            process.join(timeout=5)
+        code = process.exitcode
+        self.__exit__()
+        if may_have_died and code is not None:
+            raise RunError(
+                f"a worker process died (exit code {code}; -9: killed, most often for lack of memory): run again, with "
+                "fewer --workers if memory is short"
+            ) from error
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RunError("the worker processes have been ended, after an error in another call or Ctrl-C: run again")
+
+
+def import_nothing_from_current_folder() -> None:
+    """Let Python processes that start from now on import nothing from the current folder.
+
+    It may be that of a model, and so run its code. Raises UserError before Python 3.11 if it would.
+    """
+    if sys.version_info < (3, 11):
+        refuse_hiding_modules(Path.cwd())
+    os.environ[_SAFE_PATH] = "1"
+
+
+@contextlib.contextmanager
+def _no_imports_from_current_folder() -> Iterator[None]:
+    """Start processes that import nothing from the current folder, before they have the path of the parent."""
+    before = os.environ.get(_SAFE_PATH)
+    import_nothing_from_current_folder()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
+
+
+def refuse_hiding_modules(folder: Path) -> None:
+    """Raise UserError if a folder has a module with the name of one of Python's own that this process has imported."""
+    for name in sorted(sys.stdlib_module_names & sys.modules.keys()):
+        found = PathFinder.find_spec(name, [str(folder)])
+        if found is not None and found.has_location:
+            raise UserError(
+                f"{found.origin} would run in the workers in place of Python's own module: rename it, or run the "
+                "command from another folder"
+            )
+
+
+@contextlib.contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Start processes in which SIGINT is blocked: Ctrl-C reaches every process, and the parent decides."""
+    resource_tracker.ensure_running()  # starting it later would unblock SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run_worker(connection: Connection, log_config: log.LogConfig | None) -> None:
+    """The main loop of a worker: receive a function, then its tasks, until the parent closes the pipe."""
+    if log_config is not None:
+        log.configure(log_config)
+        log.escape_python_messages()
+    gc.disable()  # sentences form no reference cycles, and collecting took 5 % of the encoding time
+    function: Any = None
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            message = connection.recv()
+            if callable(message):
+                function = message
+                continue
+            result: Any = None
+            failure: Exception | None = None
+            try:
+                result = function(message)
+            except (NmtkitError, log.LostReader, OSError, MemoryError) as error:
+                failure = error
+            except Exception as error:  # the parent may not be able to unpickle it
+                failure = RunError(f"a worker process failed: {type(error).__name__}: {error}")
+            connection.send((result, failure))

@@ -1,0 +1,207 @@
+"""Packed sentences: one after the other in a single row of tokens, without padding between them.
+
+Only attention depends on where a sentence begins; every other operator treats each token alone. On a GPU, one kernel
+of torch computes the attention of all sentences, and on a CPU that of nmtkit if they are short. Elsewhere, attention
+pads them in groups of similar length, with the same results.
+
+Letters: N sentences, the filler included, T tokens of a side, H heads.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nmtkit.console.log import logger
+from nmtkit.machine import native_build
+from nmtkit.model.config import ModelConfig, TransformerConfig
+from nmtkit.model.short_attention import is_short
+from nmtkit.wording import first_line
+
+Kernel = Callable[..., Any]  #: `attend_sentences`, or torch's `varlen_attn`, which has the same arguments
+
+_WIDEST = 256  # of a head, for the kernels
+_CAUSAL = (-1, 0)  # window
+
+
+class PackedSide(NamedTuple):
+    """The sentences of one side. A filler at the end counts as a sentence."""
+
+    lengths: Tensor  # (N - 1,) without the filler's
+    tokens: int  # of these sentences
+    longest: int  # tokens of the longest of them
+    filler: int  # tokens of the filler, at least 1
+
+
+@dataclass(frozen=True)
+class Padding:
+    """Where the tokens of one side are among sentences that are padded in groups."""
+
+    slots: Tensor  # (T,) the place of each token among all slots, those of the first group first
+    masks: tuple[Tensor, ...]  # of each group (sentences, 1, 1, longest): True for tokens
+
+    @classmethod
+    def of(cls, side: PackedSide, groups: Tensor) -> "Padding":
+        """Pad each group to its longest sentence. `groups` (N,) numbers that of each sentence, without gaps."""
+        lengths = F.pad(side.lengths, (0, 1), value=side.filler)
+        counts = groups.bincount()
+        longest = torch.zeros_like(counts).scatter_reduce(0, groups, lengths, "amax")
+        order = groups.argsort(stable=True)
+        widths = longest[groups[order]]
+        begins = torch.empty_like(lengths).scatter(0, order, widths.cumsum(0) - widths)  # (N,) slots
+        shifts = begins - (lengths.cumsum(0) - lengths)
+        slots = torch.arange(side.tokens + side.filler, device=lengths.device) + shifts.repeat_interleave(lengths)
+        grouped = torch.split(lengths[order], counts.tolist())
+        masks = (_tokens_mask(each, width) for each, width in zip(grouped, longest.tolist(), strict=True))
+        return cls(slots, tuple(masks))
+
+    def pad(self, x: Tensor) -> list[Tensor]:
+        """x (T, D) to (sentences, longest, D) for each group, with zeros after each sentence."""
+        sizes = [mask.numel() for mask in self.masks]
+        rows = x.new_zeros(sum(sizes), x.size(1)).index_copy(0, self.slots, x)
+        groups = zip(torch.split(rows, sizes), self.masks, strict=True)
+        return [part.view(mask.size(0), mask.size(3), -1) for part, mask in groups]
+
+    def pack(self, groups: Iterable[Tensor]) -> Tensor:
+        """The inverse of `pad`: (sentences, longest, D) of each group to (T, D)."""
+        return torch.cat([group.flatten(0, 1) for group in groups]).index_select(0, self.slots)
+
+
+@dataclass(frozen=True)
+class ShortSentences:
+    """Where the sentences of one side begin, for nmtkit's attention, which needs no padding."""
+
+    starts: Tensor  # (N,) int32: the first token of each sentence, and of the filler, which needs no attention
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the sentences of one side begin, and what computes their attention."""
+
+    starts: Tensor  # (N + 1,) int32: the first token of each sentence, then T
+    positions: Tensor  # (T,) the position of each token in its sentence; arbitrary, below `span`, in the filler
+    longest: int  # tokens of the longest sentence, the filler included
+    span: int  # greater than all positions
+    attention: Kernel | Padding | ShortSentences
+
+    @classmethod
+    def of(cls, side: PackedSide, attention: Kernel | Padding | None) -> "Packing":
+        """The packing of one side; None for `ShortSentences`. Reads nothing from the device of the lengths."""
+        tokens = side.tokens + side.filler
+        ends = F.pad(side.lengths.cumsum(0, dtype=torch.int32), (0, 1), value=tokens)  # (N,)
+        starts = F.pad(ends, (1, 0))
+        every = torch.arange(tokens, device=ends.device, dtype=torch.int32)
+        positions = every - starts.index_select(0, torch.searchsorted(ends, every, right=True))
+        longest = max(side.longest, side.filler)
+        return cls(starts, positions % side.longest, longest, side.longest, attention or ShortSentences(starts[:-1]))
+
+
+def pack_sides(
+    source: PackedSide, target: PackedSide, kernel: Kernel | None, short: bool = False
+) -> tuple[Packing, Packing]:
+    """The packings of both sides, for the kernel or, without one, for padding, unless the sentences are `short`.
+
+    For padding, sentence pairs are grouped by the length of their longer side, rounded up to a power of two. So a side
+    has at most twice as many slots as both sides have tokens, whatever the lengths.
+    """
+    if kernel is not None or short:
+        return Packing.of(source, kernel), Packing.of(target, kernel)
+    longer = F.pad(torch.maximum(source.lengths, target.lengths), (0, 1), value=max(source.filler, target.filler))
+    powers = 2 ** torch.arange(32, device=longer.device)
+    _, groups = torch.unique(torch.bucketize(longer, powers), return_inverse=True)
+    return Packing.of(source, Padding.of(source, groups)), Packing.of(target, Padding.of(target, groups))
+
+
+def _tokens_mask(lengths: Tensor, longest: int) -> Tensor:
+    """(sentences, 1, 1, longest): True for the tokens of each padded sentence."""
+    return (torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1))[:, None, None, :]
+
+
+def attend_packed(
+    kernel: Kernel,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: Packing,
+    keys: Packing,
+    window: tuple[int, int] = (-1, -1),
+) -> Tensor:
+    """softmax(Q·Kᵀ / √d_k)·V within each sentence, for q (T, H, K), k and v (S, H, K), by the kernel: (T, H·K).
+
+    `window` is how far a token attends to the left and to the right, -1 without a limit; (-1, 0) is causal.
+    """
+    lengths = queries.starts, keys.starts, queries.longest, keys.longest
+    heads: Tensor = kernel(q, k, v, *lengths, window_size=window)
+    return heads.flatten(1)
+
+
+def attend_sentences(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    starts: Tensor,
+    key_starts: Tensor,
+    longest: int,
+    longest_key: int,
+    window_size: tuple[int, int],
+) -> Tensor:
+    """As `varlen_attn`, without a window or causal, by the kernel with the smallest tiles.
+
+    `varlen_attn` computes more beyond the end of short sentences, and its gradient adds the parts of long ones in any
+    order, so that the bits differ between runs.
+    """
+    rows = q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0)
+    arguments = *rows, None, starts, key_starts, longest, longest_key, 0.0, int(window_size == _CAUSAL), True
+    heads: Tensor = torch.ops.aten._efficient_attention_forward(*arguments)[0]
+    return heads.squeeze(0)
+
+
+def _varlen_attn() -> Kernel:
+    """Imported here, because the import takes more than a second."""
+    kernel: Kernel = import_module("torch.nn.attention.varlen").varlen_attn  # from torch 2.10 on
+    return kernel
+
+
+def kernel_for(config: ModelConfig, precision: torch.dtype, device: torch.device) -> Kernel | None:
+    """A kernel for the attention of packed sentences in a model of these options; None if there is none.
+
+    It needs a GPU and 16 bits, heads with keys as wide as values, and no dropout of attention weights.
+    """
+    if device.type != "cuda" or not isinstance(config, TransformerConfig) or config.attention_dropout:
+        return None
+    has_sizes = config.key_size == config.value_size <= _WIDEST and config.key_size % 8 == 0
+    return _kernel_on(device, precision, config.attention_window is not None) if has_sizes else None
+
+
+def attends_short(config: ModelConfig, matrix: Tensor, precision: torch.dtype, longest: int) -> bool:
+    """Whether `ShortSentences` serve a model with this matrix, and are fastest for sentences of at most `longest`."""
+    if not isinstance(config, TransformerConfig) or config.attention_dropout or config.attention_window is not None:
+        return False
+    return is_short(longest) and native_build.serves(matrix) and precision in (torch.float32, torch.bfloat16)
+
+
+@functools.cache
+def _kernel_on(device: torch.device, precision: torch.dtype, windowed: bool) -> Kernel | None:
+    """The first kernel that runs on a GPU, forward and backward: tried on a tiny tensor."""
+    if precision not in (torch.bfloat16, torch.float16):
+        return None
+    reason = ""
+    for find in (_varlen_attn,) if windowed else (lambda: attend_sentences, _varlen_attn):
+        try:
+            kernel = find()
+            with torch.inference_mode(False), torch.enable_grad():
+                x = torch.zeros(1, 1, 8, dtype=precision, device=device, requires_grad=True)
+                side = PackedSide(torch.zeros(0, dtype=torch.int64, device=device), tokens=0, longest=1, filler=1)
+                packing = Packing.of(side, kernel)
+                torch.autograd.backward(attend_packed(kernel, x, x, x, packing, packing, _CAUSAL).sum())
+        except Exception as error:
+            reason = first_line(error)
+        else:
+            return kernel
+    logger.info("sentences are not packed, because torch's kernels for their attention do not run: %s", reason)
+    return None

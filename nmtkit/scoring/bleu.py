@@ -1,0 +1,191 @@
+"""BLEU and chrF as sacreBLEU and Moses compute them, each with a signature."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.tokenizers.tokenizer_base import BaseTokenizer
+
+from nmtkit.console.log import logger
+from nmtkit.errors import RunError, UserError
+from nmtkit.scoring import moses
+from nmtkit.text.languages import short_code
+from nmtkit.text.tokenizer import count_segmented, join_subwords
+from nmtkit.text.vocabulary import SPECIALS, UNK
+from nmtkit.wording import counted
+
+
+class _FloatScores:
+    """Scores as floats. sacreBLEU mixes them with float32, which its confidence intervals cannot average."""
+
+    def _compute_score_from_stats(self, stats: list[int]) -> Any:
+        result = super()._compute_score_from_stats(stats)  # type: ignore[misc]
+        result.score = float(result.score)
+        return result
+
+
+class Bleu(_FloatScores, BLEU):
+    """sacreBLEU's BLEU."""
+
+
+class Chrf(_FloatScores, CHRF):
+    """sacreBLEU's chrF."""
+
+
+Metric = BLEU | CHRF
+
+# The tokenization of languages without spaces, in which the standard one finds no words, and of Korean. sacreBLEU
+# has the same defaults, but `char`.
+_TOKENIZATION = {
+    **{"ja": "ja-mecab", "ko": "ko-mecab", "zh": "zh", "yue": "zh"},
+    **dict.fromkeys(("th", "lo", "km", "my"), "char"),
+}
+_STANDARD = "13a"
+_WITHOUT_PACKAGES = _TOKENIZATION | {"ja": "char", "ko": _STANDARD}
+_EXTRAS = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}  # what pip installs for a tokenization
+_DIGITS = 12  # decimals that are read from sacreBLEU's JSON
+
+
+@dataclass(frozen=True)
+class Score:
+    """A corpus score from 0 to 100."""
+
+    value: float
+    signature: str  #: sacreBLEU's, after the name of the metric: BLEU|nrefs:1|…
+    components: str = ""  #: of BLEU: n-gram precisions, brevity penalty and lengths
+    mean: float | None = None  #: of bootstrap resamples
+    interval: float | None = None  #: half the width of the 95 % confidence interval around the mean
+    p_value: float | None = None  #: of the difference from the baseline
+
+    @property
+    def text(self) -> str:
+        """One line with the signature, the score and its components, as sacreBLEU formats it."""
+        interval = f" (μ = {self.estimate})" if self.estimate else ""
+        return f"{self.signature} = {self.value:.2f}{interval} {self.components}".rstrip()
+
+    @property
+    def estimate(self) -> str:
+        """The mean with its 95 % confidence interval, empty without one."""
+        return "" if self.mean is None else f"{self.mean:.2f} ± {self.interval:.2f}"
+
+
+def published_metrics(language: str, tokenize: str | None = None) -> Iterator[tuple[Metric, str]]:
+    """The metrics that papers use for `language`, each with a note on the scores that it is comparable with.
+
+    `tokenize` is sacreBLEU's tokenization, by default that of the language. Raises UserError if it is not installed.
+    """
+    language = short_code(language)
+    if language in moses.LANGUAGES:
+        yield (
+            moses_metric(language),
+            "tokenized BLEU, by tokenizer.perl and multi-bleu.perl: the paper's for En-Fr, and those of its time",
+        )
+        yield (
+            moses_metric(language, split_compounds=True),
+            "the same after compound splitting, by get_ende_bleu.sh: most papers' for En-De",
+        )
+    if language == "de":
+        yield (
+            moses_metric(language, split_compounds=True, plain_quotes=True),
+            "the same with \" for all double quotes: reportedly the reference of the paper's En-De",
+        )
+    tokenize = tokenize or _TOKENIZATION.get(language, _STANDARD)
+    yield sacrebleu_metric(tokenize), "sacreBLEU: comparable with the same signature only"
+    yield Chrf(), "chrF, which uses no tokenization: comparable with the same signature"
+
+
+def sacrebleu_metric(tokenize: str) -> BLEU:
+    """Cased BLEU with a tokenization of sacreBLEU. Raises UserError if that is not installed."""
+    try:
+        return Bleu(tokenize=tokenize, force=True)
+    except RuntimeError as error:
+        if tokenize not in _EXTRAS:
+            raise
+        raise UserError(
+            f"tokenization {tokenize} is not installed: pip install '{_EXTRAS[tokenize]}', or use --tokenize char"
+        ) from error
+    except OSError as error:  # the subword models of FLORES
+        raise RunError(
+            f"cannot download or read sacreBLEU's model for --tokenize {tokenize}: {error}; "
+            "connect to the internet, or use another tokenization"
+        ) from error
+
+
+def moses_metric(language: str, split_compounds: bool = False, plain_quotes: bool = False) -> BLEU:
+    """BLEU of detokenized text as Moses's multi-bleu.perl computes it, after the tokenization of its tokenizer.perl.
+
+    `plain_quotes` unifies double quotes before the tokenization, `split_compounds` splits at hyphens after it, on both
+    sides. `language` is one of moses.LANGUAGES. The signature is sacreBLEU's, with a name for the tokenization.
+    """
+    metric = Bleu(tokenize="none", smooth_method="none", force=True)
+    metric.tokenizer = _MosesTokenizer(language, split_compounds, plain_quotes)
+    metric.tokenizer_signature = metric.tokenizer.signature()
+    return metric
+
+
+class _MosesTokenizer(BaseTokenizer):
+    """The tokenization of `moses_metric`, in the form of sacreBLEU's tokenizers."""
+
+    def __init__(self, language: str, split_compounds: bool, plain_quotes: bool) -> None:
+        self.language, self.split_compounds, self.plain_quotes = language, split_compounds, plain_quotes
+
+    def __call__(self, line: str) -> str:
+        tokens = moses.tokenize(moses.plain_quotes(line) if self.plain_quotes else line, self.language)
+        return moses.split_compounds(tokens) if self.split_compounds else tokens
+
+    def signature(self) -> str:
+        return f"moses-{self.language}{'-compounds' * self.split_compounds}{'-quotes' * self.plain_quotes}"
+
+
+def score(metric: Metric, hypotheses: Sequence[str], references: Sequence[Sequence[str]], resamples: int = 1) -> Score:
+    """The score of detokenized text against one or more references, each a sequence of as many lines.
+
+    With `resamples`, bootstrap resampling estimates the confidence interval.
+    """
+    result = metric.corpus_score(hypotheses, references, n_bootstrap=resamples)
+    signature = str(metric.get_signature())
+    values = json.loads(result.format(width=_DIGITS, signature=signature, is_json=True))
+    return Score(
+        result.score,
+        f"{result.name}|{signature}",
+        values.get("verbose_score", ""),
+        values.get("confidence_mean"),
+        values.get("confidence_var"),
+    )
+
+
+def bleu(hypotheses: Sequence[str], references: Sequence[str], language: str, resamples: int = 1) -> Score:
+    """Cased sacreBLEU of detokenized text, with a tokenization for the language that needs no further packages.
+
+    `resamples` is that of `score`, here and below.
+    """
+    tokenize = _WITHOUT_PACKAGES.get(short_code(language), _STANDARD)
+    return score(sacrebleu_metric(tokenize), hypotheses, [references], resamples)
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
+    """chrF2 of detokenized text."""
+    return score(Chrf(), hypotheses, [references], resamples)
+
+
+def tokenized_bleu(hypotheses: Sequence[str], references: Sequence[str], resamples: int = 1) -> Score:
+    """BLEU on the words between spaces, as fairseq computes it.
+
+    Subwords are joined on both sides, an unknown word of a reference matches nothing, and nothing is smoothed.
+    """
+    unknown = SPECIALS[UNK]
+    hypotheses = [join_subwords(hypothesis) for hypothesis in hypotheses]
+    known = [join_subwords(reference).replace(unknown, f"<{unknown}>") for reference in references]
+    return score(Bleu(tokenize="none", smooth_method="none", force=True), hypotheses, [known], resamples)
+
+
+def warn_of_subwords(name: str, lines: Sequence[str]) -> None:
+    """Warn if a text has subwords, where the scores count words."""
+    if marked := count_segmented(lines):
+        logger.warning(
+            "subword marks (@@ or ▁) in %d of %s of %s: the scores count words, join the subwords first",
+            *(marked, counted(len(lines), "line"), name),
+        )

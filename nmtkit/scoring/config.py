@@ -1,0 +1,71 @@
+"""The options of nmt-score."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from nmtkit.config import Config, option
+from nmtkit.errors import UserError
+from nmtkit.text.languages import check_single
+
+TOKENIZATIONS = (  #: of sacreBLEU
+    *("13a", "intl", "zh", "char", "ja-mecab", "ko-mecab", "flores101", "flores200", "spBLEU-1K", "none"),
+)
+
+
+@dataclass(frozen=True)
+class ScoreConfig(Config):
+    heading: ClassVar[str] = "Scores"
+
+    reference: tuple[Path, ...] = option(
+        (),
+        metavar="FILE",
+        help="The reference, a line for each line of the translation. May be given several times, for several "
+        "references.",
+    )
+    target_lang: str = option(
+        "",
+        short="t",
+        metavar="LANG",
+        help="Language of the translation, such as de, for its tokenization. Moses's tokenization supports de, en and "
+        "fr.",
+    )
+    tokenize: str | None = option(
+        None,
+        choices=TOKENIZATIONS,
+        unset="by language: ja-mecab, ko-mecab, zh, char or 13a",
+        help="Tokenization of sacreBLEU's BLEU. ja-mecab and ko-mecab need pip install 'sacrebleu[ja]' or "
+        "'sacrebleu[ko]'; flores101, flores200 and spBLEU-1K download a model.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.reference:
+            raise UserError("--reference is missing: give the file of the reference")
+        if not self.target_lang:
+            raise UserError("--target-lang is missing")
+        check_single("--target-lang", self.target_lang)
+
+
+@dataclass(frozen=True)
+class SignificanceConfig(Config):
+    heading: ClassVar[str] = "Confidence and significance"
+
+    confidence: bool = option(False, help="Print the 95 % confidence interval of each score, by bootstrap resampling.")
+    confidence_n: int = option(1000, min=2, max=10**6, metavar="N", help="Resamples of --confidence.")
+    paired_bs: bool = option(
+        False, help="Test whether each system differs from the first, the baseline, by paired bootstrap resampling."
+    )
+    paired_bs_n: int = option(1000, min=2, max=10**6, metavar="N", help="Resamples of --paired-bs.")
+    paired_ar: bool = option(False, help="Test the same by paired approximate randomization.")
+    paired_ar_n: int = option(10_000, min=2, max=10**6, metavar="N", help="Trials of --paired-ar.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.paired_bs and self.paired_ar:
+            raise UserError("--paired-bs and --paired-ar are mutually exclusive: use one of them")
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether systems are compared with a baseline."""
+        return self.paired_bs or self.paired_ar

@@ -1,0 +1,219 @@
+"""Translates the lines of concurrent requests in shared batches."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from nmtkit.console.log import logger
+from nmtkit.decoding.config import SearchConfig
+from nmtkit.decoding.engine import WorkersNotStartedError
+from nmtkit.decoding.translation import Translation
+from nmtkit.serving.characters import count_characters
+from nmtkit.serving.prometheus import Metrics
+
+# Takes lines, their search, and a function to call with the number of finished lines after each batch. An exception of
+# that function ends the search.
+Translate = Callable[[Sequence[str], SearchConfig, Callable[[int], None]], Iterable[Translation]]
+
+WINDOW_SECONDS = 0.005  # for other requests to join the first one of a round
+# Sizes of a round, and of one job in it: a long request must not delay short ones. Characters are counted after
+# normalization, and multiplied by nbest.
+LINES_PER_ROUND, LINES_PER_JOB = 256, 64
+CHARS_PER_ROUND, CHARS_PER_JOB = 32_000, 8_000
+
+
+class QueueFull(Exception):  # noqa: N818 (the client is asked to try again)
+    """The queue has no space for the lines."""
+
+
+class _SearchStopped(Exception):  # noqa: N818 (not an error)
+    """Nobody waits for the results of the running search."""
+
+
+@dataclass(eq=False)
+class Job:
+    """The lines of a request; `result` is set when all are translated."""
+
+    lines: Sequence[str]
+    config: SearchConfig
+    translations: list[Translation] = field(default_factory=list)
+    result: "Future[list[Translation]]" = field(default_factory=Future)
+    abandoned: bool = False
+
+    @property
+    def is_translated(self) -> bool:
+        """Whether all of its lines are."""
+        return len(self.translations) == len(self.lines)
+
+    def chars(self, lines: Sequence[str]) -> int:
+        """Characters of some of the lines, times nbest."""
+        return sum(map(count_characters, lines)) * self.config.nbest
+
+    def next_lines(self) -> Sequence[str]:
+        """The lines for its next round: at least one, unless all are translated."""
+        waiting = self.lines[len(self.translations) :][:LINES_PER_JOB]
+        fits = sum(chars <= CHARS_PER_JOB for chars in accumulate(self.chars([line]) for line in waiting))
+        return waiting[: max(1, fits)]
+
+
+Share = tuple[Job, Sequence[str]]  # of a round: a job and those of its lines that are translated
+
+
+class DynamicBatcher:
+    """A thread that translates jobs in rounds; a round holds lines of several jobs.
+
+    `translate` must return one translation for each line. If it fails, each job of the round is retried on its own, so
+    that one bad job does not fail the others. A search whose jobs are all abandoned stops after the current batch if
+    `can_stop`; otherwise the round is finished.
+    """
+
+    def __init__(self, translate: Translate, max_lines: int, metrics: Metrics, can_stop: bool = True) -> None:
+        self._translate, self._max_lines, self._metrics, self._can_stop = translate, max_lines, metrics, can_stop
+        self._jobs: deque[Job] = deque()
+        self._queued = 0  # lines of all jobs that are neither done nor abandoned
+        self._closed = False
+        self._has_workers = True  # False from a search for which they could not be started to the next result
+        self._change = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="search", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether jobs are being translated."""
+        return self._thread.is_alive() and not self._closed and self._has_workers
+
+    def submit(self, lines: Sequence[str], config: SearchConfig) -> Job:
+        """Queue lines as a job. Raises QueueFull."""
+        job = Job(lines, config)
+        job.result.set_running_or_notify_cancel()  # so that only this class can end it
+        with self._change:
+            if self._queued and self._queued + len(lines) > self._max_lines:
+                raise QueueFull
+            self._count(len(lines))
+            self._jobs.append(job)
+            self._change.notify()
+        return job
+
+    def abandon(self, job: Job) -> None:
+        """Drop a job whose result nobody needs. Its lines leave the queue at once. Does nothing if the job is done."""
+        with self._change:
+            if job.abandoned or job.result.done():
+                return
+            job.abandoned = True
+            self._count(-len(job.lines))
+            if job in self._jobs:  # otherwise in the current round
+                self._jobs.remove(job)
+
+    def close(self) -> None:
+        """End the thread after the current batch: a thread that still computes at exit would abort the process."""
+        with self._change:
+            self._closed = True
+            self._change.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._translate_round()  # a function of its own, so that nothing of a round is kept while waiting
+
+    def _translate_round(self) -> None:
+        shares = self._next_round()
+        start = time.monotonic()
+        try:
+            for config in dict.fromkeys(job.config for job, _ in shares):
+                self._search([share for share in shares if share[0].config == config], config)
+        except WorkersNotStartedError as error:  # each further search would wait for the same failure
+            self._has_workers = False
+            for job, _ in _wanted(shares):
+                if not job.result.done() and not job.is_translated:
+                    self._fail(job, error)
+        if shares:
+            self._metrics.rounds.inc()
+            self._metrics.search_seconds.inc(time.monotonic() - start)
+        self._put_back([job for job, _ in shares])
+
+    def _next_round(self) -> list[Share]:
+        """The next round; empty if its jobs were abandoned meanwhile, or at the end."""
+        with self._change:
+            self._change.wait_for(lambda: self._jobs or self._closed)
+            self._change.wait_for(lambda: self._queued >= LINES_PER_ROUND or self._closed, WINDOW_SECONDS)
+            shares: list[Share] = []
+            lines = chars = 0
+            while self._jobs and not self._closed and lines < LINES_PER_ROUND and chars < CHARS_PER_ROUND:
+                job = self._jobs.popleft()
+                share = job.next_lines()
+                shares.append((job, share))
+                lines, chars = lines + len(share), chars + job.chars(share)
+            return shares
+
+    def _search(self, shares: list[Share], config: SearchConfig) -> None:
+        """Translate shares of jobs, which have the same `config`."""
+        try:
+            if wanted := _wanted(shares):
+                self._search_together(wanted, config)
+        except _SearchStopped:
+            pass
+        except WorkersNotStartedError:
+            raise
+        except Exception as error:
+            logger.warning("a search failed, retrying its requests one by one: %s: %s", type(error).__name__, error)
+            for share in _wanted(shares):
+                self._retry(share, config)
+
+    def _retry(self, share: Share, config: SearchConfig) -> None:
+        try:
+            self._search_together([share], config)
+        except _SearchStopped:
+            pass
+        except WorkersNotStartedError:
+            raise
+        except Exception as error:
+            self._fail(share[0], error)
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        self._metrics.failures.inc()
+        job.result.set_exception(error)
+
+    def _search_together(self, shares: list[Share], config: SearchConfig) -> None:
+        def check_wanted(done: int) -> None:
+            if self._closed or (self._can_stop and not _wanted(shares)):
+                raise _SearchStopped
+
+        lines = [line for _, share in shares for line in share]
+        found = iter([_without_attention(each) for each in self._translate(lines, config, check_wanted)])
+        self._has_workers = True
+        by_job = [[next(found) for _ in share] for _, share in shares]
+        self._metrics.lines.inc(len(lines))
+        for (job, _), own in zip(shares, by_job, strict=True):
+            self._metrics.tokens.inc(sum(max(0, len(line.candidates[0].tokens) - 1) for line in own))
+            job.translations += own
+
+    def _put_back(self, jobs: list[Job]) -> None:
+        """Publish the results of finished jobs; the others go to the end of the queue."""
+        with self._change:
+            for job in jobs:
+                if job.abandoned:  # its lines have left the queue
+                    continue
+                if not job.result.done() and not job.is_translated:
+                    self._jobs.append(job)
+                    continue
+                self._count(-len(job.lines))
+                if not job.result.done():
+                    job.result.set_result(job.translations)
+
+    def _count(self, lines: int) -> None:
+        self._queued += lines
+        self._metrics.queued_lines.inc(lines)
+
+
+def _wanted(shares: list[Share]) -> list[Share]:
+    return [share for share in shares if not share[0].abandoned]
+
+
+def _without_attention(translation: Translation) -> Translation:
+    """The same without attention matrices, which take most of the memory while a request waits for its other lines."""
+    candidates = tuple(replace(candidate, attention=None) for candidate in translation.candidates)
+    return replace(translation, candidates=candidates)

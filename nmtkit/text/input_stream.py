@@ -1,0 +1,107 @@
+"""Cuts a stream into shards and chunks. A chunk is sorted by length, translated and written before the next one."""
+
+import re
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from nmtkit.console.log import logger
+from nmtkit.errors import UserError
+
+T = TypeVar("T")
+
+_BUFFERS_OF_A_LARGE_SHARD = 8
+ALL_LINES = slice(0, None)  #: in place of the lines of a shard
+STANDARD_STREAM = Path("-")  #: in place of a file: stdin or stdout
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `count` successive parts of a text."""
+
+    number: int  #: from 1
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Shard":
+        """Parse 2/8, the second of eight. Raises UserError for anything else."""
+        match = re.fullmatch("([0-9]{1,18})/([0-9]{1,18})", text)  # int() refuses thousands of digits
+        if not match or not 1 <= int(match[1]) <= int(match[2]):
+            raise UserError(f"--shard {text}: I/N is expected, the I-th of N parts, such as 1/8")
+        return cls(int(match[1]), int(match[2]))
+
+    def of(self, lines: int, buffer: int) -> slice:
+        """Its lines in a text of `lines` lines.
+
+        Large shards consist of whole buffers, so that each line is in the same batch as without shards. The sizes of
+        small ones differ by at most one line.
+        """
+        unit = buffer if lines >= _BUFFERS_OF_A_LARGE_SHARD * buffer * self.count else 1
+        units = -(-lines // unit)
+        begin, end = (units * number // self.count * unit for number in (self.number - 1, self.number))
+        return slice(begin, min(end, lines))
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Successive lists of `size` items, the last of the rest. Reads the items of a list when it is requested."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def chunks_as_they_come(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of the items that have arrived, at least one, from a source that may pause, such as a pipe.
+
+    A thread prefetches up to `size` items while a chunk is processed. It ends with the source or with the process.
+    """
+    reader = _Reader(items, size)
+    threading.Thread(target=reader.run, name="reader", daemon=True).start()
+    while chunk := reader.take():
+        yield chunk
+
+
+def reads_terminal(what_enter_does: str) -> bool:
+    """Whether stdin is a terminal; if so, logs that the command waits for input."""
+    if not sys.stdin.isatty():
+        return False
+    logger.info("reading from the terminal: press Enter to %s, Ctrl-D to finish", what_enter_does)
+    return True
+
+
+class _Reader(Generic[T]):
+    """A bounded queue between the thread that reads items and the thread that takes them."""
+
+    def __init__(self, items: Iterable[T], limit: int) -> None:
+        self._items, self._limit = items, limit
+        self._waiting: list[T] = []
+        self._ended = False
+        self._error: Exception | None = None
+        self._change = threading.Condition()
+
+    def run(self) -> None:
+        """Read to the end, or to an error, which `take` raises."""
+        try:
+            for item in self._items:
+                with self._change:
+                    self._change.wait_for(lambda: len(self._waiting) < self._limit)
+                    self._waiting.append(item)
+                    self._change.notify()
+        except Exception as error:
+            self._error = error
+        with self._change:
+            self._ended = True
+            self._change.notify()
+
+    def take(self) -> list[T]:
+        """All items that have been read, at least one; an empty list at the end."""
+        with self._change:
+            self._change.wait_for(lambda: bool(self._waiting) or self._ended)
+            taken, self._waiting = self._waiting, []
+            self._change.notify()
+        if self._error is not None and not taken:
+            raise self._error
+        return taken

@@ -1,0 +1,72 @@
+"""Source tags: a piece such as `<2de>` before the text of a source line, from --source-tag or in the line itself."""
+
+import shlex
+from collections.abc import Collection, Sequence
+
+from nmtkit.errors import UserError
+from nmtkit.text.languages import SEVERAL
+from nmtkit.text.tokenizer import Tokenizer, is_marian_tag, symbol_fault
+from nmtkit.text.vocabulary import UNK
+
+
+def tag_ids(tag: str, tokenizer: Tokenizer) -> list[int]:
+    """The ids of a tag: its piece, after a piece for the beginning of a word if the tokenizer has one. None if empty.
+
+    Raises UserError for a tag that is not one piece of the vocabulary.
+    """
+    if not tag:
+        return []
+    (ids,) = tokenizer.encode([tag])
+    texts = [text.strip() for text in tokenizer.surfaces(ids)]
+    if UNK in ids or [text for text in texts if text] != [tag]:
+        raise not_a_piece(tag, tokenizer.vocab.pieces)
+    return ids
+
+
+def check_tag_apart(tag: str, tokenizer: Tokenizer) -> None:
+    """Raise UserError for a tag that `tag_ids` refuses, or if text has other ids after a tag than alone.
+
+    Text that contains the tag would then differ from text to which `--source-tag` adds it. This depends on the
+    normalization of a SentencePiece model: some add no space before a text.
+    """
+    if not tag:
+        return
+    ids = tag_ids(tag, tokenizer)
+    for text in ("a", " a", ""):
+        together, alone = tokenizer.encode([f"{tag} {text}", text])
+        if together != ids + alone:
+            raise UserError(
+                f"--source-tag {tag!r}: this SentencePiece model segments a text differently after a tag: "
+                "write the tag at the beginning of the lines instead"
+            )
+
+
+def tags_in_lines(tokenizer: Tokenizer, target_language: str) -> frozenset[int]:
+    """The ids that are a tag where they begin a line.
+
+    These are the symbols of a model of several languages, and tags such as `>>de<<` of Marian. Elsewhere a symbol is
+    text, such as a placeholder for a name.
+    """
+    symbols = tokenizer.symbols() if target_language == SEVERAL else filter(is_marian_tag, tokenizer.vocab.pieces)
+    return frozenset(tokenizer.vocab.to_ids(symbols)) - {UNK}
+
+
+def count_tag(ids: Sequence[int], tags: frozenset[int], tokenizer: Tokenizer) -> int:
+    """The number of ids of the tag that begins a line: one of `tags`, and a space before it."""
+    for number, id in enumerate(ids[:2], 1):
+        if id in tags:
+            return number
+        if tokenizer.surfaces([id])[0].strip():
+            break
+    return 0
+
+
+def not_a_piece(tag: str, pieces: Collection[str] = ()) -> UserError:
+    """The error for a tag that is not one piece of text. The remedy depends on the `pieces` of the vocabulary."""
+    if reason := symbol_fault(tag):
+        return UserError(f"--source-tag {tag!r}: {reason}: use another tag")
+    if tag in pieces:
+        return UserError(f"--source-tag {tag!r}: the tokenizer splits it, although it is a piece: use another tag")
+    return UserError(
+        f"--source-tag {tag!r}: not one piece of the vocabulary: preprocess with --user-symbol {shlex.quote(tag)}"
+    )

@@ -1,0 +1,441 @@
+"""Tokenizers: for raw text with SentencePiece or `nmtkit.text.moses_bpe`, and for segmented text.
+
+nmt-preprocess learns the kinds of `LEARNED_KINDS`. Models of other toolkits have the other kinds.
+"""
+
+import codecs
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
+
+from nmtkit.config import flag
+from nmtkit.errors import UserError
+from nmtkit.text.moses_bpe import FINAL_MARK, INNER_MARK, MOSES_BPE, MosesBpeTokenizer
+from nmtkit.text.spm_model import PieceType, read_model, read_split_symbols
+from nmtkit.text.vocabulary import SPECIALS, UNK, Vocabulary, symbol_pattern
+from nmtkit.wording import quoted
+
+SENTENCEPIECE, SENTENCEPIECE_VOCAB, SPACE = "sentencepiece", "sentencepiece-vocab", "space"
+LEARNED_KINDS = (SENTENCEPIECE, SPACE)
+_LOOKUP_KINDS = (SENTENCEPIECE_VOCAB, MOSES_BPE)  # they look up pieces in a vocabulary that both sides may share
+KINDS = (*LEARNED_KINDS, *_LOOKUP_KINDS)
+SENTENCEPIECE_KINDS = (SENTENCEPIECE, SENTENCEPIECE_VOCAB)  # their model is a SentencePiece model
+_TAG = re.compile(r">>.*?<<", re.DOTALL)  # a language tag of Marian, at the beginning of a line
+_TAG_WORD = re.compile(r"<[^<>]+>|>>[^<>]+<<|\[[^][]+\]|__\w+__")
+_SPACE = "▁"  # how SentencePiece spells a space
+_MARKS = (_SPACE, INNER_MARK, FINAL_MARK)  # of subwords
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+# nmt-preprocess has options of the same names.
+_SENTENCEPIECE_OPTION = re.compile(r"(?:--)?\b(vocab_size|model_type|character_coverage|byte_fallback)\b")
+
+
+class Tokenizer(Protocol):
+    """Converts text of one language to ids and back. The ids never include PAD, BOS or EOS."""
+
+    kind: str
+    vocab: Vocabulary
+    model: bytes  #: the SentencePiece model file, the settings of moses-bpe, or empty
+
+    def symbols(self) -> Collection[str]:
+        """The pieces that are found in text before it is segmented, such as tags. If all words are pieces, those that
+        look like one: `<2de>`, `[de]`, `>>de<<`, `__de__`."""
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Encode each line as ids."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode a sequence of ids to text without line breaks."""
+
+    def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
+        """The text that each id adds, with spaces before words. The last byte piece of a character adds all of it, and
+        bytes that are no character add U+FFFD. UNK is a part of the word that it stands in, as in text that is encoded;
+        `decode` may write it as a word of its own, or not at all. Some tokenizers need the `text` that the ids encode
+        to know that word."""
+
+
+def without_space(ids: Sequence[int], vocab: Vocabulary) -> tuple[int, ...] | None:
+    """The ids of a text that follows other text without a space; None if the vocabulary cannot spell it.
+
+    Only SentencePiece puts spaces into pieces: other ids stay as they are.
+    """
+    first = vocab.pieces[ids[0]]
+    if not first.startswith(_SPACE):
+        return tuple(ids)
+    spelled = (*vocab.to_ids([first.removeprefix(_SPACE)] if first != _SPACE else []), *ids[1:])
+    return spelled if spelled and UNK not in spelled else None
+
+
+def pieces_with(text: str, vocab: Vocabulary) -> list[int]:
+    """The ids of the pieces that contain a text. Special tokens and bytes contain none."""
+    pieces = enumerate(vocab.pieces[len(SPECIALS) :], len(SPECIALS))
+    return [number for number, piece in pieces if text in piece and not _BYTE_PIECE.fullmatch(piece)]
+
+
+def symbol_fault(symbol: str) -> str:
+    """Why a text cannot be a symbol; empty if it can."""
+    if not symbol or " " in symbol or not symbol.isprintable():
+        return "a symbol has printable characters and no spaces"
+    if any(mark in symbol for mark in _MARKS):
+        return f"{', '.join(_MARKS)} mark subwords"
+    if _BYTE_PIECE.fullmatch(symbol):
+        return "the name of a byte"
+    return "the name of a special token" if symbol in SPECIALS else ""
+
+
+def decode_reference(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """The text of a stored reference for a score: with U+FFFD for unknown pieces, which match no piece of an output."""
+    text = tokenizer.decode(ids)
+    if UNK not in ids:
+        return text
+    shown = tokenizer.decode([UNK]).strip()
+    return text.replace(shown, "\ufffd") if shown else text
+
+
+class SentencePieceTokenizer:
+    """Tokenizes raw text by a SentencePiece model. The ids of the model are mapped to those of the vocabulary."""
+
+    kind = SENTENCEPIECE
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        self._processor = _load_processor(model)
+        size, unknown = self._processor.get_piece_size(), self._processor.unk_id()
+        model_ids = [i for i in range(size) if not (self._processor.is_control(i) or self._processor.is_unknown(i))]
+        pieces = [self._processor.id_to_piece(i) for i in model_ids]
+        for name in SPECIALS:
+            if name in pieces:
+                raise UserError(f"its piece {name!r} is ordinary text, but nmtkit needs that name for a special symbol")
+        self.vocab = Vocabulary([*SPECIALS, *pieces])
+        self._to_model = [unknown] * len(SPECIALS) + model_ids
+        self._to_vocab = [UNK] * size
+        for number, i in enumerate(model_ids, len(SPECIALS)):
+            self._to_vocab[i] = number
+        self._unknown = _decode(self._processor, [unknown]).strip()
+        self._same_ids = all(self._to_vocab[i] == i for i in (unknown, *model_ids))  # text has no control pieces
+
+    def symbols(self) -> Collection[str]:
+        return _user_defined(self.model)
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        encoded: list[list[int]] = _encode(self._processor, lines, int)
+        if self._same_ids:
+            return encoded
+        return [[self._to_vocab[i] for i in sentence] for sentence in encoded]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return _on_one_line(_decode(self._processor, [self._to_model[i] for i in ids]))
+
+    def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
+        added = _surfaces(self.vocab.to_pieces(ids))
+        return [self._unknown or text if number == UNK else text for number, text in zip(ids, added, strict=True)]
+
+
+class SentencePieceVocabTokenizer:
+    """Segments raw text by a SentencePiece model, and looks up the pieces in a vocabulary as strings.
+
+    Marian's models at Hugging Face do this: both sides share a vocabulary, and each has a model of its own. Text is
+    split at the model's split symbols first. A tag like `>>de<<` at the beginning of a part is a piece. Pieces that the
+    vocabulary lacks are UNK.
+    """
+
+    kind = SENTENCEPIECE_VOCAB
+
+    def __init__(self, vocab: Vocabulary, model: bytes) -> None:
+        self.vocab, self.model = vocab, model
+        self._processor = _load_processor(model)
+        try:
+            self._split_symbols = read_split_symbols(model)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        if UNK in vocab.to_ids(self._split_symbols):
+            raise UserError("a SentencePiece model with a split symbol that is not in the vocabulary")
+        self._symbol = symbol_pattern(self._split_symbols)
+
+    def symbols(self) -> Collection[str]:
+        return {*self._split_symbols, *_user_defined(self.model), *filter(is_marian_tag, self.vocab.pieces)}
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return list(map(self.vocab.to_ids, self._segmented(lines)))
+
+    def _segmented(self, lines: Sequence[str]) -> Iterator[list[str]]:
+        """The pieces of each line."""
+        split_lines = [self._parts(line) for line in lines]
+        texts = [text for parts in split_lines for text in parts[::2]]
+        segmented: Iterator[list[str]] = iter(_encode(self._processor, texts, str))
+        for parts in split_lines:
+            pieces = next(segmented)
+            for symbol in parts[1::2]:
+                pieces += [symbol, *next(segmented)]
+            yield pieces
+
+    def _parts(self, line: str) -> list[str]:
+        """Split a line into texts, at even positions, and the pieces between them that are not segmented."""
+        parts = []
+        for number, part in enumerate(self._symbol.split(line)):
+            tag = None if number % 2 else _TAG.match(part)
+            parts += ["", tag[0], part[tag.end() :]] if tag else [part]
+        return parts
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Join the pieces by the SentencePiece model; special ids, UNK among them, have no text."""
+        pieces = self.vocab.to_pieces([number for number in ids if number >= len(SPECIALS)])
+        return _on_one_line(_decode(self._processor, pieces).replace(_SPACE, " ").strip())
+
+    def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
+        return _surfaces(self.vocab.to_pieces(ids, chain.from_iterable(self._segmented([text]))))
+
+
+def is_marian_tag(piece: str) -> bool:
+    """Whether a piece is a language tag of Marian, such as `>>de<<`."""
+    return bool(_TAG.fullmatch(piece))
+
+
+def _user_defined(model: bytes) -> list[str]:
+    """The user-defined symbols of a SentencePiece model."""
+    try:
+        return [piece.text for piece in read_model(model)[1] if piece.type == PieceType.USER_DEFINED]
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _load_processor(model: bytes) -> Any:
+    """Load a SentencePiece model. Raises UserError if it is malformed, or has text that is not UTF-8."""
+    from sentencepiece import SentencePieceProcessor  # deferred: it would double the time of `--help`
+
+    processor = SentencePieceProcessor()
+    try:
+        processor.load_from_serialized_proto(model)
+        for number in range(processor.get_piece_size()):
+            processor.id_to_piece(number)
+        unknown = processor.unk_id()
+        if unknown < 0:
+            raise UserError("a SentencePiece model without a piece for unknown text")
+        processor.decode([unknown])
+    except UnicodeDecodeError as error:
+        raise UserError("a SentencePiece model with a piece that is not UTF-8") from error
+    except RuntimeError as error:
+        raise UserError("not a SentencePiece model") from error
+    return processor
+
+
+def _encode(processor: Any, lines: Sequence[str], out_type: type) -> Any:
+    """Encode each line as model ids (`out_type` int) or as pieces (str)."""
+    try:
+        return processor.encode(list(lines), out_type=out_type, num_threads=1)
+    except TypeError as error:
+        if not all(isinstance(line, str) for line in lines):
+            raise
+        raise UserError("the text has a lone surrogate, which is not a character") from error
+    except UnicodeDecodeError as error:
+        raise _damaged_rules() from error
+
+
+def _decode(processor: Any, pieces: Sequence[int] | Sequence[str]) -> str:
+    """The text of model ids or pieces."""
+    try:
+        text: str = processor.decode(pieces)
+    except UnicodeDecodeError as error:
+        raise _damaged_rules() from error
+    return text
+
+
+def _damaged_rules() -> UserError:
+    return UserError("the rules of the SentencePiece model make text that is not UTF-8: the model is damaged")
+
+
+def _on_one_line(text: str) -> str:
+    """Replace line breaks, which byte pieces can spell, by spaces."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
+def _surfaces(pieces: Iterable[str]) -> list[str]:
+    """`Tokenizer.surfaces` for the pieces of a SentencePiece model."""
+    characters = codecs.getincrementaldecoder("utf-8")("replace")
+    added: list[str] = []
+    for piece in pieces:
+        if byte := _BYTE_PIECE.fullmatch(piece):
+            added.append(characters.decode(bytes.fromhex(byte[1])))
+            continue
+        if unfinished := characters.decode(b"", final=True):
+            added[-1] += unfinished
+        added.append(piece.replace(_SPACE, " "))
+    if unfinished := characters.decode(b"", final=True):
+        added[-1] += unfinished
+    return added
+
+
+class SpaceTokenizer:
+    """Tokenizes segmented text at spaces. On decoding, pieces that end with subword-nmt's `@@` are joined."""
+
+    kind = SPACE
+    model = b""
+
+    def __init__(self, vocab: Vocabulary) -> None:
+        self.vocab = vocab
+
+    def symbols(self) -> Collection[str]:
+        return list(filter(_TAG_WORD.fullmatch, self.vocab.pieces[len(SPECIALS) :]))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return [self.vocab.to_ids(line.split()) for line in lines]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return join_subwords(" ".join(self.vocab.to_pieces(ids)))
+
+    def surfaces(self, ids: Sequence[int], text: str = "") -> list[str]:
+        pieces = self.vocab.to_pieces(ids, text.split())
+        inside = [False, *(piece.endswith("@@") for piece in pieces)]
+        return [" " * (not joined) + piece.removesuffix("@@") for piece, joined in zip(pieces, inside, strict=False)]
+
+
+def join_subwords(segmented: str) -> str:
+    """Join the subwords of subword-nmt into words."""
+    return f"{segmented} ".replace("@@ ", "").rstrip(" ")
+
+
+def count_segmented(lines: Iterable[str]) -> int:
+    """Count the lines with subword markers."""
+    return sum(map(has_subword_markers, lines))
+
+
+def has_subword_markers(text: str) -> bool:
+    """Whether a line, or any of several, has a subword marker: subword-nmt's @@ or SentencePiece's ▁."""
+    return _SPACE in text or ("@" in text and "@@ " in text)  # a search for a single character is much faster
+
+
+def check_kind(kind: object) -> None:
+    """Raise UserError for a kind of tokenizer that this version does not know."""
+    if kind not in KINDS:
+        raise UserError(f"unknown tokenizer {quoted(kind)}, only {', '.join(KINDS)} are known")
+
+
+def make_tokenizer(kind: str, vocab: Vocabulary, model: bytes) -> Tokenizer:
+    """Restore the tokenizer of a dataset or a checkpoint from its kind, vocabulary and model.
+
+    Raises UserError for an unknown kind, a malformed model, or one that does not match the vocabulary.
+    """
+    check_kind(kind)
+    if kind == SPACE:
+        return SpaceTokenizer(vocab)
+    if kind in _LOOKUP_KINDS:
+        return (MosesBpeTokenizer if kind == MOSES_BPE else SentencePieceVocabTokenizer)(vocab, model)
+    tokenizer = SentencePieceTokenizer(model)
+    if tokenizer.vocab != vocab:
+        raise UserError("the SentencePiece model and the vocabulary beside it do not belong together")
+    return tokenizer
+
+
+class StoredParts(NamedTuple):
+    """The names under which the vocabulary and the model of one side are stored."""
+
+    vocabulary: str
+    model: str | None  #: None if no model is stored
+
+
+def shares_vocabulary(source: Tokenizer, target: Tokenizer) -> bool:
+    """Whether both sides use one vocabulary, so that they can share embeddings."""
+    return source.vocab is target.vocab
+
+
+def shares_model(kind: str, joined: bool) -> bool:
+    """Whether both sides use one model, not only one vocabulary; `joined` is whether they share that."""
+    return joined and kind not in _LOOKUP_KINDS
+
+
+def restore_tokenizers(
+    kinds: tuple[str, str], parts: tuple[StoredParts, StoredParts], read: Callable[[str], bytes]
+) -> tuple[Tokenizer, Tokenizer]:
+    """Restore the tokenizers of both sides; `read` returns the content of a stored part by its name.
+
+    They are one object if both sides have the same parts. Raises UserError as `make_tokenizer` does.
+    """
+
+    def restore(kind: str, stored: StoredParts, shared: Vocabulary | None = None) -> Tokenizer:
+        vocabulary = Vocabulary.from_bytes(read(stored.vocabulary)) if shared is None else shared
+        return make_tokenizer(kind, vocabulary, b"" if stored.model is None else read(stored.model))
+
+    is_joined = parts[1].vocabulary == parts[0].vocabulary
+    if is_joined and kinds[1] != kinds[0]:
+        raise UserError("both sides have one vocabulary, but different kinds of tokenizers")
+    source = restore(kinds[0], parts[0])
+    if parts[1] == parts[0]:
+        return source, source
+    return source, restore(kinds[1], parts[1], source.vocab if is_joined else None)
+
+
+def tokenizer_differences(side: str, a: Tokenizer, b: Tokenizer) -> Iterator[str]:
+    """Describe each difference of `b` from `a`, the tokenizers of one `side` (source or target)."""
+    if len(a.vocab) != len(b.vocab):
+        yield f"its {side} vocabulary has {len(b.vocab)} pieces, not {len(a.vocab)}"
+    for number, (ours, theirs) in enumerate(zip(a.vocab.pieces, b.vocab.pieces, strict=False)):
+        if ours != theirs:
+            yield f"piece {number} of its {side} vocabulary is {theirs!r}, not {ours!r}"
+    if (a.kind, a.model) != (b.kind, b.model):
+        yield f"its {side} text is split into pieces by another tokenizer"
+
+
+_LONGEST_SENTENCE = 4192  # bytes; SentencePiece learns nothing from longer ones
+
+
+def _cut(sentence: str) -> Iterator[str]:
+    """Cut a sentence into parts that are short enough for SentencePiece, before spaces if there are any."""
+    content = sentence.encode()
+    while len(content) > _LONGEST_SENTENCE:
+        end = content.rfind(b" ", 1, _LONGEST_SENTENCE + 1)
+        if end < 0:
+            end = _LONGEST_SENTENCE
+            while content[end] & 0xC0 == 0x80:  # within a character
+                end -= 1
+        yield content[:end].decode()
+        content = content[end:]
+    yield content.decode()
+
+
+def train_sentencepiece(
+    sentences: Iterable[str],
+    *,
+    vocab_size: int,
+    model_type: str,
+    character_coverage: float,
+    byte_fallback: bool,
+    threads: int,
+    user_symbols: Sequence[str] = (),
+) -> bytes:
+    """Train a SentencePiece model on `sentences`, and return the content of its file.
+
+    Its ids are those of the vocabulary: PAD, UNK, BOS and EOS, then `user_symbols`, then what it learns. Raises
+    UserError if SentencePiece fails, most often because the text is too small for `vocab_size`.
+    """
+    import io
+
+    from sentencepiece import SentencePieceTrainer
+
+    pad, unk, bos, eos = SPECIALS
+    content = io.BytesIO()
+    try:
+        SentencePieceTrainer.train(
+            sentence_iterator=chain.from_iterable(map(_cut, sentences)),
+            model_writer=content,
+            vocab_size=vocab_size,
+            model_type=model_type,
+            character_coverage=character_coverage,
+            byte_fallback=byte_fallback,
+            user_defined_symbols=list(user_symbols),
+            num_threads=threads,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            pad_piece=pad,
+            unk_piece=unk,
+            bos_piece=bos,
+            eos_piece=eos,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        reason = str(error).rpartition("] ")[2]  # after the position in SentencePiece's source code
+        reason = reason or str(error)
+        reason = _SENTENCEPIECE_OPTION.sub(lambda option: flag(option[1]), reason)
+        raise UserError(f"--vocab-size {vocab_size}: SentencePiece failed: {reason}") from error
+    return content.getvalue()

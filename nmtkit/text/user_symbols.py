@@ -1,0 +1,66 @@
+"""User symbols (--user-symbol): pieces such as `<2de>` that text is never split within, at the end of a vocabulary."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nmtkit.errors import UserError
+from nmtkit.text.moses_bpe import MOSES_BPE, MosesBpe
+from nmtkit.text.spm_model import append_user_symbols, read_model
+from nmtkit.text.tokenizer import SENTENCEPIECE_KINDS, Tokenizer, make_tokenizer, shares_vocabulary, symbol_fault
+from nmtkit.text.vocabulary import Vocabulary
+from nmtkit.wording import quoted
+
+
+def check_symbols(symbols: Sequence[str], name: str = "--user-symbol") -> None:
+    """Raise UserError for symbols that cannot be pieces of every kind of tokenizer, or are given twice.
+
+    `name` is the name of a symbol in the message.
+    """
+    seen: set[str] = set()
+    for symbol in symbols:
+        if reason := symbol_fault(symbol) or ("given twice" if symbol in seen else ""):
+            raise UserError(f"{name} {quoted(symbol)}: {reason}")
+        seen.add(symbol)
+
+
+def add_symbols(tokenizers: tuple[Tokenizer, Tokenizer], symbols: Sequence[str]) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of both sides with more pieces at the end of each vocabulary.
+
+    Vocabularies and tokenizers that both sides share stay shared. Raises UserError as `check_symbols` does, and for a
+    symbol that is a piece already.
+    """
+    check_symbols(symbols)
+    source, target = tokenizers
+    vocabulary = _grow(source.vocab, symbols)
+    new_source = _with_symbols(source, vocabulary, symbols)
+    if target is source:
+        return new_source, new_source
+    if not shares_vocabulary(source, target):
+        vocabulary = _grow(target.vocab, symbols)
+    return new_source, _with_symbols(target, vocabulary, symbols)
+
+
+def _grow(vocabulary: Vocabulary, symbols: Sequence[str]) -> Vocabulary:
+    _refuse_present(symbols, vocabulary.pieces)
+    return Vocabulary([*vocabulary.pieces, *symbols])
+
+
+def _with_symbols(tokenizer: Tokenizer, vocabulary: Vocabulary, symbols: Sequence[str]) -> Tokenizer:
+    model = tokenizer.model
+    if tokenizer.kind in SENTENCEPIECE_KINDS:
+        try:
+            _refuse_present(symbols, [piece.text for piece in read_model(model)[1]])
+        except ValueError as error:
+            raise UserError(f"--user-symbol: {error}") from error
+        model = append_user_symbols(model, symbols)
+    elif tokenizer.kind == MOSES_BPE:
+        settings = MosesBpe.from_bytes(model)
+        model = replace(settings, symbols=(*settings.symbols, *symbols)).to_bytes()
+    return make_tokenizer(tokenizer.kind, vocabulary, model)
+
+
+def _refuse_present(symbols: Sequence[str], pieces: Sequence[str]) -> None:
+    present = set(pieces)
+    for symbol in symbols:
+        if symbol in present:
+            raise UserError(f"--user-symbol {symbol!r}: a piece of the vocabulary already: omit it")

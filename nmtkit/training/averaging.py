@@ -1,0 +1,207 @@
+"""Checkpoint averaging (§6.1: the last 5 checkpoints of the base model, the last 20 of the big model)."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from nmtkit.checkpoint import (
+    METRIC_OPTIONS,
+    Checkpoint,
+    check_finite,
+    load_checkpoint,
+    memory_for_weights,
+    metric_setting,
+    read_progress,
+)
+from nmtkit.config import flag
+from nmtkit.console.log import Progress
+from nmtkit.errors import UserError
+from nmtkit.model.config import model_differences
+from nmtkit.storage.archive import as_user_errors
+from nmtkit.storage.run_files import list_checkpoints
+from nmtkit.text.tokenizer import tokenizer_differences
+from nmtkit.wording import counted
+
+_MAX_ATTEMPTS = 5  # while a training run deletes the checkpoints that are being read
+
+
+def last_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
+    """List the newest `count` checkpoints of a training run, oldest first.
+
+    Checkpoints after update `until` are ignored, and those that --keep-last did not count. Raises UserError if there
+    are fewer.
+    """
+    found = _up_to(folder, until)
+    counting = (path for update, path in reversed(found) if not _progress(path, update).get("is_interim"))
+    newest = list(islice(counting, count))
+    if len(newest) < count:
+        kind = " that --keep-last counts" if len(newest) < len(found) else ""
+        raise UserError(_too_few_message("--last", count, folder, len(newest), until, kind))
+    return newest[::-1]
+
+
+def best_checkpoints(folder: Path, count: int, until: int | None = None) -> list[Path]:
+    """List the `count` best checkpoints of a training run, oldest first.
+
+    Best means the lowest validation loss or the highest validation BLEU, whichever metric the run selected by; ties go
+    to the older checkpoint. Checkpoints after update `until`, and those without a finite value, are ignored. Raises
+    UserError if there are fewer, or if they were scored by different metrics, with different options or on different
+    data.
+    """
+    scored: list[tuple[float, int, Path]] = []
+    criteria: set[_Criterion] = set()
+    for update, path in _up_to(folder, until):
+        progress = _progress(path, update)
+        with as_user_errors(path):
+            score = _recorded_score(progress)
+        if score is not None:
+            criterion, value = score
+            criteria.add(criterion)
+            scored.append((value, update, path))
+    if difference := _difference(criteria):
+        raise UserError(f"--best: the checkpoints in {folder} are ranked {difference}: name the files instead")
+    if len(scored) < count:
+        raise UserError(_too_few_message("--best", count, folder, len(scored), until, " with a validation value"))
+    sign = -1 if any(criterion.metric == "valid_bleu" for criterion in criteria) else 1
+    best = sorted(scored, key=lambda entry: (sign * entry[0], entry[1]))[:count]
+    return [path for _, _, path in sorted(best, key=lambda entry: entry[1])]
+
+
+class _Criterion(NamedTuple):
+    """The criterion that selects the best checkpoint of a run. Values by different criteria do not compare."""
+
+    metric: str
+    split: frozenset[tuple[str, str]]  # checksums of the validation split
+    setting: float | None  # of the option that the metric depends on
+    loss_version: int  # 1 for a metric that does not depend on the loss
+
+
+def _recorded_score(progress: dict[str, Any]) -> tuple[_Criterion, float] | None:
+    """The criterion of a checkpoint's run and the value of the checkpoint, None without a finite one.
+
+    Raises TypeError, ValueError or AttributeError for values of the wrong type.
+    """
+    metric: Any = progress.get("best_metric")
+    value = progress.get(metric)
+    if value is None or not math.isfinite(float(value)):
+        return None
+    split = frozenset(progress.get("validation_data", {}).items())
+    setting, version = metric_setting(metric, progress) if metric in METRIC_OPTIONS else (None, 1)
+    return _Criterion(metric, split, None if setting is None else float(setting), int(version)), float(value)
+
+
+def _difference(criteria: Collection[_Criterion]) -> str | None:
+    """The first difference between criteria, as the end of "ranked …"; None if all are equal."""
+    metrics = sorted({criterion.metric for criterion in criteria})
+    if len(metrics) > 1:
+        return f"by {' and '.join(metrics)}"
+    if len({criterion.split for criterion in criteria}) > 1:
+        return "on different validation splits"
+    if len({criterion.setting for criterion in criteria}) > 1:
+        return f"with different {flag(METRIC_OPTIONS[metrics[0]][1])}"
+    if len({criterion.loss_version for criterion in criteria}) > 1:
+        return "by different versions of the loss"
+    return None
+
+
+def _progress(path: Path, update: int) -> dict[str, Any]:
+    """The progress of a numbered checkpoint. Raises UserError if it is not that of the `update` in its name."""
+    progress = read_progress(path)
+    recorded = progress.get("update", update)
+    if recorded != update:
+        raise UserError(f"{path}: its content is of update {recorded}: remove or rename the file")
+    return progress
+
+
+def _up_to(folder: Path, until: int | None) -> list[tuple[int, Path]]:
+    return [(update, path) for update, path in list_checkpoints(folder) if until is None or update <= until]
+
+
+def _too_few_message(option: str, count: int, folder: Path, found: int, until: int | None, kind: str = "") -> str:
+    """The error message for an option that asks for more checkpoints than `folder` has."""
+    only, instead = ("only ", f": use {option} {found}") if found else ("", ": name the files" if kind else "")
+    limit = "" if until is None else f" up to update {until}"
+    return f"{option} {count}: {folder} has {only}{counted(found, 'checkpoint')}{limit}{kind}{instead}"
+
+
+def average_run(choose: Callable[[], list[Path]], weights: str = "auto") -> tuple[Checkpoint, list[Path]]:
+    """Average the checkpoints that `choose` returns, and return the average with their paths.
+
+    The training run may be in progress: if it deletes a checkpoint before it is read, `choose` is called again. Raises
+    UserError if this keeps happening, and the errors of `average_checkpoints`.
+    """
+    for _ in range(_MAX_ATTEMPTS):
+        try:
+            paths = choose()
+            return average_checkpoints(paths, weights), paths
+        except UserError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            vanished = error
+    raise UserError(f"{vanished}: the training deletes checkpoints before they are read; copy them first") from vanished
+
+
+@torch.no_grad()
+def average_checkpoints(paths: Sequence[Path], weights: str = "auto") -> Checkpoint:
+    """Average checkpoints: the mean is accumulated in float64, with one checkpoint in memory at a time.
+
+    `weights` selects trained weights or their moving average, see `WeightsConfig`. Tied matrices stay tied, and the
+    result has no optimizer state. Raises UserError if a file is given twice or a parameter is not finite. Raises it
+    also if the checkpoints differ in model, languages or vocabularies, or if only some have a moving average: the
+    message names the first difference.
+    """
+    _check_distinct(paths)
+    mean = load_checkpoint(paths[0])
+    size = 12 * sum(map(torch.Tensor.numel, mean.weights.values()))  # bytes: float64 sums and their float32 means
+    with memory_for_weights("the average", size), Progress("averaging", len(paths), unit="checkpoints") as progress:
+        sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in mean.weights.items()}
+        for path in paths:
+            checkpoint = mean if path is paths[0] else load_checkpoint(path)
+            for difference in _differences(mean, checkpoint, weights):
+                raise UserError(f"{path} cannot be averaged with {paths[0]}: {difference}")
+            with as_user_errors(path):
+                parameters = checkpoint.chosen(weights)
+                check_finite(parameters)
+            for name, total in sums.items():
+                total += parameters[name]
+            progress.advance()
+        means = {name: (total / len(paths)).float() for name, total in sums.items()}
+    return dataclasses.replace(
+        mean, weights=means, progress={"averaged": relative_names(paths)}, optimizer=None, ema=None
+    )
+
+
+def relative_names(paths: Sequence[Path]) -> list[str]:
+    """The paths of files relative to their closest common folder."""
+    absolute = [path.absolute() for path in paths]
+    folder = os.path.commonpath([path.parent for path in absolute])
+    return [str(path.relative_to(folder)) for path in absolute]
+
+
+def _check_distinct(paths: Sequence[Path]) -> None:
+    seen: dict[tuple[int, int], Path] = {}
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
+        first = seen.setdefault((status.st_dev, status.st_ino), path)
+        if first is not path:
+            raise UserError(f"{first} and {path} are the same file: give each checkpoint once")
+
+
+def _differences(a: Checkpoint, b: Checkpoint, weights: str) -> Iterator[str]:
+    """Describe each difference that prevents averaging `b` with `a`: model options first, then languages and data."""
+    yield from model_differences(a.model_config, b.model_config, but_for=a.model_config.dropout_options)
+    if (a.source_language, a.target_language) != (b.source_language, b.target_language):
+        yield (f"it translates {b.source_language}-{b.target_language}, not {a.source_language}-{a.target_language}")
+    yield from tokenizer_differences("source", a.source, b.source)
+    yield from tokenizer_differences("target", a.target, b.target)
+    if weights != "trained" and (a.ema is None) != (b.ema is None):
+        yield f"it has {'a' if b.ema else 'no'} moving average of the weights: use --weights trained"

@@ -1,0 +1,455 @@
+"""Averages: right to the last bit of float32, of the right checkpoints, and only of those that fit together."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import Run
+
+from nmtkit import Translator
+from nmtkit.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from nmtkit.errors import UserError
+from nmtkit.model.transformer import Transformer
+from nmtkit.storage.run_files import list_checkpoints
+from nmtkit.text.tokenizer import SpaceTokenizer
+from nmtkit.text.vocabulary import SPECIALS, Vocabulary
+from nmtkit.training import averaging
+from nmtkit.training.averaging import average_checkpoints, average_run, best_checkpoints, last_checkpoints
+
+Make = Callable[..., Checkpoint]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, make_checkpoint: Make) -> Path:
+    """A training run: its validation loss is lowest at 30, its BLEU highest at 20; 40 was never validated."""
+    values = {10: (3.0, 11.0), 20: (2.5, 30.0), 30: (2.0, 25.0), 40: (None, None), 100: (2.2, 20.0)}
+    for update, (loss, bleu) in values.items():
+        checkpoint = make_checkpoint(seed=update)
+        checkpoint.progress = {"update": update, "best_metric": "valid_loss", "valid_loss": loss, "valid_bleu": bleu}
+        checkpoint.optimizer = {"step": torch.zeros(3)}
+        save_checkpoint(tmp_path / f"checkpoint_{update}.pt", checkpoint)
+    for name in ("checkpoint_last.pt", "checkpoint_best.pt"):
+        (tmp_path / name).hardlink_to(tmp_path / "checkpoint_100.pt")
+    return tmp_path
+
+
+def updates(paths: list[Path]) -> list[int]:
+    return [int(path.stem.removeprefix("checkpoint_")) for path in paths]
+
+
+def change_progress(path: Path, **changes: Any) -> None:
+    checkpoint = load_checkpoint(path)
+    checkpoint.progress |= changes
+    save_checkpoint(path, checkpoint)
+
+
+def judge_by_bleu(folder: Path) -> None:
+    for path in folder.glob("checkpoint_*0.pt"):
+        change_progress(path, best_metric="valid_bleu")
+
+
+def test_the_mean_is_computed_in_float64(folder: Path) -> None:
+    paths = last_checkpoints(folder, 3)
+    average = average_checkpoints(paths)
+    loaded = [load_checkpoint(path).weights for path in paths]
+    assert average.weights.keys() == loaded[0].keys()
+    for name, tensor in average.weights.items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, torch.stack([weights[name].double() for weights in loaded]).mean(0).float())
+
+
+def test_small_differences_between_large_weights_survive(tmp_path: Path, make_checkpoint: Make) -> None:
+    paths = [tmp_path / f"{number}.pt" for number in range(8)]
+    for number, path in enumerate(paths):
+        checkpoint = make_checkpoint()
+        checkpoint.weights = {n: torch.full_like(t, 2.0**24 + 2 * number) for n, t in checkpoint.weights.items()}
+        save_checkpoint(path, checkpoint)
+    for tensor in average_checkpoints(paths).weights.values():
+        assert (tensor.double() == torch.tensor(2.0**24 + 7, dtype=torch.float64).float().double()).all()
+
+
+def test_the_largest_numbers_have_a_finite_mean(tmp_path: Path, make_checkpoint: Make) -> None:
+    largest = torch.finfo(torch.float32).max
+    paths = [tmp_path / f"{number}.pt" for number in range(3)]
+    for path in paths:
+        checkpoint = make_checkpoint()
+        checkpoint.weights = {name: torch.full_like(tensor, largest) for name, tensor in checkpoint.weights.items()}
+        save_checkpoint(path, checkpoint)
+    assert all((tensor == largest).all() for tensor in average_checkpoints(paths).weights.values())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("order", [("good.pt", "bad.pt"), ("bad.pt", "good.pt"), ("bad.pt",)], ids="-".join)
+def test_nonfinite_weights_are_refused_with_the_names_of_checkpoint_and_parameter(
+    order: tuple[str, ...], value: float, tmp_path: Path, make_checkpoint: Make
+) -> None:
+    save_checkpoint(tmp_path / "good.pt", dataclasses.replace(make_checkpoint(), ema=make_checkpoint(seed=2).weights))
+    bad = load_checkpoint(tmp_path / "good.pt")
+    bad.weights["encoder.0.feed_forward.inner.bias"][7] = value
+    save_checkpoint(tmp_path / "bad.pt", bad)
+    paths = [tmp_path / name for name in order]
+    with pytest.raises(UserError, match=r"bad\.pt: encoder\.0\.feed_forward\.inner\.bias holds NaN or infinity"):
+        average_checkpoints(paths, "trained")
+    average_checkpoints(paths, "ema")  # the weights that are averaged are what counts
+
+
+def test_averaging_succeeds_while_a_run_deletes_checkpoints(
+    folder: Path, make_checkpoint: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = 100
+
+    def rotate(path: Path) -> Checkpoint:
+        """Write a checkpoint and delete the oldest, before each of the first three reads."""
+        nonlocal update
+        if update < 103:
+            update += 1
+            save_checkpoint(folder / f"checkpoint_{update}.pt", make_checkpoint(seed=update))
+            list_checkpoints(folder)[0][1].unlink()
+        return load_checkpoint(path)
+
+    monkeypatch.setattr(averaging, "load_checkpoint", rotate)
+    average, paths = average_run(lambda: last_checkpoints(folder, 5))
+    assert updates(paths) == [40, 100, 101, 102, 103]
+    expected = average_checkpoints(paths)
+    assert all(torch.equal(weight, expected.weights[name]) for name, weight in average.weights.items())
+
+
+def test_a_checkpoint_that_vanishes_repeatedly_ends_in_an_error(folder: Path) -> None:
+    chosen = []
+
+    def choose() -> list[Path]:
+        chosen.append(folder / "checkpoint_5.pt")
+        return chosen[-1:]
+
+    with pytest.raises(UserError, match=r"checkpoint_5\.pt: No such file .*; copy them first$"):
+        average_run(choose)
+    assert 1 < len(chosen) < 10
+
+
+def test_a_damaged_checkpoint_is_reported_without_a_retry(folder: Path) -> None:
+    (folder / "checkpoint_100.pt").write_bytes(b"")
+    chosen = []
+
+    def choose() -> list[Path]:
+        chosen.append(folder / "checkpoint_100.pt")
+        return chosen[-1:]
+
+    with pytest.raises(UserError, match="truncated"):
+        average_run(choose)
+    assert len(chosen) == 1
+
+
+def test_the_average_of_one_checkpoint_has_its_weights_and_no_optimizer_state(folder: Path) -> None:
+    average = average_checkpoints([folder / "checkpoint_10.pt"])
+    original = load_checkpoint(folder / "checkpoint_10.pt")
+    assert all(torch.equal(average.weights[name], tensor) for name, tensor in original.weights.items())
+    assert average.optimizer is None
+
+
+def test_moving_averages_are_averaged_if_checkpoints_have_them(tmp_path: Path, make_checkpoint: Make) -> None:
+    paths = [tmp_path / f"{number}.pt" for number in range(3)]
+    for number, path in enumerate(paths):
+        checkpoint = make_checkpoint(seed=number)
+        checkpoint.ema = make_checkpoint(seed=10 + number).weights if number < 2 else None
+        save_checkpoint(path, checkpoint)
+    for which, seeds in (("auto", (10, 11)), ("ema", (10, 11)), ("trained", (0, 1))):
+        average = average_checkpoints(paths[:2], which)
+        originals = [make_checkpoint(seed=seed).weights for seed in seeds]
+        for name, tensor in average.weights.items():
+            assert torch.equal(tensor, torch.stack([weights[name].double() for weights in originals]).mean(0).float())
+        assert average.ema is None
+    average_checkpoints(paths, "trained")
+    with pytest.raises(UserError, match=r"2\.pt cannot be averaged .*: it has no moving average .*--weights trained"):
+        average_checkpoints(paths)
+    with pytest.raises(UserError, match=r"2\.pt: --weights ema: the checkpoint has no moving average"):
+        average_checkpoints(paths[2:], "ema")
+
+
+@pytest.mark.parametrize("share", ["all", "decoder", "none"])
+def test_tied_weights_stay_tied(share: str, tmp_path: Path, make_checkpoint: Make) -> None:
+    paths = [tmp_path / f"{seed}.pt" for seed in (1, 2)]
+    for seed, path in enumerate(paths):
+        save_checkpoint(path, make_checkpoint(seed=seed, share_embeddings=share))
+    save_checkpoint(tmp_path / "average.pt", average_checkpoints(paths))
+    model = load_checkpoint(tmp_path / "average.pt").build_model()
+    assert isinstance(model, Transformer)
+    assert (model.source_embedding.weight is model.target_embedding.weight) == (share == "all")
+    assert len(list(model.parameters())) == len(load_checkpoint(paths[0]).weights)
+    assert Translator.from_checkpoint(tmp_path / "average.pt").translate([""]) == [""]
+
+
+def test_last_means_the_newest_by_update(folder: Path) -> None:
+    assert updates(last_checkpoints(folder, 3)) == [30, 40, 100]
+    assert updates(last_checkpoints(folder, 2, until=39)) == [20, 30]
+
+
+@pytest.mark.parametrize("choose", [last_checkpoints, best_checkpoints])
+def test_more_checkpoints_than_there_are_is_refused(choose: Callable[[Path, int], list[Path]], folder: Path) -> None:
+    with pytest.raises(UserError, match=r"7: .* has only [0-9]+ checkpoints"):
+        choose(folder, 7)
+
+
+@pytest.mark.parametrize("choose", [last_checkpoints, best_checkpoints])
+def test_a_checkpoint_of_another_update_than_its_name_is_refused(
+    choose: Callable[[Path, int], list[Path]], folder: Path
+) -> None:
+    (folder / "checkpoint_110.pt").hardlink_to(folder / "checkpoint_100.pt")
+    with pytest.raises(UserError, match=r"checkpoint_110\.pt: its content is of update 100"):
+        choose(folder, 2)
+
+
+def test_a_checkpoint_that_records_no_update_has_the_one_of_its_name(folder: Path) -> None:
+    checkpoint = load_checkpoint(folder / "checkpoint_100.pt")
+    del checkpoint.progress["update"]
+    save_checkpoint(folder / "checkpoint_110.pt", checkpoint)
+    assert updates(last_checkpoints(folder, 2)) == [100, 110]
+
+
+def test_best_means_the_lowest_loss_or_the_highest_bleu(folder: Path) -> None:
+    assert updates(best_checkpoints(folder, 1)) == [30]
+    assert updates(best_checkpoints(folder, 3)) == [20, 30, 100]
+    assert updates(best_checkpoints(folder, 2, until=20)) == [10, 20]
+    judge_by_bleu(folder)
+    assert updates(best_checkpoints(folder, 1)) == [20]
+    assert updates(best_checkpoints(folder, 3)) == [20, 30, 100]
+    assert updates(best_checkpoints(folder, 4)) == [10, 20, 30, 100]
+
+
+def test_checkpoints_with_different_dropout_are_averaged(make_checkpoint: Make, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{dropout}.pt" for dropout in (0.1, 0.3)]
+    for path in paths:
+        save_checkpoint(path, make_checkpoint(dropout=float(path.stem)))
+    weights = average_checkpoints(paths).weights
+    assert all(torch.equal(weight, weights[name]) for name, weight in make_checkpoint().weights.items())
+
+
+def test_the_older_of_two_equally_good_checkpoints_is_better(folder: Path) -> None:
+    for update in (20, 30, 100):
+        change_progress(folder / f"checkpoint_{update}.pt", valid_loss=2.0, valid_bleu=30.0)
+    for metric in ("valid_loss", "valid_bleu"):
+        if metric == "valid_bleu":
+            judge_by_bleu(folder)
+        assert updates(best_checkpoints(folder, 1)) == [20]
+        assert updates(best_checkpoints(folder, 2)) == [20, 30]
+        assert updates(best_checkpoints(folder, 1, until=25)) == [20]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_nonfinite_value_is_never_the_best(value: float, folder: Path) -> None:
+    change_progress(folder / "checkpoint_20.pt", valid_loss=value)
+    assert updates(best_checkpoints(folder, 1)) == [30]
+    assert updates(best_checkpoints(folder, 3)) == [10, 30, 100]
+    with pytest.raises(UserError, match="only 3 checkpoints with a validation value: use --best 3"):
+        best_checkpoints(folder, 4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"best_metric": ["valid_loss"]}, {"valid_loss": "low"}, {"valid_loss": [1]}),
+        *({"options": []}, {"options": {"optimizer": {"label_smoothing": [1]}}}),
+        *({"validation_data": 5}, {"validation_data": {"valid.en": []}}),
+    ],
+    ids=str,
+)
+def test_validation_records_of_the_wrong_type_are_refused_with_their_file_name(
+    changes: dict[str, Any], folder: Path
+) -> None:
+    change_progress(folder / "checkpoint_30.pt", **changes)
+    with pytest.raises(UserError, match=r"checkpoint_30\.pt: damaged, or not an nmtkit checkpoint"):
+        best_checkpoints(folder, 1)
+
+
+def test_values_on_different_validation_splits_are_not_compared(folder: Path) -> None:
+    for update in (30, 40, 100):
+        checkpoint = load_checkpoint(folder / f"checkpoint_{update}.pt")
+        checkpoint.progress["validation_data"] = {"valid.en": "of another text"}
+        save_checkpoint(folder / f"checkpoint_{update}.pt", checkpoint)
+    with pytest.raises(UserError, match=r"--best: the checkpoints in .* different validation splits: name the files"):
+        best_checkpoints(folder, 1)
+    assert updates(best_checkpoints(folder, 1, until=20)) == [20]
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"options": {"optimizer": {"label_smoothing": 0.3}}}, "with different --label-smoothing"),
+        ({"loss_version": 2}, "by different versions of the loss"),
+    ],
+)
+def test_losses_of_another_kind_are_not_compared(changes: dict[str, Any], difference: str, folder: Path) -> None:
+    for update in (30, 40, 100):
+        change_progress(folder / f"checkpoint_{update}.pt", **changes)
+    with pytest.raises(UserError, match=f"ranked {difference}: name the files instead$"):
+        best_checkpoints(folder, 1)
+    assert updates(best_checkpoints(folder, 1, until=20)) == [20]
+
+
+def test_bleu_of_another_beam_is_not_compared(folder: Path) -> None:
+    judge_by_bleu(folder)
+    for update in (30, 40, 100):
+        change_progress(folder / f"checkpoint_{update}.pt", options={"validation": {"valid_beam": 4}})
+    with pytest.raises(UserError, match=r"ranked with different --valid-beam: name the files instead$"):
+        best_checkpoints(folder, 1)
+    assert updates(best_checkpoints(folder, 1, until=20)) == [20]
+
+
+def test_bleu_does_not_depend_on_the_loss(folder: Path) -> None:
+    judge_by_bleu(folder)
+    before = best_checkpoints(folder, 1)
+    for update in (30, 40, 100):
+        other_loss = {"options": {"optimizer": {"label_smoothing": 0.3}}, "loss_version": 2}
+        change_progress(folder / f"checkpoint_{update}.pt", **other_loss)
+    assert best_checkpoints(folder, 1) == before
+
+
+def test_fewer_checkpoints_than_requested_are_an_error(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"--last 4: .* has only 3 checkpoints up to update 30: use --last 3$"):
+        last_checkpoints(folder, 4, until=30)
+    with pytest.raises(UserError, match=r"--best 5: .* only 4 checkpoints with a validation value: use --best 4$"):
+        best_checkpoints(folder, 5)
+    with pytest.raises(UserError, match=r"--last 2: .* has only 1 checkpoint up to update 10: use --last 1$"):
+        last_checkpoints(folder, 2, until=10)
+    with pytest.raises(UserError, match=r"--last 1: .* has no checkpoints up to update 0$"):
+        last_checkpoints(folder, 1, until=0)
+
+
+def test_a_file_given_twice_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="are the same file"):
+        average_checkpoints([folder / "checkpoint_100.pt", folder / "checkpoint_last.pt"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_options": {"d_ff": 48}}, "d_ff is 48, not 32"),
+        ({"model_options": {"norm": "pre"}}, "norm is pre, not post"),
+        ({"target_language": "fr"}, "it translates en-fr, not en-de"),
+        ({"vocabulary": True}, "piece 4 of its source vocabulary is 'w0', not '<0x00>'"),
+    ],
+)
+def test_the_error_for_different_checkpoints_names_the_difference(
+    change: dict[str, Any], message: str, tmp_path: Path, make_checkpoint: Make
+) -> None:
+    save_checkpoint(tmp_path / "a.pt", make_checkpoint())
+    other = make_checkpoint(**change.pop("model_options", {}))
+    if change.pop("vocabulary", False):
+        words = [f"w{n}" for n in range(len(other.source.vocab) - len(SPECIALS))]
+        change["source"] = change["target"] = SpaceTokenizer(Vocabulary([*SPECIALS, *words]))
+    save_checkpoint(tmp_path / "b.pt", dataclasses.replace(other, **change))
+    with pytest.raises(UserError, match=message) as error:
+        average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"])
+    assert str(error.value).startswith(f"{tmp_path / 'b.pt'} cannot be averaged with {tmp_path / 'a.pt'}: ")
+
+
+def test_explicit_and_default_head_widths_are_compatible(tmp_path: Path, make_checkpoint: Make) -> None:
+    save_checkpoint(tmp_path / "a.pt", make_checkpoint())
+    save_checkpoint(tmp_path / "b.pt", make_checkpoint(d_k=8, d_v=8))
+    average_checkpoints([tmp_path / "a.pt", tmp_path / "b.pt"])
+
+
+# Through the command -------------------------------------------------------------------------------------------
+
+
+def test_the_command_averages_a_folder_and_a_list_in_the_same_way(
+    folder: Path, run_command: Run, run_here: Run
+) -> None:
+    one, two = folder / "one.pt", folder / "two.pt"
+    done = run_command("nmt-average", folder, "--last", 2, "--output", one)
+    assert (done.returncode, done.stdout) == (0, b""), done.stderr
+    files = [folder / "checkpoint_40.pt", folder / "checkpoint_100.pt"]
+    assert run_here("nmt-average", *files, "--output", two).returncode == 0
+    assert one.read_bytes() == two.read_bytes()
+    assert load_checkpoint(one).progress["averaged"] == ["checkpoint_40.pt", "checkpoint_100.pt"]
+
+
+def test_an_output_in_a_missing_folder_is_refused(folder: Path, run_here: Run) -> None:
+    done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "missing/out.pt")
+    assert done.returncode == 2
+    assert done.stderr.decode() == f"nmt-average: cannot write {folder}/missing/out.pt: No such file or directory\n"
+
+
+@pytest.mark.parametrize("name", ["checkpoint_30.pt", "checkpoint_last.pt", "checkpoint_best.pt", "link.pt"])
+def test_a_checkpoint_of_a_training_run_is_not_overwritten(name: str, folder: Path, run_here: Run) -> None:
+    (folder / "link.pt").symlink_to("checkpoint_30.pt")
+    before = (folder / name).read_bytes()
+    done = run_here("nmt-average", folder / "checkpoint_10.pt", folder / "checkpoint_20.pt", "--output", folder / name)
+    assert done.returncode == 2
+    assert f"{name} belongs to a training: choose another output" in done.stderr.decode()
+    assert (folder / name).read_bytes() == before
+    done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "checkpoint_77.pt")
+    assert done.returncode == 2
+    assert b"checkpoint_77.pt would be taken for a file of the training in that folder" in done.stderr
+    (folder / "averaged").mkdir()
+    new = folder / "averaged/checkpoint_30.pt"
+    assert run_here("nmt-average", folder / "checkpoint_10.pt", "--output", new).returncode == 0
+
+
+def test_a_pipe_is_refused_as_output(folder: Path, run_here: Run) -> None:
+    os.mkfifo(folder / "pipe")
+    done = run_here("nmt-average", folder / "checkpoint_10.pt", "--output", folder / "pipe")
+    assert done.returncode == 2
+    assert done.stderr.decode() == f"nmt-average: {folder}/pipe is not a regular file: use another --output\n"
+
+
+def test_an_existing_file_is_replaced_only_if_it_is_a_checkpoint_or_empty(folder: Path, run_here: Run) -> None:
+    output = folder / "averaged.pt"
+    average = partial(run_here, "nmt-average", folder / "checkpoint_10.pt", "--output", output)
+    output.touch()
+    assert average().returncode == 0
+    assert average().returncode == 0
+    output.write_bytes(b"a thesis")
+    done = average()
+    assert done.returncode == 2
+    assert b"averaged.pt exists and is not a checkpoint: use another --output, or remove it" in done.stderr
+    assert output.read_bytes() == b"a thesis"
+
+
+def test_checkpoints_with_the_same_name_are_listed_with_their_folders(
+    make_checkpoint: Make, tmp_path: Path, run_here: Run
+) -> None:
+    paths = [tmp_path / run / "checkpoint_60.pt" for run in ("first", "second")]
+    for path in paths:
+        path.parent.mkdir()
+        save_checkpoint(path, make_checkpoint())
+    done = run_here("nmt-average", *paths, "--output", tmp_path / "out.pt")
+    assert done.stderr.decode().endswith("the mean of first/checkpoint_60.pt, second/checkpoint_60.pt\n")
+    averaged = load_checkpoint(tmp_path / "out.pt").progress["averaged"]
+    assert averaged == ["first/checkpoint_60.pt", "second/checkpoint_60.pt"]
+
+
+def test_an_averaged_checkpoint_is_not_overwritten_by_the_output(folder: Path, run_here: Run) -> None:
+    ten, twenty = folder / "checkpoint_10.pt", folder / "checkpoint_20.pt"
+    before = ten.read_bytes()
+    done = run_here("nmt-average", ten, twenty, "--output", ten)
+    assert (done.returncode, b"is an input and would be overwritten" in done.stderr) == (2, True)
+    assert ten.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["."], "select checkpoints with --last N or --best N"),
+        ([".", "checkpoint_10.pt", "--last", 1], "checkpoint_best.pt"),
+        ([".", "--last", 6], "has only 5 checkpoints: use --last 5"),
+        (["checkpoint_10.pt", "--last", 1], "files are given"),
+        ([".", "--last", 1, "--best", 1], "--last and --best are mutually exclusive"),
+        (["missing.pt"], "missing.pt: no such file"),
+        (["checkpoint_10.pt", "cut.pt"], "cut.pt"),
+    ],
+)
+def test_user_errors_give_one_line_and_no_file(arguments: list[Any], message: str, folder: Path, run_here: Run) -> None:
+    (folder / "cut.pt").write_bytes((folder / "checkpoint_20.pt").read_bytes()[:-500])
+    paths = [folder / word if isinstance(word, str) and word[0] != "-" else word for word in arguments]
+    done = run_here("nmt-average", *paths, "--output", folder / "out.pt")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"nmt-average: ")
+    assert message in done.stderr.decode()
+    assert done.stderr.count(b"\n") == 1
+    assert not list(folder.glob("*out.pt*"))
