@@ -274,7 +274,7 @@ def test_commands_in_documents_have_valid_options(document: Path) -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [*documents(), *sorted((ROOT / "benchmarks").glob("*.md"))],
+    [*documents(), *sorted((ROOT / "benchmarks").rglob("*.md"))],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_links_in_documents_have_existing_targets(document: Path) -> None:

@@ -1,4 +1,4 @@
-"""Small trained models of every family are compared with their own toolkits, as benchmarks/adopt.py does."""
+"""Small trained models of every family are compared with their own toolkits."""
 
 import random
 from pathlib import Path
