@@ -249,7 +249,7 @@ OTHERS = {  # of torchrun, SLURM, curl, make, fairseq, systemd, pip, docker, ten
     *("--no-cache-dir", "--force-reinstall", "--no-deps", "--wheel-dir", "--rm", "--cpus"),
     *("--logdir", "--gpus"),  # the second of the plan of examples/wmt14
 }
-FORMER = {"--serve", "--no-dedup"}  # options of earlier releases, which CHANGELOG.md names
+FORMER = {"--serve", "--no-dedup", "--min-chars", "--max-repeats"}  # options of earlier releases, which CHANGELOG.md names
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
